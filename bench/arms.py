@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from carpool import bench_procs
-from carpool.bench_arms import ECHO_ARGV, Arm, Carpool, Direct, ThroughSocket
-from carpool.bench_spawn import end_all, until
+from carpool.bench import processes
+from carpool.bench.arms import ECHO_ARGV, Arm, Carpool, Direct, ThroughSocket
+from carpool.bench.spawn import end_all, until
 
 RELAY = Path(__file__).with_name("relay.py")
 
@@ -36,7 +36,7 @@ class Relay(ThroughSocket):
     def roles(self) -> dict[str, list[int]]:
         assert self._relay is not None
         pid = self._relay.pid
-        return {"relay": [pid], "server": bench_procs.descendants(pid), **super().roles()}
+        return {"relay": [pid], "server": processes.descendants(pid), **super().roles()}
 
     def tool(self, name: str) -> str:
         return name

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 from bench.arms import ARMS, make_arms
-from carpool.bench import machine, progress, raise_descriptor_limit
-from carpool.bench_attach import BenchError
-from carpool.bench_report import (
+from carpool.bench.attach import BenchError
+from carpool.bench.command import machine, progress, raise_descriptor_limit
+from carpool.bench.report import (
     as_json,
     cost_table,
     error_lines,
@@ -27,7 +27,7 @@ from carpool.bench_report import (
     speed_table,
     summarise,
 )
-from carpool.bench_scenarios import SCENARIOS, Scenario, run_rounds
+from carpool.bench.scenarios import SCENARIOS, Scenario, run_rounds
 
 OUT = Path(__file__).with_name("out")
 BASES = ("direct", "relay-sockets", "relay-shims")

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 
 READ_BYTES = 1 << 18
 _GREETING = (

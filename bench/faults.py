@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 import trio
 
-from carpool.bench_spawn import until
-from carpool.door import Door
-from carpool.private_house import PrivateHouse
-from carpool_protocol import paths
+from carpool.bench.spawn import until
+from carpool.control.control_client import Door
+from carpool.launcher.sandbox import PrivateHouse
+from carpool_protocol.bootstrap import paths
 
 Json = dict[str, Any]
 SERVERS = Path(__file__).parents[1] / "tests" / "kit" / "servers"

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carpool.bench_spawn import carpool_argv
-from carpool.private_house import PrivateHouse
+from carpool.bench.spawn import carpool_argv
+from carpool.launcher.sandbox import PrivateHouse
 
 OFFERS = Path(__file__).parents[1] / "tests" / "kit" / "servers" / "offers.py"
 SERVERS, TOOLS = 5, 12

@@ -1,4 +1,4 @@
-"""Agents that speak HTTP, for the driver of every bench (`carpool.bench_agents`).
+"""Agents that speak HTTP, for the driver of every bench (`carpool.bench.agents`).
 
 Owns the wrapping: a line becomes a POST on the agent's keep-alive connection, a response becomes the line in
 it; so the load, the judgement of answers and the figures are those of the other arms. An agent of the
@@ -15,9 +15,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from carpool.bench_agents import Crowd, now_s
-from carpool.bench_attach import Agent, Attachment, BenchError
-from carpool.bench_work import EchoWork
+from carpool.bench.agents import Crowd, now_s
+from carpool.bench.attach import Agent, Attachment, BenchError
+from carpool.bench.work import EchoWork
 
 Era = Literal["handshake", "stateless"]
 _VERSION = "2025-11-25"

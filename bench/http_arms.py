@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.http_agents import Era, HttpCrowd, StatelessEcho, connected
-from carpool import bench_procs
-from carpool.bench_arms import ECHO_ARGV, Carpool
-from carpool.bench_attach import Attachment
-from carpool.bench_spawn import end_all, until
-from carpool.bench_work import EchoWork
+from carpool.bench import processes
+from carpool.bench.arms import ECHO_ARGV, Carpool
+from carpool.bench.attach import Attachment
+from carpool.bench.spawn import end_all, until
+from carpool.bench.work import EchoWork
 
 RELAY = Path(__file__).with_name("http_relay.py")
 START_S = 20.0
@@ -82,7 +82,7 @@ class Relay(_OverHttp):
 
     def roles(self) -> dict[str, list[int]]:
         assert self._relay is not None
-        return {"relay": [self._relay.pid], "server": bench_procs.descendants(self._relay.pid)}
+        return {"relay": [self._relay.pid], "server": processes.descendants(self._relay.pid)}
 
     def stop(self) -> None:
         if self._relay is not None:
@@ -106,7 +106,7 @@ class Door(_OverHttp):
     def roles(self) -> dict[str, list[int]]:
         found = self._carpool.roles()
         others = found.pop("spawner", [])
-        doors = [pid for pid in others if any("http" in word for word in bench_procs.words(pid))]
+        doors = [pid for pid in others if any("http" in word for word in processes.words(pid))]
         spawners = [pid for pid in others if pid not in doors]
         return {**found, "door": doors, **({"spawner": spawners} if spawners else {})}
 

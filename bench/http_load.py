@@ -18,11 +18,11 @@ import msgspec
 
 from bench.compare import TOP, chosen_of
 from bench.http_arms import ARMS, HttpArm, make_arms
-from carpool.bench import machine, progress, raise_descriptor_limit
-from carpool.bench_agents import Load
-from carpool.bench_attach import BenchError
-from carpool.bench_report import as_json, cost_table, error_lines, markdown, speed_table, summarise
-from carpool.bench_scenarios import Costs, Sample, sample_of
+from carpool.bench.agents import Load
+from carpool.bench.attach import BenchError
+from carpool.bench.command import machine, progress, raise_descriptor_limit
+from carpool.bench.report import as_json, cost_table, error_lines, markdown, speed_table, summarise
+from carpool.bench.scenarios import Costs, Sample, sample_of
 
 OUT = Path(__file__).with_name("out")
 BASES = ("relay-http-handshake", "relay-http-stateless")

@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from carpool.bench_spawn import carpool_argv, until
-from carpool.door import Door
-from carpool.private_house import PrivateHouse
+from carpool.bench.spawn import carpool_argv, until
+from carpool.control.control_client import Door
+from carpool.launcher.sandbox import PrivateHouse
 
 COUNTER = Path(__file__).parents[1] / "tests" / "kit" / "servers" / "counter.py"
 LIMIT_S = 20.0

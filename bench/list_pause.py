@@ -14,8 +14,8 @@ import time
 from typing import Any, Final
 
 from bench.leases import LIMIT_S, Shim
-from carpool.bench_spawn import until
-from carpool.private_house import PrivateHouse
+from carpool.bench.spawn import until
+from carpool.launcher.sandbox import PrivateHouse
 
 SERVER: Final = """
 import json, sys, threading, time

@@ -22,9 +22,9 @@ from typing import Any
 
 from bench.calm import Calm
 from bench.crowd import Agent, Answer, Crowd
-from carpool import bench_procs
-from carpool.bench_spawn import until
-from carpool.private_house import PrivateHouse
+from carpool.bench import processes
+from carpool.bench.spawn import until
+from carpool.launcher.sandbox import PrivateHouse
 
 KIT = Path(__file__).parents[1] / "tests" / "kit" / "servers"
 PARTS = ("broker", "supervisor", "spawner")
@@ -71,7 +71,7 @@ class Scene:
         return max(1, int(full * self.scale))
 
     def _look(self) -> None:
-        seen = {part: bench_procs.pss_bytes(pid) or 0 for part, pid in self.pids.items()}
+        seen = {part: processes.pss_bytes(pid) or 0 for part, pid in self.pids.items()}
         self.curve.append((time.monotonic() - self._began, seen))
 
     def settle(self, limit_s: float = LIMIT_S) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 import trio
 
-from carpool.bench_spawn import carpool_argv
-from carpool.door import Door
-from carpool.private_house import PrivateHouse
+from carpool.bench.spawn import carpool_argv
+from carpool.control.control_client import Door
+from carpool.launcher.sandbox import PrivateHouse
 
 OBSERVER = Path(__file__).parents[1] / "tests" / "live" / "observer.py"
 LIMIT_S = 60.0

@@ -61,8 +61,12 @@ def compare(revision: str, scenarios: list[str], rounds: int, seconds: float) ->
         subprocess.run(["git", "clone", "--quiet", str(HERE), str(then_source)], check=True)
         subprocess.run(["git", "-C", str(then_source), "checkout", "--quiet", revision], check=True)
         config = place / "carpool.json"
-        echo = {"command": sys.executable, "args": ["-m", "carpool.echo_server"], "sharing": "concurrent",
-                "env": {"PYTHONPATH": str(HERE / "client")}}  # fmt: skip
+        echo = {
+            "command": sys.executable,
+            "args": ["-m", "carpool.demo.echo_server"],
+            "sharing": "concurrent",
+            "env": {"PYTHONPATH": str(HERE / "client")},
+        }
         config.write_text(json.dumps({"mcpServers": {"echo": echo}}))
         trees = {"then": Tree(then_source, place / "a"), "now": Tree(HERE, place / "b")}
         try:

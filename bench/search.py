@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record_tools import NotRecordedError, recipes, recorded
-from carpool.tool_costs import BYTES_PER_TOKEN
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import View
-from carpool_broker.finding import Finder
-from carpool_broker.own_words import own_answer
-from carpool_protocol.downgrade import NEWEST
+from carpool.cli.tool_costs import BYTES_PER_TOKEN
+from carpool_broker.builtin_tools.results import own_answer
+from carpool_broker.builtin_tools.search import Finder
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, ToolOffer
+from carpool_protocol.link.messages import Catalog, ToolOffer
+from carpool_protocol.wire.downgrade import NEWEST
 
 DATA: Final = Path(__file__).parent / "data"
 Facts = dict[str, Any]

@@ -28,9 +28,9 @@ import msgspec
 import trio
 
 from bench import soak_report
-from carpool.bench_procs import own_bytes, pss_bytes
-from carpool.bench_spawn import carpool_argv
-from carpool.private_house import HouseError, PrivateHouse
+from carpool.bench.processes import own_bytes, pss_bytes
+from carpool.bench.spawn import carpool_argv
+from carpool.launcher.sandbox import HouseError, PrivateHouse
 
 TOP = Path(__file__).parents[1]
 TALLY = TOP / "tests" / "kit" / "servers" / "tally.py"

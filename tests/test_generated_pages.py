@@ -5,17 +5,17 @@ from pathlib import Path
 
 import click
 
-from carpool.cli import VERBS, verbs
-from carpool_protocol.errors_page import page
+from carpool.cli.main import VERBS, verbs
+from carpool_protocol.faults.errors_page import page
 from carpool_protocol.ids import ServerName
-from carpool_protocol.names import Resolved, Resolver, qualify, qualify_all
+from carpool_protocol.wire.tool_names import Resolved, Resolver, qualify, qualify_all
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_the_page_of_errors_is_the_generated_one() -> None:
     assert (DOCS / "errors.md").read_text(encoding="utf-8") == page(), (
-        "write it again: python -m carpool_protocol.errors_page > docs/errors.md"
+        "write it again: python -m carpool_protocol.faults.errors_page > docs/errors.md"
     )
 
 

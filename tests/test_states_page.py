@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from carpool_supervisor.core.lifecycle import Happening, State
+from carpool_supervisor.core.model.lifecycle import Happening, State
 from carpool_supervisor.states_page import page
 
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"

@@ -7,23 +7,23 @@ import sys
 
 import msgspec
 
-from carpool_broker import pool_secret
-from carpool_broker.configuration import Configuration
-from carpool_broker.errands import TURN_S
-from carpool_broker.heritage import Heritage, read_heir
-from carpool_broker.kept_catalogs import KeptCatalogs
-from carpool_broker.pin_board import PinBoard
-from carpool_broker.shell import BrokerShell
-from carpool_broker.switchboard import Switchboard
-from carpool_broker.users_file import BrokenConfigError
-from carpool_broker.workspaces import MAX_KEPT_PROJECTS
-from carpool_protocol import paths
-from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import find_config_file
+from carpool_broker.config.blocking_io import TURN_S
+from carpool_broker.config.configuration import Configuration
+from carpool_broker.config.user_file import BrokenConfigError
+from carpool_broker.config.workspaces import MAX_KEPT_PROJECTS
+from carpool_broker.process import BrokerShell
+from carpool_broker.storage import pool_secret
+from carpool_broker.storage.approval_store import PinBoard
+from carpool_broker.storage.catalog_cache import KeptCatalogs
+from carpool_broker.storage.override_store import Switchboard
+from carpool_broker.transport.incarnation import Heritage, read_heir
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import run_daemon
-from carpool_protocol.variables_pipe import read_pipe
+from carpool_protocol.runtime.variables_pipe import read_pipe
 
 log = logging.getLogger("carpool.broker")
 

@@ -15,16 +15,16 @@ def main() -> None:
     import_path.clean()
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in {"connect", "run"}:
-        from carpool.shim import main as shim
+        from carpool.shim.shim import main as shim
 
         sys.exit(shim(verb, sys.argv[2:]))
-    from carpool.output import run_to_end
+    from carpool.terminal.output import run_to_end
 
     if verb == "up":
-        from carpool.launcher import main as launcher
+        from carpool.launcher.launcher import main as launcher
 
         run_to_end(lambda: launcher(sys.argv[2:]))
-    from carpool.cli import main as command_line
+    from carpool.cli.main import main as command_line
 
     run_to_end(command_line)
 

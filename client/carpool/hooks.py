@@ -8,6 +8,6 @@ def no_secrets(call: HookCall) -> HookVerdict | None:
     return None
 """
 
-from carpool_protocol.hooks import HookCall, HookVerdict, allow, deny, rewrite
+from carpool_protocol.hooks.verdicts import HookCall, HookVerdict, allow, deny, rewrite
 
 __all__ = ["HookCall", "HookVerdict", "allow", "deny", "rewrite"]

@@ -41,8 +41,8 @@ def _remove(entries: list[str]) -> None:
 
 def kept(given: str) -> list[str]:
     """What counts of this PYTHONPATH."""
-    from carpool_protocol import paths
-    from carpool_protocol.project_marks import project_around
+    from carpool_protocol.bootstrap import paths
+    from carpool_protocol.bootstrap.project_marks import project_around
 
     home = paths.home_dir(os.environ)
     own = project_around(_ours(), home)

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overloa
 
 from anyio.from_thread import BlockingPortal
 
-from carpool.api.asked import Tell, settle
+from carpool.api.callbacks import Tell, settle
 from carpool.api.client import Carpool as _Agent
 from carpool.api.client import Name
 from carpool.api.results import Json, Result

@@ -6,7 +6,7 @@ import sys
 from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.process import run_daemon
-from carpool_supervisor.shell import SupervisorShell
+from carpool_supervisor.process import SupervisorShell
 
 
 def main() -> int:

@@ -7,9 +7,9 @@ Owns the page's shape; what it says is `core.lifecycle`'s and `core.restart`'s. 
 import sys
 from typing import get_args
 
-from carpool_protocol.messages import Breaker, Policy
-from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, MEANING, TABLE, Happening, State
-from carpool_supervisor.core.restart import (
+from carpool_protocol.link.messages import Breaker, Policy
+from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, MEANING, TABLE, Happening, State
+from carpool_supervisor.core.model.restart_policy import (
     BREAKER_MEANING,
     RestartState,
     after_failure,
@@ -17,8 +17,8 @@ from carpool_supervisor.core.restart import (
     after_pause,
     after_success,
 )
-from carpool_supervisor.core.roster import STDIN_GRACE_S, TERM_GRACE_S
-from carpool_supervisor.spawner_child import GRACE_S
+from carpool_supervisor.core.pools.instances import STDIN_GRACE_S, TERM_GRACE_S
+from carpool_supervisor.spawn.spawner_child import GRACE_S
 
 _WHEN = {
     Happening.SPAWNED: "the process was started",
@@ -37,7 +37,7 @@ def page() -> str:
         [
             "# The life of an instance",
             "",
-            "Made from `supervisor/carpool_supervisor/core/lifecycle.py` by"
+            "Made from `supervisor/carpool_supervisor/core/model/lifecycle.py` by"
             " `python -m carpool_supervisor.states_page`; do not edit.",
             "",
             "## States",

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from carpool_broker.core import effects as ef
-from carpool_broker.core.declared import Capabilities
+from carpool_broker.core.model import effects as ef
+from carpool_broker.core.model.capabilities import Capabilities
 from carpool_protocol.ids import AskId, RawJson, SessionId
-from carpool_protocol.messages import AnswerAsk, AskProgressed, SessionGone
+from carpool_protocol.link.messages import AnswerAsk, AskProgressed, SessionGone
 
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"

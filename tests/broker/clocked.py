@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from carpool_broker.core import events as ev
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.model import events as ev
 
 
 class Clocked:

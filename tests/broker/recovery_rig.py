@@ -5,13 +5,13 @@ Owns the shorthands: two servers, a supervisor that remembers, sessions that com
 
 from typing import Any, Final
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.events import Given, SourceId
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.events import Given, SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -24,7 +24,7 @@ from carpool_protocol.ids import (
     SessionId,
     call_of,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Asked,
     Catalog,

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from carpool_broker.core.events import SupervisorCame
+from carpool_broker.core.model.events import SupervisorCame
 from carpool_protocol.ids import Epoch
-from carpool_protocol.messages import Recorded
+from carpool_protocol.link.messages import Recorded
 
 EPOCH = Epoch("e1")
 

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_broker.core.declared import Capabilities
-from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import (
-    AgentAnswered,
-    AgentGreeted,
-    AgentProgressed,
-    AgentRooted,
-)
-from carpool_broker.era import asking, handshake
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.model.events import AgentAnswered, AgentGreeted, AgentProgressed, AgentRooted
+from carpool_broker.era import handshake, server_requests
 from carpool_protocol.ids import ABSENT, AskId, RawJson, ServerName, SessionId
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Root
+from carpool_protocol.link.messages import Root
+from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
@@ -178,7 +173,9 @@ def test_progress_under_a_token_that_is_a_string_is_progress_of_an_ask() -> None
 def send(
     params: bytes, *, wants_progress: bool = False, version: str = "2025-11-25"
 ) -> bytes | AgentAnswered:
-    return asking.ask(SendAsk(ME, ASK, "elicitation/create", RawJson(params), wants_progress, version))
+    return server_requests.ask(
+        SendAsk(ME, ASK, "elicitation/create", RawJson(params), wants_progress, version)
+    )
 
 
 def asked(params: bytes, *, wants_progress: bool = False, version: str = "2025-11-25") -> dict[str, Any]:
@@ -196,7 +193,7 @@ def test_an_agent_that_sees_several_servers_reads_which_of_them_asks() -> None:
         ME, ASK, "elicitation/create", RawJson(b'{"message":"Token?"}'), False, "2025-11-25",
         server=ServerName("weather"),
     )  # fmt: skip
-    line = asking.ask(effect)
+    line = server_requests.ask(effect)
     assert isinstance(line, bytes)
     said = json.loads(line)["params"]
     assert said == {"message": "[weather] Token?", "_meta": {"carpool/server": "weather"}}
@@ -255,13 +252,13 @@ def test_what_an_agents_version_has_no_words_for_is_not_asked_but_answered_with_
 
 
 def test_a_withdrawal_names_the_ask_and_the_end_of_an_elicitation_its_params() -> None:
-    line = json.loads(asking.withdrawal(WithdrawAsk(ME, ASK, 'over "there"')))
+    line = json.loads(server_requests.withdrawal(WithdrawAsk(ME, ASK, 'over "there"')))
     assert line == {
         "jsonrpc": "2.0",
         "method": "notifications/cancelled",
         "params": {"requestId": "life-1", "reason": 'over "there"'},
     }
-    done = json.loads(asking.elicited(SayElicited(ME, RawJson(b'{"elicitationId":"e"}'))))
+    done = json.loads(server_requests.elicited(SayElicited(ME, RawJson(b'{"elicitationId":"e"}'))))
     assert done == {
         "jsonrpc": "2.0",
         "method": "notifications/elicitation/complete",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_broker.core.effects import Greet, Reply, ReportProgress, SayUpdated
-from carpool_broker.core.events import (
+from carpool_broker.core.model.effects import Greet, Reply, ReportProgress, SayUpdated
+from carpool_broker.core.model.events import (
     AgentCalled,
     AgentCancelled,
     AgentErred,
@@ -23,8 +23,8 @@ from carpool_broker.core.events import (
 from carpool_broker.era import handshake
 from carpool_broker.era.handshake import ControlAsked, Unservable
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Feature
+from carpool_protocol.link.messages import Feature
+from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")

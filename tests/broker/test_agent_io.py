@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool_broker.agent_io import CROWD_READ_BYTES, READ_BYTES, AgentIo
+from carpool_broker.transport.socket_io import CROWD_READ_BYTES, READ_BYTES, AgentIo
 from carpool_protocol.ids import CallId
-from carpool_protocol.lines import OverlongLine
+from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_protocol.runtime.pump import PIECE
-from carpool_protocol.runtime.ready import TURN_LINES, ReadySet
+from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
 
 MIB = 1024 * 1024

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.events import (
+from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.events import (
     AgentCalled,
     AgentCancelled,
     AgentDiscovered,
@@ -19,11 +19,11 @@ from carpool_broker.core.events import (
     Event,
     Given,
 )
-from carpool_broker.core.interests import LEVELS
-from carpool_broker.era import handshake, stateless
+from carpool_broker.core.subscriptions.subscription_table import LEVELS
+from carpool_broker.era import handshake, stateless_decode
 from carpool_broker.era.handshake import Batch, ControlAsked, Unservable
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.lines import OverlongLine
+from carpool_protocol.wire.lines import OverlongLine
 
 ME = SessionId("s1")
 ONE = RawJson(b"1")
@@ -296,7 +296,7 @@ def test_what_is_between_us_is_taken_out_however_it_is_spelled(method: str) -> N
     assert meaning.meta == b'{"x":1,"X":2}'
 
 
-@pytest.mark.parametrize("method", sorted(stateless.RESUMABLE))
+@pytest.mark.parametrize("method", sorted(stateless_decode.RESUMABLE))
 def test_a_retry_is_told_from_the_params_that_it_repeats(method: str) -> None:
     params = {**SUBJECTS[method], "arguments": {"x": [1.0, "é"]}}
     first = read(method, **params)
@@ -407,7 +407,7 @@ def test_what_makes_a_retry_reaches_no_server_however_it_is_spelled() -> None:
         meaning = handshake.read(ME, text)
         assert isinstance(meaning, AgentCalled)
         assert json.loads(meaning.rest) == {"k": 1}
-        is_resumable = method in stateless.RESUMABLE
+        is_resumable = method in stateless_decode.RESUMABLE
         assert (meaning.state, bool(meaning.given)) == (("1", True) if is_resumable else ("", False))
 
 
@@ -431,7 +431,7 @@ def test_a_digest_differs_wherever_the_requests_do() -> None:
 
 
 def test_lists_are_read_with_their_cursor() -> None:
-    for method, family in stateless.LISTS.items():
+    for method, family in stateless_decode.LISTS.items():
         assert read(method, cursor="c") == AgentListed(ME, ONE, "c", family, Asker())
         assert read(method) == AgentListed(ME, ONE, None, family, Asker())
 
@@ -505,7 +505,7 @@ _params = st.fixed_dictionaries(
     },
 )
 _methods = st.sampled_from(
-    [*stateless.METHODS, *REMOVED, "initialize", "notifications/cancelled", "carpool/status", "x"]
+    [*stateless_decode.METHODS, *REMOVED, "initialize", "notifications/cancelled", "carpool/status", "x"]
 )
 _ids = st.sampled_from([b"1", b'"1"', b"1.0", b"-0", rb'"\u0031"', b"1e400"])
 

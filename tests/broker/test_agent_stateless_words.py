@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcp_types import methods
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
-from carpool_broker.core.effects import (
+from carpool_broker.core.model.effects import (
     Acknowledge,
     Describe,
     EndListen,
@@ -19,10 +19,10 @@ from carpool_broker.core.effects import (
     SayListChanged,
     SayUpdated,
 )
-from carpool_broker.era import stateless_words
-from carpool_broker.era.exchange import tagged
-from carpool_broker.era.stateless import LISTS
-from carpool_protocol.faults import fault, for_method
+from carpool_broker.era import stateless_encode
+from carpool_broker.era.exchange_ids import tagged
+from carpool_broker.era.stateless_decode import LISTS
+from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import RawJson, SessionId
 
 ME = SessionId("s1")
@@ -30,7 +30,7 @@ ONE = RawJson(b"1")
 VERSION = "2026-07-28"
 INFO, SUBSCRIPTION = "io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"
 CARPOOL = {"name": "carpool", "title": "carpool", "version": "9.9"}
-WORDS = stateless_words.Words("9.9")
+WORDS = stateless_encode.Words("9.9")
 
 BODIES: dict[str, dict[str, Any]] = {
     "tools/call": {"content": [{"type": "text", "text": "_ é"}], "isError": False},
@@ -264,7 +264,7 @@ _LISTENS = pytest.mark.parametrize(
 @_LISTENS
 def test_every_line_of_a_listen_names_it_as_its_agent_does(request_id: RawJson, said: Any) -> None:
     mine = {SUBSCRIPTION: said}
-    acknowledged = stateless_words.acknowledgement(
+    acknowledged = stateless_encode.acknowledgement(
         Acknowledge(ME, request_id, ("tools", "resources"), ("a:/é",))
     )
     assert told(acknowledged) == (
@@ -279,10 +279,10 @@ def test_every_line_of_a_listen_names_it_as_its_agent_does(request_id: RawJson, 
         },
     )
     for family in ("tools", "prompts", "resources"):
-        changed = stateless_words.list_changed(SayListChanged(ME, family, request_id))
+        changed = stateless_encode.list_changed(SayListChanged(ME, family, request_id))
         assert told(changed) == (f"notifications/{family}/list_changed", {"_meta": mine})
     params = raw({"uri": "theirs", "title": "t", "_meta": {SUBSCRIPTION: 99, "k": 1}})
-    updated = stateless_words.updated(SayUpdated(ME, "ours:/é", params, request_id))
+    updated = stateless_encode.updated(SayUpdated(ME, "ours:/é", params, request_id))
     assert told(updated) == (
         "notifications/resources/updated",
         {"uri": "ours:/é", "title": "t", "_meta": {"k": 1, **mine}},
@@ -290,7 +290,7 @@ def test_every_line_of_a_listen_names_it_as_its_agent_does(request_id: RawJson, 
 
 
 def test_an_acknowledgement_says_only_what_it_honours() -> None:
-    _, params = told(stateless_words.acknowledgement(Acknowledge(ME, ONE, (), ())))
+    _, params = told(stateless_encode.acknowledgement(Acknowledge(ME, ONE, (), ())))
     assert params["notifications"] == {}
 
 

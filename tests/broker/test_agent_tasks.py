@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.effects import Acknowledge, ReplyStateless, SayTask
-from carpool_broker.core.events import AgentCalled
-from carpool_broker.era import handshake, stateless_words
-from carpool_broker.era.exchange import tagged
+from carpool_broker.core.model.effects import Acknowledge, ReplyStateless, SayTask
+from carpool_broker.core.model.events import AgentCalled
+from carpool_broker.era import handshake, stateless_encode
+from carpool_broker.era.exchange_ids import tagged
 from carpool_broker.era.handshake import Unservable
-from carpool_protocol.content import rewrite_uris
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.stateless import TASKS
+from carpool_protocol.wire.content import rewrite_uris
+from carpool_protocol.wire.stateless import TASKS
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
@@ -22,7 +22,7 @@ META: dict[str, Any] = {
     PRE + "protocolVersion": "2026-07-28",
     PRE + "clientCapabilities": {"extensions": {TASKS: {}}},
 }
-WORDS = stateless_words.Words("9.9")
+WORDS = stateless_encode.Words("9.9")
 WORKING: dict[str, Any] = {"taskId": "theirs", "status": "working", "ttlMs": None}
 
 
@@ -97,11 +97,11 @@ def test_how_far_it_is_keeps_its_time_and_what_it_wants_and_has() -> None:
 def test_on_a_listen_it_is_told_under_our_id_and_the_listens() -> None:
     listen = tagged(3, RawJson(b'"l"'))
     params = raw({**WORKING, "_meta": {PRE + "subscriptionId": "x", "k": 1}})
-    line = json.loads(stateless_words.task_told(SayTask(ME, "ours", params, listen), params))
+    line = json.loads(stateless_encode.task_told(SayTask(ME, "ours", params, listen), params))
     assert line["method"] == "notifications/tasks"
     meta = {"k": 1, PRE + "subscriptionId": "l"}
     assert line["params"] == {**WORKING, "taskId": "ours", "_meta": meta}
-    said = json.loads(stateless_words.acknowledgement(Acknowledge(ME, listen, (), (), ("ours", "mine"))))
+    said = json.loads(stateless_encode.acknowledgement(Acknowledge(ME, listen, (), (), ("ours", "mine"))))
     assert said["params"]["notifications"] == {"taskIds": ["ours", "mine"]}
 
 

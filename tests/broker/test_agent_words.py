@@ -8,7 +8,7 @@ import pytest
 
 from carpool_broker.era import handshake
 from carpool_protocol.ids import SessionId
-from carpool_protocol.journal import Journal
+from carpool_protocol.machine.journal import Journal
 from tests.behaviours import behaviour
 
 SECRET = "hunter2-hunter2"

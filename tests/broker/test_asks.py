@@ -8,18 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.declared import Capabilities
-from carpool_broker.core.effects import Reply, SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.era import asking
-from carpool_protocol.ask_needs import needs_of
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import Reply, SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.era import server_requests
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,
@@ -34,6 +33,7 @@ from carpool_protocol.messages import (
     SessionGone,
     ToolOffer,
 )
+from carpool_protocol.wire.ask_capabilities import needs_of
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 
@@ -274,13 +274,13 @@ def test_an_older_agent_is_asked_in_words_that_it_knows_or_the_server_gets_an_er
         b'{"messages":[{"role":"user","content":[{"type":"text","text":"1"},{"type":"text","text":"2"}]}]}'
     )
     (sent,) = rig.ask(rig.call(), params=two_blocks)
-    line = asking.ask(sent)
+    line = server_requests.ask(sent)
     assert isinstance(line, bytes)
     assert len(msgspec.json.decode(line)["params"]["messages"]) == 2
     schema = b'{"type":"object","required":["m"],"properties":{"m":{"type":"array"}}}'
     params = RawJson(b'{"message":"?","requestedSchema":%b}' % schema)
     (sent,) = rig.ask(rig.call(), Q2, ELICITATION, params)
-    instead = asking.ask(sent)
+    instead = server_requests.ask(sent)
     assert isinstance(instead, ev.AgentAnswered)
     code, _ = error_of(rig.feed(instead), Q2)
     assert code == -32602

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core import events as ev
+from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
-from carpool_protocol.messages import Answered, Asked, AskWithdrawn
+from carpool_protocol.link.messages import Answered, Asked, AskWithdrawn
 from tests.broker.ask_book import ASKS, CAN, CAPABILITIES, METHODS, SAMPLING, AskBook, says
 from tests.broker.test_asks import Rig
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Acknowledge, Reply, SayListChanged, SayUpdated
-from carpool_broker.core.events import Notice, SourceId
-from carpool_broker.core.interests import MAX_WATCHED
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import Acknowledge, Reply, SayListChanged, SayUpdated
+from carpool_broker.core.model.events import Notice, SourceId
+from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson
-from carpool_protocol.messages import PoolChanged, Updated, Watch
+from carpool_protocol.link.messages import PoolChanged, Updated, Watch
 from tests.broker.stateless_rig import FEATURES, ONE, PLAIN, A, B, Rig
 
 R1, R2 = RawJson(b"1"), RawJson(b"2")

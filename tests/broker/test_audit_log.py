@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.audit_log import FILES, AuditLog
-from carpool_broker.core.effects import Audited
+from carpool_broker.core.model.effects import Audited
+from carpool_broker.storage.audit_log import FILES, AuditLog
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId, call_of
-from carpool_protocol.messages import Caller
+from carpool_protocol.link.messages import Caller
 from tests.behaviours import behaviour
 
 WHO = Caller(SessionId("s1"), "claude", 42, "shim", "", "reader")

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import Greet, Reply, SayListChanged, TellServed
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Off, Scope, ScopeEntry
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import Greet, Reply, SayListChanged, TellServed
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import Off, Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,

@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core import effects as ef
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.budgets import SLOW_BYTES
-from carpool_broker.core.declared import Asker
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.limits.memory_budgets import SLOW_BYTES
+from carpool_broker.core.model import effects as ef
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link_codec import paid_size
-from carpool_protocol.messages import (
+from carpool_protocol.link.codec import paid_size
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,

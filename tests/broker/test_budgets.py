@@ -5,16 +5,21 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_broker.core import books
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.budgets import COUNTED_BYTES, SLOW_BYTES, SMALL_ANSWER_BYTES, SURE_BYTES
-from carpool_broker.core.effects import Note, Reply, SayUpdated
-from carpool_broker.core.events import AgentCalled, SourceId
-from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.session import Session
+from carpool_broker.core import invariants
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.limits.memory_budgets import (
+    COUNTED_BYTES,
+    SLOW_BYTES,
+    SMALL_ANSWER_BYTES,
+    SURE_BYTES,
+)
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import Note, Reply, SayUpdated
+from carpool_broker.core.model.events import AgentCalled, SourceId
+from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, CancelCall, Progressed
+from carpool_protocol.link.messages import Answered, Call, CancelCall, Progressed
 from tests.behaviours import behaviour
 from tests.broker.test_broker_core import Rig as BrokerRig
 from tests.broker.test_broker_core import code
@@ -69,7 +74,7 @@ class Rig:
         return self.done()
 
     def done(self) -> list[Any]:
-        books.check(self.ledger, self.sessions)
+        invariants.check(self.ledger, self.sessions)
         done, self.effects[:] = list(self.effects), []
         return done
 

@@ -11,22 +11,20 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from carpool_broker import attaching, opening
-from carpool_broker import door as door_module
-from carpool_broker.carrier import Carrier
-from carpool_broker.core.effects import NO_CALL
-from carpool_broker.core.events import AgentPinged, AnyEvent
-from carpool_broker.core.passage import Passage
-from carpool_broker.door import Door
-from carpool_broker.heritage import Heritage
-from carpool_broker.lingering import Lingering
-from carpool_broker.stream import Stream
-from carpool_protocol.attach import Attach, ResumeSession, attach_line, ended_line, environment_line
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
-from carpool_protocol.lines import LineBuffer, OverlongLine
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_protocol.streams import (
+from carpool_broker.core.model.effects import NO_CALL
+from carpool_broker.core.model.events import AgentPinged, AnyEvent
+from carpool_broker.transport import agent_server as door_module
+from carpool_broker.transport import attach as attaching
+from carpool_broker.transport import pending_streams
+from carpool_broker.transport.agent_server import Door
+from carpool_broker.transport.delivery_log import Passage
+from carpool_broker.transport.detached_sessions import Lingering
+from carpool_broker.transport.incarnation import Heritage
+from carpool_broker.transport.multiplexed import Carrier
+from carpool_broker.transport.streams import Stream
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line, ended_line, environment_line
+from carpool_protocol.carrier.streams import (
     Close,
     Gone,
     Kind,
@@ -39,6 +37,9 @@ from carpool_protocol.streams import (
     split_frame,
     word_line,
 )
+from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 from tests.behaviours import behaviour
 from tests.kit.door_host import NobodyReturns
 from tests.kit.waits import until
@@ -228,7 +229,7 @@ async def test_a_stream_waits_for_its_workspace_with_all_that_comes_meanwhile_an
 async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "HELD_BYTES", 100)
+    monkeypatch.setattr(pending_streams, "HELD_BYTES", 100)
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
@@ -324,7 +325,7 @@ async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_
 async def test_a_stream_that_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "HELD_BYTES", 100)
+    monkeypatch.setattr(pending_streams, "HELD_BYTES", 100)
     async with house(tmp_path) as one:
         porter = await attached(one)
         resume = ResumeSession(session="s1", secret="x", kept=1, open=2)

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.carrier import placed
-from carpool_broker.core.effects import NO_CALL
-from carpool_broker.core.events import (
+from carpool_broker.core.model.effects import NO_CALL
+from carpool_broker.core.model.events import (
     AgentAnswered,
     AgentCancelled,
     AgentPinged,
@@ -14,11 +13,12 @@ from carpool_broker.core.events import (
     AgentRootsChanged,
     OwnEvent,
 )
-from carpool_broker.era.exchange import OwnExchanges, SharedExchanges, tagged
+from carpool_broker.era.exchange_ids import OwnExchanges, SharedExchanges, tagged
 from carpool_broker.era.handshake import ControlAsked, Unservable
-from carpool_broker.stream import Stream
+from carpool_broker.transport.multiplexed import placed
+from carpool_broker.transport.streams import Stream
+from carpool_protocol.carrier.streams import Open
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId
-from carpool_protocol.streams import Open
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.carrier import Carrier, placed
-from carpool_broker.core.effects import NO_CALL
-from carpool_broker.core.events import (
+from carpool_broker.core.model.effects import NO_CALL
+from carpool_broker.core.model.events import (
     AgentCalled,
     AgentCarried,
     AgentGranted,
@@ -16,17 +15,17 @@ from carpool_broker.core.events import (
     AgentResumed,
     AnyEvent,
 )
-from carpool_broker.era import kept
+from carpool_broker.era import repeated_lines
 from carpool_broker.era.handshake import Meaning, read
-from carpool_broker.heritage import Heritage
-from carpool_broker.lingering import LINGER_S, MAX_HELD_BYTES, Lingering
-from carpool_broker.returning import Returning
-from carpool_broker.stream import Stream
-from carpool_protocol.attach import Attach, ResumeSession
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
-from carpool_protocol.line_names import name_of
-from carpool_protocol.streams import (
+from carpool_broker.transport.detached_sessions import LINGER_S, MAX_HELD_BYTES, Lingering
+from carpool_broker.transport.incarnation import Heritage
+from carpool_broker.transport.multiplexed import Carrier, placed
+from carpool_broker.transport.resume import Returning
+from carpool_broker.transport.streams import Stream
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.carrier.attach import Attach, ResumeSession
+from carpool_protocol.carrier.streams import (
     WORD,
     Close,
     Gone,
@@ -42,6 +41,7 @@ from carpool_protocol.streams import (
     split_frame,
     word_line,
 )
+from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from tests.behaviours import behaviour
 
 SECRET = b"s" * 32
@@ -77,7 +77,7 @@ class Shell:
         self.took.append(message)
 
     def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
-        granted = kept.granted(stream.id, message)
+        granted = repeated_lines.granted(stream.id, message)
         said = placed(stream, granted or read(stream.id, message, shared=stream.exchanges.shared), exchange)
         assert isinstance(said, AgentCalled | AgentGranted | AgentGreeted | AgentListened)
         if returning.replays(message):

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.configuration import DAEMON
-from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.users_file import BrokenConfigError
-from carpool_protocol.attach import Attach, ResumeSession, RunCommand
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile
+from carpool_broker.config.configuration import DAEMON
+from carpool_broker.config.user_file import BrokenConfigError
+from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand
+from carpool_protocol.carrier.streams import Refused
+from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId
-from carpool_protocol.messages import Root
-from carpool_protocol.streams import Refused
+from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour
 from tests.kit.disk import AtOnce
 

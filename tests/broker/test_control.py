@@ -10,19 +10,19 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.configuration import DAEMON, Followed
-from carpool_broker.control import Control
-from carpool_broker.control_error import ControlError
+from carpool_broker.admin.catalog_freshness import known_lists
+from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.methods import Control
+from carpool_broker.config.configuration import DAEMON, Followed
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import AgentCame, AgentLeft, PinsApproved
-from carpool_broker.core.registry import Registry
-from carpool_broker.known_lists import known_lists
-from carpool_protocol import messages
-from carpool_protocol.attach import Attach
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.load import ConfigFile
+from carpool_broker.core.model.events import AgentCame, AgentLeft, PinsApproved
+from carpool_broker.core.registry.registry import Registry
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link import messages
+from carpool_protocol.link.messages import (
     AnyMessage,
     Catalog,
     Discover,

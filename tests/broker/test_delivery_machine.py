@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from carpool_broker.door import ENVIRONMENT_S
+from carpool_broker.transport.agent_server import ENVIRONMENT_S
 from tests.behaviours import behaviour
 from tests.kit.whole_deaths import Carrier, Mortal
 from tests.kit.whole_servers import Json, Process, tool

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool_broker.connection import Agent
-from carpool_broker.core.events import AnyEvent
-from carpool_broker.core.passage import Passage
-from carpool_broker.door import ENVIRONMENT_S, Door
-from carpool_broker.heritage import Heritage
-from carpool_broker.receive_budget import READ_AHEAD_BYTES
-from carpool_broker.stream import Stream
-from carpool_protocol import credentials
-from carpool_protocol.attach import Attach, attach_line, environment_line
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_broker.core.model.events import AnyEvent
+from carpool_broker.transport.agent_server import ENVIRONMENT_S, Door
+from carpool_broker.transport.connection import Agent
+from carpool_broker.transport.delivery_log import Passage
+from carpool_broker.transport.incarnation import Heritage
+from carpool_broker.transport.receive_budget import READ_AHEAD_BYTES
+from carpool_broker.transport.streams import Stream
+from carpool_protocol.bootstrap import peer_credentials
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, attach_line, environment_line
+from carpool_protocol.carrier.streams import Open, Refused, word_line
 from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
-from carpool_protocol.streams import Open, Refused, word_line
+from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
 from tests.kit.door_host import NobodyReturns
 from tests.kit.waits import until
@@ -116,7 +116,7 @@ async def test_a_process_of_another_user_is_not_let_in(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ready.run, door.flush)
         with monkeypatch.context() as patch:
-            patch.setattr(credentials, "peer", lambda _sock: (1, os.getuid() + 1))
+            patch.setattr(peer_credentials, "peer", lambda _sock: (1, os.getuid() + 1))
             with socket.socket(socket.AF_UNIX) as stranger:
                 stranger.connect(path)
                 stranger.setblocking(False)

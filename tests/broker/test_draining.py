@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import End, Reply, SendAsk
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import End, Reply, SendAsk
 from carpool_protocol.ids import AskId, CallId, Epoch, RawJson, call_of
-from carpool_protocol.messages import AnswerAsk, Call, CancelCall, Resume
-from carpool_protocol.stop_words import DRAIN_S
+from carpool_protocol.link.messages import AnswerAsk, Call, CancelCall, Resume
+from carpool_protocol.machine.stop_commands import DRAIN_S
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import ALL, DAEMON, ONE, TWO, Rig, called, only, recorded
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.offers import ViewTool
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import View
-from carpool_broker.finding import KEPT, MAX_QUERY_CHARS, Described, Finder, described, words
-from carpool_broker.own_words import as_tool, is_search, own_answer
-from carpool_protocol.downgrade import NEWEST
+from carpool_broker.builtin_tools.results import as_tool, is_search, own_answer
+from carpool_broker.builtin_tools.search import KEPT, MAX_QUERY_CHARS, Described, Finder, described, words
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.pool_catalog import ViewTool
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, ToolOffer
+from carpool_protocol.link.messages import Catalog, ToolOffer
+from carpool_protocol.wire.downgrade import NEWEST
 from tests.behaviours import behaviour
 
 
@@ -53,7 +53,7 @@ def test_of_a_query_of_megabytes_only_its_beginning_is_read(
         read.append(len(text))
         return words(text)
 
-    monkeypatch.setattr("carpool_broker.finding.words", watched)
+    monkeypatch.setattr("carpool_broker.builtin_tools.search.words", watched)
     assert names(f"recipient {much * 1_000_000}")[:1] == ["mail__send"]
     assert max(read) <= MAX_QUERY_CHARS
 
@@ -65,7 +65,7 @@ def test_of_a_list_that_has_changed_only_new_definitions_are_read(monkeypatch: p
         read.append(definition)
         return described(definition)
 
-    monkeypatch.setattr("carpool_broker.finding.described", watched)
+    monkeypatch.setattr("carpool_broker.builtin_tools.search.described", watched)
     finder = Finder()
     finder.find(TOOLS, TAGS, "file", 10)
     assert len(read) == len(TOOLS)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_broker.core.fresh import MAX_CHANGES, MAX_TTL_MS, Current, Fresh
+from carpool_broker.core.calls.resource_cache import MAX_CHANGES, MAX_TTL_MS, Current, Fresh
 from carpool_protocol.ids import PoolKey, RawJson, SessionId
 from tests.behaviours import behaviour
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from carpool_broker.heritage import Heritage, read_heir
+from carpool_broker.transport.incarnation import Heritage, read_heir
 from carpool_protocol.ids import SessionId
 
 SECRET = bytes(range(32))

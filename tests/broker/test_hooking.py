@@ -8,12 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker import hook_child, hooking
-from carpool_broker.core.effects import EndHook, RunHook
-from carpool_broker.core.events import HookAnswered, RunId
-from carpool_broker.hook_specs import HookSpec
-from carpool_protocol.hook_lines import Begin, Told, line_of
-from carpool_protocol.hooks import Telling
+from carpool_broker.core.model.effects import EndHook, RunHook
+from carpool_broker.core.model.events import HookAnswered, RunId
+from carpool_broker.hooks import child, runner
+from carpool_broker.hooks.spec import HookSpec
+from carpool_protocol.hooks.lines import Begin, Told, line_of
+from carpool_protocol.hooks.verdicts import Telling
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from tests.kit.line_agent import WAIT_S
 from tests.kit.waits import until
@@ -45,17 +45,17 @@ async def test_a_process_that_still_imports_its_module_is_not_taken_for_one_that
     def feed(event: HookAnswered) -> None:
         answers[event.run] = event
 
-    one = hooking.Hooking({}, lambda _: "", {}, feed, lambda: None)
+    one = runner.Hooking({}, lambda _: "", {}, feed, lambda: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
         one.read([spec])
         await until(lambda: one.pid_of("slow"), "it is started")
         pid = one.pid_of("slow")
-        monkeypatch.setattr(hooking, "HANGS_AFTER_S", 0.0)
+        monkeypatch.setattr(runner, "HANGS_AFTER_S", 0.0)
         one.begin(run_of(1))
         one.end(EndHook(RunId(1), "slow"))
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(hooking, "HANGS_AFTER_S", WAIT_S)
+        monkeypatch.setattr(runner, "HANGS_AFTER_S", WAIT_S)
         one.begin(run_of(2))
         gate.touch()
         await until(lambda: len(answers) == 2, "both runs are over")
@@ -75,7 +75,7 @@ async def test_a_run_that_begins_because_the_process_has_died_is_over_as_well(tm
         if event.run == 1:  # its turn in the line of this hook has come by that
             one.begin(run_of(2))
 
-    one = hooking.Hooking({}, lambda _: "", {}, feed, lambda: None)
+    one = runner.Hooking({}, lambda _: "", {}, feed, lambda: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
         one.read([spec])
@@ -100,7 +100,7 @@ def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:
         lines = asyncio.StreamReader()
         lines.feed_data(line_of(begin) + line_of(Begin(run=1)))  # as both stand in a pipe that was not read
         lines.feed_eof()
-        await hook_child.serve(lines, run, said.append)
+        await child.serve(lines, run, said.append)
         for _ in range(3):
             await asyncio.sleep(0)
 

@@ -6,17 +6,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core import events as ev
-from carpool_broker.core import hook_runs, hooks
-from carpool_broker.core.approval import Approved, PinId
-from carpool_broker.core.bounds import Bounds, Limits
-from carpool_broker.core.effects import EndHook, Note, Reply, ReplyStateless, RunHook
-from carpool_broker.core.hook_runs import LINE_S
-from carpool_broker.core.scope import Off, Scope, ScopeEntry
-from carpool_protocol.capability import capability
-from carpool_protocol.hook_lines import MAX_RUNNING
+from carpool_broker.core.hooks import hook_points
+from carpool_broker.core.hooks import runs as hook_runs
+from carpool_broker.core.hooks.runs import LINE_S
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.approval import Approved, PinId
+from carpool_broker.core.model.bounds import Bounds, Limits
+from carpool_broker.core.model.effects import EndHook, Note, Reply, ReplyStateless, RunHook
+from carpool_broker.core.model.scope import Off, Scope, ScopeEntry
+from carpool_protocol.config.schema.capability import capability
+from carpool_protocol.hooks.lines import MAX_RUNNING
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,
@@ -352,7 +353,7 @@ def test_a_link_that_was_down_does_not_let_go_of_an_answer_that_hooks_look_at() 
 
 
 def test_answers_over_the_bound_count_as_failures_of_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "MAX_HELD_BYTES", 4000)
+    monkeypatch.setattr(hook_points, "MAX_HELD_BYTES", 4000)
     big = RawJson(b'{"content":[],"x":"%b"}' % (b"x" * 1000))
     rig = hooked(AFTER)
     runs = [told(rig, str(number), big)[1] for number in range(3)]

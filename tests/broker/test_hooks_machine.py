@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from carpool_broker.core import effects as ef
-from carpool_broker.core import events as ev
-from carpool_protocol.capability import capability
+from carpool_broker.core.model import effects as ef
+from carpool_broker.core.model import events as ev
+from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.ids import EMPTY_OBJECT, CallId, RawJson
-from carpool_protocol.messages import Call
+from carpool_protocol.link.messages import Call
 from tests.behaviours import behaviour
 from tests.broker.test_broker_machine import PICK, BrokerMachine
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from carpool_broker.core.listing import FAMILIES, BadCursor
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.model.pagination import FAMILIES, BadCursor
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, ToolOffer
+from carpool_protocol.link.messages import Catalog, ToolOffer
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
 from tests.kit.told_catalogs import Told

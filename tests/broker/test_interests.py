@@ -1,9 +1,9 @@
 """Levels and subscriptions: what the supervisor is told, and who hears of what."""
 
-from carpool_broker.core.interests import MAX_WATCHED, Interests
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED, Interests
 from carpool_protocol.ids import ABSENT, PoolKey, ServerName, SessionId
-from carpool_protocol.messages import SetLevel, Watch
+from carpool_protocol.link.messages import SetLevel, Watch
 from tests.behaviours import behaviour
 
 A, B = SessionId("a"), SessionId("b")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from carpool_broker.kept_catalogs import (
+from carpool_broker.storage.catalog_cache import (
     MAX_FILE_BYTES,
     MAX_FILES,
     Kept,
@@ -23,7 +23,7 @@ from carpool_broker.kept_catalogs import (
     write_all,
 )
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
-from carpool_protocol.messages import Catalog, ResourceOffer, ToolOffer
+from carpool_protocol.link.messages import Catalog, ResourceOffer, ToolOffer
 from tests.kit.waits import until
 
 SECRET = b"s" * 32

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.launches import CannotRun, Launch, Surroundings, launch_of, settled
-from carpool_protocol.config.model import ServerConfig
-from carpool_protocol.config.shape import read_config
-from carpool_protocol.remote import Remote, of_environment
+from carpool_broker.core.configuration.launches import CannotRun, Launch, Surroundings, launch_of, settled
+from carpool_protocol.carrier.remote import Remote, of_environment
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import ServerConfig
 from tests.behaviours import behaviour
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol.attach import Attach, attach_line
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_protocol.runtime.pump import PIECE
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from carpool_broker.core import books
-from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import Reply, ReportProgress
-from carpool_broker.core.events import AgentCalled, SourceId
-from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.session import Session
+from carpool_broker.core import invariants
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import Reply, ReportProgress
+from carpool_broker.core.model.events import AgentCalled, SourceId
+from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed
+from carpool_protocol.link.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed
 from tests.behaviours import behaviour
 
 KEY = PoolKey("s:1")
@@ -35,7 +35,7 @@ class Rig:
         return self.done()
 
     def done(self) -> list[Any]:
-        books.check(self.ledger, self.sessions)
+        invariants.check(self.ledger, self.sessions)
         done = list(self.effects)
         self.effects.clear()
         return done

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from carpool_broker.listener import Listener
-from carpool_protocol import credentials
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_broker.transport.listener import Listener
+from carpool_protocol.bootstrap import peer_credentials
+from carpool_protocol.runtime.poller import ReadySet
 from tests.behaviours import behaviour
 
 
@@ -143,7 +143,7 @@ def test_one_process_cannot_take_all_connections(house: House, monkeypatch: pyte
     house.knock()
     house.turn()
     assert len(house.taken) == 3, "what has left makes room"
-    monkeypatch.setattr(credentials, "peer", lambda _: (1, os.getuid()))
+    monkeypatch.setattr(peer_credentials, "peer", lambda _: (1, os.getuid()))
     house.knock()
     house.turn()
     assert len(house.taken) == 4, "another process has a share of its own"

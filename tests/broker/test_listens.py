@@ -6,13 +6,13 @@ Source: MCP 2026-07-28, basic/utilities/subscriptions.
 import json
 from typing import Any
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Acknowledge, ReplyStateless, SayListChanged, SayUpdated
-from carpool_broker.core.events import Notice
-from carpool_broker.core.interests import MAX_WATCHED
-from carpool_broker.core.listens import MAX_LISTENS, MAX_URIS
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import Acknowledge, ReplyStateless, SayListChanged, SayUpdated
+from carpool_broker.core.model.events import Notice
+from carpool_broker.core.subscriptions.listen_streams import MAX_LISTENS, MAX_URIS
+from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson, SessionId
-from carpool_protocol.messages import Discover, Updated, Watch
+from carpool_protocol.link.messages import Discover, Updated, Watch
 from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, Rig
 from tests.broker.supervisors import supervisor_comes
 

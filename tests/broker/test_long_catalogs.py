@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Reply, SayListChanged
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import Reply, SayListChanged
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, SessionId
-from carpool_protocol.messages import Answered, Call, Catalog, ToolOffer
+from carpool_protocol.link.messages import Answered, Call, Catalog, ToolOffer
 from tests.behaviours import behaviour
 from tests.broker.test_broker_core import ONE, TWO, Rig
 

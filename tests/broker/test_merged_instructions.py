@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.merged_instructions import LEFT_OUT, MAX_MERGED_BYTES, escape_headings, merge
+from carpool_broker.core.registry.merged_instructions import (
+    LEFT_OUT,
+    MAX_MERGED_BYTES,
+    escape_headings,
+    merge,
+)
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE

@@ -6,16 +6,25 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import Reply, SayListChanged, SayUpdated
-from carpool_broker.core.events import SessionMoved, SourceId
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.moving import Moving
-from carpool_protocol.attach import Attach, Moved, ResumeSession, RunCommand
-from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_broker.config.workspace_moves import Moving
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import Reply, SayListChanged, SayUpdated
+from carpool_broker.core.model.events import SessionMoved, SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession, RunCommand
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, Policy, PoolSpec, Root, SessionRekeyed, Sessions, Watch
+from carpool_protocol.link.messages import (
+    Answered,
+    Call,
+    Policy,
+    PoolSpec,
+    Root,
+    SessionRekeyed,
+    Sessions,
+    Watch,
+)
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE as AGENT
 from tests.broker.stateless_rig import PLAIN, A, B

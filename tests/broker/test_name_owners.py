@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from carpool_broker.configuration import DAEMON
-from carpool_broker.core import events as ev
+from carpool_broker.config.configuration import DAEMON
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import Reply
-from carpool_broker.core.registry import Registry
-from carpool_protocol.attach import Attach
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.load import ConfigFile
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import Reply
+from carpool_broker.core.registry.registry import Registry
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, SessionId
-from carpool_protocol.messages import Call, Catalog, Offer, PoolChanged, PoolState
-from carpool_protocol.names import legalise, spellings
+from carpool_protocol.link.messages import Call, Catalog, Offer, PoolChanged, PoolState
+from carpool_protocol.wire.tool_names import legalise, spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.kit.disk import AtOnce

@@ -9,21 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
+from carpool_broker.builtin_tools.results import own_answer
+from carpool_broker.builtin_tools.search import Finder
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.declared import Asker
-from carpool_broker.core.effects import AnswerOwn, Reply, ReplyOutward, ReplyStateless
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.own_tools import RESOURCES, SEARCH, SPELLINGS, own_tools
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.model.effects import AnswerOwn, Reply, ReplyOutward, ReplyStateless
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.builtin_tools import RESOURCES, SEARCH, SPELLINGS, own_tools
+from carpool_broker.core.registry.registry import Registry
 from carpool_broker.era import handshake
-from carpool_broker.era.own import read_own
-from carpool_broker.finding import Finder
-from carpool_broker.own_words import own_answer
+from carpool_broker.era.builtin_tools import read_own
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core import parked
-from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.effects import Input, LetGo, ReplyStateless, ReportProgress, RequireInput
-from carpool_broker.core.tokens import Tokens
+from carpool_broker.core.calls import input_required
+from carpool_broker.core.calls.request_state import Tokens
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.effects import Input, LetGo, ReplyStateless, ReportProgress, RequireInput
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, ServerName, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,
@@ -562,7 +562,7 @@ def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
 ) -> None:
     rig = Rig()
     rounds = [rig.park(str(number), f"q{number}") for number in range(3)]
-    monkeypatch.setattr(parked, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(input_required, "MAX_HELD_BYTES", 1000)
     answer = RawJson(b'{"content":[],"x":"%b"}' % (b"a" * 900))
     for call, _ in rounds:
         rig.feed(Answered(call, is_error=False, body=answer))  # every invariant holds, the bound among them

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Struct
 
-from carpool_broker.core import effects as ef
-from carpool_broker.core import events as ev
+from carpool_broker.core.model import effects as ef
+from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
-from carpool_protocol.messages import AnswerAsk, Answered, AskWithdrawn, Call, CancelCall, Failed
+from carpool_protocol.link.messages import AnswerAsk, Answered, AskWithdrawn, Call, CancelCall, Failed
 from tests.broker.stateless_rig import RESULT, Rig
 from tests.broker.supervisors import supervisor_comes
 

@@ -1,11 +1,11 @@
 """What is settled of a passage, where `tests.client.test_shim_return` does not look."""
 
-from carpool_broker.core.passage import DUE_BYTES, DUE_LINES, Passage
-from carpool_broker.era import handshake, kept
-from carpool_protocol.faults import fault, for_method
+from carpool_broker.era import handshake, repeated_lines
+from carpool_broker.transport.delivery_log import DUE_BYTES, DUE_LINES, Passage
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from carpool_protocol.jsonrpc import error_body_line, result_line
-from carpool_protocol.line_names import name_of
+from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}'
 PING = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
@@ -163,7 +163,7 @@ def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> Non
 
 def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
     rig = Rig()
-    granted = kept.granted(SessionId("s1"), ACK.replace(b"\n", b""))
+    granted = repeated_lines.granted(SessionId("s1"), ACK.replace(b"\n", b""))
     rig.takes(granted, ACK)
     rig.passage.replayed(granted)
     rig.came(LISTEN % 7)

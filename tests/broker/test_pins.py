@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.approval import Approved, Definition, PinId, pin_of
-from carpool_broker.core.effects import Greet, KeepPins, Reply, SayListChanged
-from carpool_broker.core.pins import canonical, defined, is_ambiguous
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import Held, UnverifiedTool, View, ViewTool
-from carpool_broker.pin_board import PinBoard
-from carpool_broker.pinning import Pinning, PinParams
-from carpool_protocol.config.model import ServerConfig
-from carpool_protocol.config.shape import read_config
+from carpool_broker.admin.approval_commands import Pinning, PinParams
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.approval import Approved, Definition, PinId, pin_of
+from carpool_broker.core.model.effects import Greet, KeepPins, Reply, SayListChanged
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.approvals import canonical, defined, is_ambiguous
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.view import Held, UnverifiedTool, View, ViewTool
+from carpool_broker.storage.approval_store import PinBoard
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, Catalog, Discover, Policy, PoolSpec, ToolOffer
+from carpool_protocol.link.messages import Answered, Call, Catalog, Discover, Policy, PoolSpec, ToolOffer
 from tests.behaviours import behaviour
 from tests.broker.test_broker_core import DAEMON, Rig, code, names
 from tests.kit.hostile_catalogs import AMBIGUOUS, HOSTILE, HostileCatalog

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from carpool_broker import pool_secret
+from carpool_broker.storage import pool_secret
 
 
 def test_the_secret_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from carpool_broker.core.profiles import frame_of
-from carpool_broker.profile_report import page
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.shape import read_config
+from carpool_broker.admin.profile_report import page
+from carpool_broker.core.configuration.profiles import frame_of
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
 from tests.broker.test_profiles import catalog
 from tests.broker.test_profiles_core import SERVERS, Rig

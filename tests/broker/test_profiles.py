@@ -4,23 +4,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from carpool_broker.configuration import DAEMON
-from carpool_broker.core.bounds import Limits
-from carpool_broker.core.events import SessionMoved, SourceRead
-from carpool_broker.core.profiles import frame_of
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.resources import Route
-from carpool_broker.core.rights import NO_RIGHTS
-from carpool_broker.core.routing import NoTarget, Target, find
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import Denied, View
-from carpool_protocol.attach import Attach, ResumeSession
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.load import ConfigFile
-from carpool_protocol.config.shape import read_config
+from carpool_broker.config.configuration import DAEMON
+from carpool_broker.core.configuration.profiles import frame_of
+from carpool_broker.core.model.bounds import Limits
+from carpool_broker.core.model.compiled_profile import NO_RIGHTS
+from carpool_broker.core.model.events import SessionMoved, SourceRead
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.resolve import NoTarget, Target, find
+from carpool_broker.core.registry.uris import Route
+from carpool_broker.core.registry.view import Denied, View
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, ResumeSession
+from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Catalog, Offer, ResourceOffer
-from carpool_protocol.names import Ambiguous, Unknown, spellings
+from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer
+from carpool_protocol.wire.tool_names import Ambiguous, Unknown, spellings
 from tests.behaviours import behaviour
 from tests.kit.disk import AtOnce
 

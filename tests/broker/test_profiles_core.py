@@ -7,16 +7,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds, Limits
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import Greet, Note, Reply, SayListChanged, SayUpdated
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.routing import Target, find
-from carpool_protocol.capability import Kind
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds, Limits
+from carpool_broker.core.model.effects import Greet, Note, Reply, SayListChanged, SayUpdated
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.resolve import Target, find
+from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     Policy,
@@ -28,7 +28,7 @@ from carpool_protocol.messages import (
     Wanted,
     Watch,
 )
-from carpool_protocol.names import spellings
+from carpool_protocol.wire.tool_names import spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_profiles import catalog, frame

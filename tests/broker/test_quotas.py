@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.bounds import Limits
-from carpool_broker.core.effects import Reply
-from carpool_broker.core.events import AgentCalled, SourceId
-from carpool_broker.core.quotas import Quotas
-from carpool_broker.core.session import Quota, Session
+from carpool_broker.core.limits.quotas import Quotas
+from carpool_broker.core.model.bounds import Limits
+from carpool_broker.core.model.effects import Reply
+from carpool_broker.core.model.events import AgentCalled, SourceId
+from carpool_broker.core.model.session import Quota, Session
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from tests.behaviours import behaviour
 from tests.broker.test_ledger import ONE, TWO, Rig, calls

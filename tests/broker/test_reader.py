@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import trio
 
-from carpool_broker import errands, workspaces
-from carpool_broker.configuration import Configuration, Followed
-from carpool_broker.core.events import SessionMoved, SourceRead
-from carpool_broker.reader import Reader
-from carpool_broker.sights import Sight
-from carpool_broker.sights import look as real_look
-from carpool_broker.whereabouts import Wish
-from carpool_protocol.attach import Attach
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.load import ConfigFile
+from carpool_broker.config import blocking_io, workspaces
+from carpool_broker.config.configuration import Configuration, Followed
+from carpool_broker.config.locations import Wish
+from carpool_broker.config.scan import Sight
+from carpool_broker.config.scan import look as real_look
+from carpool_broker.config.watcher import Reader
+from carpool_broker.core.model.events import SessionMoved, SourceRead
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from tests.behaviours import behaviour
 from tests.kit.waits import until
@@ -96,7 +96,7 @@ class Desk:
 
 @asynccontextmanager
 async def desk(base: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.2) -> AsyncIterator[Desk]:
-    monkeypatch.setattr(errands, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(blocking_io, "PATIENCE_S", patience_s)
     one = Desk(base, monkeypatch)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -133,7 +133,7 @@ async def test_what_hangs_is_not_asked_again_and_takes_no_room_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
-        places = [one.project(f"hung{at}", "h") for at in range(2 * errands.ABREAST)]
+        places = [one.project(f"hung{at}", "h") for at in range(2 * blocking_io.ABREAST)]
         for place in places:
             one.hang(place)
         heard = [one.come(SessionId(f"s{at}"), place) for at, place in enumerate(places)]

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.effects import LetGo, Reply, SayListChanged, TellServed, TellStateful
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.recovery import GRACE_S, UNREAD
-from carpool_broker.returning import Returning
-from carpool_protocol.attach import ResumeSession
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import LetGo, Reply, SayListChanged, TellServed, TellStateful
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.recovery.recovery import GRACE_S, UNREAD
+from carpool_broker.transport.resume import Returning
+from carpool_protocol.carrier.attach import ResumeSession
 from carpool_protocol.ids import (
     EMPTY_OBJECT,
     CallId,
@@ -21,7 +21,7 @@ from carpool_protocol.ids import (
     SessionId,
     call_of,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Bereft,
     Call,
     CancelCall,

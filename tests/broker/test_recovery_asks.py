@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.asked_before import AGAIN_S, MAX_EARLY
-from carpool_broker.core.effects import LetGo, ReplyStateless, RequireInput, SendAsk, WithdrawAsk
+from carpool_broker.core.calls.repeated_requests import AGAIN_S, MAX_EARLY
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import LetGo, ReplyStateless, RequireInput, SendAsk, WithdrawAsk
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, call_of
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     AskWithdrawn,

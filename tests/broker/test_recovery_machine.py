@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core import effects as ef
-from carpool_broker.core import events as ev
-from carpool_broker.core.asked_before import AGAIN_S
+from carpool_broker.core.calls.repeated_requests import AGAIN_S
+from carpool_broker.core.model import effects as ef
+from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, Epoch, RawJson, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,

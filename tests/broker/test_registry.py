@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core.listing import FAMILIES, Family
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import BadCursor, Denied, Page, Route, View, ViewTool
-from carpool_protocol.faults import InvariantBroken
+from carpool_broker.core.model.pagination import FAMILIES, Family
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.view import BadCursor, Denied, Page, Route, View, ViewTool
+from carpool_protocol.faults.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Offer, ResourceOffer, ToolOffer
-from carpool_protocol.names import Ambiguous, Unknown, qualify_all
+from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer, ToolOffer
+from carpool_protocol.wire.tool_names import Ambiguous, Unknown, qualify_all
 from tests.behaviours import behaviour
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.routing import NoTarget, Target, find, may_still
-from carpool_broker.core.view import View
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.resolve import NoTarget, Target, find, may_still
+from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import PoolKey, ServerName
 from tests.behaviours import behaviour
 from tests.broker.test_profiles import catalog, frame

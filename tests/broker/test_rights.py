@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.rights import ALL_RIGHTS, NO_RIGHTS, Rights
-from carpool_protocol.capability import KINDS, capability
+from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, NO_RIGHTS, Rights
+from carpool_protocol.config.schema.capability import KINDS, capability
 from tests.behaviours import behaviour
 
 PARTS = ("*", "a", "b", "a*", "?")

@@ -5,19 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.declared import Capabilities
-from carpool_broker.core.effects import Reply, SayListChanged, SendAsk, UseRoots
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import Reply, SayListChanged, SendAsk, UseRoots
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
 from carpool_broker.era import handshake
 from carpool_broker.era.roots import MAX_ROOTS, read_roots
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.journal import Journal, load, replay
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Call,
     Catalog,
     Discover,
@@ -29,6 +28,7 @@ from carpool_protocol.messages import (
     SessionRekeyed,
     ToolOffer,
 )
+from carpool_protocol.machine.journal import Journal, load, replay
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_broker_core import code, names

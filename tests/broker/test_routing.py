@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_broker.core.outward import needed, outward
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.routing import NoTarget, Target, find
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import View
-from carpool_protocol.fault_kinds import KINDS
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.answer_rewrites import needed, outward
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.resolve import NoTarget, Target, find
+from carpool_broker.core.registry.view import View
+from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Feature, Offer, ResourceOffer
+from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
 from tests.behaviours import behaviour
 
 NEW, OLD = "2025-11-25", "2024-11-05"

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from carpool_broker.core.launches import pool_key
-from carpool_broker.core.run_name import run_name
-from carpool_broker.core.scope import ScopeEntry
-from carpool_broker.core.scopes import Resolution, resolve, resolve_run
-from carpool_protocol.attach import RunCommand
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.shape import read_config
+from carpool_broker.core.configuration.launches import pool_key
+from carpool_broker.core.configuration.resolve_servers import Resolution, resolve, resolve_run
+from carpool_broker.core.configuration.run_name import run_name
+from carpool_broker.core.model.scope import ScopeEntry
+from carpool_protocol.carrier.attach import RunCommand
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Policy, Root
-from carpool_protocol.names import check_server_name
+from carpool_protocol.link.messages import Policy, Root
+from carpool_protocol.wire.tool_names import check_server_name
 from tests.behaviours import behaviour
 
 BASE = {"PATH": "/bin", "HOME": "/h"}

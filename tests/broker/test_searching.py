@@ -3,12 +3,12 @@
 import pytest
 import trio
 
-from carpool_broker.core.effects import AnswerOwn
-from carpool_broker.core.view import View
-from carpool_broker.finding import PIECE, CannotSearchError, Finder
-from carpool_broker.searching import AT_ONCE, Searching
-from carpool_protocol.downgrade import NEWEST
+from carpool_broker.builtin_tools.index_builder import AT_ONCE, Searching
+from carpool_broker.builtin_tools.search import PIECE, CannotSearchError, Finder
+from carpool_broker.core.model.effects import AnswerOwn
+from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.wire.downgrade import NEWEST
 from tests.behaviours import behaviour
 from tests.broker.test_finding import many
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from carpool_broker.core import events as ev
+from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Failed,
     Mode,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import trio
 
-from carpool_broker.settling import MOST_LOOKS, STILL_S, settled
-from carpool_protocol.config.stamps import Stamp, stamp
+from carpool_broker.config.debounce import MOST_LOOKS, STILL_S, settled
+from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 
 async def stamps(files: Collection[str]) -> list[Stamp]:

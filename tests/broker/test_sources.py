@@ -2,12 +2,21 @@
 
 from msgspec.structs import replace
 
-from carpool_broker.core.events import SourceId, SourceRead
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.sources import Sources
+from carpool_broker.core.configuration.effective_sources import Sources
+from carpool_broker.core.model.events import SourceId, SourceRead
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Era, Mode, Policy, PoolChanged, PoolSpec, PoolState, ToolOffer
+from carpool_protocol.link.messages import (
+    Catalog,
+    Era,
+    Mode,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    PoolState,
+    ToolOffer,
+)
 from tests.behaviours import behaviour
 
 ONE, TWO = SourceId("one"), SourceId("two")

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.effects import Describe, Greet, Reply, ReplyStateless, SayListChanged, SayLog
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.hints import HANDSHAKE_TTL_MS
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.effects import Describe, Greet, Reply, ReplyStateless, SayListChanged, SayLog
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.requests.list_freshness import HANDSHAKE_TTL_MS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,

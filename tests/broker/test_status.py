@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.session import Session
-from carpool_broker.known_lists import Lists
-from carpool_broker.status import SLOW_START_S, Facts, page
+from carpool_broker.admin.catalog_freshness import Lists
+from carpool_broker.admin.status import SLOW_START_S, Facts, page
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
-from carpool_protocol.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
+from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
 from tests.behaviours import behaviour
 
 T = "2026-11-22T10:00:00.000Z"

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from carpool_broker.core.switches import Switches, is_on
-from carpool_protocol.config.model import Config, ServerConfig
-from carpool_protocol.config.shape import read_config
+from carpool_broker.core.configuration.overrides import Switches, is_on
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.ids import ServerName, SessionId
 from tests.behaviours import behaviour
 

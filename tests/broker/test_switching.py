@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.configuration import DAEMON, Followed
-from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.switchboard import Switchboard
-from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
-from carpool_broker.whereabouts import Spot, Wish
-from carpool_protocol.attach import Attach, RunCommand
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.load import ConfigFile
-from carpool_protocol.config.project import find_workspace
-from carpool_protocol.config.trust import give_trust
+from carpool_broker.admin.override_commands import CannotSwitchError, Switching, SwitchParams
+from carpool_broker.config.configuration import DAEMON, Followed
+from carpool_broker.config.locations import Spot, Wish
+from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_broker.storage.override_store import Switchboard
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, RunCommand
+from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.config.reading.project import find_workspace
+from carpool_protocol.config.reading.trust import give_trust
 from carpool_protocol.ids import ServerName, SessionId
 from tests.behaviours import behaviour
 from tests.kit.disk import AtOnce

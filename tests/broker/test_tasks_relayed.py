@@ -5,9 +5,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.effects import (
+from carpool_broker.core.calls.tasks import MAX_KEPT_S, MAX_TASKS
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.compiled_profile import Rights
+from carpool_broker.core.model.effects import (
     Acknowledge,
     Describe,
     EndListen,
@@ -15,19 +17,9 @@ from carpool_broker.core.effects import (
     RequireInput,
     SayTask,
 )
-from carpool_broker.core.rights import Rights
-from carpool_broker.core.tasks import MAX_KEPT_S, MAX_TASKS
-from carpool_protocol.capability import capability
+from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.ids import Epoch, InstanceId, RawJson, SessionId
-from carpool_protocol.messages import (
-    Answered,
-    Call,
-    CancelTask,
-    Catalog,
-    Failed,
-    TaskTold,
-    WatchTasks,
-)
+from carpool_protocol.link.messages import Answered, Call, CancelTask, Catalog, Failed, TaskTold, WatchTasks
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, Rig
 from tests.broker.supervisors import supervisor_comes

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Audited, Reply
-from carpool_broker.core.trail import bare_uri, subject, with_name
+from carpool_broker.core.calls.audit import bare_uri, subject, with_name
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.effects import Audited, Reply
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, RawJson, call_of
-from carpool_protocol.messages import Answered, Call, Caller, Failed, RecordedCall
+from carpool_protocol.link.messages import Answered, Call, Caller, Failed, RecordedCall
 from tests.behaviours import behaviour
 from tests.broker import recovery_rig
 from tests.broker.test_broker_core import ONE, Rig

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AnyUrl, TypeAdapter
 
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.resources import Listed, Route, Unroutable, UriTable, ancestors, encode, spell
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import BadRef, CompletionTarget, View, ViewPrompt
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.uris import Listed, Route, Unroutable, UriTable, ancestors, encode, spell
+from carpool_broker.core.registry.view import BadRef, CompletionTarget, View, ViewPrompt
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Feature, Offer, ResourceOffer
-from carpool_protocol.names import Ambiguous, Unknown
+from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
+from carpool_protocol.wire.tool_names import Ambiguous, Unknown
 from tests.behaviours import behaviour
 
 LEGAL_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]*")

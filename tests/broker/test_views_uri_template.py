@@ -5,7 +5,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
-from carpool_broker.core.uri_template import MAX_EXPRESSIONS, MAX_URI_CHARS, parse
+from carpool_broker.core.registry.uri_template import MAX_EXPRESSIONS, MAX_URI_CHARS, parse
 
 
 def matches(template: str, uri: str) -> bool:

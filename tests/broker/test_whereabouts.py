@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.configuration import DAEMON
-from carpool_broker.core.events import SessionMoved
-from carpool_broker.sights import Sight
-from carpool_broker.whereabouts import Wish, directory_of
-from carpool_protocol.attach import Attach, Moved, ResumeSession
-from carpool_protocol.attach_version import NAMING_VERSION
+from carpool_broker.config.configuration import DAEMON
+from carpool_broker.config.locations import Wish, directory_of
+from carpool_broker.config.scan import Sight
+from carpool_broker.core.model.events import SessionMoved
+from carpool_protocol.bootstrap.attach_version import NAMING_VERSION
+from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession
 from carpool_protocol.ids import ServerName, SessionId
-from carpool_protocol.messages import Root
+from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour
 from tests.broker.test_workspaces import ONE, TWO, House, runs
 

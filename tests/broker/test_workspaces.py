@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from carpool_broker import own_view
-from carpool_broker.configuration import DAEMON
-from carpool_broker.core.bounds import Bounds
+from carpool_broker.admin import session_queries
+from carpool_broker.config.configuration import DAEMON
+from carpool_broker.config.source_content import at_once
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import Greet, Reply
-from carpool_broker.core.events import (
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import Greet, Reply
+from carpool_broker.core.model.events import (
     AgentCalled,
     AgentCame,
     AgentGreeted,
@@ -20,17 +21,16 @@ from carpool_broker.core.events import (
     SourceId,
     SourceRead,
 )
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope
-from carpool_broker.readings import at_once
-from carpool_protocol.attach import Attach, RunCommand
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile, load_layer
-from carpool_protocol.config.project import find_workspace
-from carpool_protocol.config.trust import give_trust, take_trust
+from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.registry.registry import Registry
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, RunCommand
+from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.load import ConfigFile, load_layer
+from carpool_protocol.config.reading.project import find_workspace
+from carpool_protocol.config.reading.trust import give_trust, take_trust
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, SessionId
-from carpool_protocol.messages import PoolChanged, Wanted
+from carpool_protocol.link.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.kit.disk import AtOnce
@@ -422,7 +422,7 @@ def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> Non
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert json.loads(bytes(reply.body))["data"]["code"] == "unknown_tool", "it is no server of these"
     (session,) = core.sessions.values()
-    told = own_view.servers(core.outlook, session, core.view_of(ONE))
+    told = session_queries.servers(core.outlook, session, core.view_of(ONE))
     assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
 
 

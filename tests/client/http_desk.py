@@ -3,10 +3,18 @@
 import json
 from typing import Any
 
-from carpool.http.core import Core
-from carpool.http.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
-from carpool.http.gate import Gate
-from carpool_protocol.streams import WORD, Opened, Word, frame_line, read_word, split_frame, word_line
+from carpool.http.core.access import Gate
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
+from carpool_protocol.carrier.streams import (
+    WORD,
+    Opened,
+    Word,
+    frame_line,
+    read_word,
+    split_frame,
+    word_line,
+)
 
 Json = dict[str, Any]
 BOTH = "application/json, text/event-stream"

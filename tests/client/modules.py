@@ -10,7 +10,7 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult
 
-from carpool.pymodule.serve import tools_of
+from carpool.pymodule.server import tools_of
 
 
 def module_of(source: str) -> ModuleType:

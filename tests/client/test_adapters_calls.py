@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.adapters import ModelCall, answered, anthropic_calls, failure, openai_calls
-from carpool.adapters.flat import SILENT_FAILURE
+from carpool.adapters.text import SILENT_FAILURE
 from tests.behaviours import behaviour
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp.types import CallToolResult, ImageContent, TextContent
 
 from carpool.adapters import as_success, flatten
-from carpool.adapters.flat import MAX_LABEL_CHARS, SILENT_FAILURE, bytes_in
+from carpool.adapters.text import MAX_LABEL_CHARS, SILENT_FAILURE, bytes_in
 from tests.behaviours import behaviour
 
 Json = dict[str, Any]

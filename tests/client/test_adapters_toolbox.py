@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.adapters import Toolbox, ToolListError, UnknownToolError, mcp_tools
-from carpool_protocol.config.tools_file import read_tools
+from carpool_protocol.config.reading.tools_file import read_tools
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.api.attachment import Attachment
-from carpool.shim_kept import Kept
-from carpool_protocol.attach import (
+from carpool.api.attach import Attachment
+from carpool.shim.kept_lines import Kept
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.carrier.attach import (
     Moved,
     Settled,
     attached_line,
@@ -18,7 +19,6 @@ from carpool_protocol.attach import (
     wanted_line,
 )
 from carpool_protocol.ids import Epoch
-from carpool_protocol.line_names import name_of
 
 HELLO = b'{"jsonrpc":"2.0","method":"carpool/attach","params":{"version":1}}\n'
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{}}\n'

@@ -5,8 +5,8 @@ import pytest
 
 from carpool import BadCall, CarpoolError, Lost, Refused, TimedOut, Unavailable, UnknownName
 from carpool.api.errors import of_error, of_kind, of_result
-from carpool_protocol.fault_kinds import KINDS, FaultKind
-from carpool_protocol.faults import as_error, as_tool_result, fault
+from carpool_protocol.faults.faults import as_error, as_tool_result, fault
+from carpool_protocol.faults.kinds import KINDS, FaultKind
 from tests.behaviours import behaviour
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.slug)

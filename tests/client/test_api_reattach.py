@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from carpool import Carpool, Lost, NotRunning
-from carpool.shim import DEATHS
-from carpool.shim_kept import KEEP_BYTES
+from carpool.shim.kept_lines import KEEP_BYTES
+from carpool.shim.shim import DEATHS
 from tests.behaviours import behaviour
 from tests.kit.desk import Desk, carpool, play
 

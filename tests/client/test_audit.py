@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from carpool.cli_audit import Wanted, moment, parsed, read_all, table
+from carpool.cli.audit import Wanted, moment, parsed, read_all, table
 
 NOW = datetime(2026, 11, 22, 14, 0, tzinfo=UTC)
 LINE: dict[str, Any] = {

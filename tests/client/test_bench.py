@@ -16,16 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.arms import Relay, make_arms
-from carpool import bench_agents, bench_procs, bench_scenarios
-from carpool.bench import bench
-from carpool.bench_agents import Crowd, Load
-from carpool.bench_arms import ECHO_ARGV, Direct
-from carpool.bench_attach import BenchError
-from carpool.bench_report import as_json, markdown, plain, ratios, slower, speed_table, summarise
-from carpool.bench_scenarios import SCENARIOS, Sample, Scenario, measure, quantile, run_rounds
-from carpool.bench_spawn import end_all, spawn_piped
-from carpool.bench_work import EchoWork, PayloadWork, ToolWork, answer_id, error_kind
-from carpool.echo_server import answer
+from carpool.bench import agents
+from carpool.bench import processes as bench_procs
+from carpool.bench import scenarios as bench_scenarios
+from carpool.bench.agents import Crowd, Load
+from carpool.bench.arms import ECHO_ARGV, Direct
+from carpool.bench.attach import BenchError
+from carpool.bench.command import bench
+from carpool.bench.report import as_json, markdown, plain, ratios, slower, speed_table, summarise
+from carpool.bench.scenarios import SCENARIOS, Sample, Scenario, measure, quantile, run_rounds
+from carpool.bench.spawn import end_all, spawn_piped
+from carpool.bench.work import EchoWork, PayloadWork, ToolWork, answer_id, error_kind
+from carpool.demo.echo_server import answer
 
 SHORT = Load(in_flight=4, seconds=60.0, warmup_s=0.05, calls=40, patience_s=20.0)
 """A window of so many answers, not of so much time: the machine may stand still for a moment."""
@@ -234,7 +236,7 @@ def test_failures_in_the_warm_up_are_told_apart_from_those_in_the_window(
 ) -> None:
     body = "result(id, text) if calls > 4 else say(id, error={'code': 7})"
     crowd, work = crowd_of(crowds, server(body)), Warming(4)
-    monkeypatch.setattr(bench_agents, "now_s", work.now_s)
+    monkeypatch.setattr(agents, "now_s", work.now_s)
     measured = crowd.drive(work, SHORT)
     assert measured.errors == {"JSON-RPC error 7 (outside the window)": 4}
 

@@ -14,9 +14,9 @@ from bench import http_load
 from bench.http_agents import HttpCrowd, StatelessEcho, connected
 from bench.http_arms import Relay
 from bench.http_load import SCENARIOS, main, measure
-from carpool import bench_procs
-from carpool.bench_agents import Load
-from carpool.bench_attach import Attachment, BenchError
+from carpool.bench import processes
+from carpool.bench.agents import Load
+from carpool.bench.attach import Attachment, BenchError
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_agents_over_http_count_every_answer_of_the_relay_as_right(
         arm.stop()
     assert sample.calls > 0
     assert (sample.errors, sample.unanswered) == ({}, 0)
-    assert bench_procs.cpu_s(pid) is None, "the relay has ended"
+    assert processes.cpu_s(pid) is None, "the relay has ended"
 
 
 def test_an_answer_that_comes_as_events_is_the_last_of_them() -> None:

@@ -8,7 +8,7 @@ import trio
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import AuthorizationCodeResult
 
-from carpool.bridge.callback import Callback
+from carpool.bridge.oauth_callback import Callback
 from tests.behaviours import behaviour
 
 LIMIT_S = 8.0

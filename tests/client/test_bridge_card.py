@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.bridge.card import is_well_known, place_in
+from carpool.bridge.server_card import is_well_known, place_in
 from tests.behaviours import behaviour
 
 BASE = "https://h.example/.well-known/mcp.json"

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from carpool.bridge import find
-from carpool.bridge.find import NotFoundError, _Finding, found
-from carpool_protocol.remote import Remote
+from carpool.bridge import transport_probe
+from carpool.bridge.transport_probe import NotFoundError, _Finding, found
+from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 
 URL = "http://far.example/mcp"
@@ -52,7 +52,7 @@ def documented(monkeypatch: pytest.MonkeyPatch, named: str, seen: list[str]) -> 
     def client(**_: object) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
-    monkeypatch.setattr(find, "httpx2", SimpleNamespace(**{**vars(httpx2), "AsyncClient": client}))
+    monkeypatch.setattr(transport_probe, "httpx2", SimpleNamespace(**{**vars(httpx2), "AsyncClient": client}))
 
 
 @behaviour("remote:found")

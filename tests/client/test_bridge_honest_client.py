@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from carpool.bridge.honest_client import MAX_BODY_BYTES, HonestClient
+from carpool.bridge.http_client import MAX_BODY_BYTES, HonestClient
+from carpool_protocol.carrier.remote import UNFIT, Remote
 from carpool_protocol.ids import RawJson
-from carpool_protocol.remote import UNFIT, Remote
 from tests.behaviours import behaviour
 from tests.kit.line_agent import fault_of
 

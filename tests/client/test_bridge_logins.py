@@ -4,10 +4,10 @@ from pathlib import Path
 
 import trio
 
-from carpool.bridge.logins import Login, Logins
-from carpool.private_house import PrivateHouse
-from carpool_protocol import paths
-from carpool_protocol.remote import Remote
+from carpool.bridge.oauth_store import Login, Logins
+from carpool.launcher.sandbox import PrivateHouse
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 
 FAR = Remote(server="far", url="https://far.example/mcp")

@@ -3,7 +3,7 @@
 import pytest
 
 from carpool.bridge import proxies
-from carpool.bridge.meaning import unreached
+from carpool.bridge.error_mapping import unreached
 from tests.behaviours import behaviour
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from carpool_protocol.remote import Remote
+from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.house import ROOTS
 

@@ -6,9 +6,9 @@ import pytest
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import OAuthMetadata
 
-from carpool.bridge.logins import renew_at
-from carpool.bridge.signing_in import _Kept, _metadata, _registered, _settle_secret
-from carpool_protocol.remote import Remote
+from carpool.bridge.oauth_login import _Kept, _metadata, _registered, _settle_secret
+from carpool.bridge.oauth_store import renew_at
+from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 
 URL = "https://far.example/mcp"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
-from carpool.bridge.talk import Talk
+from carpool.bridge.session import Talk
 from tests.behaviours import behaviour
 from tests.kit.line_agent import Json, fault_of
 

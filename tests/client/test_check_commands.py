@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from carpool.check_commands import Lookup, command_warnings
-from carpool.extras import REQUIREMENTS, install_command
-from carpool_protocol.config.expand import Missing, expand
-from carpool_protocol.config.model import ServerConfig
-from carpool_protocol.config.shape import read_config
+from carpool.check.programs import Lookup, command_warnings
+from carpool.terminal.extras import REQUIREMENTS, install_command
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.expand import Missing, expand
+from carpool_protocol.config.schema.model import ServerConfig
 from tests.kit.house import House
 
 SAID = "mcpServers.a.command: no-such-program is not in the PATH of {}: a cannot start before it is installed"

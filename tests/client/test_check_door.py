@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from carpool.check_door import door_faults, why_not_bound
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.shape import read_config
+from carpool.check.http_address import door_faults, why_not_bound
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
 from tests.kit.house import House
 

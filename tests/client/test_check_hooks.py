@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from carpool.check_hooks import hook_warnings
-from carpool_protocol.config.shape import read_config
+from carpool.check.hooks import hook_warnings
+from carpool_protocol.config.reading.parse import read_config
 
 PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/home/me"}
 

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from carpool.check_modules import untyped_functions
-from carpool.pymodule.choose import public_functions, without_types
+from carpool.check.modules import untyped_functions
+from carpool.pymodule.function_choice import public_functions, without_types
 from tests.behaviours import behaviour
 from tests.kit.house import House
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from carpool.check_names import lines, shortened, unused_prefixes
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.shape import read_config
-from carpool_protocol.names import qualify
+from carpool.check.names import lines, shortened, unused_prefixes
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
 
 LONG = "add_pull_request_review_comment_to_pending_review"

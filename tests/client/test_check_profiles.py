@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from carpool.check_profiles import lines, strangers
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.shape import read_config
+from carpool.check.profiles import lines, strangers
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
 
 COUNTED: dict[str, Any] = {

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from carpool.check_urls import url_warnings
-from carpool_protocol.config.expand import Missing, expand
-from carpool_protocol.config.model import ServerConfig
-from carpool_protocol.config.shape import read_config
+from carpool.check.urls import url_warnings
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.expand import Missing, expand
+from carpool_protocol.config.schema.model import ServerConfig
 from tests.behaviours import behaviour
 from tests.kit.house import House
 

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from carpool import cli, cli_call, lock
-from carpool.cli import about
-from carpool.cli_read import NOTHING, status_page
-from carpool.door import DoorError
-from carpool.up import Place
+from carpool.cli import call, main
+from carpool.cli.main import about
+from carpool.cli.status import NOTHING, status_page
+from carpool.control.control_client import DoorError
+from carpool.launcher import lock
+from carpool.launcher.up import Place
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
 from tests.kit.house import House
@@ -58,22 +59,22 @@ def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
     with ExitStack() as stack:
         stack.callback(os.close, held)
         monkeypatch.setattr(
-            "carpool.cli.time.sleep", lambda _s: stack.enter_context(FakeBroker(house.directory))
+            "carpool.cli.main.time.sleep", lambda _s: stack.enter_context(FakeBroker(house.directory))
         )
-        with cli.reach(Place(), control=True) as door:
-            assert cli.ask(door, "carpool/status", {}) == STATUS
+        with main.reach(Place(), control=True) as door:
+            assert main.ask(door, "carpool/status", {}) == STATUS
 
 
 def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
-    monkeypatch.setattr(cli, "RETURN_S", 0)
+    monkeypatch.setattr(main, "RETURN_S", 0)
     held = lock.take(str(house.directory), "")
     assert held is not None
     try:
         with pytest.raises(DoorError, match="its broker does not come up; see `carpool logs --daemon`"):
-            cli.reach(Place(), control=True)
+            main.reach(Place(), control=True)
     finally:
         os.close(held)
 
@@ -269,7 +270,7 @@ def test_a_plain_call_shows_every_kind_of_result(
     capsys: pytest.CaptureFixture[str], result: dict[str, Any], shown: str
 ) -> None:
     raw = msgspec.Raw(json.dumps(result).encode())
-    assert cli_call.show_result(raw, as_json=False, flat=False) is False
+    assert call.show_result(raw, as_json=False, flat=False) is False
     assert capsys.readouterr().out == f"{shown}\n"
 
 
@@ -383,10 +384,10 @@ def test_an_unknown_verb_is_answered_with_a_guess(house: House) -> None:
 
 def test_every_verb_has_a_line_and_help(house: House) -> None:
     shown = house.run("--help").stdout
-    assert all(f"  {verb}" in shown for verb in cli.VERBS)
-    for verb in cli.VERBS.keys() - {"bench", "demo"}:
-        if cli.VERBS[verb][0]:
-            page = CliRunner().invoke(cli.verbs, [verb, "--help"])
+    assert all(f"  {verb}" in shown for verb in main.VERBS)
+    for verb in main.VERBS.keys() - {"bench", "demo"}:
+        if main.VERBS[verb][0]:
+            page = CliRunner().invoke(main.verbs, [verb, "--help"])
             assert (page.exit_code, page.stderr) == (0, ""), verb
         else:  # such a verb is taken before click
             done = house.run(verb, "--help")

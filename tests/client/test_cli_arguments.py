@@ -4,7 +4,7 @@ import click
 import msgspec
 import pytest
 
-from carpool.cli_arguments import read_arguments
+from carpool.cli.arguments import read_arguments
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from carpool import cli_edit
-from carpool.cli_edit import change
-from carpool_protocol.config.foreign import shape_of
-from carpool_protocol.config.jsonc import parse
-from carpool_protocol.config.model import ServerConfig
-from carpool_protocol.config.shape import read_config
+from carpool.cli import edit as cli_edit
+from carpool.cli.edit import change
+from carpool_protocol.config.foreign.formats import shape_of
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import ServerConfig
+from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 from tests.kit.house import House

@@ -15,14 +15,15 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 
-from carpool import cli_setup, lock, own_command
-from carpool.cli import verbs
-from carpool.setup import disk
+from carpool.cli import setup
+from carpool.cli.main import verbs
+from carpool.launcher import lock, own_command
+from carpool.setup import file_io
 from carpool.setup.git import known
 from carpool.setup.model import Known
-from carpool_protocol.config.edit import put
-from carpool_protocol.config.jsonc import parse
-from carpool_protocol.names import qualify
+from carpool_protocol.config.edit.edit import put
+from carpool_protocol.config.text.jsonc import parse
+from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -219,14 +220,14 @@ def test_a_file_that_is_written_while_it_is_undone_keeps_that(house: House) -> N
     project = moved_in(house)
     run(house, project, "--yes")
     claude = house.base / ".claude.json"
-    real = disk.sweep_parts
+    real = file_io.sweep_parts
 
     def written(path: str) -> None:
         if path == str(claude):
             claude.write_text(claude.read_text().replace("184", "185"))
         real(path)
 
-    with mock.patch.object(disk, "sweep_parts", written):
+    with mock.patch.object(file_io, "sweep_parts", written):
         done = run(house, project, "--undo")
     assert done.returncode == 1
     assert '"numStartups": 185' in claude.read_text()
@@ -268,7 +269,7 @@ def test_a_setup_that_is_killed_can_be_undone_and_said_again(house: House, write
     # It kills itself in its write number WRITES: 31 copies, the record, the `env_file`, carpool.json, …
     script = (
         "import os, signal, sys\n"
-        "from carpool_protocol import private_files\n"
+        "from carpool_protocol.files import private_files\n"
         "real, left = private_files.replace, [int(sys.argv.pop(1))]\n"
         "def replace(path, data, mode=0o600):\n"
         "    left[0] -= 1\n"
@@ -277,7 +278,7 @@ def test_a_setup_that_is_killed_can_be_undone_and_said_again(house: House, write
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    real(path, data, mode)\n"
         "private_files.replace = replace\n"
-        "from carpool.cli import main\n"
+        "from carpool.cli.main import main\n"
         "main()\n"
     )
     killed = subprocess.run(
@@ -560,7 +561,7 @@ def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(house: 
     held = lock.Holder(7, "") if runs else None
     with (
         mock.patch.object(lock, "holder", return_value=held),
-        mock.patch.object(cli_setup, "reach", return_value=door),
+        mock.patch.object(setup, "reach", return_value=door),
     ):
         done = run(house, project, "--dry-run")
     short = qualify("github", tool, most=50)
@@ -664,8 +665,8 @@ def test_what_changes_while_somebody_is_asked_is_not_trusted_along(house: House)
         tools.write_text('[{"name": "x", "inputSchema": {"type": "object"}}]')
         return applied(*_)
 
-    applied = cli_setup._apply
-    with mock.patch.object(cli_setup, "_apply", changed):
+    applied = setup._apply
+    with mock.patch.object(setup, "_apply", changed):
         done = run(house, project, "--yes", "--trust")
     assert (done.returncode, "was changed this very moment, and is not trusted" in done.stderr) == (1, True)
     assert "trusted already" not in house.run("trust", "--yes", str(project)).stdout

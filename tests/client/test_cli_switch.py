@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol import paths
-from carpool_protocol.switch_file import SwitchFile, read_switches, write_switches
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.files.overrides_file import SwitchFile, read_switches, write_switches
 from tests.behaviours import behaviour
 from tests.client.test_cli_edit import written
 from tests.kit.house import House

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool.daemon_child import DaemonChild
-from carpool_protocol import private_files
+from carpool.launcher.child import DaemonChild
+from carpool_protocol.files import private_files
 from tests.behaviours import behaviour
 from tests.kit.house import until
 

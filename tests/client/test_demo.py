@@ -17,14 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool import demo as verb
-from carpool import demo_figures as figures
-from carpool import demo_procs, demo_repo, demo_report
-from carpool.demo_crowd import Crowd
-from carpool.demo_figures import Alone, Call, Shared
-from carpool.demo_house import DemoError, House
-from carpool.demo_questions import ZONES, question, text_of
-from carpool.demo_show import Show
+from carpool.demo import command as verb
+from carpool.demo import figures, processes, report, repository
+from carpool.demo.crowd import Crowd
+from carpool.demo.figures import Alone, Call, Shared
+from carpool.demo.questions import ZONES, question, text_of
+from carpool.demo.sandbox import DemoError, House
+from carpool.demo.show import Show
 
 COMMITS = [f"{n:040x}" for n in range(0xABC8, 0xABC0, -1)]
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -96,7 +95,7 @@ def git_answer(repo: Path, tool: str, arguments: dict[str, Any]) -> str:
         "git_status": ["status"],
         "git_diff": ["diff", str(arguments.get("target"))],
     }[tool]
-    environ = {**os.environ, **demo_repo.QUIET}
+    environ = {**os.environ, **repository.QUIET}
     done = subprocess.run(["git", *words], cwd=repo, env=environ, capture_output=True, text=True, check=True)
     return done.stdout
 
@@ -107,14 +106,14 @@ def test_repository_is_made_without_identity_and_deaf_to_the_users_git(
     (tmp_path / ".gitconfig").write_text("[commit]\n\tgpgsign = true\n[user]\n\tuseConfigOnly = true\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    commits = demo_repo.make(tmp_path / "repo")
-    assert len(set(commits)) == demo_repo.COMMITS
-    assert commits == demo_repo.make(tmp_path / "again")
+    commits = repository.make(tmp_path / "repo")
+    assert len(set(commits)) == repository.COMMITS
+    assert commits == repository.make(tmp_path / "again")
 
 
 def test_right_answer_about_git_is_right_and_others_are_wrong(tmp_path: Path) -> None:
     repo = tmp_path / "repo"
-    commits = demo_repo.make(repo)
+    commits = repository.make(repo)
     by_arguments = {}
     for agent in range(4):
         for number in range(32):
@@ -186,7 +185,7 @@ def test_no_answers_at_all_is_not_all_right() -> None:
 # --- report ---------------------------------------------------------------------------------------------
 
 
-def findings(agents: int = 20, **changed: Any) -> demo_report.Facts:
+def findings(agents: int = 20, **changed: Any) -> report.Facts:
     good = [call(name, (1.0, 1.01, "ok")) for name in ("time", "git")]
     shared: dict[str, Any] = {
         "shim_bytes": 64 << 20,
@@ -207,14 +206,14 @@ def findings(agents: int = 20, **changed: Any) -> demo_report.Facts:
     }
     measured = [(100 + 98 * n) << 20 for n in range(min(5, agents))]
     private = Alone(figures.private(measured, agents), [1.0, 1.1], good)
-    return demo_report.facts(agents, changed.pop("kind", "PSS"), 2, private, Shared(**(shared | changed)))
+    return report.facts(agents, changed.pop("kind", "PSS"), 2, private, Shared(**(shared | changed)))
 
 
 @pytest.mark.parametrize("agents", [1, 2, 20, 60])
 @pytest.mark.parametrize("kind", ["PSS", "RSS"])
 def test_report_fits_a_terminal_and_shows_its_arithmetic(agents: int, kind: str) -> None:
     found = findings(agents, kind=kind)
-    text = f"{demo_report.opening(agents)}\n{demo_report.table(found)}"
+    text = f"{report.opening(agents)}\n{report.table(found)}"
     assert max(len(line) for line in text.splitlines()) <= 80
     assert kind in text
     assert ("Scaled to" in text) == (agents > 5)
@@ -233,8 +232,8 @@ def test_findings_are_json_with_numbers() -> None:
 
 def test_kill_that_met_no_call_is_told_so() -> None:
     found = findings(struck=[call("git", (11.0, 12.5, "ok"))])
-    assert "No call was lost" in demo_report.table(found)
-    assert demo_report.problems(found) == []
+    assert "No call was lost" in report.table(found)
+    assert report.problems(found) == []
 
 
 class Terminal(io.StringIO):
@@ -281,8 +280,8 @@ def test_progress_on_a_terminal_replaces_its_last_line(monkeypatch: pytest.Monke
     ],
 )
 def test_run_that_is_no_success_says_why(changed: dict[str, Any], word: str) -> None:
-    assert not demo_report.problems(findings())
-    assert word in " ".join(demo_report.problems(findings(**changed)))
+    assert not report.problems(findings())
+    assert word in " ".join(report.problems(findings(**changed)))
 
 
 # --- processes ------------------------------------------------------------------------------------------
@@ -302,9 +301,9 @@ def sleeper(environ: dict[str, str]) -> subprocess.Popen[bytes]:
 def test_only_processes_of_the_house_are_seen_and_killed(house: House) -> None:
     ours, stranger = sleeper(house.environ), sleeper(dict(os.environ))
     try:
-        assert [pid for pid, _ in demo_procs.marked(house.directory)] == [ours.pid]
-        assert demo_procs.kill_marked(stranger.pid, house.directory) is None
-        assert demo_procs.kill_marked(ours.pid, house.directory) is not None
+        assert [pid for pid, _ in processes.marked(house.directory)] == [ours.pid]
+        assert processes.kill_marked(stranger.pid, house.directory) is None
+        assert processes.kill_marked(ours.pid, house.directory) is not None
         assert ours.wait(10) == -9
         assert stranger.poll() is None
     finally:
@@ -314,7 +313,7 @@ def test_only_processes_of_the_house_are_seen_and_killed(house: House) -> None:
 
 
 def test_house_says_what_it_had_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carpool.private_house._CLEAR_S", 0.1)
+    monkeypatch.setattr("carpool.launcher.sandbox._CLEAR_S", 0.1)
     house = House()
     left = sleeper(house.environ)
     try:
@@ -343,10 +342,10 @@ def test_memory_counts_descendants_once() -> None:
     try:
         assert shell.stdout is not None
         shell.stdout.readline()
-        children = [pid for pid, (parent, _) in demo_procs._table().items() if parent == shell.pid]
-        for kind in (demo_procs.memory_kind(), "RSS"):
-            alone = demo_procs.memory_bytes([shell.pid], kind, families=False)
-            both = demo_procs.memory_bytes([shell.pid, shell.pid], kind)
+        children = [pid for pid, (parent, _) in processes._table().items() if parent == shell.pid]
+        for kind in (processes.memory_kind(), "RSS"):
+            alone = processes.memory_bytes([shell.pid], kind, families=False)
+            both = processes.memory_bytes([shell.pid, shell.pid], kind)
             assert 0 < alone < both < 100 << 20
         assert len(children) == 1
     finally:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool import display
+from carpool.terminal import display
 
 
 def test_control_sequences_are_shown_not_obeyed() -> None:

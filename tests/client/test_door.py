@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool.door import AnsweredError, Door, DoorError
+from carpool.control.control_client import AnsweredError, Door, DoorError
 
 
 @pytest.fixture

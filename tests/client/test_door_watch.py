@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from carpool import lock
-from carpool.cli_read import status_page, with_door, with_verdict
-from carpool.door_address import split_address
-from carpool.door_watch import (
+from carpool.cli.status import status_page, with_door, with_verdict
+from carpool.http.address import split_address
+from carpool.http.core.access import Gate
+from carpool.http.server import tell_url
+from carpool.launcher import lock
+from carpool.launcher.http_door import (
     EXIT_CONFIG,
     EXIT_TAKEN,
     EXIT_UNWANTED,
@@ -20,9 +22,7 @@ from carpool.door_watch import (
     told_door,
     told_url,
 )
-from carpool.http.gate import Gate
-from carpool.http.server import tell_url
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.house import House
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool.dry_run import MAX_PROBLEMS, BadSchemaError, Problem, problems
+from carpool.cli.dry_run import MAX_PROBLEMS, BadSchemaError, Problem, problems
 from tests.behaviours import behaviour
 
 SCHEMA: dict[str, Any] = {

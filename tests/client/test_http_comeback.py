@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from carpool.http.core import Core
-from carpool.http.effects import Request, Rules
-from carpool.http.gate import Gate
-from carpool.http.kept import Room
-from carpool.http.lobby import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, Lobby
-from carpool_protocol.attach import Moved, ResumeSession
-from carpool_protocol.streams import Close, Open, Opened, Refused, Served, Stateful
+from carpool.http.core.access import Gate
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Request, Rules
+from carpool.http.core.kept_messages import Room
+from carpool.http.core.pending import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, Lobby
+from carpool_protocol.carrier.attach import Moved, ResumeSession
+from carpool_protocol.carrier.streams import Close, Open, Opened, Refused, Served, Stateful
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, Json, modern, modern_headers, notification, request
 

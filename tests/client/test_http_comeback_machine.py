@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_protocol.streams import Close, Gone, Open, Opened, Over, Word
+from carpool_protocol.carrier.streams import Close, Gone, Open, Opened, Over, Word
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, Json, modern, modern_headers, notification, request
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.http.body_room import BodyRoom
-from carpool.http.core import Core
-from carpool.http.effects import Request, Rules
-from carpool.http.gate import EVERYBODY, STRANGER, Gate, hash_of
-from carpool.http.limits import MAX_HEAD_BYTES, Limits
+from carpool.http.connection import Connection
+from carpool.http.core.access import EVERYBODY, STRANGER, Gate, hash_of
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Request, Rules
+from carpool.http.core.limits import MAX_HEAD_BYTES, Limits
 from carpool.http.server import DoorServer
-from carpool.http.wire import Connection
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, request
 from tests.client.test_http_misuse import Wire

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from carpool.http.line import Line
-from carpool_protocol.attach import attached_line
+from carpool.http.broker_link import Line
+from carpool_protocol.carrier.attach import attached_line
 from tests.behaviours import behaviour
 
 LOOPS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run}

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from carpool.http.core import Core
-from carpool.http.effects import Request, Rules
-from carpool.http.gate import Gate, hash_of
-from carpool.http.limits import Limits
+from carpool.http.core.access import Gate, hash_of
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Request, Rules
+from carpool.http.core.limits import Limits
 from carpool.http.server import DoorServer
-from carpool_protocol.streams import Opened
+from carpool_protocol.carrier.streams import Opened
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, modern, modern_headers, notification, request
 

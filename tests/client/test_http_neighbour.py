@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from carpool.http import neighbour
-from carpool.http.core import Core
-from carpool.http.effects import Rules
-from carpool.http.gate import Gate, hash_of
-from carpool.http.limits import Limits
+from carpool.http import peer_owner
+from carpool.http.core.access import Gate, hash_of
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Rules
+from carpool.http.core.limits import Limits
 from carpool.http.server import DoorServer
 from tests.behaviours import behaviour
 
@@ -56,9 +56,9 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
 
 def test_the_kernel_names_the_user_of_the_other_end(dial: Dial) -> None:
     client, accepted = dial()
-    found = neighbour.owner(accepted)
+    found = peer_owner.owner(accepted)
     assert found == (os.getuid(), os.fstat(client.fileno()).st_ino)
-    assert neighbour.is_ours(found)
+    assert peer_owner.is_ours(found)
 
 
 @behaviour("private:http")
@@ -70,21 +70,21 @@ def test_who_sends_and_hangs_up_before_he_can_be_known_is_nobody(dial: Dial, res
     if reset:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    assert not neighbour.is_ours(neighbour.owner(accepted))
+    assert not peer_owner.is_ours(peer_owner.owner(accepted))
 
 
 @behaviour("private:http")
 @pytest.mark.parametrize(("uid", "is_ours"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
 def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
-    assert neighbour.is_ours(neighbour.Owner(uid, 7)) is is_ours
+    assert peer_owner.is_ours(peer_owner.Owner(uid, 7)) is is_ours
 
 
 def test_where_the_kernel_cannot_be_asked_nobody_is_turned_away(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbour, "_SOCK_DIAG", 999)  # as in a sandbox
-    assert neighbour.owner(dial()[1]) is None
-    assert neighbour.is_ours(None)
+    monkeypatch.setattr(peer_owner, "_SOCK_DIAG", 999)  # as in a sandbox
+    assert peer_owner.owner(dial()[1]) is None
+    assert peer_owner.is_ours(None)
 
 
 def visited(directory: Path, gates: list[Gate]) -> list[bytes]:
@@ -126,7 +126,7 @@ TOKENS = {"ann": hash_of("x")}
 def test_another_users_process_comes_in_only_where_tokens_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gates: list[Gate], said: list[bytes]
 ) -> None:
-    monkeypatch.setattr(neighbour, "is_ours", lambda _found: False)
+    monkeypatch.setattr(peer_owner, "is_ours", lambda _found: False)
     assert visited(tmp_path, gates) == said
 
 

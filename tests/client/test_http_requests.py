@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from carpool.http.effects import Rules
-from carpool.http.gate import Gate, hash_of
-from carpool.http.inquiries import SUPERVISOR_S
-from carpool.http.pages import HEALTH_S
-from carpool_protocol.streams import Closed, Gone, Open, Opened
+from carpool.http.core.access import Gate, hash_of
+from carpool.http.core.effects import Rules
+from carpool.http.core.own_requests import SUPERVISOR_S
+from carpool.http.core.pages import HEALTH_S
+from carpool_protocol.carrier.streams import Closed, Gone, Open, Opened
 from tests.behaviours import behaviour
 from tests.client.http_desk import BOTH, META, Desk, Json, modern, modern_headers, notification, request
 

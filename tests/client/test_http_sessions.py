@@ -2,10 +2,10 @@
 
 import pytest
 
-from carpool.http.effects import Rules
-from carpool.http.gate import Gate, hash_of
-from carpool.http.kept import Room
-from carpool_protocol.streams import Close, Closed, Gone, Open, Opened, Over, Refused
+from carpool.http.core.access import Gate, hash_of
+from carpool.http.core.effects import Rules
+from carpool.http.core.kept_messages import Room
+from carpool_protocol.carrier.streams import Close, Closed, Gone, Open, Opened, Over, Refused
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, modern, modern_headers, notification, request
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from carpool.http.process import UnservableError, settings_of
-from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.config.reading.load import ConfigFile
 
 
 def test_a_broken_configuration_is_told_as_people_read_it(tmp_path: Path) -> None:

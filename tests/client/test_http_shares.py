@@ -15,11 +15,11 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.http import neighbour, shares, wire
-from carpool.http.core import Core
-from carpool.http.effects import Rules
-from carpool.http.gate import Gate
-from carpool.http.limits import Limits
+from carpool.http import connection, peer_owner, shares
+from carpool.http.core.access import Gate
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Rules
+from carpool.http.core.limits import Limits
 from carpool.http.server import DoorServer
 from carpool.http.shares import ProcessShares, over_share
 from tests.behaviours import behaviour
@@ -102,7 +102,7 @@ def test_one_scan_serves_all_that_wait_and_the_next_comes_after_a_pause(
 ) -> None:
     async def play() -> None:
         scans = Scans()
-        monkeypatch.setattr(neighbour, "holders", scans.holders)
+        monkeypatch.setattr(peer_owner, "holders", scans.holders)
         refused: list[Any] = []
         said: list[str] = []
         door = ProcessShares(3, refused.append, said.append, scans.pause)
@@ -145,7 +145,7 @@ def test_who_comes_while_others_wait_waits_too(monkeypatch: pytest.MonkeyPatch) 
 
     async def play() -> None:
         scans = Scans()
-        monkeypatch.setattr(neighbour, "holders", scans.holders)
+        monkeypatch.setattr(peer_owner, "holders", scans.holders)
         door = ProcessShares(1, lambda _: None, lambda _: None, scans.pause)
         for inode, beside, state in ((1, 0, "served"), (2, 1, "held"), (3, 0, "held")):
             each: Any = Held()
@@ -168,7 +168,7 @@ def test_every_process_that_has_a_socket_is_found() -> None:
         )
         try:
             inodes = [os.fstat(each.fileno()).st_ino for each in (ours, shared)]
-            found = neighbour.holders([*inodes, 0])
+            found = peer_owner.holders([*inodes, 0])
         finally:
             child.communicate(b"\n")
     assert {inode: set(pids) for inode, pids in found.items()} == {
@@ -182,7 +182,7 @@ def test_where_proc_cannot_be_read_nobody_is_found(monkeypatch: pytest.MonkeyPat
         raise PermissionError
 
     monkeypatch.setattr(os, "listdir", refuse)
-    assert neighbour.holders([1]) == {}
+    assert peer_owner.holders([1]) == {}
 
 
 # --- the door ---
@@ -197,7 +197,7 @@ def with_door(
     """A door for 8 connections. The test says of which process each is; between scans is no pause."""
     pids: dict[int, int] = {}
     monkeypatch.setattr(
-        neighbour, "holders", lambda inodes: {each: [pids[each]] for each in inodes}, raising=False
+        peer_owner, "holders", lambda inodes: {each: [pids[each]] for each in inodes}, raising=False
     )
     monkeypatch.setattr(shares, "SCAN_EVERY_S", 0.0)
 
@@ -264,7 +264,7 @@ def test_one_process_cannot_take_all_connections_of_a_door_without_tokens(
 def test_refused_connections_that_stay_give_way_to_new_ones(
     with_door: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "LINGER_S", float("inf"))
+    monkeypatch.setattr(connection, "LINGER_S", float("inf"))
 
     async def play(knock: Callable[[int], Awaitable[Client]]) -> None:
         hogs = [await knock(HOG) for _ in range(6)]

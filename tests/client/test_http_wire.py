@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from carpool.http.body_room import BodyRoom
-from carpool.http.effects import Request, Respond
-from carpool.http.limits import MAX_UNSENT_BYTES, Limits
-from carpool.http.wire import Connection
+from carpool.http.connection import Connection
+from carpool.http.core.effects import Request, Respond
+from carpool.http.core.limits import MAX_UNSENT_BYTES, Limits
 from tests.behaviours import behaviour
 
 WAIT_S = 10.0

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool import adoption, lock
-from carpool_protocol import paths
+from carpool.launcher import lock, processes
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.house import House, until
 
@@ -191,15 +191,15 @@ def test_a_new_supervisor_waits_for_what_the_old_one_left(house: House) -> None:
         until(lambda: len(house.lives("sup1")) == 2, "too early", limit_s=1.0)
     os.kill(spawner, signal.SIGKILL)
     until(lambda: len(house.lives("sup1")) == 2, "a new supervisor")
-    assert not adoption._stat(spawner), "the adopted spawner was reaped"
+    assert not processes._stat(spawner), "the adopted spawner was reaped"
 
 
 def launcher_with_short_patience(house: House) -> "subprocess.Popen[bytes]":
     """A launcher that calls three seconds of silence too long: so long a busy machine lets nobody wait."""
     code = (
         "import os, sys\n"
-        "from carpool import lock\n"
-        "from carpool.launcher import Launcher\n"
+        "from carpool.launcher import lock\n"
+        "from carpool.launcher.launcher import Launcher\n"
         "d = os.environ['CARPOOL_RUNTIME_DIR']\n"
         "held = lock.take(d, '')\n"
         "sys.exit(Launcher(d, '', dict(os.environ), silent_s=3.0).run())\n"
@@ -265,7 +265,7 @@ def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_w
     kill_launcher(house)
     house.environ["CARPOOL_CONFIG"] = "/of-this-agent.json"
     with subprocess.Popen(  # the shim's way
-        [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"], env=house.environ
+        [sys.executable, "-m", "carpool.launcher.launcher", "--detach", "--quiet"], env=house.environ
     ) as starter:
         assert starter.wait(timeout=60) == 0
     assert given(house) == was
@@ -366,7 +366,7 @@ def test_a_runtime_directory_that_vanishes_is_put_back_with_its_lock_and_nobody_
     house.directory.rename(house.base / "away")
     until(lambda: house.launcher == launcher, "the directory is there again")
     assert house.directory.stat().st_mode & 0o777 == 0o700
-    assert adoption.marked(paths.runtime_id(str(house.directory)))
+    assert processes.marked(paths.runtime_id(str(house.directory)))
     for file in (house.base / "away").iterdir():  # what the fakes have told
         if file.is_file() and file.name != "lock":
             file.rename(house.directory / file.name)
@@ -385,7 +385,7 @@ def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alo
         theirs = house.directory / "http.json"  # the fake broker itself removes its socket
         theirs.write_text("{}")
         os.kill(first, signal.SIGCONT)
-        until(lambda: not adoption.marked(paths.runtime_id(str(house.directory))), "the first one ends")
+        until(lambda: not processes.marked(paths.runtime_id(str(house.directory))), "the first one ends")
         until(lambda: not os.path.exists(f"/proc/{first}"), "its launcher, too")
         assert theirs.exists()
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from carpool.cli_logs import Tail
+from carpool.cli.logs import Tail
 from tests.kit.house import House, until
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from carpool import own_command
-from carpool_protocol import login_path as module
-from carpool_protocol.login_path import login_path
+from carpool.launcher import own_command
+from carpool_protocol.runtime import login_path as module
+from carpool_protocol.runtime.login_path import login_path
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from carpool.cli_pin import _chosen, diffs
+from carpool.cli.pin import _chosen, diffs
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
 

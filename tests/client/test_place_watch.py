@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool import lock
-from carpool.place_watch import PlaceWatch
+from carpool.launcher import lock
+from carpool.launcher.runtime_dir import PlaceWatch
 from tests.kit.house import House
 
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool import cli_check, probe
-from carpool.private_house import PrivateHouse
-from carpool.probe_config import ALONE, SHARED, arranged
-from carpool.probe_judge import ROUNDS, Outcome, Said, judge, result_of, said, turns
-from carpool.probe_run import Bench, Tool, Try
-from carpool.up import Place
-from carpool_protocol.config.shape import read_config
+from carpool.cli import check
+from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.up import Place
+from carpool.probe import probe
+from carpool.probe.config import ALONE, SHARED, arranged
+from carpool.probe.judge import ROUNDS, Outcome, Said, judge, result_of, said, turns
+from carpool.probe.run import Bench, Tool, Try
+from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import STATUS, FakeBroker
 from tests.kit.house import House
@@ -267,7 +268,7 @@ def test_a_tool_that_only_one_of_two_instances_offers_is_left_out_and_that_is_sa
 
 def test_arguments_belong_to_the_call_before_them() -> None:
     order: list[str | None] = ["calls", "calls", "arguments", "calls"]
-    assert cli_check.paired(order, ["a", "b", "c"], ["{1}"]) == [("a", "{}"), ("b", "{1}"), ("c", "{}")]
+    assert check.paired(order, ["a", "b", "c"], ["{1}"]) == [("a", "{}"), ("b", "{1}"), ("c", "{}")]
 
 
 # --- configuration --------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from carpool.pymodule.__main__ import main
-from carpool.pymodule.choose import public_functions, without_types
+from carpool.pymodule.function_choice import public_functions, without_types
 from carpool.pymodule.load import CannotLoadError, load
-from carpool.pymodule.offer import tool_of
-from carpool.pymodule.serve import NotStrictError, tools_of
+from carpool.pymodule.server import NotStrictError, tools_of
+from carpool.pymodule.tools import tool_of
 from tests.behaviours import behaviour
 from tests.client.modules import called, forget, module_of, offered, texts
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from carpool.cli import verbs
+from carpool.cli.main import verbs
 from carpool.setup import toml
-from carpool_protocol.config.edit import put, value_at
-from carpool_protocol.config.foreign import is_own_entry
-from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.edit.edit import put, value_at
+from carpool_protocol.config.foreign.formats import is_own_entry
+from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
 from tests.kit.house import House
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool.setup.model import Moved
-from carpool.setup.others import TITLES, others, unlooked
-from carpool.setup.permissions import RuleFile, rule_files, rules
-from carpool_protocol.names import qualify
+from carpool.setup.other_programs import TITLES, others, unlooked
+from carpool.setup.permission_rules import RuleFile, rule_files, rules
+from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
 
 HOME = "/home/u"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool.setup import into, toml
+from carpool.setup import target_file, toml
 from carpool.setup.clients import (
     CLAUDE_CODE,
     CLAUDE_DESKTOP,
@@ -23,14 +23,14 @@ from carpool.setup.clients import (
     Client,
     candidates,
 )
+from carpool.setup.diff import page
 from carpool.setup.model import Change, Own, Plan, Secrets, Source
 from carpool.setup.plan import make_plan
-from carpool.setup.show import page
 from carpool.setup.undo import verdict
-from carpool_protocol.config import edit
-from carpool_protocol.config.edit import put
-from carpool_protocol.config.foreign import is_own_entry
-from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.edit import edit
+from carpool_protocol.config.edit.edit import put
+from carpool_protocol.config.foreign.formats import is_own_entry
+from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
 
 HOME = "/home/u"
@@ -82,7 +82,7 @@ def test_our_file_is_read_as_often_for_many_servers_as_for_one(monkeypatch: pyte
         readings.append(len(text))
         return parse(text, file)
 
-    for module in (edit, into):
+    for module in (edit, target_file):
         monkeypatch.setattr(module, "parse", parse_and_count)
     counts = []
     for many in (1, 40):

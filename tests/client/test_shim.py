@@ -18,9 +18,12 @@ from typing import IO, Any
 import msgspec
 import pytest
 
-from carpool import lock, shim_refusal
-from carpool.shim import DEATHS
-from carpool_protocol.attach import (
+from carpool.launcher import lock
+from carpool.shim import refusal
+from carpool.shim.shim import DEATHS
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.carrier.attach import (
     Attach,
     Moved,
     ResumeSession,
@@ -35,11 +38,9 @@ from carpool_protocol.attach import (
     settled_line,
     wanted_line,
 )
-from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.fault_kinds import KINDS
+from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import RawJson
-from carpool_protocol.jsonrpc import result_line
-from carpool_protocol.line_names import name_of
+from carpool_protocol.wire.jsonrpc import result_line
 from tests.behaviours import behaviour
 from tests.kit.house import House, until
 
@@ -376,11 +377,11 @@ def test_who_is_refused_has_one_answer_to_each_request(piece_bytes: int, blockin
         reader = threading.Thread(target=lambda: answers.extend(heard_.readlines()))
         answers: list[bytes] = []
         reader.start()
-        shim_refusal.refuse("because", shim_refusal.NOT_RUNNING, b"", ours.fileno(), out)
+        refusal.refuse("because", refusal.NOT_RUNNING, b"", ours.fileno(), out)
         os.close(out)
         talker.join()
         reader.join()
-    error = shim_refusal._error("because", shim_refusal.NOT_RUNNING)
+    error = refusal._error("because", refusal.NOT_RUNNING)
     wanted = [
         b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (name, error) for _, names in REFUSED for name in names
     ]
@@ -388,7 +389,7 @@ def test_who_is_refused_has_one_answer_to_each_request(piece_bytes: int, blockin
 
 
 def test_a_line_that_is_too_long_has_no_answer_and_the_next_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shim_refusal, "LINE_BYTES", 100)
+    monkeypatch.setattr(refusal, "LINE_BYTES", 100)
     request = b'{"jsonrpc":"2.0","id":%d,"method":"x","params":{"a":"%b"}}\n'
     said = (
         request % (1, b"x" * 100_000)
@@ -401,14 +402,14 @@ def test_a_line_that_is_too_long_has_no_answer_and_the_next_one_has(monkeypatch:
     with theirs, ours, open(back, "rb") as heard_:
         talker = threading.Thread(target=_say_all, args=(theirs, said))
         talker.start()
-        shim_refusal.refuse("because", shim_refusal.NOT_RUNNING, b"", ours.fileno(), out)
+        refusal.refuse("because", refusal.NOT_RUNNING, b"", ours.fileno(), out)
         os.close(out)
         talker.join()
         assert [json.loads(line)["id"] for line in heard_] == [2, 4]
 
 
 def test_the_faults_of_a_refusal_are_those_of_the_table() -> None:
-    for slug, number in (shim_refusal.ATTACH_REFUSED, shim_refusal.NOT_RUNNING):
+    for slug, number in (refusal.ATTACH_REFUSED, refusal.NOT_RUNNING):
         assert (KINDS[slug].code, KINDS[slug].delivered) == (number, "no")
 
 
@@ -502,7 +503,7 @@ def test_a_runtime_directory_open_to_others_is_refused(house: House) -> None:
 
 
 def test_the_shim_stays_small(desk: Desk) -> None:
-    code = "import sys; sys.argv = ['carpool', 'connect']; import carpool.shim; print(*sys.modules)"
+    code = "import sys; sys.argv = ['carpool', 'connect']; import carpool.shim.shim; print(*sys.modules)"
     environ = desk.house.environ
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, check=True)
     loaded = set(done.stdout.decode().split())
@@ -517,7 +518,7 @@ def test_the_shim_stays_small(desk: Desk) -> None:
         "msgspec",
         "anyio",
         "carpool.api",
-        "carpool.shim_refusal",
+        "carpool.shim.refusal",
         "click",
         "trio",
         "zmq",

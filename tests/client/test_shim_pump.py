@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from carpool.shim_kept import Kept
-from carpool.shim_pump import AGENT_GONE, Pump
-from carpool_protocol.attach import Settled, attached_line, settled_line, wanted_line
+from carpool.shim.kept_lines import Kept
+from carpool.shim.pump import AGENT_GONE, Pump
+from carpool_protocol.carrier.attach import Settled, attached_line, settled_line, wanted_line
 from carpool_protocol.ids import Epoch
 from tests.kit.house import until
 

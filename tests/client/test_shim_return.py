@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool import shim_return
-from carpool.shim_kept import KEEP_BYTES, SETTLED, Kept
-from carpool_broker.core.effects import Acknowledge
-from carpool_broker.core.events import AgentCancelled
-from carpool_broker.core.passage import Passage
-from carpool_broker.era import handshake, kept, stateless_words
-from carpool_broker.era.stateless_words import ACKNOWLEDGED
-from carpool_protocol import paths
-from carpool_protocol.attach import (
+from carpool.shim import resume as shim_return
+from carpool.shim.kept_lines import KEEP_BYTES, SETTLED, Kept
+from carpool_broker.core.model.effects import Acknowledge
+from carpool_broker.core.model.events import AgentCancelled
+from carpool_broker.era import handshake, stateless_encode
+from carpool_broker.era import repeated_lines as kept
+from carpool_broker.era.stateless_encode import ACKNOWLEDGED
+from carpool_broker.transport.delivery_log import Passage
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.carrier.attach import (
     ATTACHED_PREFIX,
     Attach,
     ResumeSession,
@@ -32,10 +35,8 @@ from carpool_protocol.attach import (
     parse_attach,
     settled_line,
 )
-from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from carpool_protocol.jsonrpc import error_body_line, request_line, result_line
-from carpool_protocol.line_names import name_of
+from carpool_protocol.wire.jsonrpc import error_body_line, request_line, result_line
 from tests.behaviours import behaviour
 
 Json = dict[str, Any]
@@ -66,7 +67,7 @@ KINDS: Final = {
 
 def acknowledgement(request: bytes) -> bytes:
     """As the broker words it."""
-    return stateless_words.acknowledgement(Acknowledge(S, RawJson(request), ("tools",), ("u",)))
+    return stateless_encode.acknowledgement(Acknowledge(S, RawJson(request), ("tools",), ("u",)))
 
 
 def message_of(line: bytes) -> Any:

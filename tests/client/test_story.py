@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carpool.cli_story import page, told
+from carpool.cli.story import page, told
 from carpool_protocol.ids import CallId, call_name, call_named, call_of
 from tests.behaviours import behaviour
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from carpool import shim
-from carpool.door import Door, DoorError
-from carpool.http.line import Line
-from carpool_protocol import credentials, paths
+from carpool.control.control_client import Door, DoorError
+from carpool.http.broker_link import Line
+from carpool.shim import shim
+from carpool_protocol.bootstrap import paths, peer_credentials
 from tests.behaviours import behaviour
 
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Listens where a broker would. The kernel says that it is somebody else's."""
-    monkeypatch.setattr(credentials, "peer", lambda _sock: (4711, os.getuid() + 1))
+    monkeypatch.setattr(peer_credentials, "peer", lambda _sock: (4711, os.getuid() + 1))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(paths.agents_socket(str(tmp_path)))
         listener.listen()

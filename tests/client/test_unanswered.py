@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.unanswered import RECENT, REFUSED, Unanswered
+from carpool.open_requests import RECENT, REFUSED, Unanswered
 from tests.behaviours import behaviour
 
 REFUSAL = b'{"error":{"data":{%b}}}' % REFUSED

@@ -1,6 +1,6 @@
 """When a daemon process is started again, and when its silence is too long."""
 
-from carpool.vigil import Vigil
+from carpool.launcher.restart_policy import Vigil
 from tests.behaviours import behaviour
 
 

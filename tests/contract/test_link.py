@@ -12,13 +12,21 @@ import trio
 import zmq
 
 from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
-from carpool_protocol.link_codec import FRAME_BYTES, encode_frames
-from carpool_protocol.messages import LINK_VERSION, Answered, AnyMessage, Call, CancelCall, Credit, Hello
-from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
-from carpool_protocol.runtime.link import PeeredLink
-from carpool_protocol.runtime.memory_link import MemoryWire
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_protocol.runtime.zmq_link import ZmqLink, checked_address
+from carpool_protocol.link.codec import FRAME_BYTES, encode_frames
+from carpool_protocol.link.memory import MemoryWire
+from carpool_protocol.link.messages import (
+    LINK_VERSION,
+    Answered,
+    AnyMessage,
+    Call,
+    CancelCall,
+    Credit,
+    Hello,
+)
+from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.link.transport import PeeredLink
+from carpool_protocol.link.zmq import ZmqLink, checked_address
+from carpool_protocol.runtime.poller import ReadySet
 from tests.behaviours import behaviour
 from tests.kit.waits import until
 

@@ -13,9 +13,9 @@ from typing import Final
 import trio
 import trio.testing
 
-from carpool_protocol.attach import Attach, attach_line
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.fault_kinds import KINDS
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, attach_line
+from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import PROGRAMS, SERVERS, greeted, legible, raw_id
 from tests.kit.fuzzing import fuzz

@@ -14,23 +14,32 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from carpool import lock
-from carpool.door_watch import told_url
-from carpool_broker.core.scopes import resolve
-from carpool_broker.kept_catalogs import Kept, KeptCatalogs, sealed, unsealed
-from carpool_protocol import journal, paths
-from carpool_protocol.config.describe import describe
-from carpool_protocol.config.environment import read_env_file
-from carpool_protocol.config.jsonc import parse
-from carpool_protocol.config.load import ConfigFile, load_config
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
-from carpool_protocol.config.tools_file import read_tools
+from carpool.launcher import lock
+from carpool.launcher.http_door import told_url
+from carpool_broker.core.configuration.resolve_servers import resolve
+from carpool_broker.storage.catalog_cache import Kept, KeptCatalogs, sealed, unsealed
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.pages.describe import describe
+from carpool_protocol.config.reading.load import ConfigFile, load_config
+from carpool_protocol.config.reading.tools_file import read_tools
+from carpool_protocol.config.schema.environment import read_env_file
+from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS
+from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.journal import Journal
-from carpool_protocol.messages import Answered, CancelCall, Catalog, ToBroker, ToolOffer, ToSupervisor, Wanted
-from carpool_supervisor import era_verdicts, verdicts
-from carpool_supervisor.era.reading import legible
-from carpool_supervisor.era_verdicts import Verdict
+from carpool_protocol.link.messages import (
+    Answered,
+    CancelCall,
+    Catalog,
+    ToBroker,
+    ToolOffer,
+    ToSupervisor,
+    Wanted,
+)
+from carpool_protocol.machine import journal
+from carpool_protocol.machine.journal import Journal
+from carpool_supervisor.era.list_pages import legible
+from carpool_supervisor.knowledge import era_cache, sharing_evidence
+from carpool_supervisor.knowledge.era_cache import Verdict
 from tests.behaviours import behaviour
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES, members, mutated, one_of, scalar, text
@@ -142,23 +151,23 @@ def remembered(rng: Random, folder: Path) -> None:
         state_file(rng, lambda rng: b'{"evidence":[%b]}' % b",".join(evidence(rng) for _ in range(2)))
     )
     Path(eras).write_bytes(state_file(rng, era))
-    found, trouble = verdicts.load(path)
+    found, trouble = sharing_evidence.load(path)
     trouble.encode()
     if not trouble:
         for known in found.servers.values():
             kinds = {each.kind: each for each in known.evidence}
             assert len(kinds) <= len(known.evidence)
-        whole, _ = verdicts.save(path, verdicts.record(found, "k", "asks", T, "x"))
-        again, trouble = verdicts.load(path)
+        whole, _ = sharing_evidence.save(path, sharing_evidence.record(found, "k", "asks", T, "x"))
+        again, trouble = sharing_evidence.load(path)
         assert trouble == ""
         assert again == whole
-    speak, trouble = era_verdicts.load(eras)
+    speak, trouble = era_cache.load(eras)
     if not trouble:
         for key in speak.servers:
-            era_verdicts.era_of(speak, key, T)
-        seen = era_verdicts.with_sighting(speak, "k", Verdict("stateless", "why", "s 1", T))
-        whole_eras, _ = era_verdicts.save(eras, seen)
-        assert era_verdicts.load(eras) == (whole_eras, "")
+            era_cache.era_of(speak, key, T)
+        seen = era_cache.with_sighting(speak, "k", Verdict("stateless", "why", "s 1", T))
+        whole_eras, _ = era_cache.save(eras, seen)
+        assert era_cache.load(eras) == (whole_eras, "")
 
 
 def kept(rng: Random, folder: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from carpool.http.core import Core
-from carpool.http.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
-from carpool.http.gate import Gate, hash_of
+from carpool.http.core.access import Gate, hash_of
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, greeted
 from tests.kit import hostile_agents

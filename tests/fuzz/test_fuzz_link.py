@@ -13,9 +13,9 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import msgpack
 
-from carpool_protocol.link_codec import BadFrame, decode_frame, encode_frames
-from carpool_protocol.messages import LINK_VERSION, Hello, ToBroker, ToSupervisor, Wanted
-from carpool_protocol.peer import BROKER, Peer, PeerUp
+from carpool_protocol.link.codec import BadFrame, decode_frame, encode_frames
+from carpool_protocol.link.messages import LINK_VERSION, Hello, ToBroker, ToSupervisor, Wanted
+from carpool_protocol.link.peer import BROKER, Peer, PeerUp
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, greeted
 from tests.kit.fuzzing import fuzz

@@ -9,12 +9,19 @@ import socket
 from random import Random
 from typing import Final
 
-from carpool import shim_return
-from carpool.shim_kept import OURS, Kept
-from carpool.shim_pump import BROKER_GONE, Pump
-from carpool_protocol.attach import Attach, Settled, attach_line, attached_line, parse_attach, settled_line
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.line_names import name_of
+from carpool.shim import resume as shim_return
+from carpool.shim.kept_lines import OURS, Kept
+from carpool.shim.pump import BROKER_GONE, Pump
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.carrier.attach import (
+    Attach,
+    Settled,
+    attach_line,
+    attached_line,
+    parse_attach,
+    settled_line,
+)
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz

@@ -18,11 +18,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from carpool import cli_call, cli_check, cli_daemon, cli_logs, cli_offers, cli_read, cli_tools, cli_why
-from carpool.cli import print_json
-from carpool.door import AnsweredError
-from carpool.probe import conclusion
-from carpool.up import Place
+from carpool.cli import call, check, daemon, logs, resources_prompts, status, tools, why
+from carpool.cli.main import print_json
+from carpool.control.control_client import AnsweredError
+from carpool.launcher.up import Place
+from carpool.probe.probe import conclusion
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS
 from tests.kit.fuzzing import fuzz
@@ -114,8 +114,8 @@ class Fake:
 @contextmanager
 def facing(door: Fake) -> Iterator[None]:
     """Every verb finds this door."""
-    with mock.patch.object(cli_read, "reach", return_value=door):
-        modules = (cli_read, cli_tools, cli_offers, cli_call, cli_daemon, cli_why)
+    with mock.patch.object(status, "reach", return_value=door):
+        modules = (status, tools, resources_prompts, call, daemon, why)
         patches = [mock.patch.object(module, "open_door", return_value=door) for module in modules]
         for each in patches:
             each.start()
@@ -142,20 +142,20 @@ def test_what_reads_the_daemon_obeys_nothing() -> None:
         )
         facts["config"] = {"problem": rng.choice(TRICKS)}
         with facing(Fake(_encoded(facts))):
-            run(cli_read.status)
-            run(cli_read.ps)
+            run(status.status)
+            run(status.ps)
         with facing(
             Fake(_encoded({"tools": hostile(rng, TOOLS), "error": rng.choice((None, rng.choice(TRICKS)))}))
         ):
-            run(cli_tools.tools)
-            run(cli_tools.tools, "--tokens")
-            run(cli_tools.tools, "x")
+            run(tools.tools)
+            run(tools.tools, "--tokens")
+            run(tools.tools, "x")
         with facing(Fake(_encoded({"pools": hostile(rng, POOLS["time"])}))):
-            run(cli_why.why, "x")
+            run(why.why, "x")
         results = [{"server": rng.choice(TRICKS), "ok": rng.random() < 0.5, "text": rng.choice(TRICKS)}]
         with facing(Fake(_encoded({"results": results, "ok": False, "problems": [rng.choice(TRICKS)]}))):
-            run(cli_daemon.start, "x")
-            run(cli_daemon.reload)
+            run(daemon.start, "x")
+            run(daemon.reload)
         found = {
             "calls": [{"tool": rng.choice(TRICKS), "outcome": "agreed"}],
             "result": "agreed",
@@ -187,11 +187,11 @@ OFFERS: dict[str, Any] = {
 def test_what_servers_offer_and_say_is_shown_and_not_obeyed() -> None:
     def play(rng: Random) -> None:
         with facing(Fake(_encoded(hostile(rng, OFFERS)), is_error=rng.random() < 0.1)):
-            run(cli_offers.resources)
-            run(cli_offers.prompts)
-            run(cli_offers.prompt, "x", "--arg", "k=v")
-            with mock.patch.object(cli_offers, "is_shown", return_value=True):
-                run(cli_offers.read, "a:1")
+            run(resources_prompts.resources)
+            run(resources_prompts.prompts)
+            run(resources_prompts.prompt, "x", "--arg", "k=v")
+            with mock.patch.object(resources_prompts, "is_shown", return_value=True):
+                run(resources_prompts.read, "a:1")
 
     fuzz(play, examples=5, seeds=25)
 
@@ -217,7 +217,7 @@ def test_what_a_tool_answers_is_shown_and_not_obeyed() -> None:
                 facing(Fake(said, is_error=is_error)),
                 mock.patch("sys.stderr.isatty", return_value=True, create=True),
             ):
-                run(cli_call.call, "x")
+                run(call.call, "x")
 
     fuzz(play, examples=20, seeds=150)
 
@@ -231,8 +231,8 @@ def test_what_stands_in_a_log_is_shown_and_not_obeyed(place: Place) -> None:
         lines = [rng.choice(TRICKS).encode("utf-8", "surrogatepass") for _ in range(4)] + [b"\xff\xfe\x9b31m"]
         for name in ("server-git", "broker", "server-a\x1b[31m"):
             (folder / f"{name}.log").write_bytes(b"\n".join(lines) + b"\n")
-        run(cli_logs.logs)
-        run(cli_logs.logs, "git")
+        run(logs.logs)
+        run(logs.logs, "git")
 
     fuzz(play, examples=5, seeds=30)
 
@@ -249,8 +249,8 @@ def test_what_a_configuration_says_is_shown_and_not_obeyed(place: Place, tmp_pat
             f'{{"mcpServers": {{"a": {{"command": "x", "cwd": {trick}}}}}}}',
         )
         file.write_bytes(rng.choice(texts).encode("utf-8", "surrogatepass"))
-        run(cli_check.check, "--config", str(file))
-        run(cli_check.check, "--config", str(file), "--all")
+        run(check.check, "--config", str(file))
+        run(check.check, "--config", str(file), "--all")
 
     fuzz(play, examples=5, seeds=60)
 

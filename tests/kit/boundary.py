@@ -21,14 +21,15 @@ from unittest import mock
 
 import trio
 
-from carpool import shim_return
-from carpool.shim_kept import Kept
-from carpool.shim_pump import AGENT_GONE, REFUSED, Pump
-from carpool_broker.connection import Agent
-from carpool_broker.core import events, passage
-from carpool_protocol.attach import OURS_PREFIX, Attach, attach_line, environment_line
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.streams import Open, frame_line, split_frame, word_line
+from carpool.shim import resume
+from carpool.shim.kept_lines import Kept
+from carpool.shim.pump import AGENT_GONE, REFUSED, Pump
+from carpool_broker.core.model import events
+from carpool_broker.transport import delivery_log
+from carpool_broker.transport.connection import Agent
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
+from carpool_protocol.carrier.streams import Open, frame_line, split_frame, word_line
 from tests.kit.whole_deaths import Mortal
 from tests.kit.whole_servers import READ_BYTES, Json, Program
 
@@ -251,16 +252,14 @@ class Shim(Way):
             self.ended = True
             return
         pump._count_untaken()
-        text, again = shim_return.read_farewell(pump.farewell)
+        text, again = resume.read_farewell(pump.farewell)
         if text:
             self.farewells.append(text)
         assert not self.kept.is_full
         if (text and not again) or not self.stage.serves:
             self.ended = True
             return
-        self._attach(
-            shim_return.resume(self.kept, self._hello, again=again, untaken_bytes=pump.untaken_bytes)
-        )
+        self._attach(resume.resume(self.kept, self._hello, again=again, untaken_bytes=pump.untaken_bytes))
 
     def go(self, *, deaf: bool = False) -> None:
         self.ended = True
@@ -412,7 +411,7 @@ def stage(
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, VARIABLES))
         stack.enter_context(mock.patch.object(trio, "sleep", _pause))
-        stack.enter_context(mock.patch.object(passage, "DUE_LINES", DUE_LINES))
+        stack.enter_context(mock.patch.object(delivery_log, "DUE_LINES", DUE_LINES))
         one = Stage(house, servers, programs, **more)
         stack.enter_context(one._apart())
         stack.callback(one.close)

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import anyio
 
 from carpool.api import Carpool
-from carpool_protocol import paths
-from carpool_protocol.attach import Settled, settled_line
-from carpool_protocol.line_names import name_of
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.carrier.attach import Settled, settled_line
 
 Json = dict[str, Any]
 LIMIT_S = 20.0

@@ -6,12 +6,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from carpool_broker.configuration import Configuration, Followed
-from carpool_broker.sights import Sight
-from carpool_broker.whereabouts import Wish
-from carpool_broker.workspaces import Workspaces
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.stamps import is_current
+from carpool_broker.config.configuration import Configuration, Followed
+from carpool_broker.config.locations import Wish
+from carpool_broker.config.scan import Sight
+from carpool_broker.config.workspaces import Workspaces
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.config.text.file_stamps import is_current
 
 
 class _Eager(Workspaces):

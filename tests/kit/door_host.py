@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from carpool_broker.core.passage import Passage
-from carpool_broker.returning import Returning
-from carpool_broker.stream import Stream
-from carpool_protocol.attach import Attach
+from carpool_broker.transport.delivery_log import Passage
+from carpool_broker.transport.resume import Returning
+from carpool_broker.transport.streams import Stream
+from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.ids import SessionId
-from carpool_protocol.lines import OverlongLine
+from carpool_protocol.wire.lines import OverlongLine
 
 
 class NobodyReturns:

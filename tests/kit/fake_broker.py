@@ -23,7 +23,7 @@ from typing import Any
 Json = dict[str, Any]
 
 STOPS = (b"stop", b"stop again", b"stop again now")
-"""All of `carpool_protocol.stop_words`: a fake has no call to wait for."""
+"""All of `carpool_protocol.machine.stop_commands`: a fake has no call to wait for."""
 
 _SAID_AT_FIRST = {"alone": b"alone\n", "note": b"note the configuration is broken\n"}
 
@@ -337,7 +337,9 @@ def fake_packages(folder: Path) -> str:
     sweep = (
         "import os, sys\nopen(os.environ['CARPOOL_RUNTIME_DIR'] + '/swept', 'a').write(sys.argv[1] + '\\n')\n"
     )
-    (folder / "carpool_supervisor" / "sweep.py").write_text(sweep)
+    (folder / "carpool_supervisor" / "spawn").mkdir()
+    (folder / "carpool_supervisor" / "spawn" / "__init__.py").touch()
+    (folder / "carpool_supervisor" / "spawn" / "orphans.py").write_text(sweep)
     return str(folder)
 
 

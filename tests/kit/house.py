@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from carpool import adoption, lock
-from carpool_protocol import paths
+from carpool.launcher import lock, processes
+from carpool_protocol.bootstrap import paths
 from tests.kit.fake_broker import fake_packages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,7 @@ class House:
 
     def left(self) -> list[tuple[int, str]]:
         """Processes of ours that run."""
-        return adoption.marked(paths.runtime_id(str(self.directory)))
+        return processes.marked(paths.runtime_id(str(self.directory)))
 
     def close(self) -> None:
         """End what runs, and fail the test when that leaves a process or a socket."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.door import DoorError
+from carpool.control.control_client import DoorError
 from tests.kit.cast import SOCKET, Ledger, Player, door_of, player, quietly
 from tests.kit.line_agent import WAIT_S, Json, settled
 from tests.kit.live import Daemon, kit

@@ -10,11 +10,11 @@ from pathlib import Path
 import trio
 
 from carpool_protocol.ids import Epoch, InstanceId
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_supervisor import marks
-from carpool_supervisor.spawn_request import Pipes
-from carpool_supervisor.spawner import Spawner
-from carpool_supervisor.sweep import end_marked
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor.spawn import marks
+from carpool_supervisor.spawn.orphans import end_marked
+from carpool_supervisor.spawn.request import Pipes
+from carpool_supervisor.spawn.spawner import Spawner
 from tests.kit.leaks import no_leaks
 from tests.kit.waits import until
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 import trio
 
 from carpool_protocol.ids import Epoch
-from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello
-from carpool_protocol.peer import BROKER, PeerUp
-from carpool_protocol.runtime.memory_link import MemoryWire
-from carpool_supervisor.shell import SupervisorShell
+from carpool_protocol.link.memory import MemoryWire
+from carpool_protocol.link.messages import LINK_VERSION, AnyMessage, Hello
+from carpool_protocol.link.peer import BROKER, PeerUp
+from carpool_supervisor.process import SupervisorShell
 from tests.kit.waits import until
 
 NAME = "sup1"

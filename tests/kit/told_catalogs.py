@@ -7,8 +7,8 @@ import json
 from typing import Any, Literal
 
 from carpool_protocol.ids import InstanceId, PoolKey
-from carpool_protocol.messages import Catalog
-from carpool_supervisor.core.events import CatalogRead, InstanceGreeted
+from carpool_protocol.link.messages import Catalog
+from carpool_supervisor.core.model.events import CatalogRead, InstanceGreeted
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.stateless import Stateless
 from tests.kit.hostile_catalogs import HostileCatalog

@@ -15,18 +15,18 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker.configuration import Configuration
-from carpool_broker.core import events as bv
+from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.registry import Registry
-from carpool_protocol import paths
-from carpool_protocol.config.load import find_config_file
-from carpool_protocol.journal import load, replay
-from carpool_protocol.machine import Machine
-from carpool_supervisor import marks
-from carpool_supervisor.core import events as sv
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.registry.registry import Registry
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import find_config_file
+from carpool_protocol.machine.journal import load, replay
+from carpool_protocol.machine.machine import Machine
+from carpool_supervisor.core.model import events as sv
+from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.core.trace import LIFE_BYTES
+from carpool_supervisor.spawn import marks
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, fd_count
 from tests.kit.waits import until

@@ -19,15 +19,15 @@ from unittest import mock
 
 import trio
 
-from carpool_broker import shell as broker_shell
-from carpool_broker.configuration import DAEMON
-from carpool_broker.heritage import Heritage
-from carpool_protocol.config.load import ConfigFile
-from carpool_protocol.messages import AnyMessage, Hello
-from carpool_protocol.peer import BROKER, Peer
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_supervisor import processes as supervisor_processes
-from carpool_supervisor import shell as supervisor_shell
+from carpool_broker import process as broker_shell
+from carpool_broker.config.configuration import DAEMON
+from carpool_broker.transport.incarnation import Heritage
+from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.link.messages import AnyMessage, Hello
+from carpool_protocol.link.peer import BROKER, Peer
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor import process as supervisor_shell
+from carpool_supervisor.spawn import processes as supervisor_processes
 from tests.kit.disk import AtOnce
 from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Program
 

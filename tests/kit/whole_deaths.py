@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from carpool.api.attachment import Attachment
-from carpool.shim_kept import Kept
-from carpool.shim_return import resume
-from carpool_broker.heritage import SECRET_BYTES, Heritage
-from carpool_protocol.attach import Attach, attach_line
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool.api.attach import Attachment
+from carpool.shim.kept_lines import Kept
+from carpool.shim.resume import resume
+from carpool_broker.transport.incarnation import SECRET_BYTES, Heritage
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, attach_line
 from tests.kit.whole import Whole
 from tests.kit.whole_servers import READ_BYTES, Json, Program
 

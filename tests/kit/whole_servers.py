@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from carpool_protocol.ids import InstanceId
-from carpool_supervisor.spawn_request import Pipes, close_all, make_pipes
+from carpool_supervisor.spawn.request import Pipes, close_all, make_pipes
 
 Json = dict[str, Any]
 READ_BYTES = 1 << 16

@@ -16,15 +16,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.scope import ScopeEntry
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
-from carpool_protocol.machine import FULL_CHECK_EVERY
-from carpool_protocol.messages import Era, EraWish, Operate, Policy, PoolSpec
-from carpool_supervisor.core.sharing import Evidence, EvidenceKind
+from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSpec
+from carpool_protocol.machine.machine import FULL_CHECK_EVERY
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_carriers import Carrier, Fate

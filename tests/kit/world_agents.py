@@ -13,11 +13,11 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
-from carpool_broker.core.declared import Capabilities
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.model.capabilities import Capabilities
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
-from carpool_protocol.messages import Call
+from carpool_protocol.link.messages import Call
 from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
 from tests.kit.world_lists import Rows, rows_of
 from tests.kit.world_pauses import Pauses

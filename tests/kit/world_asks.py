@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.ask_needs import needs_of
 from carpool_protocol.ids import ABSENT, AskId, InstanceId, RawJson, SessionId, WireId
-from carpool_protocol.messages import Call, Need
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import RELATED_TASK, AskFacts, facts_of
+from carpool_protocol.link.messages import Call, Need
+from carpool_protocol.wire.ask_capabilities import needs_of
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import RELATED_TASK, AskFacts, facts_of
 from tests.kit.world_pauses import Pauses
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 Owns the end of a run: every promise that only quiet can prove. Knows nothing of: what went on before.
 """
 
-from carpool_broker.core.events import SourceId
+from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import ABSENT, PoolKey, whole_of
-from carpool_supervisor.core.lifecycle import ACTIVE
+from carpool_supervisor.core.model.lifecycle import ACTIVE
 from tests.kit.world import BOUND_S, POLICY, World
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation

@@ -16,8 +16,8 @@ from typing import Generic, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation

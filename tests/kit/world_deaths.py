@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from carpool_broker.core.recovery import UNREAD
+from carpool_broker.core.recovery.recovery import UNREAD
 from carpool_protocol.ids import Epoch, SessionId
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_carriers import Fate

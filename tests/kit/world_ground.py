@@ -8,8 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.messages import Call
-from carpool_supervisor.core import events as ev
+from carpool_protocol.link.messages import Call
+from carpool_supervisor.core.model import events as ev
 from tests.kit.world_traits import Traits
 
 if TYPE_CHECKING:

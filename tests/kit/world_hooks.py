@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
-from carpool_protocol.capability import capability
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
+from carpool_protocol.config.schema.capability import capability
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world import World
 from tests.kit.world_asks import Violation

@@ -20,26 +20,26 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.configuration import DAEMON, Followed
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
+from carpool_broker.admin.override_commands import CannotSwitchError, Switching, SwitchParams
+from carpool_broker.config.configuration import DAEMON, Followed
+from carpool_broker.config.locations import Wish
+from carpool_broker.config.scan import Sight
+from carpool_broker.config.source_content import at_once
+from carpool_broker.config.workspace_moves import Moving
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.declared import Capabilities
-from carpool_broker.core.events import SourceId
-from carpool_broker.core.roots import PREFIX
-from carpool_broker.kept_catalogs import Kept
-from carpool_broker.moving import Moving
-from carpool_broker.readings import at_once
-from carpool_broker.sights import Sight
-from carpool_broker.switchboard import Switchboard
-from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
-from carpool_broker.whereabouts import Wish
-from carpool_protocol.attach import Attach, Moved, ResumeSession
-from carpool_protocol.attach_version import NAMING_VERSION
-from carpool_protocol.config.load import ConfigFile
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.requests.roots import PREFIX
+from carpool_broker.storage.catalog_cache import Kept
+from carpool_broker.storage.override_store import Switchboard
+from carpool_protocol.bootstrap.attach_version import NAMING_VERSION
+from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession
+from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
-from carpool_protocol.messages import Call, Catalog, PoolSpec, Recorded, Root, Wanted
-from carpool_protocol.peer import LinkEvent
+from carpool_protocol.link.messages import Call, Catalog, PoolSpec, Recorded, Root, Wanted
+from carpool_protocol.link.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.disk import AtOnce
 from tests.kit.world import World

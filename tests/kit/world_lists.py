@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
 from tests.kit.world_asks import Violation
 

@@ -8,10 +8,10 @@ from random import Random
 
 from msgspec.structs import replace
 
-from carpool_broker.core import events as bv
-from carpool_broker.core.events import SourceId
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.messages import Root
+from carpool_protocol.link.messages import Root
 from tests.kit.world import POLICY
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation

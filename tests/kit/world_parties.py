@@ -15,9 +15,9 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
-from carpool_broker.core.declared import Asker
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.model.capabilities import Asker
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from tests.kit.world_agents import CAPABILITIES, Book, Kind, Request, SimAgent
 from tests.kit.world_asks import SimAsk, Violation, result_of

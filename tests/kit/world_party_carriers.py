@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
 from tests.kit.world_asks import Violation
 from tests.kit.world_carriers import LOST, Carrier, Kept, Line

@@ -16,10 +16,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_protocol.config.load import ConfigFile, load_layer
-from carpool_protocol.config.project import find_workspace
-from carpool_protocol.config.trust import give_trust, take_trust
-from carpool_protocol.messages import EraWish, Policy
+from carpool_protocol.config.reading.load import ConfigFile, load_layer
+from carpool_protocol.config.reading.project import find_workspace
+from carpool_protocol.config.reading.trust import give_trust, take_trust
+from carpool_protocol.link.messages import EraWish, Policy
 from tests.kit.world_traits import Traits
 
 VARIABLES = ("TOKEN", "PIN")

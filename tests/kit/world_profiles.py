@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from carpool_broker.core.bounds import Bounds, Limits
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import AgentCame, LimitsRead, SourceId
-from carpool_broker.core.rights import ALL_RIGHTS, Rights
-from carpool_broker.core.routing import may_still
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_protocol.capability import capability
-from carpool_protocol.messages import Call
+from carpool_broker.core.model.bounds import Bounds, Limits
+from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, Rights
+from carpool_broker.core.model.events import AgentCame, LimitsRead, SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.resolve import may_still
+from carpool_protocol.config.schema.capability import capability
+from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_asks import Violation
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.messages import Call, Catalog, Era
-from carpool_supervisor.core import events as ev
+from carpool_protocol.link.messages import Call, Catalog, Era
+from carpool_supervisor.core.model import events as ev
 from tests.kit.world_asks import FORMS, Asker, task_of
 from tests.kit.world_ground import Ground
 from tests.kit.world_traits import READ, Traits, body_of, catalog, number_of, uri_of

@@ -12,7 +12,7 @@ Knows nothing of: cores' insides but the mode of a pool, agents, the link.
 from collections.abc import Iterable
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
-from carpool_protocol.messages import Bereft, Call, Failed, Mode
+from carpool_protocol.link.messages import Bereft, Call, Failed, Mode
 from tests.kit.world_asks import Violation
 from tests.kit.world_servers import SimInstance
 

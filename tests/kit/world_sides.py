@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from carpool_broker.core import effects as bf
-from carpool_broker.core import events as bv
-from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.registry import Registry
-from carpool_broker.era import asking
-from carpool_broker.heritage import Heritage
+from carpool_broker.core.model import effects as bf
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.era import server_requests
+from carpool_broker.transport.incarnation import Heritage
 from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, SessionId
-from carpool_protocol.journal import Journal
-from carpool_protocol.machine import Ticked
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     LINK_VERSION,
     Call,
     Era,
@@ -34,9 +32,11 @@ from carpool_protocol.messages import (
     Recorded,
     Written,
 )
-from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.link.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.machine.journal import Journal
+from carpool_protocol.machine.machine import Ticked
 from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
-from carpool_supervisor.core.sharing import Evidence, EvidenceKind
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_asks import Violation
@@ -364,7 +364,7 @@ class BrokerSide(Side):
             and effect.call != bf.NO_CALL
         ):
             raise Violation(f"call {effect.call} is answered and not in the audit")
-        instead = asking.ask(effect) if isinstance(effect, bf.SendAsk) else b""
+        instead = server_requests.ask(effect) if isinstance(effect, bf.SendAsk) else b""
         carrier = self.world.carriers[agent.session]
         if isinstance(instead, bv.AgentAnswered):
             self.feed(instead)

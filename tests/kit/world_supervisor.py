@@ -11,9 +11,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId
-from carpool_protocol.journal import Journal
-from carpool_protocol.machine import Ticked
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnyMessage,
     Bereft,
     Call,
@@ -27,13 +25,15 @@ from carpool_protocol.messages import (
     Wanted,
     Written,
 )
-from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
-from carpool_supervisor.core import effects as sf
-from carpool_supervisor.core import events as sv
-from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.sharing import Evidence
+from carpool_protocol.link.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.machine.journal import Journal
+from carpool_protocol.machine.machine import Ticked
+from carpool_supervisor.core.model import effects as sf
+from carpool_supervisor.core.model import events as sv
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.sharing import Evidence
+from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.core.trace import LIFE_BYTES
 from tests.kit.world_asks import AskBook, Violation
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_sharing import SharingBook

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
-from carpool_protocol.messages import Call, Catalog, Era, Feature, ResourceOffer, ToolOffer
+from carpool_protocol.link.messages import Call, Catalog, Era, Feature, ResourceOffer, ToolOffer
 from tests.kit.world_asks import Echo
 
 READ = "resources/read"

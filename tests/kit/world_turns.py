@@ -8,7 +8,7 @@ Knows nothing of: cores' insides, why a call waits.
 """
 
 from carpool_protocol.ids import CallId, PoolKey, SessionId, whole_of
-from carpool_protocol.messages import Call
+from carpool_protocol.link.messages import Call
 from tests.kit.world_asks import Violation
 
 MOST_TURNS = 2

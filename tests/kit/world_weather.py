@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from carpool_protocol.messages import EraWish, Policy, Sharing
-from carpool_supervisor.core import events as sv
+from carpool_protocol.link.messages import EraWish, Policy, Sharing
+from carpool_supervisor.core.model import events as sv
 from tests.kit.world import POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_calm import calm_down

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from carpool.bench_spawn import carpool_argv
-from carpool.demo_house import House
-from carpool.demo_questions import MODULES
+from carpool.bench.spawn import carpool_argv
+from carpool.demo.questions import MODULES
+from carpool.demo.sandbox import House
 
 pytest.importorskip(MODULES["time"])
 pytest.importorskip(MODULES["git"])
 
 SHORT = """
 import sys
-from carpool import demo, demo_run
-demo.LIMIT_S = 180.0
-demo_run.ATTACH_S = demo_run.BACK_S = 90.0
-demo_run.LAP_S = demo_run.BEFORE_S = demo_run.AFTER_S = 0.3
-demo_run.WORK_S = 1.0
-demo_run.MEASURED_AGENTS = 2
-demo.demo(sys.argv[1:])
+from carpool.demo import command, run
+command.LIMIT_S = 180.0
+run.ATTACH_S = run.BACK_S = 90.0
+run.LAP_S = run.BEFORE_S = run.AFTER_S = 0.3
+run.WORK_S = 1.0
+run.MEASURED_AGENTS = 2
+command.demo(sys.argv[1:])
 """
 LIMIT_S = 240.0
 """The demo's own limits are longer here as well: this machine may be busy, and nobody looks on."""

@@ -15,7 +15,7 @@ import trio
 import trio.lowlevel
 import zmq
 
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_link import frame
 from tests.fuzz.test_fuzz_terminal import is_harmless

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from carpool_protocol.remote import Remote
+from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
 from tests.kit.house import ROOTS

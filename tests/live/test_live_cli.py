@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from carpool_protocol.attach import Attach
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make, kit, observer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trio
 
-from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, fault_of
 from tests.kit.live import Make, observer

@@ -13,8 +13,8 @@ import pytest
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
-from carpool.door_watch import told_door, told_url
-from carpool.http.gate import hash_of
+from carpool.http.core.access import hash_of
+from carpool.launcher.http_door import told_door, told_url
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of

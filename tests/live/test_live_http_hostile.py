@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import trio
 
-from carpool.http.gate import hash_of
+from carpool.http.core.access import hash_of
 from tests.kit.house import until as until_now
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, Make, alive, kit

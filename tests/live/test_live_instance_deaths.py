@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, fault_of
 from tests.kit.live import Daemon, observer, undisturbed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from carpool.door import Door
+from carpool.control.control_client import Door
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, fault_of
 from tests.kit.live import Daemon, Make, kit, texts_below

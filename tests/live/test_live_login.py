@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import trio
 
-from carpool.bridge.signing_in import SignInError, sign_in
-from carpool_protocol.remote import Remote
+from carpool.bridge.oauth_login import SignInError, sign_in
+from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json

@@ -11,7 +11,7 @@ import pytest
 import trio
 from mcp import types
 
-from carpool.http.gate import hash_of
+from carpool.http.core.access import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json

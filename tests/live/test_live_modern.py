@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 import trio
 
-from carpool_protocol.attach import Attach
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
 from tests.kit.live import LIVE, Daemon, Make

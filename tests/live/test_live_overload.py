@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of
 from tests.kit.live import Daemon, kit, observer, undisturbed

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from carpool.http.gate import hash_of
-from carpool_protocol.names import spellings
+from carpool.http.core.access import hash_of
+from carpool_protocol.wire.tool_names import spellings
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, fault_of
 from tests.kit.live import Daemon, Make, kit, observer

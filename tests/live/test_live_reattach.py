@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import trio
 
 from bench import reattach
-from carpool_protocol.attach import Attach, ResumeSession
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, ResumeSession
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
 from tests.kit.live import SERVERS, Daemon, Make, kit, observer
@@ -341,7 +341,7 @@ async def test_when_all_of_carpool_dies_the_shim_starts_it_again(daemon: Make) -
         async with one.shim() as agent:
             held = await agent.start("good__wait", {"gate": "g"})
             await agent.inside("good", 1)
-            [launcher] = [pid for pid, line in one.running().items() if "carpool.launcher" in line]
+            [launcher] = [pid for pid, line in one.running().items() if "carpool.launcher.launcher" in line]
             os.kill(launcher, signal.SIGKILL)
             assert fault_of((await agent.answer(held))["result"])["delivered"] == "maybe"
             await reborn(one, 1)  # until then a call may still reach the broker that is about to die

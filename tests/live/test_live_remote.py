@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
 from tests.kit.line_agent import LIMIT_S, fault_of, settled

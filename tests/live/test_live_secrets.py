@@ -14,9 +14,9 @@ from pathlib import Path
 
 import trio
 
-from carpool.door import DoorError
-from carpool.http.gate import hash_of
-from carpool_protocol import paths
+from carpool.control.control_client import DoorError
+from carpool.http.core.access import hash_of
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
 from tests.kit.live import DAEMON_WORDS, Daemon, Make, kit, observer, texts_below

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool.launcher import accepts
+from carpool.launcher.launcher import accepts
 from tests.behaviours import behaviour
 from tests.kit.house import ROOT, ROOTS
 from tests.kit.line_agent import LIMIT_S

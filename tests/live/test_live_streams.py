@@ -10,11 +10,10 @@ from typing import Final
 import pytest
 import trio
 
-from carpool_protocol import paths
-from carpool_protocol.attach import Attach, ResumeSession, attach_line
-from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.lines import LineBuffer
-from carpool_protocol.streams import (
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line
+from carpool_protocol.carrier.streams import (
     WORD,
     Close,
     Gone,
@@ -28,6 +27,7 @@ from carpool_protocol.streams import (
     split_frame,
     word_line,
 )
+from carpool_protocol.wire.lines import LineBuffer
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make, observer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from carpool_protocol import paths
-from carpool_protocol.switch_file import read_switches
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.files.overrides_file import read_switches
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, Make, gone, observer

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import trio
 
-from carpool.http.gate import hash_of
+from carpool.http.core.access import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, settled

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.ids import ABSENT, RawJson
+from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.ask_needs import needs_of
 from carpool_protocol.ids import RawJson
-from carpool_protocol.messages import Need
+from carpool_protocol.link.messages import Need
+from carpool_protocol.wire.ask_capabilities import needs_of
 
 SAMPLING, ELICITATION = "sampling/createMessage", "elicitation/create"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.asking_server import ELICITATION, META_KEY, meta_server, name_server
 from carpool_protocol.ids import RawJson, ServerName
+from carpool_protocol.wire.asking_server import ELICITATION, META_KEY, meta_server, name_server
 
 WEATHER = ServerName("weather")
 MESSAGES = st.text(st.characters(codec="utf-8"))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol import attach
-from carpool_protocol.attach import Attach, AttachProblem, RunCommand, parse_attach
-from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.carrier import attach
+from carpool_protocol.carrier.attach import Attach, AttachProblem, RunCommand, parse_attach
 from tests.behaviours import behaviour
 
 
@@ -98,12 +98,12 @@ def test_an_empty_command_is_refused() -> None:
 
 
 def test_the_brokers_lines_begin_as_the_shim_expects() -> None:
-    from carpool import shim_pump
+    from carpool.shim import pump
 
-    assert attach.attached_line("s1", []).startswith(shim_pump._ATTACHED)
-    assert shim_pump._NO_ENVIRONMENT in attach.attached_line("s1", [])
-    assert shim_pump._NO_ENVIRONMENT not in attach.attached_line("s1", ["A"])
-    assert attach.refused_line("no").startswith(shim_pump._REFUSED)
+    assert attach.attached_line("s1", []).startswith(pump._ATTACHED)
+    assert pump._NO_ENVIRONMENT in attach.attached_line("s1", [])
+    assert pump._NO_ENVIRONMENT not in attach.attached_line("s1", ["A"])
+    assert attach.refused_line("no").startswith(pump._REFUSED)
 
 
 def test_the_brokers_yes_and_no_are_read_back() -> None:

@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.capability import EVERYTHING, Capability, capability, check_capability, read_capability
+from carpool_protocol.config.schema.capability import (
+    EVERYTHING,
+    Capability,
+    capability,
+    check_capability,
+    read_capability,
+)
 from tests.behaviours import behaviour
 
 TOOL: Any = ("tool", "github", ("code",), "read_file")

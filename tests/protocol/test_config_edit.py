@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.edit import CannotEditError, Swap, drop, put, put_all, swap
-from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.edit.edit import CannotEditError, Swap, drop, put, put_all, swap
+from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
 
 FILE = """\

@@ -4,9 +4,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol import paths
-from carpool_protocol.config.environment import OWN_MARKS, is_volatile, of_caller, read_env_file, scrub
-from carpool_protocol.config.expand import BadTemplate, Missing, expand, from_home, read_template, references
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.schema.environment import (
+    OWN_MARKS,
+    is_volatile,
+    of_caller,
+    read_env_file,
+    scrub,
+)
+from carpool_protocol.config.schema.expand import (
+    BadTemplate,
+    Missing,
+    expand,
+    from_home,
+    read_template,
+    references,
+)
 
 VARIABLES = {"A": "1", "EMPTY": "", "NESTED": "${A}", "NUL": "a\0b", "BYTES": "a\udc80"}
 PLACES = {"workspace": "/w", "cwd": ""}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.config.flagged_variables import flagged
-from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.reading.flagged_variables import flagged
+from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 
 

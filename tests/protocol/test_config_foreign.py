@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.foreign import PROGRAMS, SHAPES, is_own_entry, program_of, shape_of
-from carpool_protocol.config.model import Config, ServerConfig, variables
-from carpool_protocol.config.settings import SERVER_SETTINGS
-from carpool_protocol.config.shape import Loaded, read_config
+from carpool_protocol.config.foreign.formats import PROGRAMS, SHAPES, is_own_entry, program_of, shape_of
+from carpool_protocol.config.reading.parse import Loaded, read_config
+from carpool_protocol.config.schema.model import Config, ServerConfig, variables
+from carpool_protocol.config.schema.settings import SERVER_SETTINGS
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.config.describe import describe
-from carpool_protocol.config.model import HookConfig
-from carpool_protocol.config.shape import Loaded, read_config
+from carpool_protocol.config.pages.describe import describe
+from carpool_protocol.config.reading.parse import Loaded, read_config
+from carpool_protocol.config.schema.model import HookConfig
 from tests.behaviours import behaviour
 
 GUARD = {"name": "guard", "command": "guard", "args": ["--strict", "hunter2"], "env": {"TOKEN": "${TOKEN}"}}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.jsonc import MAX_DEPTH, JsonValue, parse
+from carpool_protocol.config.text.jsonc import MAX_DEPTH, JsonValue, parse
 
 JSON = st.recursive(
     st.none()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile, Layer, load_layer
+from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.load import ConfigFile, Layer, load_layer
 from tests.behaviours import behaviour
 
 HOME = "/h"

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.config.describe import describe
-from carpool_protocol.config.late import fill
-from carpool_protocol.config.model import Config, ServerConfig, variables
-from carpool_protocol.config.problems import KeyPath
-from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.pages.describe import describe
+from carpool_protocol.config.reading.late_values import fill
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config, ServerConfig, variables
+from carpool_protocol.config.text.problems import KeyPath
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.included import MAX_INCLUDED, MAX_NAMES, MAX_PATTERNS
-from carpool_protocol.config.load import (
+from carpool_protocol.config.reading.includes import MAX_INCLUDED, MAX_NAMES, MAX_PATTERNS
+from carpool_protocol.config.reading.load import (
     MAX_FILE_BYTES,
     MAX_LAYER_BYTES,
     MAX_PROJECT_BYTES,
@@ -21,8 +21,8 @@ from carpool_protocol.config.load import (
     load_config,
     load_layer,
 )
-from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded
-from carpool_protocol.config.stamps import is_current
+from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, Loaded
+from carpool_protocol.config.text.file_stamps import is_current
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 
@@ -235,7 +235,7 @@ def test_a_tree_that_is_many_times_larger_than_what_is_in_it_is_not_searched(
         looked += 1
         return real(path)
 
-    monkeypatch.setattr("carpool_protocol.config.included.os.scandir", scandir)
+    monkeypatch.setattr("carpool_protocol.config.reading.includes.os.scandir", scandir)
     (found,) = asked(file).problems
     assert f"include: there are more than {MAX_NAMES} names where it looks" in found.render()
     assert looked <= MAX_NAMES // MAX_INCLUDED + 1
@@ -331,7 +331,7 @@ def test_what_is_no_regular_file_is_not_even_opened(tmp_path: Path, monkeypatch:
         return real(path, flags, **more)
 
     real = os.open
-    monkeypatch.setattr("carpool_protocol.config.load.os.open", spied)
+    monkeypatch.setattr("carpool_protocol.config.reading.load.os.open", spied)
     os.mkfifo(tmp_path / "device")
     (tmp_path / ".carpool").mkdir()
     file = tmp_path / ".carpool" / "mcp.json"
@@ -351,7 +351,7 @@ def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(
     file = tmp_path / "carpool.json"
     os.mkfifo(file, 0o600)
     writer = os.open(file, os.O_RDWR | os.O_NONBLOCK)
-    monkeypatch.setattr("carpool_protocol.config.load.stat.S_ISREG", lambda _: True)
+    monkeypatch.setattr("carpool_protocol.config.reading.load.stat.S_ISREG", lambda _: True)
     (found,) = asked(file).problems
     os.close(writer)
     assert "there is nothing in it now" in found.render()

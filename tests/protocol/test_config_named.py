@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.config.describe import describe
-from carpool_protocol.config.load import ConfigFile, load_config, load_layer
-from carpool_protocol.config.merge import merge, shadowed
-from carpool_protocol.config.model import Config, variables
-from carpool_protocol.config.named import roots_of
-from carpool_protocol.config.project import find_workspace, named_at
-from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.pages.describe import describe
+from carpool_protocol.config.reading.load import ConfigFile, load_config, load_layer
+from carpool_protocol.config.reading.merge import merge, shadowed
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.reading.project import find_workspace, named_at
+from carpool_protocol.config.reading.workspaces import roots_of
+from carpool_protocol.config.schema.model import Config, variables
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 

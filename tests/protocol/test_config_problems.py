@@ -2,7 +2,7 @@
 
 import pytest
 
-from carpool_protocol.config.problems import no_such_server
+from carpool_protocol.config.text.problems import no_such_server
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.config.describe import describe
-from carpool_protocol.config.model import ProfileConfig
-from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.pages.describe import describe
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import ProfileConfig
 from tests.behaviours import behaviour
 
 

@@ -7,16 +7,23 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol import project_marks
-from carpool_protocol.config.load import ConfigFile, Layer, load_layer
-from carpool_protocol.config.merge import cap_problem, merge, shadowed, taken_over
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.project import Workspace, find_workspace, unread
-from carpool_protocol.config.shape import read_config
-from carpool_protocol.config.stamps import is_current
-from carpool_protocol.config.trust import complaint, give_trust, mend, read_trust, take_trust, trust_of
+from carpool_protocol.bootstrap import project_marks
+from carpool_protocol.bootstrap.project_marks import PROJECT_FILES
+from carpool_protocol.config.reading.load import ConfigFile, Layer, load_layer
+from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed, taken_over
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.reading.project import Workspace, find_workspace, unread
+from carpool_protocol.config.reading.trust import (
+    complaint,
+    give_trust,
+    mend,
+    read_trust,
+    take_trust,
+    trust_of,
+)
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.config.text.file_stamps import is_current
 from carpool_protocol.ids import ServerName
-from carpool_protocol.project_marks import PROJECT_FILES
 from tests.behaviours import behaviour
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from carpool_protocol.config.schema import schema, text
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
-from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.pages.json_schema import schema, text
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS
 from tests.behaviours import behaviour
 
 PAGE = Path(__file__).parents[2] / "docs" / "carpool.schema.json"
@@ -22,7 +22,7 @@ KEYS = sorted({step for each in (*FILE_SETTINGS, *SERVER_SETTINGS) for step in e
 @behaviour("config:schema")
 def test_the_schema_in_the_documentation_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == text(), (
-        "run `python -m carpool_protocol.config.schema > docs/carpool.schema.json`"
+        "run `python -m carpool_protocol.config.pages.json_schema > docs/carpool.schema.json`"
     )
     Draft202012Validator.check_schema(schema())
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from carpool_protocol.config.describe import MASK, Row, describe, value_of
-from carpool_protocol.config.model import Config, ServerConfig, variables
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
-from carpool_protocol.config.shape import read_config
-from carpool_protocol.config.ways import ONLY_WITH, WAYS
+from carpool_protocol.config.pages.describe import MASK, Row, describe, value_of
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.schema.model import Config, ServerConfig, variables
+from carpool_protocol.config.schema.server_kinds import ONLY_WITH, WAYS
+from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
 from carpool_protocol.ids import ServerName
-from carpool_protocol.messages import Policy
+from carpool_protocol.link.messages import Policy
 from tests.behaviours import behaviour
 
 GIT = ServerName("git")

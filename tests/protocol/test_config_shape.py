@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.problems import did_you_mean
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
-from carpool_protocol.config.shape import MAX_PROBLEMS, MAX_PROJECT_SERVERS, empty_config, read_config
+from carpool_protocol.config.reading.parse import (
+    MAX_PROBLEMS,
+    MAX_PROJECT_SERVERS,
+    empty_config,
+    read_config,
+)
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS
+from carpool_protocol.config.text.problems import did_you_mean
 from carpool_protocol.ids import ServerName
-from carpool_protocol.messages import Policy
-from carpool_protocol.names import check_server_name
+from carpool_protocol.link.messages import Policy
+from carpool_protocol.wire.tool_names import check_server_name
 
 GIT = ServerName("git")
 

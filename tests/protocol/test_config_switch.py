@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.config.edit import CannotEditError
-from carpool_protocol.config.shape import read_config
-from carpool_protocol.config.switch import switch
+from carpool_protocol.config.edit.edit import CannotEditError
+from carpool_protocol.config.edit.enable import switch
+from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 

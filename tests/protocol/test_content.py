@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.content import (
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.content import (
     MAX_COMMAS,
     at,
     change_blocks,
@@ -16,7 +17,6 @@ from carpool_protocol.content import (
     value_of,
     with_uri,
 )
-from carpool_protocol.ids import RawJson
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from carpool_protocol import credentials
+from carpool_protocol.bootstrap import peer_credentials
 from tests.behaviours import behaviour
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is there")
@@ -31,17 +31,17 @@ class Told:
 def test_the_kernel_names_the_process_and_its_user() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert credentials.peer(one) == (os.getpid(), os.getuid())
-        assert credentials.is_ours(one)
+        assert peer_credentials.peer(one) == (os.getpid(), os.getuid())
+        assert peer_credentials.is_ours(one)
 
 
 @linux
 @behaviour("private:peers")
 @pytest.mark.parametrize(("uid", "is_ours"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
 def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
-    assert credentials.is_ours(Told(4711, uid, 4711)) is is_ours
+    assert peer_credentials.is_ours(Told(4711, uid, 4711)) is is_ours
 
 
 def test_where_the_system_does_not_tell_nobody_is_turned_away() -> None:
-    assert credentials.peer(Told(OSError("no"))) is None
-    assert credentials.is_ours(Told(OSError("no")))
+    assert peer_credentials.peer(Told(OSError("no"))) is None
+    assert peer_credentials.is_ours(Told(OSError("no")))

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.machine.deadlines import Deadlines
 
 keys = st.integers(0, 8)
 durations = st.sampled_from([0.0, 0.5, 1.0, 5.0, 60.0])

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import CallToolResult, Tool
 
-from carpool_protocol.downgrade import (
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.downgrade import (
     Unknowable,
     downgrade_ask,
     downgrade_result,
     downgrade_tool,
     tool_edit,
 )
-from carpool_protocol.ids import RawJson
 from tests.behaviours import behaviour
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.fault_kinds import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    KINDS,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    FaultKind,
-)
-from carpool_protocol.faults import (
+from carpool_protocol.faults.faults import (
     Bug,
     InvalidTransition,
     InvariantBroken,
@@ -25,8 +17,16 @@ from carpool_protocol.faults import (
     fault_of,
     for_method,
 )
+from carpool_protocol.faults.kinds import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    KINDS,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    FaultKind,
+)
 from carpool_protocol.ids import CallId
-from carpool_protocol.messages import Delivered, Failed
+from carpool_protocol.link.messages import Delivered, Failed
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.slug)
 

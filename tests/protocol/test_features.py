@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.features import FEATURES, PERHAPS, capabilities_of, features_of
 from carpool_protocol.ids import RawJson
-from carpool_protocol.messages import Feature
+from carpool_protocol.link.messages import Feature
+from carpool_protocol.wire.capabilities import FEATURES, PERHAPS, capabilities_of, features_of
 from tests.behaviours import behaviour
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.hooks import HookCall, allow, deny, rewrite
-from carpool_protocol.hooks import (
+from carpool_protocol.hooks.verdicts import (
     ARGUMENTS_CAP_BYTES,
     MAX_REASON_CHARS,
     Said,

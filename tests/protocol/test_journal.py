@@ -13,10 +13,7 @@ from msgspec import Struct
 
 from carpool_protocol import ids
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.journal import Journal, load, replay
-from carpool_protocol.journal_shapes import SMALL_BYTES
-from carpool_protocol.machine import Ticked
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     AnyMessage,
     Call,
@@ -27,6 +24,9 @@ from carpool_protocol.messages import (
     Secret,
     Wanted,
 )
+from carpool_protocol.machine.journal import Journal, load, replay
+from carpool_protocol.machine.journal_shapes import SMALL_BYTES
+from carpool_protocol.machine.machine import Ticked
 
 
 class Told(Struct, frozen=True):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol import jsonrpc, scan
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.jsonrpc import ErrorAnswer, Garbage, Notification, Request, Result, decode
+from carpool_protocol.wire import json_scan, jsonrpc
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, Garbage, Notification, Request, Result, decode
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -163,7 +163,7 @@ def test_a_depth_bomb_is_refused_and_its_call_is_known() -> None:
 
 
 def test_a_message_of_thousands_of_fields_off_the_fast_path_is_refused() -> None:
-    many = b",".join(b'"k%d":"\\ud83d"' % n for n in range(scan.MAX_MEMBERS + 1))
+    many = b",".join(b'"k%d":"\\ud83d"' % n for n in range(json_scan.MAX_MEMBERS + 1))
     found = decode(b'{"jsonrpc":"2.0","id":1,"result":{},%b}' % many)
     assert isinstance(found, Garbage)
     assert (found.why, found.id) == ("too_complex", b"1")
@@ -351,7 +351,7 @@ def test_no_bytes_raise_and_what_comes_out_is_safe_to_send_on(line: bytes) -> No
             json.loads(part.decode(), parse_constant=pytest.fail)
             assert not any(byte < 0x20 for byte in part)
     if (raw_id := getattr(message, "id", None)) is not None:
-        assert scan.legal_id(raw_id)
+        assert json_scan.legal_id(raw_id)
 
 
 @quick

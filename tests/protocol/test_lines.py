@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import RawJson
-from carpool_protocol.lines import LineBuffer, OverlongLine
+from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 from tests.behaviours import behaviour
 
 quick = settings(deadline=None, max_examples=150)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, RawJson, SessionId
-from carpool_protocol.link_codec import (
+from carpool_protocol.link.codec import (
     FRAME_BYTES,
     MESSAGE_BYTES,
     AnyFrame,
@@ -15,7 +15,7 @@ from carpool_protocol.link_codec import (
     encode_frames,
     paid_size,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     AnyMessage,
     AskWithdrawn,

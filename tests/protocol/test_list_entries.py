@@ -7,7 +7,7 @@ import pytest
 from mcp.types import ListPromptsResult, ListResourcesResult, ListResourceTemplatesResult, ListToolsResult
 
 from carpool_protocol.ids import RawJson
-from carpool_protocol.list_entries import Family, readable
+from carpool_protocol.wire.list_repair import Family, readable
 from tests.behaviours import behaviour
 
 RESULTS: dict[Family, tuple[Any, str]] = {

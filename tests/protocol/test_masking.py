@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carpool_protocol.masking import Mask
+from carpool_protocol.files.redaction import Mask
 from tests.behaviours import behaviour
 
 KEY = "-----BEGIN KEY-----\nMIIEabcdefgh\n  ijklmnopqrst\n}\n-----END KEY-----\n"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol import params as cut
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.jsonrpc import Request, decode
-from carpool_protocol.params import CallParams, ParamsError, call_params, split_call, split_call_line
+from carpool_protocol.wire import params as cut
+from carpool_protocol.wire.jsonrpc import Request, decode
+from carpool_protocol.wire.params import CallParams, ParamsError, call_params, split_call, split_call_line
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol import paths, trusted_places
-from carpool_protocol.config.load import find_config_file
+from carpool_protocol.bootstrap import paths, trusted_places
+from carpool_protocol.config.reading.load import find_config_file
 from tests.behaviours import behaviour
 
 

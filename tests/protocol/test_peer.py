@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, RawJson, SessionId
-from carpool_protocol.link_codec import Frame, decode_frame, encode_frames
-from carpool_protocol.messages import (
+from carpool_protocol.link.codec import Frame, decode_frame, encode_frames
+from carpool_protocol.link.messages import (
     LINK_VERSION,
     Answered,
     AnyMessage,
@@ -20,7 +20,7 @@ from carpool_protocol.messages import (
     Heartbeat,
     Hello,
 )
-from carpool_protocol.peer import BROKER, HEARTBEAT_S, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.link.peer import BROKER, HEARTBEAT_S, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 
 SUP = "sup1"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol import private_files
+from carpool_protocol.files import private_files
 from tests.behaviours import behaviour
 
 

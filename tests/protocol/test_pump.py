@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from msgspec import Struct
 
-from carpool_protocol.faults import InvariantBroken
-from carpool_protocol.journal import Journal, load
-from carpool_protocol.machine import FULL_CHECK_EVERY, Ticked
+from carpool_protocol.faults.faults import InvariantBroken
+from carpool_protocol.machine.journal import Journal, load
+from carpool_protocol.machine.machine import FULL_CHECK_EVERY, Ticked
 from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, Pump
 from tests.kit.waits import until
 

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_protocol.runtime import ready as ready_module
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime import poller as ready_module
+from carpool_protocol.runtime.poller import ReadySet
 from tests.kit.waits import until
 
 Ends = tuple[socket.socket, socket.socket]

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.config.describe import shown_url
-from carpool_protocol.remote import (
+from carpool_protocol.carrier.remote import (
     Remote,
     check_header_name,
     check_header_value,
@@ -14,6 +13,7 @@ from carpool_protocol.remote import (
     of_environment,
     secrets_of,
 )
+from carpool_protocol.config.pages.describe import shown_url
 
 NAMES = st.from_regex(r"[!#-'*+.^_`|~0-9A-Za-z-]{1,12}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol import scan
-from carpool_protocol.scan import TopLevelScanner, fields, legal_id, members, mended
+from carpool_protocol.wire import json_scan
+from carpool_protocol.wire.json_scan import TopLevelScanner, fields, legal_id, members, mended
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
 json_values = st.recursive(
@@ -66,8 +66,8 @@ CASES = [
     (b'x"id":1,"result":2}', None, set()),
     (b'["id":1,"result":2]', None, set()),
     (b"", None, set()),
-    (b'{"id":"' + b"x" * (scan.MAX_TOKEN_BYTES + 1) + b'","result":1}', None, {"result"}),
-    (b'{"' + b"x" * (scan.MAX_TOKEN_BYTES + 1) + b'":1,"id":7}', b"7", set()),
+    (b'{"id":"' + b"x" * (json_scan.MAX_TOKEN_BYTES + 1) + b'","result":1}', None, {"result"}),
+    (b'{"' + b"x" * (json_scan.MAX_TOKEN_BYTES + 1) + b'":1,"id":7}', b"7", set()),
     (b'{"k":"' + b"\\\\" * 3000 + b'\\"","id":7}', b"7", set()),
 ]
 
@@ -178,7 +178,7 @@ def test_a_text_built_to_cost_is_given_up_with_what_was_found() -> None:
 
 
 def test_a_long_line_in_tiny_chunks_is_not_given_up() -> None:
-    line = b'{"result":[[["%b"]]],"id":7}' % (b"x" * 2 * scan.STEPS)
+    line = b'{"result":[[["%b"]]],"id":7}' % (b"x" * 2 * json_scan.STEPS)
     assert scanned(line, 1).id == b"7"
 
 
@@ -186,5 +186,5 @@ def test_an_object_with_too_many_members_is_not_cut() -> None:
     def wide(count: int) -> bytes:
         return b"{" + b",".join(b'"%d":0' % n for n in range(count)) + b"}"
 
-    assert len(members(wide(scan.MAX_MEMBERS)) or []) == scan.MAX_MEMBERS
-    assert members(wide(scan.MAX_MEMBERS + 1)) is None
+    assert len(members(wide(json_scan.MAX_MEMBERS)) or []) == json_scan.MAX_MEMBERS
+    assert members(wide(json_scan.MAX_MEMBERS + 1)) is None

@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.search_path import merged_path, missing_program, not_found_text
+from carpool_protocol.runtime.search_path import merged_path, missing_program, not_found_text
 from tests.behaviours import behaviour
 
 ENTRIES = st.lists(st.sampled_from(["/a", "/b", "/p/bin", "/c d", "", ".", "rel/bin", "~/bin", "/\udcff"]))

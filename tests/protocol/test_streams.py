@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carpool_protocol.attach import Moved
-from carpool_protocol.streams import (
+from carpool_protocol.carrier.attach import Moved
+from carpool_protocol.carrier.streams import (
     WORD,
     Close,
     Closed,

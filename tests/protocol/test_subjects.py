@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.params import ParamsError
-from carpool_protocol.subjects import SUBJECTS, Subject, split_subject, with_subject
+from carpool_protocol.wire.params import ParamsError
+from carpool_protocol.wire.request_targets import SUBJECTS, Subject, split_subject, with_subject
 from tests.behaviours import behaviour
 
 KEYS = {"name", "uri", "ref", "_meta", "arguments", "meta", "argument", "context"}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from carpool_protocol.switch_file import SwitchFile, forget_server, read_switches, write_switches
+from carpool_protocol.files.overrides_file import SwitchFile, forget_server, read_switches, write_switches
 from tests.behaviours import behaviour
 
 

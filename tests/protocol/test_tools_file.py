@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.config.load import ConfigFile, load_layer
-from carpool_protocol.config.problems import ConfigProblem
-from carpool_protocol.config.tools_file import read_tools
+from carpool_protocol.config.reading.load import ConfigFile, load_layer
+from carpool_protocol.config.reading.tools_file import read_tools
+from carpool_protocol.config.text.problems import ConfigProblem
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 

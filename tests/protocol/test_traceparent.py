@@ -5,8 +5,8 @@ import json
 import pytest
 
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.params import split_call
-from carpool_protocol.traceparent import TraceParent, parse, said_in
+from carpool_protocol.wire.params import split_call
+from carpool_protocol.wire.traceparent import TraceParent, parse, said_in
 
 TRACE, SPAN = "a" * 32, "b" * 16
 LEGAL = f"00-{TRACE}-{SPAN}-01"

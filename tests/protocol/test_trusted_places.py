@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol import trusted_places
-from carpool_protocol.trusted_places import UntrustedPlaceError, refuse_untrusted
+from carpool_protocol.bootstrap import trusted_places
+from carpool_protocol.bootstrap.trusted_places import UntrustedPlaceError, refuse_untrusted
 from tests.behaviours import behaviour
 
 pytestmark = pytest.mark.usefixtures("project")

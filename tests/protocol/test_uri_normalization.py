@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carpool_protocol.uri_normalization import (
+from carpool_protocol.wire.uri_normalization import (
     MAX_CHARS,
     authority,
     climbs,

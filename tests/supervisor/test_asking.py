@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson, WireId
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Root
-from carpool_supervisor.core.events import (
+from carpool_protocol.link.messages import Root
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.model.events import (
     ElicitationEnded,
     ServerAnswered,
     ServerAsked,
@@ -18,9 +18,9 @@ from carpool_supervisor.core.events import (
     ServerWithdrew,
     UrlsOffered,
 )
-from carpool_supervisor.core.trace import LIFE_BYTES, hop, mint
-from carpool_supervisor.era.asking import NOTHING, Declared, roots_result, with_task
+from carpool_supervisor.core.model.trace_context import LIFE_BYTES, hop, mint
 from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.server_requests import NOTHING, Declared, roots_result, with_task
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)

@@ -17,7 +17,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Asked,
     AskProgressed,
@@ -33,10 +33,11 @@ from carpool_protocol.messages import (
     Wanted,
     Written,
 )
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.asks import MAX_OPEN_ASKS, TASKS_KEPT
-from carpool_supervisor.core.attribution import AskFacts, facts_of
-from carpool_supervisor.core.effects import (
+from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS, TASKS_KEPT
+from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts, facts_of
+from carpool_supervisor.core.model.effects import (
     CloseStdin,
     Note,
     Observe,
@@ -46,11 +47,10 @@ from carpool_supervisor.core.effects import (
     WriteCall,
     WriteCancel,
 )
-from carpool_supervisor.core.elicitations import MAX_ELICITATIONS
-from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.sharing import Evidence
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.sharing import Evidence
+from carpool_supervisor.core.model.trace_context import issued
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.core.trace import issued
 from tests.behaviours import behaviour
 
 LIFE = b"l" * 16

@@ -23,7 +23,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,
@@ -42,13 +42,13 @@ from carpool_protocol.messages import (
     Sharing,
     Wanted,
 )
-from carpool_supervisor.core import effects as ef
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import AskFacts, facts_of
-from carpool_supervisor.core.lifecycle import ENDING
-from carpool_supervisor.core.sharing import Evidence, EvidenceKind
+from carpool_supervisor.core.model import effects as ef
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts, facts_of
+from carpool_supervisor.core.model.lifecycle import ENDING
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
+from carpool_supervisor.core.model.trace_context import TraceKey, issued
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.core.trace import TraceKey, issued
 from tests.behaviours import behaviour
 
 LIFE = b"l" * 16

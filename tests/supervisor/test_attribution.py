@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, RawJson, SessionId, WireId
-from carpool_supervisor.core.attribution import (
+from carpool_supervisor.core.model.attribution import (
     CAN_ASK,
     AskFacts,
     Attributed,
@@ -15,7 +15,7 @@ from carpool_supervisor.core.attribution import (
     attribute,
     facts_of,
 )
-from carpool_supervisor.core.trace import TraceKey, key_of, mint, with_traceparent
+from carpool_supervisor.core.model.trace_context import TraceKey, key_of, mint, with_traceparent
 from tests.behaviours import behaviour
 
 LIFE = b"0123456789abcdef"

@@ -3,9 +3,18 @@
 from typing import Any
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, ServerName, SessionId
-from carpool_protocol.messages import Call, Catalog, Discover, Failed, Operate, Policy, PoolSpec, Wanted
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.effects import Spawn, WriteCall
+from carpool_protocol.link.messages import (
+    Call,
+    Catalog,
+    Discover,
+    Failed,
+    Operate,
+    Policy,
+    PoolSpec,
+    Wanted,
+)
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import Spawn, WriteCall
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 

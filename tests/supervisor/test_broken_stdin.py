@@ -3,9 +3,9 @@
 import pytest
 
 from carpool_protocol.ids import CallId, InstanceId, ServerName, WireId
-from carpool_protocol.messages import Answered, Call, Failed
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.effects import Forget, Probe, SignalGroup, Spawn, WriteCall
+from carpool_protocol.link.messages import Answered, Call, Failed
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import Forget, Probe, SignalGroup, Spawn, WriteCall
 from tests.behaviours import behaviour
 from tests.supervisor.test_modes import House
 from tests.supervisor.test_modes import spec as spec_of

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from carpool_protocol.ids import PoolKey, RawJson
-from carpool_protocol.messages import Catalog
-from carpool_supervisor.core.events import GreetingFailed, ServerMisspoke
-from carpool_supervisor.era import reading
-from carpool_supervisor.era.reading import MAX_CATALOG_BYTES, MAX_ENTRY_BYTES, Reading
+from carpool_protocol.link.messages import Catalog
+from carpool_supervisor.core.model.events import GreetingFailed, ServerMisspoke
+from carpool_supervisor.era import list_pages
+from carpool_supervisor.era.list_pages import MAX_CATALOG_BYTES, MAX_ENTRY_BYTES, Reading
 from carpool_supervisor.era.self_description import MAX_INSTRUCTIONS_BYTES, SelfDescription, cut
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog, tool
@@ -51,7 +51,7 @@ def test_entries_beside_one_that_is_too_large_are_kept(era: Era) -> None:
 
 
 def test_lists_of_one_server_share_the_bound_of_its_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_CATALOG_BYTES", 1000)
+    monkeypatch.setattr(list_pages, "MAX_CATALOG_BYTES", 1000)
     one = Reading()
     one.announce(["tools", "prompts"])
     one.next()
@@ -72,7 +72,7 @@ def test_lists_of_one_server_share_the_bound_of_its_catalog(monkeypatch: pytest.
 def test_what_is_left_out_is_told_once_however_often_the_list_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_ENTRY_BYTES", 100)
+    monkeypatch.setattr(list_pages, "MAX_ENTRY_BYTES", 100)
     one = Reading()
     one.announce(["tools"])
     one.next()

@@ -14,9 +14,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.runtime.ready import TURN_LINES, ReadySet
-from carpool_supervisor.child_io import RAISED_PIPE_BYTES, ChildIo, PipeBudget
+from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.stdio.child_io import RAISED_PIPE_BYTES, ChildIo, PipeBudget
 from tests.behaviours import behaviour
 from tests.kit.leaks import no_leaks
 from tests.kit.waits import until

@@ -13,14 +13,14 @@ import pytest
 from msgspec import structs
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, WireId
-from carpool_protocol.messages import Era, EraWish, Policy, PoolSpec
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_supervisor.child_io import LONG_LINE_BYTES
-from carpool_supervisor.conversations import Conversations
-from carpool_supervisor.core import effects, events
-from carpool_supervisor.intake import HELD_HIGH_BYTES
-from carpool_supervisor.spawn_request import Pipes
-from carpool_supervisor.stderr_log import TAIL_LINE_CHARS
+from carpool_protocol.link.messages import Era, EraWish, Policy, PoolSpec
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor.core.model import effects, events
+from carpool_supervisor.spawn.request import Pipes
+from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES
+from carpool_supervisor.stdio.instance_ios import Conversations
+from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES
+from carpool_supervisor.stdio.stderr_log import TAIL_LINE_CHARS
 from tests.behaviours import behaviour
 from tests.supervisor.test_detection import both, old_server
 from tests.supervisor.test_supervisor_core import call
@@ -87,7 +87,7 @@ class House:
 
 def parts() -> Counter[str]:
     """What there is of conversations and adapters."""
-    ours = ("carpool_supervisor.era", "carpool_supervisor.conversation")
+    ours = ("carpool_supervisor.era", "carpool_supervisor.stdio.instance_io")
     return Counter(
         type(each).__name__ for each in gc.get_objects() if str(type(each).__module__).startswith(ours)
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Catalog,
     Discover,
     Era,
@@ -19,17 +19,23 @@ from carpool_protocol.messages import (
     PoolSpec,
     Wanted,
 )
-from carpool_supervisor import era_verdicts
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
-from carpool_supervisor.core.eras import PATIENCE_S
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
+from carpool_supervisor.core.model.well_known import Entry
+from carpool_supervisor.core.pools.eras import PATIENCE_S
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.core.well_known import Entry
 from carpool_supervisor.era.adapter import Adapter
-from carpool_supervisor.era.detection import Detection
+from carpool_supervisor.era.era_detection import Detection
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.stateless import Stateless
-from carpool_supervisor.era_verdicts import NOTHING_KNOWN, EraVerdicts, Verdict, era_of, with_sighting
+from carpool_supervisor.knowledge import era_cache
+from carpool_supervisor.knowledge.era_cache import (
+    NOTHING_KNOWN,
+    EraVerdicts,
+    Verdict,
+    era_of,
+    with_sighting,
+)
 from tests.behaviours import behaviour
 
 ME: Final = InstanceId(1)
@@ -503,13 +509,13 @@ def test_a_server_that_answered_at_once_leaves_no_verdict() -> None:
 
 @behaviour("eras:found-out")
 def test_verdicts_survive_on_disk_and_the_later_sighting_wins(tmp_path: Path) -> None:
-    path = era_verdicts.eras_file(str(tmp_path / "state"))
-    assert era_verdicts.load(path) == (NOTHING_KNOWN, "")
+    path = era_cache.eras_file(str(tmp_path / "state"))
+    assert era_cache.load(path) == (NOTHING_KNOWN, "")
     known = with_sighting(NOTHING_KNOWN, "s", seen("handshake"))
-    assert era_verdicts.save(path, known) == (known, "")
+    assert era_cache.save(path, known) == (known, "")
     later = with_sighting(NOTHING_KNOWN, "s", seen("stateless", at="2026-11-23T00:00:00.000Z"))
-    assert era_verdicts.save(path, later) == (later, "")
-    assert era_verdicts.save(path, known) == (later, "")
+    assert era_cache.save(path, later) == (later, "")
+    assert era_cache.save(path, known) == (later, "")
     assert Path(path).stat().st_mode & 0o777 == 0o600
 
 
@@ -517,7 +523,7 @@ def test_verdicts_survive_on_disk_and_the_later_sighting_wins(tmp_path: Path) ->
 def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "eras.json"
     path.write_bytes(data)
-    found, said = era_verdicts.load(str(path))
+    found, said = era_cache.load(str(path))
     assert found is NOTHING_KNOWN
     assert "found out again" in said
     assert not path.exists()
@@ -526,7 +532,7 @@ def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, data: bytes) -> Non
 
 def test_the_file_is_bounded() -> None:
     known: EraVerdicts = NOTHING_KNOWN
-    for number in range(era_verdicts.MAX_SERVERS + 1):
+    for number in range(era_cache.MAX_SERVERS + 1):
         known = with_sighting(known, f"s{number}", seen("handshake", at=f"{number:08}"))
-    assert len(known.servers) == era_verdicts.MAX_SERVERS
+    assert len(known.servers) == era_cache.MAX_SERVERS
     assert "s0" not in known.servers

@@ -2,10 +2,10 @@
 
 import pytest
 
-from carpool_protocol.faults import fault, for_method, slug_in
+from carpool_protocol.faults.faults import fault, for_method, slug_in
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.messages import Call, Written
-from carpool_supervisor.core.events import ServerAnswered
+from carpool_protocol.link.messages import Call, Written
+from carpool_supervisor.core.model.events import ServerAnswered
 from carpool_supervisor.era.handshake import Handshake
 from tests.behaviours import behaviour
 from tests.supervisor.test_modes import OK, House, spec

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carpool_protocol.carrier.remote import UNFIT
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.journal import Journal
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call
-from carpool_protocol.remote import UNFIT
-from carpool_supervisor.core.events import (
+from carpool_protocol.link.messages import Call
+from carpool_protocol.machine.journal import Journal
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     CatalogRead,
     GreetingFailed,

@@ -3,7 +3,7 @@
 import pytest
 
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Call,
     CancelCall,
     Catalog,
@@ -16,8 +16,8 @@ from carpool_protocol.messages import (
     Wanted,
     Watch,
 )
-from carpool_supervisor.core.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
-from carpool_supervisor.core.events import (
+from carpool_supervisor.core.model.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
+from carpool_supervisor.core.model.events import (
     AnyEvent,
     BrokerCame,
     InstanceExited,

@@ -15,7 +15,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,
@@ -29,9 +29,9 @@ from carpool_protocol.messages import (
     Wanted,
     WatchTasks,
 )
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core import held
-from carpool_supervisor.core.effects import CloseStdin, WriteCall, WriteTaskCancel, WriteWatchTasks
+from carpool_supervisor.core.calls import task_holds
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteTaskCancel, WriteWatchTasks
 from tests.behaviours import behaviour
 from tests.supervisor.test_stateless_core import KEY, ME, House, only
 
@@ -112,8 +112,10 @@ def test_an_instance_with_a_task_is_not_idle_until_its_end_was_told() -> None:
 def test_it_is_kept_no_longer_than_the_server_keeps_the_task_and_a_day_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert held.MAX_HELD_S == 24 * 3600
-    monkeypatch.setattr(held, "MAX_HELD_S", 600.0)  # a day takes a core that looks every few seconds long
+    assert task_holds.MAX_HELD_S == 24 * 3600
+    monkeypatch.setattr(
+        task_holds, "MAX_HELD_S", 600.0
+    )  # a day takes a core that looks every few seconds long
     for ttl_ms, kept_s in ((60_000, 60), (-1, 600), (10**14, 600)):
         one = house()
         begin(one, ttl_ms=ttl_ms)

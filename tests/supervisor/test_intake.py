@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_supervisor.child_io import LONG_LINE_BYTES, ChildIo, PipeBudget
-from carpool_supervisor.intake import HELD_HIGH_BYTES, HELD_LOW_BYTES, Intake
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES, ChildIo, PipeBudget
+from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES, HELD_LOW_BYTES, Intake
 from tests.behaviours import behaviour
 
 BUDGET = 4 * LONG_LINE_BYTES

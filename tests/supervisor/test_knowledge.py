@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool_protocol import messages, paths
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Explain, Explained, Policy, PoolSpec, Wanted
-from carpool_supervisor import knowledge, verdicts
-from carpool_supervisor.core import effects
-from carpool_supervisor.core.events import PoolKnown
-from carpool_supervisor.knowledge import Knowledge
-from carpool_supervisor.verdicts import EMPTY, Verdicts, evidence_of, load, record, save
+from carpool_protocol.link import messages
+from carpool_protocol.link.messages import Explain, Explained, Policy, PoolSpec, Wanted
+from carpool_supervisor.core.model import effects
+from carpool_supervisor.core.model.events import PoolKnown
+from carpool_supervisor.knowledge import knowledge, sharing_evidence
+from carpool_supervisor.knowledge.knowledge import Knowledge
+from carpool_supervisor.knowledge.sharing_evidence import EMPTY, Verdicts, evidence_of, load, record, save
 from tests.behaviours import behaviour
 from tests.kit.supervised import Broker, supervised
 from tests.kit.waits import until
@@ -55,7 +56,7 @@ async def serving(path: str) -> AsyncIterator[Knowledge]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return verdicts.verdicts_file(str(tmp_path / "state"))
+    return sharing_evidence.verdicts_file(str(tmp_path / "state"))
 
 
 @behaviour("modes:verdicts-kept")
@@ -178,7 +179,7 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_evidence_from_disk_holds_from_the_first_placement_on(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
     seen = record(EMPTY, "web command:web-server", "asked_ambiguously", T1, "sampling/createMessage")
-    save(verdicts.verdicts_file(state), seen)
+    save(sharing_evidence.verdicts_file(state), seen)
     async with supervised(tmp_path) as (shell, broker):
         broker.say(Wanted([spec("web:1"), spec("web:2", sharing="concurrent"), spec("web:3", "other")]))
         why = await explained(broker, "web:1", 1)

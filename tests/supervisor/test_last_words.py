@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from carpool_protocol.ids import InstanceId
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.refusals import LAST_WORDS_CHARS, last_words
+from carpool_supervisor.core.calls.refusals import LAST_WORDS_CHARS, last_words
+from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
 from tests.supervisor.test_detection import House
 

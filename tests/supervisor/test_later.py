@@ -16,7 +16,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,
@@ -32,10 +32,16 @@ from carpool_protocol.messages import (
     Sharing,
     Wanted,
 )
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.asks import MAX_OPEN_ASKS
-from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.effects import CloseStdin, WriteAgain, WriteAskAnswer, WriteCall, WriteCancel
+from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts
+from carpool_supervisor.core.model.effects import (
+    CloseStdin,
+    WriteAgain,
+    WriteAskAnswer,
+    WriteCall,
+    WriteCancel,
+)
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 

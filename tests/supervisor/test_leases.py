@@ -5,7 +5,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
-from carpool_supervisor.core.leases import CAUSES, IDLE_S, Cause, Ended, Held, Leases, StateLost, Waits
+from carpool_supervisor.core.calls.leases import (
+    CAUSES,
+    IDLE_S,
+    Cause,
+    Ended,
+    Held,
+    Leases,
+    StateLost,
+    Waits,
+)
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from carpool_protocol.faults import InvalidTransition
-from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, MEANING, TABLE, Happening, State, follow
+from carpool_protocol.faults.faults import InvalidTransition
+from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, MEANING, TABLE, Happening, State, follow
 
 
 def test_every_state_is_written_and_has_a_meaning() -> None:

@@ -1,9 +1,9 @@
 """How long a call may run: which of its two limits counts."""
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, SessionId
-from carpool_protocol.messages import Call
-from carpool_supervisor.core.limits import Limits
-from carpool_supervisor.core.pool import OpenCall
+from carpool_protocol.link.messages import Call
+from carpool_supervisor.core.calls.call_timeouts import Limits
+from carpool_supervisor.core.model.pool import OpenCall
 
 ONE = CallId(1)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol import slices
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
-from carpool_supervisor.core.events import CatalogRead, InstanceGreeted, OwnEvent
-from carpool_supervisor.era import reading
-from carpool_supervisor.era.detection import Detection
+from carpool_protocol.machine import slices
+from carpool_supervisor.core.model.events import CatalogRead, InstanceGreeted, OwnEvent
+from carpool_supervisor.era import list_pages
+from carpool_supervisor.era.era_detection import Detection
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.stateless import Stateless
 from tests.behaviours import behaviour
@@ -118,10 +118,10 @@ def test_no_slice_is_longer_than_a_turn(tools: int, size_bytes: int, monkeypatch
 
     def readable(definition: RawJson, _family: object) -> RawJson:
         nonlocal count
-        count += reading._ENTRY_UNITS + len(definition) // reading._BYTES_OF_UNIT
+        count += list_pages._ENTRY_UNITS + len(definition) // list_pages._BYTES_OF_UNIT
         return definition
 
-    monkeypatch.setattr(reading, "readable", readable)
+    monkeypatch.setattr(list_pages, "readable", readable)
     many = Many(handshake(), 1)
     many.take(CHANGED)
     count = 0
@@ -131,7 +131,7 @@ def test_no_slice_is_longer_than_a_turn(tools: int, size_bytes: int, monkeypatch
         count = 0
         many.read_on()
     assert len(read) > 1
-    largest = reading._STEP_UNITS + reading.MAX_ENTRY_BYTES // reading._BYTES_OF_UNIT
+    largest = list_pages._STEP_UNITS + list_pages.MAX_ENTRY_BYTES // list_pages._BYTES_OF_UNIT
     assert max(read) <= slices.SLICE_UNITS + largest
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from carpool_protocol.ids import InstanceId, PoolKey
-from carpool_protocol.lines import OverlongLine
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.effects import GiveUpList, Relist
-from carpool_supervisor.core.stale import MAX_LOST
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.list_throttle import MAX_LOST
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import GiveUpList, Relist
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.stateless import Stateless
 from tests.behaviours import behaviour

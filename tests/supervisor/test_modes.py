@@ -16,7 +16,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,
@@ -33,12 +33,12 @@ from carpool_protocol.messages import (
     Wanted,
     Written,
 )
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.effects import CloseStdin, Spawn, WriteCall
-from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.pool import MAX_LINGERING
-from carpool_supervisor.core.sharing import Evidence
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts
+from carpool_supervisor.core.model.effects import CloseStdin, Spawn, WriteCall
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import MAX_LINGERING
+from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson
-from carpool_protocol.list_entries import Family
-from carpool_supervisor.core.events import (
+from carpool_protocol.wire.list_repair import Family
+from carpool_supervisor.core.model.events import (
     CatalogRead,
     GreetingFailed,
     InstanceGreeted,
     ListsOld,
     ServerMisspoke,
 )
-from carpool_supervisor.era import reading
+from carpool_supervisor.era import list_pages
 from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.reading import CHANGED, FAMILIES, Page, Reading, Taken
+from carpool_supervisor.era.list_pages import CHANGED, FAMILIES, Page, Reading, Taken
 from tests.behaviours import behaviour
 
 MEMBERS: dict[Family, tuple[str, str]] = {
@@ -114,7 +114,7 @@ def test_pages_that_do_not_end_are_cut_off_and_the_next_list_is_read() -> None:
 @behaviour("pages:servers-drained")
 @pytest.mark.parametrize("limit", ["MAX_PAGES", "MAX_OFFERS"])
 def test_pages_with_ever_new_cursors_are_cut_off_too(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, limit, 5)
+    monkeypatch.setattr(list_pages, limit, 5)
     one, asked = begun("tools")
     count, wrong = 0, ""
     while asked is not None:
@@ -320,7 +320,7 @@ class Talk:
     def answer(self, *names: str, error: int = 0) -> tuple[list[Any], list[dict[str, Any]]]:
         """Answer the list request that is out; with these names, or an error."""
         [asked] = self.out
-        family = next(it for it in FAMILIES if reading.METHODS[it] == asked["method"])
+        family = next(it for it in FAMILIES if list_pages.METHODS[it] == asked["method"])
         if error:
             return self.say(id=asked["id"], error={"code": error, "message": "no"})
         return self.say(id=asked["id"], result=json.loads(page(family, *names)))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Asked,
     Call,
@@ -26,10 +26,10 @@ from carpool_protocol.messages import (
     Wanted,
     Written,
 )
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core import record
-from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.effects import CloseStdin, WriteCall, WriteCancel
+from carpool_supervisor.core.calls import call_record
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts
+from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteCancel
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 
@@ -210,7 +210,7 @@ def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
 def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(record, "MAX_KEPT_BYTES", 100)
+    monkeypatch.setattr(call_record, "MAX_KEPT_BYTES", 100)
     house = House()
     for number in (1, 2, 3):
         house.call(number)
@@ -237,7 +237,7 @@ def test_no_pool_goes_before_a_broker_that_began_says_that_it_knows_all_that_are
 
 
 def test_a_long_record_comes_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "CALLS_PER_MESSAGE", 2)
+    monkeypatch.setattr(call_record, "CALLS_PER_MESSAGE", 2)
     house = House()
     for number in range(1, 6):
         house.call(number)

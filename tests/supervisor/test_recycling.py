@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carpool_protocol.ids import InstanceId, PoolKey
-from carpool_protocol.messages import Policy, Wanted
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.wear import age_s_of, calls_of
+from carpool_protocol.link.messages import Policy, Wanted
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.instance_limits import age_s_of, calls_of
+from carpool_supervisor.core.model.lifecycle import State
 from tests.behaviours import behaviour
 from tests.supervisor.test_modes import WEB, House, spec
 

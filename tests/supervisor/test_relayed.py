@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carpool_protocol.ids import RawJson, WireId
-from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, ServerMisspoke, TaskChanged
-from carpool_supervisor.era.hints import MAX_DIGITS
-from carpool_supervisor.era.relayed import MAX_DROPPED
+from carpool_supervisor.core.model.events import (
+    AnswerUnreadable,
+    ServerAnswered,
+    ServerMisspoke,
+    TaskChanged,
+)
+from carpool_supervisor.era.list_hints import MAX_DIGITS
+from carpool_supervisor.era.task_relay import MAX_DROPPED
 from tests.behaviours import behaviour
 from tests.supervisor.test_stateless_adapter import ME, ONE, PRE, Talk, call, line
 

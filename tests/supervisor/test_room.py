@@ -3,8 +3,8 @@
 import pytest
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
-from carpool_protocol.messages import Operate
-from carpool_supervisor.core.lifecycle import State
+from carpool_protocol.link.messages import Operate
+from carpool_supervisor.core.model.lifecycle import State
 from tests.behaviours import behaviour
 from tests.supervisor.test_modes import House, spec
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol import login_path, paths
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AskLoginShell,
     Operate,
     Operated,
@@ -19,8 +19,9 @@ from carpool_protocol.messages import (
     Surveyed,
     Wanted,
 )
-from carpool_supervisor import marks
-from carpool_supervisor.shell import SupervisorShell
+from carpool_protocol.runtime import login_path
+from carpool_supervisor.process import SupervisorShell
+from carpool_supervisor.spawn import marks
 from tests.behaviours import behaviour
 from tests.kit.spawning import server_argv
 from tests.kit.supervised import Broker, supervised

@@ -1,8 +1,8 @@
 """Who is there: what a supervisor that comes, or comes back, is told of sessions (rule 15)."""
 
 from carpool_protocol.ids import ServerName, SessionId
-from carpool_protocol.messages import Bereft, SessionNote, Sessions
-from carpool_supervisor.core import events as ev
+from carpool_protocol.link.messages import Bereft, SessionNote, Sessions
+from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
 from tests.supervisor.test_modes import House, spec
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Mode, Policy
-from carpool_protocol.messages import Sharing as Configured
-from carpool_supervisor.core.pool import Pool
-from carpool_supervisor.core.sharing import (
+from carpool_protocol.link.messages import Mode, Policy
+from carpool_protocol.link.messages import Sharing as Configured
+from carpool_supervisor.core.model.pool import Pool
+from carpool_supervisor.core.model.sharing import (
     MODES,
     MOST_INSTANCES,
     STRICTNESS,
@@ -25,8 +25,8 @@ from carpool_supervisor.core.sharing import (
     sentence_of,
     state_in_names,
 )
-from carpool_supervisor.core.well_known import Entry, WellKnown, program_of, read
-from carpool_supervisor.shipped import well_known
+from carpool_supervisor.core.model.well_known import Entry, WellKnown, program_of, read
+from carpool_supervisor.knowledge.data_file import well_known
 from tests.behaviours import behaviour
 
 BROWSER = Entry(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol import paths
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import AnswerAsk, Answered, Asked, Call, Policy, PoolSpec, Wanted
+from carpool_protocol.link.messages import AnswerAsk, Answered, Asked, Call, Policy, PoolSpec, Wanted
 from tests.behaviours import behaviour
 from tests.kit.spawning import server_argv
 from tests.kit.supervised import Broker, supervised

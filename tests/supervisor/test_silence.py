@@ -3,10 +3,10 @@
 import pytest
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, WireId
-from carpool_protocol.messages import AnswerAsk, Asked, CancelCall, Failed
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.effects import Probe, SignalGroup, WriteAskAnswer
+from carpool_protocol.link.messages import AnswerAsk, Asked, CancelCall, Failed
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts
+from carpool_supervisor.core.model.effects import Probe, SignalGroup, WriteAskAnswer
 from tests.behaviours import behaviour
 from tests.supervisor.test_supervisor_core import OK, ONE, Rig, call, catalog, serving, spec
 

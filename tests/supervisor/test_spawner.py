@@ -15,11 +15,11 @@ import pytest
 import trio
 
 from carpool_protocol.ids import InstanceId
-from carpool_supervisor import marks
-from carpool_supervisor.endings import exit_text
-from carpool_supervisor.spawn_request import SpawnRefusedError
-from carpool_supervisor.spawner import LOST
-from carpool_supervisor.sweep import sweep
+from carpool_supervisor.spawn import marks
+from carpool_supervisor.spawn.exit_messages import exit_text
+from carpool_supervisor.spawn.orphans import sweep
+from carpool_supervisor.spawn.request import SpawnRefusedError
+from carpool_supervisor.spawn.spawner import LOST
 from tests.behaviours import behaviour
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
 from tests.kit.spawning import Garage, end_everything, garage, server_argv
@@ -258,7 +258,7 @@ async def test_when_supervisor_and_spawner_are_killed_together_the_sweep_ends_wh
         victim.kill()
         os.kill(spawner, signal.SIGKILL)
         await until(lambda: len(marked(runtime_id)) == 2, "only the grandchildren are left")
-        command = [sys.executable, "-m", "carpool_supervisor.sweep", runtime_id]
+        command = [sys.executable, "-m", "carpool_supervisor.spawn.orphans", runtime_id]
         swept = await trio.run_process(command, capture_stderr=True, env=_python_env())
         assert swept.stderr.startswith(b"ended 2 processes")
         assert not marked(runtime_id)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carpool_protocol.carrier.remote import UNFIT
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call, Root
-from carpool_protocol.remote import UNFIT
-from carpool_supervisor.core.events import (
+from carpool_protocol.link.messages import Call, Root
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     CatalogRead,
     GreetingFailed,
@@ -25,9 +25,9 @@ from carpool_supervisor.core.events import (
     ServerNotReady,
     ServerProgressed,
 )
-from carpool_supervisor.core.trace import LIFE_BYTES
-from carpool_supervisor.era.asking import NOTHING, Declared
-from carpool_supervisor.era.rounds import LONGEST_PAUSE_S, MAX_ROUNDS
+from carpool_supervisor.core.model.trace_context import LIFE_BYTES
+from carpool_supervisor.era.input_rounds import LONGEST_PAUSE_S, MAX_ROUNDS
+from carpool_supervisor.era.server_requests import NOTHING, Declared
 from carpool_supervisor.era.stateless import Stateless
 from tests.behaviours import behaviour
 

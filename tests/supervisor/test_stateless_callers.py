@@ -7,21 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from carpool_protocol.ids import ABSENT, CallId, RawJson, SessionId, WireId
-from carpool_protocol.messages import (
-    Answered,
-    Asked,
-    Call,
-    CancelCall,
-    Logged,
-    Need,
-    Root,
-)
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import ROOTS, AskFacts
-from carpool_supervisor.core.effects import KeepLog, Observe
-from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, ServerAsked
-from carpool_supervisor.era.asking import Declared, capabilities_of
-from carpool_supervisor.era.hints import Hint, read_hint
+from carpool_protocol.link.messages import Answered, Asked, Call, CancelCall, Logged, Need, Root
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import ROOTS, AskFacts
+from carpool_supervisor.core.model.effects import KeepLog, Observe
+from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswered, ServerAsked
+from carpool_supervisor.era.list_hints import Hint, read_hint
+from carpool_supervisor.era.server_requests import Declared, capabilities_of
 from tests.behaviours import behaviour
 from tests.supervisor.test_stateless_adapter import ASKING, FORM, ONE, PRE, SAMPLE, URL, Talk, call, line
 from tests.supervisor.test_stateless_core import ELICIT, KEY, ME, House, only

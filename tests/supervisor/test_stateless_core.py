@@ -16,7 +16,7 @@ from carpool_protocol.ids import (
     WireId,
     part_of,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Asked,
     AskWithdrawn,
@@ -29,10 +29,10 @@ from carpool_protocol.messages import (
     SetLevel,
     Wanted,
 )
-from carpool_supervisor.core import desk, placement
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.effects import (
+from carpool_supervisor.core.calls import dispatcher, placement
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts
+from carpool_supervisor.core.model.effects import (
     Observe,
     Spawn,
     WriteAgain,
@@ -212,7 +212,7 @@ def test_where_one_finds_no_lane_all_others_in_line_need_not_look(monkeypatch: p
         looked.append(call)
         return placement.find(call, *rest)
 
-    monkeypatch.setattr(desk, "find", counted)
+    monkeypatch.setattr(dispatcher, "find", counted)
     effects = house.do(ev.ServerAnswered(ME, first.wire, is_error=False, body=RawJson(b"{}")))
     [written] = [each for each in effects if isinstance(each, WriteCall)]
     assert written.call.call == 2

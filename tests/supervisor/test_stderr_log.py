@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.runtime.ready import ReadySet
-from carpool_protocol.wallclock import unix_s, wallclock
-from carpool_supervisor.stderr_log import LINE_BYTES, TAIL_LINES, StderrLog
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.wallclock import unix_s, wallclock
+from carpool_supervisor.stdio.stderr_log import LINE_BYTES, TAIL_LINES, StderrLog
 from tests.kit.leaks import no_leaks
 
 NOW = "2026-11-21T22:00:01.123Z"

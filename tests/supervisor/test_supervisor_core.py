@@ -15,7 +15,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,
@@ -29,8 +29,8 @@ from carpool_protocol.messages import (
     PoolSpec,
     Wanted,
 )
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.effects import (
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import (
     CloseStdin,
     Forget,
     Note,

@@ -20,7 +20,7 @@ from carpool_protocol.ids import (
     SessionId,
     WireId,
 )
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     Asked,
@@ -43,11 +43,11 @@ from carpool_protocol.messages import (
     Wanted,
     Written,
 )
-from carpool_supervisor.core import effects as ef
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.lifecycle import ENDING
-from carpool_supervisor.core.sharing import Evidence, EvidenceKind
+from carpool_supervisor.core.model import effects as ef
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import AskFacts
+from carpool_supervisor.core.model.lifecycle import ENDING
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 

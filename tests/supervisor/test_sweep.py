@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from carpool_supervisor import marks
-from carpool_supervisor.sweep import end_marked, sweep
+from carpool_supervisor.spawn import marks
+from carpool_supervisor.spawn.orphans import end_marked, sweep
 from tests.behaviours import behaviour
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; elsewhere see test_vitals")
@@ -53,7 +53,12 @@ def test_survivors_are_ended_also_the_deaf_and_others_are_left_alone(runtime_id:
 
 def test_with_nothing_to_end_the_command_is_quick_and_silent(runtime_id: str) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), marks.RUNTIME: runtime_id}
-    command = [sys.executable, "-m", "carpool_supervisor.sweep", runtime_id]  # it carries the mark itself
+    command = [
+        sys.executable,
+        "-m",
+        "carpool_supervisor.spawn.orphans",
+        runtime_id,
+    ]  # it carries the mark itself
     done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert subprocess.run(command[:-1], env=env, capture_output=True, check=False).returncode == 2
@@ -62,7 +67,7 @@ def test_with_nothing_to_end_the_command_is_quick_and_silent(runtime_id: str) ->
 def test_who_started_the_sweep_is_spared_though_it_carries_the_mark(runtime_id: str) -> None:
     code = (
         "import subprocess, sys;"
-        f"done = subprocess.run([sys.executable, '-m', 'carpool_supervisor.sweep', {runtime_id!r}]);"
+        f"done = subprocess.run([sys.executable, '-m', 'carpool_supervisor.spawn.orphans', {runtime_id!r}]);"
         "sys.exit(40 + done.returncode)"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), marks.RUNTIME: runtime_id}

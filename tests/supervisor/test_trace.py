@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.traceparent import parse
-from carpool_supervisor.core.trace import (
+from carpool_protocol.wire.traceparent import parse
+from carpool_supervisor.core.model.trace_context import (
     MAX_NUMBERS,
     TraceKey,
     hop,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from carpool_protocol.ids import CallId, SessionId, WireId
-from carpool_protocol.messages import Failed
-from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.effects import WriteCall
+from carpool_protocol.link.messages import Failed
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import WriteCall
 from tests.behaviours import behaviour
 from tests.supervisor.test_supervisor_core import KEY, OK, ONE, Rig, call, spec
 

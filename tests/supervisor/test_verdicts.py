@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_supervisor import verdicts
-from carpool_supervisor.core.sharing import Evidence, EvidenceKind
-from carpool_supervisor.verdicts import EMPTY, Verdicts, evidence_of, load, merged, record, save
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
+from carpool_supervisor.knowledge import sharing_evidence
+from carpool_supervisor.knowledge.sharing_evidence import (
+    EMPTY,
+    Verdicts,
+    evidence_of,
+    load,
+    merged,
+    record,
+    save,
+)
 from tests.behaviours import behaviour
 
 T1, T2, T3 = "2026-11-21T10:00:00.000Z", "2026-11-21T11:00:00.000Z", "2026-11-22T09:00:00.000Z"
@@ -19,7 +27,7 @@ ASKED = record(EMPTY, "web npm:x", "asked_ambiguously", T1, "sampling/createMess
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return verdicts.verdicts_file(str(tmp_path / "state"))
+    return sharing_evidence.verdicts_file(str(tmp_path / "state"))
 
 
 @behaviour("modes:verdicts-kept")
@@ -108,7 +116,7 @@ def test_a_link_a_fifo_and_a_directory_in_its_place_are_moved_away_without_waiti
 
 def test_a_file_too_large_is_not_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     save(path, ASKED)
-    monkeypatch.setattr(verdicts, "MAX_BYTES", 10)
+    monkeypatch.setattr(sharing_evidence, "MAX_BYTES", 10)
     assert "larger than" in load(path)[1]
 
 
@@ -142,7 +150,7 @@ def test_two_supervisors_do_not_overwrite_each_other(path: str) -> None:
 
 
 def test_past_the_bound_what_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "MAX_SERVERS", 2)
+    monkeypatch.setattr(sharing_evidence, "MAX_SERVERS", 2)
     found = record(
         record(record(EMPTY, "a", "probe_agreed", T2), "b", "probe_agreed", T1), "c", "probe_agreed", T3
     )
@@ -151,7 +159,7 @@ def test_past_the_bound_what_was_not_seen_for_longest_is_forgotten(monkeypatch: 
 
 def test_a_long_detail_is_cut() -> None:
     (piece,) = evidence_of(record(EMPTY, "a", "probe_agreed", T1, "x" * 1000), "a")
-    assert len(piece.detail) == verdicts.MAX_DETAIL
+    assert len(piece.detail) == sharing_evidence.MAX_DETAIL
 
 
 kinds: st.SearchStrategy[EvidenceKind] = st.sampled_from(

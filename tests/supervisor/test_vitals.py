@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from carpool_supervisor.vitals import Probe, find_marked, is_stopped, memory, vitals
+from carpool_supervisor.metrics.process_stats import Probe, find_marked, is_stopped, memory, vitals
 from tests.behaviours import behaviour
 from tests.kit.spawning import server_argv
 from tests.kit.waits import until

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import CallId, SessionId, part_of
-from carpool_supervisor.core.waiting import Waiting
+from carpool_supervisor.core.model.fair_queue import Waiting
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("a"), SessionId("b"), SessionId("c")

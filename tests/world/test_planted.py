@@ -35,8 +35,8 @@ def test_at_least_ten_bugs_are_planted() -> None:
 
 def test_a_bug_whose_place_has_changed_is_no_bug_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = planted.Plant(
-        what="", file="broker/carpool_broker/core/ledger.py", old="no such line\n", new="", seed=0
+        what="", file="broker/carpool_broker/core/calls/call_table.py", old="no such line\n", new="", seed=0
     )
     monkeypatch.setattr(planted, "load", lambda _: gone)
-    with pytest.raises(planted.Misfit, match=r"0 times in broker/carpool_broker/core/ledger\.py"):
+    with pytest.raises(planted.Misfit, match=r"0 times in broker/carpool_broker/core/calls/call_table\.py"):
         planted.source_of("anything")

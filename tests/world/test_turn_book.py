@@ -3,7 +3,7 @@
 import pytest
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, SessionId
-from carpool_protocol.messages import Call
+from carpool_protocol.link.messages import Call
 from tests.kit.world_asks import Violation
 from tests.kit.world_turns import MOST_TURNS, TurnBook
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.registry import Registry
-from carpool_protocol.journal import load, replay
-from carpool_protocol.messages import PoolReport
-from carpool_supervisor.core import events as sv
+from carpool_broker.core.model import events as bv
+from carpool_broker.core.registry.registry import Registry
+from carpool_protocol.link.messages import PoolReport
+from carpool_protocol.machine.journal import load, replay
+from carpool_supervisor.core.model import events as sv
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 from tests.kit.soak import AGAIN

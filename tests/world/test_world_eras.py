@@ -6,7 +6,7 @@ The kit raises what reaches the wrong agent or comes twice, so these tests mostl
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core.declared import Asker, Capabilities
+from carpool_broker.core.model.capabilities import Asker, Capabilities
 from tests.behaviours import behaviour
 from tests.kit.world import POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import CAPABILITIES

@@ -15,13 +15,17 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from carpool_broker.core import bereft, books
-from carpool_broker.core.asks import Asks
-from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.course import Course
-from carpool_broker.core.draining import Draining
-from carpool_broker.core.effects import AnyEffect, Reply
-from carpool_broker.core.events import (
+from carpool_broker.core import invariants
+from carpool_broker.core.calls import lost_state
+from carpool_broker.core.calls.audit import Trail
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.input_required import Parked
+from carpool_broker.core.calls.server_requests import Asks
+from carpool_broker.core.configuration.session_views import Outlook
+from carpool_broker.core.hooks.hook_points import Hooks
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import AnyEffect, Reply
+from carpool_broker.core.model.events import (
     AgentAnswered,
     AgentCalled,
     AgentCame,
@@ -58,23 +62,20 @@ from carpool_broker.core.events import (
     SupervisorCame,
     SupervisorWent,
 )
-from carpool_broker.core.following import Following
-from carpool_broker.core.greetings import Greetings
-from carpool_broker.core.hearing import Hearing
-from carpool_broker.core.hooks import Hooks
-from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.linking import Linking
-from carpool_broker.core.outlook import Outlook
-from carpool_broker.core.parked import Parked
-from carpool_broker.core.recovery import Recovery
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.requests import Requests
-from carpool_broker.core.roots import Roots
-from carpool_broker.core.session import Session
-from carpool_broker.core.trail import Trail
-from carpool_broker.core.view import View
+from carpool_broker.core.model.session import Session
+from carpool_broker.core.recovery.recovery import Recovery
+from carpool_broker.core.recovery.supervisor_sync import Linking
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.view import View
+from carpool_broker.core.requests.dispatch import Requests
+from carpool_broker.core.requests.drain import Draining
+from carpool_broker.core.requests.initialize import Greetings
+from carpool_broker.core.requests.notifications import Hearing
+from carpool_broker.core.requests.roots import Roots
+from carpool_broker.core.requests.stateless_course import Course
+from carpool_broker.core.updates import Following
 from carpool_protocol.ids import EMPTY_OBJECT, SessionId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     Answered,
     Asked,
     AskWithdrawn,
@@ -92,7 +93,7 @@ from carpool_protocol.messages import (
 
 
 class BrokerCore:
-    """All decisions of the broker. See `carpool_protocol.machine.Machine`."""
+    """All decisions of the broker. See `carpool_protocol.machine.machine.Machine`."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class BrokerCore:
 
     def check(self) -> None:
         """Assert every invariant of every part."""
-        books.check(self.ledger, self.sessions)
+        invariants.check(self.ledger, self.sessions)
         self.asks.check()
         self.parked.check()
         self.recovery.check()
@@ -229,7 +230,7 @@ class BrokerCore:
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
         """Assert what must hold of the records that these name."""
-        books.check_touched(self.ledger, self.sessions, (event, *effects))
+        invariants.check_touched(self.ledger, self.sessions, (event, *effects))
 
     def view_of(self, session: SessionId) -> View:
         """What this session sees."""
@@ -324,7 +325,7 @@ class BrokerCore:
                 self.requests.listens.supervisor_went()
                 self.requests.tasks.supervisor_went()
                 if was_heard:  # else all is as the one before has left it
-                    bereft.part(self.sessions.values(), self.states)
+                    lost_state.part(self.sessions.values(), self.states)
                 self.states.clear()
                 self.outlook.slow.clear()
             case _:

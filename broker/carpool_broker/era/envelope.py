@@ -16,17 +16,17 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_broker.core.declared import Asker
-from carpool_broker.core.interests import LEVELS
-from carpool_broker.era import asking
-from carpool_protocol import stateless
-from carpool_protocol.content import text_of, value_of
-from carpool_protocol.downgrade import NEWEST
-from carpool_protocol.faults import fault, for_method
+from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.subscriptions.subscription_table import LEVELS
+from carpool_broker.era import server_requests
+from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.jsonrpc import quote
-from carpool_protocol.scan import fields, key_text
-from carpool_protocol.traceparent import said_in
+from carpool_protocol.wire import stateless
+from carpool_protocol.wire.content import text_of, value_of
+from carpool_protocol.wire.downgrade import NEWEST
+from carpool_protocol.wire.json_scan import fields, key_text
+from carpool_protocol.wire.jsonrpc import quote
+from carpool_protocol.wire.traceparent import said_in
 
 MARK: Final = b'"%b"' % stateless.PROTOCOL_VERSION.encode()
 """A `_meta` whose keys are written without escapes and that holds no such bytes names no version."""
@@ -136,7 +136,7 @@ def _asker(capabilities: bytes, info: bytes, level: bytes) -> Asker | Refused:
             return refusal("bad_params", f"{stateless.LOG_LEVEL} is one of {', '.join(LEVELS)}.")
     extensions = value_of(capabilities, "extensions") or b""
     return Asker(
-        capabilities=asking.declared(NEWEST, capabilities),
+        capabilities=server_requests.declared(NEWEST, capabilities),
         agent=(text_of(info, "name") or "")[:_MAX_NAME_CHARS],
         level=minimum,
         tasks=(value_of(extensions, stateless.TASKS) or b"")[:1] == b"{",

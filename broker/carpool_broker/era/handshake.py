@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_broker.core.effects import Greet, Reply, ReportProgress, SayLog, SayUpdated
-from carpool_broker.core.events import (
+from carpool_broker.core.model.effects import Greet, Reply, ReportProgress, SayLog, SayUpdated
+from carpool_broker.core.model.events import (
     AgentCalled,
     AgentCancelled,
     AgentErred,
@@ -28,15 +28,15 @@ from carpool_broker.core.events import (
     Event,
     OwnEvent,
 )
-from carpool_broker.core.listing import Family
-from carpool_broker.era import asking, own, stateless
+from carpool_broker.core.model.pagination import Family
+from carpool_broker.era import builtin_tools, server_requests, stateless_decode
 from carpool_broker.era.envelope import MARK, Refused, read_envelope, refusal
-from carpool_protocol.content import at, elements, text_of
-from carpool_protocol.faults import TOOLS_CALL
-from carpool_protocol.features import capabilities_of
+from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.journal_shapes import kept_bytes
-from carpool_protocol.jsonrpc import (
+from carpool_protocol.machine.journal_shapes import kept_bytes
+from carpool_protocol.wire.capabilities import capabilities_of
+from carpool_protocol.wire.content import at, elements, text_of
+from carpool_protocol.wire.jsonrpc import (
     Garbage,
     Notification,
     Request,
@@ -47,8 +47,8 @@ from carpool_protocol.jsonrpc import (
     quote,
     result_line,
 )
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.params import (
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.params import (
     CallParams,
     ParamsError,
     list_params,
@@ -57,8 +57,8 @@ from carpool_protocol.params import (
     split_call_line,
     split_cancelled,
 )
-from carpool_protocol.subjects import SUBJECTS, split_subject
-from carpool_protocol.traceparent import said_in
+from carpool_protocol.wire.request_targets import SUBJECTS, split_subject
+from carpool_protocol.wire.traceparent import said_in
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -133,7 +133,7 @@ def read(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = 
         return _called(session, called[0], called[1], shared, key)
     message = decode(line)
     if isinstance(message, Request):
-        other = stateless.read(session, message, is_required=shared, key=key)
+        other = stateless_decode.read(session, message, is_required=shared, key=key)
         if other is not None:
             return _unservable(message.id, other) if isinstance(other, Refused) else other
         if message.method == TOOLS_CALL:
@@ -152,7 +152,7 @@ def read(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = 
         return None
     if isinstance(message, Notification):
         return _read_notification(session, message)
-    return asking.answered(session, message)
+    return server_requests.answered(session, message)
 
 
 def _read_notification(session: SessionId, message: Notification) -> Meaning:
@@ -161,7 +161,7 @@ def _read_notification(session: SessionId, message: Notification) -> Meaning:
             request, reason = split_cancelled(message.params)
             return None if request is None else AgentCancelled(session, request, reason)
         case "notifications/progress":
-            return asking.progressed(session, message.params)
+            return server_requests.progressed(session, message.params)
         case "notifications/initialized":
             return AgentReady(session)
         case "notifications/roots/list_changed":
@@ -177,13 +177,13 @@ def _called(session: SessionId, request: RawJson, call: CallParams, shared: bool
         if shared or meta.find(MARK) >= 0:
             envelope = read_envelope(meta, is_required=shared)
             if envelope is not None:
-                event = stateless.called(session, request, call, envelope, key)
+                event = stateless_decode.called(session, request, call, envelope, key)
                 return _unservable(request, event) if isinstance(event, Refused) else event
         trace = said_in(meta)
     name, rest = call.name, call.rest
-    digest = stateless.digest_of(TOOLS_CALL, name, rest, key)
-    if name in own.NAMES:
-        about = own.read_own(name, rest)
+    digest = stateless_decode.digest_of(TOOLS_CALL, name, rest, key)
+    if name in builtin_tools.NAMES:
+        about = builtin_tools.read_own(name, rest)
         return AgentCalled(
             session, request, name, rest, meta, call.token, TOOLS_CALL, trace, digest=digest, own=about
         )
@@ -223,7 +223,7 @@ def _read_request(session: SessionId, message: Request, key: bytes) -> Meaning:
             if isinstance(subject, ParamsError):
                 return AgentErred(session, message.id, "bad_params", subject.text)
             name, rest, meta, token = subject.text, subject.rest, subject.meta, subject.token
-            digest = stateless.digest_of(method, name, rest, key)
+            digest = stateless_decode.digest_of(method, name, rest, key)
             return AgentCalled(
                 session, message.id, name, rest, meta, token, method, said_in(meta), digest=digest
             )
@@ -243,7 +243,7 @@ def _read_request(session: SessionId, message: Request, key: bytes) -> Meaning:
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 return AgentErred(session, message.id, "bad_params", "initialize needs a protocolVersion.")
             version = params.protocolVersion
-            declared = asking.declared(version, bytes(params.capabilities))
+            declared = server_requests.declared(version, bytes(params.capabilities))
             return AgentGreeted(session, message.id, version, params.clientInfo.name[:100], declared)
         case method if method.startswith(CONTROL):
             return ControlAsked(message.id, method, message.params)
@@ -254,7 +254,7 @@ def _read_request(session: SessionId, message: Request, key: bytes) -> Meaning:
 def _read_garbage(session: SessionId, garbage: Garbage) -> Meaning:
     """JSON-RPC 2.0, section 5.1: what cannot be read is answered with id null."""
     if garbage.kind == "answer":
-        return asking.unreadable(session, garbage.id, garbage.text)
+        return server_requests.unreadable(session, garbage.id, garbage.text)
     code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST
     return Unservable(error_line(garbage.id or RawJson(b"null"), code, garbage.text), garbage.id or ABSENT)
 
@@ -263,7 +263,7 @@ def read_overlong(session: SessionId, line: OverlongLine, cap_bytes: int, *, sha
     """A line longer than we read: its request gets a definite answer, and so does whoever it answers."""
     detail = f"The line had {line.size_bytes} bytes; carpool reads up to {cap_bytes}."
     if line.is_answer:
-        return None if shared else asking.unreadable(session, line.id, detail.removesuffix("."))
+        return None if shared else server_requests.unreadable(session, line.id, detail.removesuffix("."))
     if line.id is None:
         return Unservable(error_line(RawJson(b"null"), INVALID_REQUEST, detail))
     if shared:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.config.expand import is_usable
+from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.ids import RawJson
-from carpool_protocol.messages import Root
+from carpool_protocol.link.messages import Root
 
 MAX_ROOTS: Final = 64
 MAX_URI_CHARS: Final = 4096

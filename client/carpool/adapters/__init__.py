@@ -8,13 +8,13 @@ A text of a result is wanted often and alone, so the rest is imported when it is
 
 from typing import TYPE_CHECKING
 
-from carpool.adapters.flat import as_success, flatten
+from carpool.adapters.text import as_success, flatten
 
 if TYPE_CHECKING:
-    from carpool.adapters.answering import Caller, answer_anthropic, answer_openai
-    from carpool.adapters.model_calls import ModelCall, answered, anthropic_calls, failure, openai_calls
-    from carpool.adapters.tool_lists import ToolListError, mcp_tools
-    from carpool.adapters.toolbox import Toolbox, UnknownToolError
+    from carpool.adapters.answers import Caller, answer_anthropic, answer_openai
+    from carpool.adapters.calls import ModelCall, answered, anthropic_calls, failure, openai_calls
+    from carpool.adapters.read_tools import ToolListError, mcp_tools
+    from carpool.adapters.tools import Toolbox, UnknownToolError
 
 __all__ = [
     "Caller",
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Caller", "answer_anthropic", "answer_openai"), "answering"),
-    **dict.fromkeys(("ModelCall", "answered", "anthropic_calls", "failure", "openai_calls"), "model_calls"),
-    **dict.fromkeys(("ToolListError", "mcp_tools"), "tool_lists"),
-    **dict.fromkeys(("Toolbox", "UnknownToolError"), "toolbox"),
+    **dict.fromkeys(("Caller", "answer_anthropic", "answer_openai"), "answers"),
+    **dict.fromkeys(("ModelCall", "answered", "anthropic_calls", "failure", "openai_calls"), "calls"),
+    **dict.fromkeys(("ToolListError", "mcp_tools"), "read_tools"),
+    **dict.fromkeys(("Toolbox", "UnknownToolError"), "tools"),
 }
 
 

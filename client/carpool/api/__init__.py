@@ -1,6 +1,6 @@
 """The Python client: `from carpool import Carpool` (docs/client.md)."""
 
-from carpool.api.asked import AskedError
+from carpool.api.callbacks import AskedError
 from carpool.api.client import Carpool
 from carpool.api.errors import (
     BadCall,

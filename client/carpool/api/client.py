@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
 from carpool.api import errors
-from carpool.api.asked import Ask, Callbacks, Tell, as_uris
+from carpool.api.attach_line import Place, directory_of, hello, workspace_of
+from carpool.api.callbacks import Ask, Callbacks, Tell, as_uris
 from carpool.api.errors import BadCall, Lost, Unavailable, UnknownName
-from carpool.api.places import Place, directory_of, hello, workspace_of
 from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import Session
-from carpool_protocol.faults import as_sentence
+from carpool_protocol.faults.faults import as_sentence
 
 VERSION: Final = "2025-11-25"
 """Of MCP: the last one of the handshake era."""
@@ -386,6 +386,6 @@ def _object(raw: bytes) -> Json:
 
 
 def _release() -> str:
-    from carpool.door import release  # late: importlib.metadata is only needed for this
+    from carpool.control.control_client import release  # late: importlib.metadata is only needed for this
 
     return release()

@@ -21,8 +21,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from carpool_protocol.fault_kinds import KINDS, FaultKind
-from carpool_protocol.faults import ERROR_META_KEY
+from carpool_protocol.faults.faults import ERROR_META_KEY
+from carpool_protocol.faults.kinds import KINDS, FaultKind
 
 Delivered = Literal["no", "maybe", "yes"]
 Whose = Literal["caller", "user", "server", "carpool"]

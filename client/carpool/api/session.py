@@ -18,13 +18,13 @@ import anyio.abc
 import msgspec
 
 from carpool.api import errors
-from carpool.api.asked import AskedError, Callbacks, Tell, settle
-from carpool.api.carrier import Carrier
+from carpool.api.attach_line import Place
+from carpool.api.callbacks import AskedError, Callbacks, Tell, settle
+from carpool.api.connection import Carrier
 from carpool.api.errors import CarpoolError, Lost, TimedOut
-from carpool.api.places import Place
 from carpool.api.results import Json, progress_of, read, read_object
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.jsonrpc import (
+from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,
     Garbage,
     Message,

@@ -1,16 +1,16 @@
 """`python -m carpool.bridge`: a server over a URL as a stdio server. Started by the supervisor.
 
-What to reach is in the environment (`carpool_protocol.remote`). Exit codes: 0 end of file; 1 the server is
-gone, its stderr says why; 2 started by hand.
+What to reach is in the environment (`carpool_protocol.carrier.remote`). Exit codes: 0 end of file; 1 the
+server is gone, its stderr says why; 2 started by hand.
 """
 
 import os
 import sys
 from importlib.util import find_spec
 
-from carpool.bridge.refusing import refuse
-from carpool.bridge.words import NO_EXTRA, Trouble
-from carpool_protocol.remote import of_environment
+from carpool.bridge.error_texts import NO_EXTRA, Trouble
+from carpool.bridge.startup_failure import refuse
+from carpool_protocol.carrier.remote import of_environment
 from carpool_protocol.runtime import core_dumps
 
 

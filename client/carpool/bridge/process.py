@@ -30,17 +30,17 @@ from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from carpool.bridge import proxies
-from carpool.bridge.bearer import Bearer
-from carpool.bridge.find import NotFoundError, found
-from carpool.bridge.honest_client import HonestClient
-from carpool.bridge.logins import Logins
-from carpool.bridge.meaning import unreached
-from carpool.bridge.talk import Talk
-from carpool.bridge.words import Trouble, answer_line, broken
-from carpool_protocol.faults import fault, for_method
+from carpool.bridge.error_mapping import unreached
+from carpool.bridge.error_texts import Trouble, answer_line, broken
+from carpool.bridge.http_client import HonestClient
+from carpool.bridge.oauth_store import Logins
+from carpool.bridge.oauth_token import Bearer
+from carpool.bridge.session import Talk
+from carpool.bridge.transport_probe import NotFoundError, found
+from carpool_protocol.carrier.remote import Remote, host_of
+from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import RawJson
-from carpool_protocol.lines import LineBuffer, OverlongLine
-from carpool_protocol.remote import Remote, host_of
+from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
 END_S: Final = 3.0
 """The longest the end of a session may take: below what the supervisor waits before it kills."""

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from carpool.bridge.words import Trouble
+from carpool.bridge.error_texts import Trouble
 
 _PLAIN: Final = frozenset({"http", "https"})
 _SOCKS: Final = frozenset({"socks5", "socks5h"})

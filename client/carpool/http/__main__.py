@@ -1,12 +1,12 @@
 """`python -m carpool.http`: the door's process, started by the launcher.
 
-Exit codes: 0 told to stop; the others are those of `carpool.door_watch`.
+Exit codes: 0 told to stop; the others are those of `carpool.launcher.http_door`.
 """
 
 import sys
 
-from carpool.door_watch import EXIT_CONFIG
-from carpool.extras import install_command, is_installed
+from carpool.launcher.http_door import EXIT_CONFIG
+from carpool.terminal.extras import install_command, is_installed
 
 
 def main() -> int:

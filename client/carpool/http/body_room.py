@@ -9,8 +9,8 @@ Knows nothing of: connections, what tokens are, how long a single body may be.
 
 from collections import Counter
 
-from carpool.http.gate import EVERYBODY, STRANGER
-from carpool.http.limits import MAX_UNFINISHED_BYTES
+from carpool.http.core.access import EVERYBODY, STRANGER
+from carpool.http.core.limits import MAX_UNFINISHED_BYTES
 
 
 class BodyRoom:

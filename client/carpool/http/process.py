@@ -16,20 +16,20 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from carpool.bridge_mark import OwnBridges
-from carpool.door_address import bind, cannot_listen, split_address
-from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
-from carpool.http.core import Core
-from carpool.http.effects import Rules
-from carpool.http.gate import Gate, host_name_of, is_loopback, why_without_tokens
-from carpool.http.limits import Limits
+from carpool.http.address import bind, cannot_listen, split_address
+from carpool.http.bridge_mark import OwnBridges
+from carpool.http.core.access import Gate, host_name_of, is_loopback, why_without_tokens
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Rules
+from carpool.http.core.limits import Limits
 from carpool.http.server import DoorServer, raise_descriptor_limit, say, tell_url
-from carpool_protocol import paths
-from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile, find_config_file, load_config, load_layer
-from carpool_protocol.config.model import Config, HttpConfig
+from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
+from carpool_protocol.config.schema.model import Config, HttpConfig
 from carpool_protocol.runtime import core_dumps
-from carpool_protocol.wallclock import unix_s
+from carpool_protocol.runtime.wallclock import unix_s
 
 PROFILE_VARIABLE = "CARPOOL_PROFILE"
 _LOOK_EVERY_S = 2.0

@@ -19,20 +19,21 @@ from typing import Final
 
 import msgspec
 
-from carpool.http import neighbour
+from carpool.http import peer_owner
 from carpool.http.body_room import BodyRoom
-from carpool.http.core import HEALTH, Core
-from carpool.http.effects import Begin, Effect, End, Request, Respond, Tell, Write
-from carpool.http.gate import EVERYBODY, STRANGER, Gate
-from carpool.http.limits import Limits
-from carpool.http.line import Line, keep_connected
-from carpool.http.lobby import Lobby
-from carpool.http.pages import HEALTH_S
+from carpool.http.broker_link import Line, keep_connected
+from carpool.http.connection import Connection
+from carpool.http.core.access import EVERYBODY, STRANGER, Gate
+from carpool.http.core.core import HEALTH, Core
+from carpool.http.core.effects import Begin, Effect, End, Request, Respond, Tell, Write
+from carpool.http.core.limits import Limits
+from carpool.http.core.pages import HEALTH_S
+from carpool.http.core.pending import Lobby
 from carpool.http.shares import ProcessShares
-from carpool.http.wire import Connection
-from carpool_protocol import paths, private_files
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.files import private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
-from carpool_protocol.wallclock import wallclock
+from carpool_protocol.runtime.wallclock import wallclock
 
 _BACKLOG: Final = 2048
 _BEAT_S: Final = 1.0
@@ -131,8 +132,8 @@ class DoorServer:
         """Without tokens, only the processes of this user are."""
         if not self._core.gate.is_open:
             return True
-        found = neighbour.owner(connection.socket)
-        if not neighbour.is_ours(found):
+        found = peer_owner.owner(connection.socket)
+        if not peer_owner.is_ours(found):
             return False
         if found is not None:
             self._shares.note(connection, found.inode)

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from carpool.http import neighbour
+from carpool.http import peer_owner
 
 if TYPE_CHECKING:
-    from carpool.http.wire import Connection
+    from carpool.http.connection import Connection
 
 SCAN_EVERY_S: Final = 1.0
 
@@ -88,7 +88,7 @@ class ProcessShares:
         try:
             while self._waiting:
                 asked = list(self._waiting)
-                holders = await asyncio.to_thread(neighbour.holders, frozenset(self._inodes.values()))
+                holders = await asyncio.to_thread(peer_owner.holders, frozenset(self._inodes.values()))
                 self._settle([each for each in asked if each in self._waiting], holders)
                 await self._pause(SCAN_EVERY_S)
         finally:

@@ -6,9 +6,9 @@ The last line on stderr is the reason of a failure: agents and `carpool status` 
 import sys
 from collections.abc import Sequence
 
-from carpool.extras import install_command
 from carpool.pymodule.load import CannotLoadError, load
-from carpool.pymodule.wire import claim
+from carpool.pymodule.stdio import claim
+from carpool.terminal.extras import install_command
 
 
 def say(text: str) -> None:
@@ -25,7 +25,7 @@ def main(words: Sequence[str]) -> int:
     source, sink = claim()
     try:
         # Before the module's directory is searched: a file there may be called like one of its needs.
-        from carpool.pymodule.serve import NotStrictError, serve, tools_of
+        from carpool.pymodule.server import NotStrictError, serve, tools_of
     except ImportError as error:
         say(
             f"a server made of a Python module needs the MCP SDK 2.3 or newer ({error}): "

@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.jsonrpc import JSONRPCMessage, jsonrpc_message_adapter
 
-from carpool_protocol.scan import TopLevelScanner
+from carpool_protocol.wire.json_scan import TopLevelScanner
 
 UNREADABLE: Final = "the request cannot be read ({}): is it nested too deep, or has a number too many digits?"
 UNWRITABLE: Final = "the answer cannot be written as JSON ({})"

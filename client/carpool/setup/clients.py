@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.text.jsonc import JsonValue
 
 Scope = Literal["user", "project"]
 Form = Literal["plain", "vscode", "opencode", "codex"]

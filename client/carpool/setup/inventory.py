@@ -13,14 +13,14 @@ import sys
 
 from msgspec import Struct
 
-from carpool.cli import EXIT_USAGE, fail
-from carpool.setup import disk, git, ours
+from carpool.cli.main import EXIT_USAGE, fail
+from carpool.setup import carpool_files, file_io, git
 from carpool.setup.clients import candidates
 from carpool.setup.model import Known, Left, Plan, Source
-from carpool.setup.others import Unlooked, others, unlooked
-from carpool.setup.permissions import Rule, RuleFile, rule_files, rules
+from carpool.setup.other_programs import Unlooked, others, unlooked
+from carpool.setup.permission_rules import Rule, RuleFile, rule_files, rules
 from carpool.setup.plan import make_plan
-from carpool_protocol.config.edit import CannotEditError
+from carpool_protocol.config.edit.edit import CannotEditError
 
 
 class Inventory(Struct, frozen=True):
@@ -44,14 +44,14 @@ class Inventory(Struct, frozen=True):
 
     def plan(self, *, project: bool, separate: bool) -> Plan:
         """`project`: with the files of the project."""
-        own, secrets = ours.own_files(self.home)
+        own, secrets = carpool_files.own_files(self.home)
         try:
             return make_plan(
                 [each for each in self.sources if project or each.candidate.scope == "user"],
                 own,
-                ours.project_file(self.project) if self.project and project else None,
+                carpool_files.project_file(self.project) if self.project and project else None,
                 secrets,
-                ours.command,
+                carpool_files.command,
                 home=self.home,
                 alive=os.path.isdir,
                 starts=lambda program: shutil.which(program) is not None,
@@ -71,9 +71,9 @@ def inventory(named: tuple[str, ...], project: str, home: str) -> Inventory:
         for each in candidates(os.environ, home, sys.platform, project)
         if not named or each.client.id in named
     ]
-    sources, untouched = disk.found(chosen, named)
+    sources, untouched = file_io.found(chosen, named)
     its = [each.path for each in sources if each.candidate.scope == "project"]
-    known = git.known(project, [*its, os.path.join(project, ours.PROJECT_FILE)] if its else [])
+    known = git.known(project, [*its, os.path.join(project, carpool_files.PROJECT_FILE)] if its else [])
     files = rule_files(os.environ, home, sys.platform, project)
     beside = others(os.environ, home, sys.platform, project)
     return Inventory(
@@ -83,11 +83,11 @@ def inventory(named: tuple[str, ...], project: str, home: str) -> Inventory:
         known,
         named,
         home,
-        [(file, text) for file in files for _, text in disk.texts_of(file.path)],
+        [(file, text) for file in files for _, text in file_io.texts_of(file.path)],
         [
             said
             for each in beside
-            for path, text in disk.texts_of(each.path)
+            for path, text in file_io.texts_of(each.path)
             if not named and (said := unlooked(each, path, text)) is not None
         ],
     )

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from carpool.setup.clients import Candidate
-from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.ids import ServerName
 
 Role = Literal["secrets", "own", "project", "client"]

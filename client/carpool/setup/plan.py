@@ -15,20 +15,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from carpool.check_names import PREFIXED_CHARS
+from carpool.check.names import PREFIXED_CHARS
 from carpool.setup import toml
 from carpool.setup.clients import Candidate, entry
-from carpool.setup.into import Into
+from carpool.setup.convert_server import Stays, take
 from carpool.setup.model import Change, Given, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
 from carpool.setup.profiles import OPTION, given, named_in
 from carpool.setup.secrets import secrets_of
-from carpool.setup.tables import Table, tables
-from carpool.setup.take import Stays, take
-from carpool_protocol.config.edit import CannotEditError, Swap, put, swap, value_at
-from carpool_protocol.config.foreign import is_own_entry
-from carpool_protocol.config.jsonc import JsonValue
-from carpool_protocol.config.named import WORKSPACES
-from carpool_protocol.config.shape import SERVERS, read_config
+from carpool.setup.servers_in_file import Table, tables
+from carpool.setup.target_file import Into
+from carpool_protocol.config.edit.edit import CannotEditError, Swap, put, swap, value_at
+from carpool_protocol.config.foreign.formats import is_own_entry
+from carpool_protocol.config.reading.parse import SERVERS, read_config
+from carpool_protocol.config.reading.workspaces import WORKSPACES
+from carpool_protocol.config.text.jsonc import JsonValue
 
 CARPOOL: Final = "carpool"
 LENGTH: Final = "--tool-name-length"

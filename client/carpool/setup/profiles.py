@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from carpool.setup.model import Given, KeyPath, Moved
-from carpool_protocol.config.edit import value_at
-from carpool_protocol.config.jsonc import JsonValue
-from carpool_protocol.config.profiles import PROFILES
+from carpool_protocol.config.edit.edit import value_at
+from carpool_protocol.config.reading.profiles import PROFILES
+from carpool_protocol.config.text.jsonc import JsonValue
 
 OPTION: Final = "--profile"
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from carpool_protocol.config.expand import BadTemplate, Reference, read_template
-from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.schema.expand import BadTemplate, Reference, read_template
+from carpool_protocol.config.text.jsonc import JsonValue
 
 Named = Callable[[str, str], str]
 """From what a value is for and the value to the name of the variable that holds it from now on."""

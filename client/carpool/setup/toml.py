@@ -15,8 +15,8 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from carpool_protocol.config.edit import CannotEditError
-from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.edit.edit import CannotEditError
+from carpool_protocol.config.text.jsonc import JsonValue
 
 SERVERS: Final = "mcp_servers"
 

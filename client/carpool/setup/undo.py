@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from carpool.setup import toml
 from carpool.setup.model import KeyPath, Role
-from carpool_protocol.config.edit import CannotEditError, Swap, drop, put, swap, value_at
-from carpool_protocol.config.foreign import is_own_entry
-from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
+from carpool_protocol.config.edit.edit import CannotEditError, Swap, drop, put, swap, value_at
+from carpool_protocol.config.foreign.formats import is_own_entry
+from carpool_protocol.config.text.jsonc import JsonValue, Parsed, parse
 
 Outcome = Literal["restored", "put back", "kept", "left", "as it was"]
 """`kept`: setup's part is still in it, and the undo can be said again; `left`: nothing of it is to be undone

@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import Final, TextIO
 
-from carpool_protocol.wallclock import wallclock
+from carpool_protocol.runtime.wallclock import wallclock
 
 LINE: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _SHOWN: Final = {

@@ -23,10 +23,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
-from carpool_protocol import private_files
-from carpool_protocol.journal import JOURNAL_ENTRIES, Journal
-from carpool_protocol.machine import FULL_CHECK_EVERY, Machine, Ticked
-from carpool_protocol.wallclock import unix_s
+from carpool_protocol.files import private_files
+from carpool_protocol.machine.journal import JOURNAL_ENTRIES, Journal
+from carpool_protocol.machine.machine import FULL_CHECK_EVERY, Machine, Ticked
+from carpool_protocol.runtime.wallclock import unix_s
 
 E = TypeVar("E")
 F = TypeVar("F")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from carpool_protocol.wallclock import unix_s
+from carpool_protocol.runtime.wallclock import unix_s
 
 TICK_S: Final = 1.0
 LONGEST_GAP_S: Final = 5.0

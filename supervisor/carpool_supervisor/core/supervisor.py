@@ -12,7 +12,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.messages import (
+from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
     AskProgressed,
@@ -35,12 +35,18 @@ from carpool_protocol.messages import (
     WatchTasks,
     Written,
 )
-from carpool_supervisor.core import hearing, touched
-from carpool_supervisor.core.announcing import Announcing
-from carpool_supervisor.core.asks import Asks
-from carpool_supervisor.core.desk import Desk
-from carpool_supervisor.core.effects import AnyEffect
-from carpool_supervisor.core.events import (
+from carpool_supervisor.core import invariants, subscriptions
+from carpool_supervisor.core.broker_failover import Handover
+from carpool_supervisor.core.calls.between_rounds import Later
+from carpool_supervisor.core.calls.call_record import Record
+from carpool_supervisor.core.calls.dispatcher import Desk
+from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.calls.paused_timeouts import Standstill
+from carpool_supervisor.core.calls.server_requests import Asks
+from carpool_supervisor.core.calls.task_holds import Held
+from carpool_supervisor.core.list_throttle import Stale
+from carpool_supervisor.core.model.effects import AnyEffect
+from carpool_supervisor.core.model.events import (
     PASSING,
     SPOKEN,
     AnswerUnreadable,
@@ -80,24 +86,18 @@ from carpool_supervisor.core.events import (
     TaskChanged,
     UrlsOffered,
 )
-from carpool_supervisor.core.handover import Handover
-from carpool_supervisor.core.held import Held
-from carpool_supervisor.core.later import Later
-from carpool_supervisor.core.leases import Leases
-from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.pool import Instance, Pool, Pools
-from carpool_supervisor.core.record import Record
-from carpool_supervisor.core.recycling import Recycling
-from carpool_supervisor.core.reports import report
-from carpool_supervisor.core.roster import Roster
-from carpool_supervisor.core.silence import leave_out_pause
-from carpool_supervisor.core.stale import Stale
-from carpool_supervisor.core.standstill import Standstill
-from carpool_supervisor.core.wishes import Wishes
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.pools.instances import Roster
+from carpool_supervisor.core.pools.liveness import leave_out_pause
+from carpool_supervisor.core.pools.recycling import Recycling
+from carpool_supervisor.core.pools.report import report
+from carpool_supervisor.core.pools.status import Announcing
+from carpool_supervisor.core.pools.targets import Wishes
 
 
 class SupervisorCore:
-    """All decisions of one supervisor. See `carpool_protocol.machine.Machine`."""
+    """All decisions of one supervisor. See `carpool_protocol.machine.machine.Machine`."""
 
     def __init__(self, life: bytes) -> None:
         """`life`: `trace.LIFE_BYTES` random bytes, drawn once per supervisor process."""
@@ -196,7 +196,7 @@ class SupervisorCore:
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
         """Assert what must hold of the records that these name."""
-        touched.check_touched(self.desk, self.roster, self.leases, self.pools, (event, *effects))
+        invariants.check_touched(self.desk, self.roster, self.leases, self.pools, (event, *effects))
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
@@ -228,7 +228,7 @@ class SupervisorCore:
             case Wanted():
                 self.wishes.want(event, now)
                 if event.complete:
-                    hearing.forget_old(self.pools.values(), self._out)
+                    subscriptions.forget_old(self.pools.values(), self._out)
             case Discover():
                 self.wishes.discover(event, now)
             case CancelCall():
@@ -246,10 +246,10 @@ class SupervisorCore:
                 self.wishes.operate(event, now)
             case SetLevel():
                 if event.key in self.pools:
-                    hearing.set_level(self.pools[event.key], event, self._out)
+                    subscriptions.set_level(self.pools[event.key], event, self._out)
             case Watch():
                 if event.key in self.pools:
-                    hearing.watch(self.pools[event.key], event, self._out)
+                    subscriptions.watch(self.pools[event.key], event, self._out)
             case AnswerAsk():
                 self.asks.agent_answered(event, now)
             case AskProgressed():
@@ -306,7 +306,7 @@ class SupervisorCore:
             case InstanceGreeted():
                 self.roster.greeted(instance, event.catalog, now)
                 self.recycling.greeted(instance, now)
-                hearing.greeted(instance, self._out)
+                subscriptions.greeted(instance, self._out)
             case GreetingFailed():
                 self.roster.condemn(instance, event.text, now)
                 self.roster.starts.fill(now)  # it has given back its turn to greet
@@ -331,7 +331,7 @@ class SupervisorCore:
             case ServerProgressed():
                 self.desk.progressed(instance, event.wire, event.params, now)
             case ServerLogged():
-                hearing.logged(instance, event, self._out)
+                subscriptions.logged(instance, event, self._out)
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
                     self._renew(instance, now)
@@ -351,7 +351,7 @@ class SupervisorCore:
                 self.later.wait(instance, event, now)
                 self.desk.freed(instance, now)
             case ResourceUpdated():
-                hearing.updated(instance, event, self._out)
+                subscriptions.updated(instance, event, self._out)
             case InstanceHeard() | ProbeAnswered():
                 pass
             case ServerMisspoke():

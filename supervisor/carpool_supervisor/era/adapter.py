@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from carpool_protocol.ids import RawJson, WireId
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call
-from carpool_supervisor.core.events import OwnEvent
+from carpool_protocol.link.messages import Call
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.model.events import OwnEvent
 
 
 class Taken:

@@ -12,13 +12,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from carpool_protocol.content import at, stripped, value_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.jsonrpc import quote, request_line
-from carpool_protocol.messages import Call, Need
-from carpool_protocol.params import meta_params
-from carpool_protocol.scan import fields, key_text
-from carpool_protocol.stateless import (
+from carpool_protocol.link.messages import Call, Need
+from carpool_protocol.wire.content import at, stripped, value_of
+from carpool_protocol.wire.json_scan import fields, key_text
+from carpool_protocol.wire.jsonrpc import quote, request_line
+from carpool_protocol.wire.params import meta_params
+from carpool_protocol.wire.stateless import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     HOP_BY_HOP,
@@ -28,8 +28,8 @@ from carpool_protocol.stateless import (
     TASKS,
     VERSION,
 )
-from carpool_supervisor.core.attribution import RELATED_TASK
-from carpool_supervisor.era.asking import Declared, capabilities_of, without
+from carpool_supervisor.core.model.attribution import RELATED_TASK
+from carpool_supervisor.era.server_requests import Declared, capabilities_of, without
 
 _PRIVATE: Final = HOP_BY_HOP | {RELATED_TASK.casefold()}
 """A task that an agent names is none of this server's, as far as the agent may know."""

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from carpool_protocol.carrier.remote import UNFIT
 from carpool_protocol.ids import RawJson
-from carpool_protocol.remote import UNFIT
-from carpool_supervisor.era.reading import legible
+from carpool_supervisor.era.list_pages import legible
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The newest first: what we say, and what we understand."""

@@ -10,11 +10,11 @@ Knows nothing of: agents, deadlines, processes, which call is whose.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from carpool_protocol.answers import repair_error, repair_tool_result
-from carpool_protocol.content import text_of
-from carpool_protocol.faults import TOOLS_CALL, slug_in
+from carpool_protocol.faults.faults import TOOLS_CALL, slug_in
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
-from carpool_protocol.jsonrpc import (
+from carpool_protocol.link.messages import Call
+from carpool_protocol.wire.content import text_of
+from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,
     Garbage,
     Notification,
@@ -26,11 +26,11 @@ from carpool_protocol.jsonrpc import (
     quote,
     request_line,
 )
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call
-from carpool_protocol.params import ParamsError, call_params, meta_params, split_progress
-from carpool_protocol.subjects import with_subject
-from carpool_supervisor.core.events import (
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
+from carpool_protocol.wire.request_targets import with_subject
+from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
+from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
     ProbeAnswered,
@@ -41,10 +41,10 @@ from carpool_supervisor.core.events import (
     ServerProgressed,
 )
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.asking import NOTHING, Asking, Declared, without_agents_task
 from carpool_supervisor.era.greeting import read_error
-from carpool_supervisor.era.introduction import Introduction
-from carpool_supervisor.era.reading import CHANGED
+from carpool_supervisor.era.initialize import Introduction
+from carpool_supervisor.era.list_pages import CHANGED
+from carpool_supervisor.era.server_requests import NOTHING, Asking, Declared, without_agents_task
 from carpool_supervisor.era.tasks import Tasks, wire_of
 
 MAX_WIRE_DIGITS: Final = 18

@@ -12,11 +12,11 @@ Knows nothing of: agents, deadlines, processes, which call is whose.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from carpool_protocol.answers import repair_error, repair_tool_result
-from carpool_protocol.content import at, text_of
-from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
-from carpool_protocol.jsonrpc import (
+from carpool_protocol.link.messages import Call
+from carpool_protocol.wire.content import at, text_of
+from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,
     Garbage,
     Notification,
@@ -28,11 +28,11 @@ from carpool_protocol.jsonrpc import (
     quote,
     request_line,
 )
-from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call
-from carpool_protocol.params import ParamsError, call_params, meta_params, split_progress
-from carpool_protocol.subjects import with_subject
-from carpool_supervisor.core.events import (
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
+from carpool_protocol.wire.request_targets import with_subject
+from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
+from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
     ProbeAnswered,
@@ -43,14 +43,14 @@ from carpool_supervisor.core.events import (
     ServerProgressed,
 )
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.asking import NOTHING, Declared
-from carpool_supervisor.era.discovery import DISCOVER, Discovery
+from carpool_supervisor.era.discover import DISCOVER, Discovery
 from carpool_supervisor.era.envelope import Envelope, neutral_error, own_params, read_result
-from carpool_supervisor.era.hints import NO_WORD, read_hint
-from carpool_supervisor.era.listening import Listening, cancelled_listen
-from carpool_supervisor.era.reading import CHANGED, FAMILIES
-from carpool_supervisor.era.relayed import NOTIFICATION, Relayed
-from carpool_supervisor.era.rounds import ASKS, Rounds, call_of
+from carpool_supervisor.era.input_rounds import ASKS, Rounds, call_of
+from carpool_supervisor.era.list_hints import NO_WORD, read_hint
+from carpool_supervisor.era.list_pages import CHANGED, FAMILIES
+from carpool_supervisor.era.server_requests import NOTHING, Declared
+from carpool_supervisor.era.subscriptions import Listening, cancelled_listen
+from carpool_supervisor.era.task_relay import NOTIFICATION, Relayed
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_REQUEST: Final = -32600

@@ -17,13 +17,13 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
-from carpool_protocol.answers import repair_error, repair_tool_result
-from carpool_protocol.content import at, mentions, text_of, value_of
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, RawJson, WireId
-from carpool_protocol.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
-from carpool_protocol.messages import Call, Offer
-from carpool_protocol.params import call_params
-from carpool_supervisor.core.events import (
+from carpool_protocol.link.messages import Call, Offer
+from carpool_protocol.wire.content import at, mentions, text_of, value_of
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.wire.params import call_params
+from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
+from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
     ServerAnswered,
@@ -32,8 +32,8 @@ from carpool_supervisor.core.events import (
     TaskBegan,
 )
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.asking import without_agents_task, without_task
 from carpool_supervisor.era.greeting import Initialized
+from carpool_supervisor.era.server_requests import without_agents_task, without_task
 
 TASKS_SINCE: Final = "2025-11-25"
 TTL_MARGIN_S: Final = 60.0

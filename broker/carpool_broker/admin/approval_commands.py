@@ -1,0 +1,89 @@
+"""The request behind `carpool pin`: `carpool/pin`.
+
+Owns what an operator is told of pinned servers and of the tools that are held, and how he approves: he says
+which definition he has seen, so that one that has changed meanwhile is not approved in its place.
+
+Knows nothing of: how it is shown, what holding a tool does (`core.pins`, `core.views`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from carpool_broker.core.model.approval import PinId, server_of
+from carpool_broker.core.model.events import PinsApproved
+from carpool_broker.core.registry.approvals import INSTRUCTIONS
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.storage.approval_store import PinBoard
+from carpool_protocol.ids import ServerName
+
+
+class PinParams(Struct):
+    """What is asked for."""
+
+    verb: Literal["status", "approve"]
+    server: str = ""
+    """Of `status`: of this one alone."""
+    pin: str = ""
+    """Of `approve`: as `status` said it."""
+    tools: dict[str, str] = {}
+    """Of `approve`: the digests of what was seen, by tool."""
+
+
+class Pinning:
+    """`feed`: have the core take an event, with all that follows."""
+
+    def __init__(self, registry: Registry, board: PinBoard, feed: Callable[[PinsApproved], None]) -> None:
+        self._registry = registry
+        self._board = board
+        self._feed = feed
+
+    def answer(self, params: PinParams) -> dict[str, Any]:
+        """`{"pinned": [...]}`, or `{"approved": [tool]}`."""
+        if params.verb == "status":
+            return {
+                "pinned": [
+                    self.page(pin)
+                    for pin in sorted(self._registry.pinned())
+                    if not params.server or server_of(pin) == params.server
+                ]
+            }
+        pin = PinId(params.pin)
+        before = {(each.tool, each.digest) for each in self._registry.held_of(pin)}
+        self._feed(PinsApproved(pin, params.tools))
+        after = {(each.tool, each.digest) for each in self._registry.held_of(pin)}
+        return {"approved": sorted(tool for tool, _ in params.tools.items() & (before - after))}
+
+    def summary(self) -> dict[ServerName, dict[str, Any]]:
+        """By server: how many tools are approved, and which are held. The worst of several of one name."""
+        found: dict[ServerName, dict[str, Any]] = {}
+        for each in self.answer(PinParams("status"))["pinned"]:
+            held = [one["tool"] or "(instructions)" for one in each["held"]]
+            before = found.get(each["server"])
+            if before is None or len(held) > len(before["held"]):
+                problem, approved = each["problem"], each["approved"]
+                found[each["server"]] = {"approved": approved, "held": held, "problem": problem}
+        return found
+
+    def page(self, pin: PinId) -> dict[str, Any]:
+        """One pinned server, for `status` and for the verb."""
+        approved = self._registry.pins.known.get(pin)
+        return {
+            "pin": pin,
+            "server": server_of(pin),
+            "met": approved is not None,
+            "approved": 0 if approved is None else len(approved.tools.keys() - {INSTRUCTIONS}),
+            "problem": self._board.trouble.get(pin) or ("" if approved is None else approved.damaged),
+            "held": [
+                {
+                    "what": "tool" if each.tool else "instructions",
+                    "tool": each.tool,
+                    "why": each.why,
+                    "digest": each.digest,
+                    "before": each.before,
+                    "now": each.now,
+                }
+                for each in self._registry.held_of(pin)
+            ],
+        }

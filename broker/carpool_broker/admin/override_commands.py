@@ -1,0 +1,150 @@
+"""The request behind `carpool enable` and `disable`: `carpool/switch`.
+
+Owns what may be switched and what the operator is told about it: what is in force now, until when, and which
+files say otherwise.
+
+Knows nothing of: what a switch does to sessions (`configuration`), how it is kept (`switchboard`).
+"""
+
+import logging
+from collections.abc import Callable, Collection, Container, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from carpool_broker.config.configuration import Configuration, Followed
+from carpool_broker.core.configuration.overrides import can_run, is_on
+from carpool_protocol.config.reading.merge import cap_problem
+from carpool_protocol.config.schema.model import ServerConfig
+from carpool_protocol.config.text.problems import no_such_server
+from carpool_protocol.ids import ServerName, SessionId
+
+log = logging.getLogger("carpool.broker")
+
+Until = Literal["", "carpool stops", "the session ends"]
+
+
+class CannotSwitchError(Exception):
+    """It is not to be switched. The text says why."""
+
+
+class SwitchParams(Struct):
+    """What is asked for."""
+
+    server: str
+    on: bool | None = None
+    """None: what the files say counts again, as they are now."""
+    session: str = ""
+    """For this one alone; empty: for everybody."""
+    only_check: bool = False
+    """Say whether it may be, and leave it as it is."""
+
+
+class Switching:
+    """`follow`: have the core take what follows."""
+
+    def __init__(self, configuration: Configuration, follow: Callable[[list[Followed]], None]) -> None:
+        self._configuration = configuration
+        self._follow = follow
+
+    def turn(
+        self, params: SwitchParams, sessions: Collection[SessionId], problems: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """`{server, session, enabled, until, disabled_in, problems}`. `sessions`: those of agents.
+        `problems`: of the configuration, which is read again before its files are to count. Raises
+        `CannotSwitchError`.
+        """
+        name, session = ServerName(params.server), SessionId(params.session)
+        if session:
+            if params.on is None:
+                raise CannotSwitchError("A session has no file to go by.")
+            until = self._turn_for(session, name, sessions, on=params.on, only_check=params.only_check)
+        else:
+            if not problems:  # else what the file says is not in force: the switch says it still
+                self._turn(name, on=params.on, only_check=params.only_check)
+            until = "carpool stops" if name in self._configuration.switches.everyone else ""
+        return {
+            "server": name,
+            "session": session,
+            "enabled": self._enabled(name, session),
+            "until": until,
+            "disabled_in": self._configuration.layers.disabled_in(name),
+            "problems": [*problems],
+        }
+
+    def forget_others(self, here: Container[SessionId]) -> None:
+        """Nobody comes back any more: what sessions had of their own that are not `here` ends with them."""
+        if self._configuration.switches.forget_others(here):
+            self._configuration.board.keep()
+
+    def _turn(self, name: ServerName, *, on: bool | None, only_check: bool) -> None:
+        configuration, switches = self._configuration, self._configuration.switches
+        written = configuration.layers.written(name)
+        if on is None:
+            if switches.forget(name):
+                self._follow(configuration.switched())
+            return
+        if not written:
+            raise CannotSwitchError(self._unknown(name))
+        self._look_at(name, written, on=on)
+        if only_check:
+            return
+        switches.turn(name, written, on=on)
+        log.info("%s is switched %s by an operator", name, "on" if on else "off")
+        self._follow(configuration.switched())
+
+    def _turn_for(
+        self,
+        session: SessionId,
+        name: ServerName,
+        sessions: Collection[SessionId],
+        *,
+        on: bool,
+        only_check: bool,
+    ) -> Until:
+        configuration, switches = self._configuration, self._configuration.switches
+        if session not in sessions:
+            there = ", ".join(sorted(sessions)) or "none"
+            raise CannotSwitchError(f"There is no session of this id. There are: {there}.")
+        written = configuration.written_for(session, name)
+        if written is None:
+            if configuration.layers.written(name):
+                raise CannotSwitchError(
+                    "This session does not see the server: it is another workspace's, or awaits trust."
+                )
+            raise CannotSwitchError(self._unknown(name))
+        self._look_at(name, [written], on=on)
+        if only_check:
+            return ""
+        switches.turn_for(session, written, on=on)
+        log.info("%s is switched %s for %s by an operator", name, "on" if on else "off", session)
+        self._follow(configuration.switched())
+        return "the session ends" if name in dict(switches.own(session)) else ""
+
+    def _look_at(self, name: ServerName, written: list[ServerConfig], *, on: bool) -> None:
+        """Whether it can be on: something is to be run, and what must always run has to fit (rule 14)."""
+        if on and not any(map(can_run, written)):
+            files = " and ".join(sorted({each.file for each in written}))
+            raise CannotSwitchError(f"It is only taken away in {files}: nothing is said there to be run.")
+        config = self._configuration.config
+        problem = cap_problem(self._configuration.switches.seen(config, ((name, on),)), config.file)
+        if on and problem is not None:
+            raise CannotSwitchError(f"{problem.text}.")
+
+    def _enabled(self, name: ServerName, session: SessionId) -> bool:
+        """Whether anybody sees it now, or this session does."""
+        configuration = self._configuration
+        found = configuration.layers.written(name)
+        if session:
+            mine = configuration.written_for(session, name)
+            found = [] if mine is None else [mine]
+        own = configuration.switches.own(session)
+        seen = [configuration.switches.over({name: each}, own)[name] for each in found]
+        return any(is_on(each) is not False for each in seen)
+
+    def _unknown(self, name: ServerName) -> str:
+        configuration = self._configuration
+        if (why := configuration.config.unusable.get(name)) is not None:
+            return f"The server cannot be run as it is written: {why}."
+        said = no_such_server(name, configuration.layers.known())
+        return f"{said[:1].upper()}{said[1:]}"

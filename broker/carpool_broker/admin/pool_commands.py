@@ -1,0 +1,173 @@
+"""What operators do to the pools of servers, and ask of them: `carpool/operate`, `why`, `testify`.
+
+Owns which pools the name of a server stands for, and the words for why it has none.
+
+Knows nothing of: what the supervisor then does, what operators switch on and off (`switching`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import trio
+from msgspec import Struct
+
+from carpool_broker.admin.catalog_freshness import known_lists
+from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.supervisor_queries import Inquiries
+from carpool_broker.config.configuration import Configuration
+from carpool_broker.core.broker import BrokerCore
+from carpool_protocol.config.text.problems import no_such_server
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.link.messages import Explain, Explained, Operate, Operated, Testify
+
+EXPLAIN_S = 5.0
+OPERATE_S = 310.0
+"""A first start may install for minutes."""
+MAX_DETAIL_CHARS = 500
+
+NOBODY: Final = "It belongs to a workspace, and no session that sees it is there."
+
+Verb = Literal["start", "stop", "restart"]
+
+
+class OperateParams(Struct):
+    """Of `carpool/operate`; without servers: all."""
+
+    verb: Verb
+    servers: list[str] | None = None
+
+
+class WhyParams(Struct):
+    """Of `carpool/why`."""
+
+    server: str
+
+
+class TestifyParams(Struct):
+    """Of `carpool/testify`."""
+
+    server: str
+    kind: Literal["probe_diverged", "probe_agreed"]
+    detail: str = ""
+
+
+class Operating:
+    """`told_at`: when a pool last told its lists."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        configuration: Configuration,
+        inquiries: Inquiries,
+        told_at: Callable[[PoolKey], str],
+    ) -> None:
+        self._core = core
+        self._configuration = configuration
+        self._inquiries = inquiries
+        self._told_at = told_at
+
+    async def operate(self, params: OperateParams) -> dict[str, Any]:
+        """`{"results": [{"server", "ok", "text"}]}`, in the order asked for."""
+        self._inquiries.need_supervisor()
+        pools = self._pools()
+        names = (
+            [ServerName(name) for name in params.servers]
+            if params.servers is not None
+            else sorted({*pools, *(self._unstartable() if params.verb == "start" else ())})
+        )
+        results: dict[ServerName, dict[str, Any]] = {}
+
+        async def one(name: ServerName) -> None:
+            results[name] = await self._operate_one(name, params.verb, pools.get(name, []))
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(one, name)
+        return {"results": [results[name] for name in names]}
+
+    def _unstartable(self) -> set[ServerName]:
+        """Servers that somebody who starts all must hear of: unset or misconfigured. An untrusted one waits
+        for its user.
+        """
+        amiss = self._core.sources.amiss()
+        return {*amiss.misconfigured} - {*amiss.untrusted}
+
+    async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
+        if not keys:
+            slug, text = self._why_not(name) or ("", no_such_server(name, self._known()))
+            said = f"{slug}: {text}" if slug else text
+            more = f" `carpool enable {name}` switches it on." if slug == "disabled" else ""
+            return {"server": name, "ok": False, "text": said + more}
+        texts: list[str] = []
+        ok = True
+        for key in keys:
+            answer = await self._inquiries.ask(lambda token, key=key: Operate(token, key, verb), OPERATE_S)  # type: ignore[misc]
+            if isinstance(answer, Operated):
+                ok = ok and answer.ok
+                texts.append(answer.text)
+            else:
+                ok = False
+                texts.append("the supervisor did not answer in time")
+        return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
+
+    async def why(self, params: WhyParams) -> dict[str, Any]:
+        """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
+        pools: list[dict[str, Any]] = []
+        lists = known_lists(self._core, self._told_at)
+        for key in self._pools_of(params.server):
+            answer = await self._inquiries.ask(lambda token, key=key: Explain(token, key), EXPLAIN_S)  # type: ignore[misc]
+            if not isinstance(answer, Explained):
+                raise ControlError("supervisor_away", "It did not answer in time.")
+            of_lists = lists[key].sentence() if key in lists else ""
+            pools.append(
+                {
+                    "key": key,
+                    "mode": answer.mode,
+                    "verified": answer.verified,
+                    "source": answer.source,
+                    "lines": [*answer.lines, *([of_lists] if of_lists else [])],
+                }
+            )
+        return {"server": params.server, "pools": pools}
+
+    def testify(self, params: TestifyParams) -> dict[str, Any]:
+        """What a probe has found out is kept with the evidence of every pool of the server."""
+        for key in self._pools_of(params.server):
+            self._inquiries.send(Testify(key, params.kind, params.detail[:MAX_DETAIL_CHARS]))
+        return {}
+
+    def _pools_of(self, server: str) -> list[PoolKey]:
+        """The pools of a server that is said to be there. Raises `ControlError`."""
+        self._inquiries.need_supervisor()
+        pools = self._pools()
+        name = ServerName(server)
+        if name in pools:
+            return pools[name]
+        if found := self._why_not(name):
+            raise ControlError(*found, name)
+        said = no_such_server(server, self._known())
+        raise ControlError("bad_params", f"{said[:1].upper()}{said[1:]}")
+
+    def _known(self) -> set[str]:
+        """Every server name that an operator may say."""
+        return {*self._pools(), *self._configuration.layers.names()}
+
+    def _pools(self) -> dict[ServerName, list[PoolKey]]:
+        """Every pool that is wanted, by server: one for each environment and each class of agents."""
+        pools: dict[ServerName, list[PoolKey]] = {}
+        for spec in self._core.sources.wanted().pools:
+            pools.setdefault(spec.server, []).append(spec.key)
+        return pools
+
+    def _why_not(self, name: ServerName) -> tuple[str, str] | None:
+        """Why a server has no pool: (fault, sentence). None: there is no such server."""
+        amiss = self._core.sources.amiss()
+        if why := amiss.misconfigured.get(name):
+            if name in amiss.untrusted:
+                return "untrusted", f"{why}."
+            return "unset" if name in amiss.unset else "misconfigured", f"{why}."
+        layers, switches = self._configuration.layers, self._configuration.switches
+        server = switches.over(layers.known()).get(name)
+        if server is not None and server.disabled:
+            return "disabled", switches.why_off(server)
+        return ("unavailable", NOBODY) if name in layers.names() else None

@@ -1,0 +1,348 @@
+"""What `carpool status --json` says. A pure function of what the processes reported.
+
+Owns the keys of that page: they are a contract (see `docs/json.md`), so they only ever grow.
+Knows nothing of: how anything was found out, how it is shown to people.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
+
+from msgspec import Struct
+
+from carpool_broker.admin.catalog_freshness import Lists
+from carpool_broker.core.model.session import Session
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, Surveyed
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """Everything the page is made of."""
+
+    broker_pid: int
+    launcher_pid: int
+    release: str
+    uptime_s: float
+    restarts: int
+    """So many brokers have died since carpool came up."""
+    supervisors: list[tuple[str, int]]
+    """(name, pid) of those that are linked."""
+    surveyed: Surveyed | None
+    """The last answer of the supervisor; None where there is none."""
+    silent_s: float | None = None
+    """For so long the supervisor has not answered; None: `surveyed` is its answer of now."""
+    states: Sequence[tuple[PoolKey, ServerName, PoolState]] = ()
+    """The state of each pool as the supervisor last told it by itself."""
+    wanted: Set[PoolKey] | None = None
+    """Pools that count while they are cold: not those that only a `carpool` verb wants. None: all do."""
+    sessions: list[Session]
+    """Without those of operators."""
+    calls: int
+    """All calls since this broker began."""
+    lists: Mapping[PoolKey, Lists]
+    """What is known of what each pool offers."""
+    servers: Mapping[ServerName, str]
+    """Configured servers; the value says why one is not run (`disabled`, a misconfiguration), or is empty."""
+    sharing: Mapping[ServerName, str]
+    """As configured: for servers that have no pool."""
+    config_file: str
+    config_problem: str
+    tags: Mapping[ServerName, tuple[str, ...]] = {}
+    """As configured."""
+    untrusted: frozenset[ServerName] = frozenset()
+    """Servers of projects that only wait for the user's trust."""
+    unset: frozenset[ServerName] = frozenset()
+    """Servers that lack nothing but variables or a workspace, which the next agent may bring."""
+    workspaces: list[dict[str, Any]] = []
+    """Those of the sessions that are here and have a project file."""
+    places: Mapping[SessionId, Mapping[str, str]] = {}
+    """In which workspace each session is: `{name, root}`."""
+    left_out: Mapping[SessionId, int] = {}
+    """Tools that `max_tools` leaves out of each session's list."""
+    waiting: Mapping[PoolKey, int]
+    """Calls that wait in the broker's own lines."""
+    switches: Mapping[ServerName, bool] = {}
+    """What operators have switched on or off until carpool stops."""
+    switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
+    """The same for one session each, until it ends."""
+    pinned: Mapping[ServerName, Mapping[str, Any]] = {}
+    """Servers that are pinned: `{approved, problem, held}`."""
+    audit: Mapping[str, Any] = {}
+    """`{on, file, problem, missed}`."""
+    disabled_in: Mapping[ServerName, list[str]] = {}
+    """The files that say that a server is disabled."""
+    hooks: list[dict[str, Any]] = []
+    """In the order of the file (`hook_rows`)."""
+    doors: Sequence[int] = ()
+    """Pids of the HTTP door, and of whatever else carries many sessions on one connection."""
+
+
+def page(facts: Facts) -> dict[str, Any]:
+    """The page as plain values."""
+    pools = _pools(facts)
+    servers = _servers(facts, pools)
+    healthy, reason = _health(facts, servers)
+    return {
+        "healthy": healthy,
+        "reason": reason,
+        "silent": silent_part("supervisor", facts.silent_s),
+        "broker": {
+            "pid": facts.broker_pid,
+            "uptime_s": round(facts.uptime_s, 3),
+            "version": facts.release,
+            "restarts": facts.restarts,
+        },
+        "supervisors": [{"id": name, "pid": pid} for name, pid in facts.supervisors],
+        "servers": servers,
+        "sessions": [
+            {
+                "id": session.id,
+                "agent": session.agent,
+                "pid": session.pid,
+                "era": "handshake" if session.greeted else "stateless" if session.stateless else "",
+                "profile": session.profile,
+                "principal": session.principal,
+                "tools_left_out": facts.left_out.get(session.id, 0),
+                "in_flight": len(session.owed),
+                "calls": session.calls,
+                "version": session.version,
+                "carrier": session.carrier,
+                "switched": {
+                    name: _SWITCHED[on] for name, on in facts.switches_of.get(session.id, {}).items()
+                },
+                "workspace": facts.places.get(session.id) or {"name": "", "root": ""},
+            }
+            for session in facts.sessions
+        ],
+        "totals": _totals(facts, pools),
+        "processes": _processes(facts),
+        "config": {"file": facts.config_file, "problem": facts.config_problem},
+        "workspaces": facts.workspaces,
+        "hooks": facts.hooks,
+        "audit": dict(facts.audit),
+        "path": _search_path(facts.surveyed),
+    }
+
+
+def silent_part(process: str, silent_s: float | None) -> dict[str, Any] | None:
+    """Which process does not answer, and for how long it has not; None: all answer."""
+    return None if silent_s is None else {"process": process, "for_s": round(silent_s, 3)}
+
+
+def _pools(facts: Facts) -> list[PoolReport]:
+    """As the supervisor last reported them, else with the states that it told. A pool that only a `carpool`
+    verb wants is shown once something runs or waits in it: `/health`, which brings nothing, says the same.
+    """
+    return [
+        pool
+        for pool in _reported_pools(facts)
+        if facts.wanted is None
+        or pool.key in facts.wanted
+        or (pool.state, pool.instances, pool.waiting) != ("cold", [], 0)
+    ]
+
+
+def _reported_pools(facts: Facts) -> list[PoolReport]:
+    if facts.surveyed is not None:
+        return facts.surveyed.pools
+    return [
+        PoolReport(
+            key=key,
+            server=server,
+            state=state,
+            sharing=facts.sharing.get(server, "auto"),
+            waiting=0,
+            restarts=0,
+            last_error="",
+            stderr_tail=[],
+            instances=[],
+            verified=False,
+        )
+        for key, server, state in facts.states
+        if facts.silent_s is not None
+    ]
+
+
+def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
+    """Where programs of servers are looked up; None while no supervisor says it."""
+    if surveyed is None:
+        return None
+    return {"directories": surveyed.search_path, "login_shell": surveyed.login_shell}
+
+
+def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
+    """`reason` is one of these words, for programs."""
+    if not facts.supervisors:
+        return False, "supervisor_away"
+    if facts.surveyed is None or facts.silent_s is not None:
+        return False, "supervisor_silent"
+    if facts.config_problem:
+        return True, "config_broken"
+    if not all(server["well"] for server in servers.values()):
+        return True, "servers_failing"
+    return True, "ok"
+
+
+def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, why in facts.servers.items():
+        state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
+        if state == "misconfigured" and name in facts.untrusted | facts.unset:
+            state = "untrusted" if name in facts.untrusted else "unset"
+        error = why if state in ("misconfigured", "untrusted", "unset") else ""
+        sharing = facts.sharing.get(name, "auto")
+        found[name] = _server(state, sharing, verified=sharing != "auto", last_error=error)
+    by_server: dict[ServerName, list[PoolReport]] = {}
+    for pool in pools:
+        by_server.setdefault(pool.server, []).append(pool)
+    sessions = {session.id: session for session in facts.sessions}
+    for name, its_pools in by_server.items():
+        found[name] = _server_of(facts, its_pools, sessions)
+    for each, server in found.items():
+        name = ServerName(each)
+        server["well"] = _is_well(server)
+        server["tags"] = list(facts.tags.get(name, ()))
+        server["pinned"] = facts.pinned.get(name)
+        server["switched"] = _SWITCHED[facts.switches.get(name)]
+        server["disabled_in"] = list(facts.disabled_in.get(name, ()))
+    return found
+
+
+_FAILING = frozenset({"given_up", "breaker_open", "half_open", "backing_off", "misconfigured"})
+SLOW_START_S: Final = 30.0
+"""A server that has not greeted for this long is not well, though it may be installing."""
+
+
+def _is_well(server: Mapping[str, Any]) -> bool:
+    """False for a server that fails, or that starts and has not greeted for long or after an error."""
+    if server["state"] == "starting":
+        return not server["last_error"] and all(
+            each["uptime_s"] < SLOW_START_S for each in server["instances"]
+        )
+    return server["state"] not in _FAILING
+
+
+def _server_of(
+    facts: Facts, pools: list[PoolReport], sessions: Mapping[SessionId, Session]
+) -> dict[str, Any]:
+    """A server that has pools: what they have together, and the state and mode of the liveliest."""
+    liveliest = max(pools, key=lambda pool: _WORTH[pool.state])
+    server = _server(liveliest.state, liveliest.sharing, verified=liveliest.verified, last_error="")
+    for pool in pools:
+        waiting = pool.waiting + facts.waiting.get(pool.key, 0)
+        server["waiting"] += waiting
+        server["restarts"] += pool.restarts
+        lists = facts.lists.get(pool.key, Lists())
+        server["tools"] = max(server["tools"], lists.tools)
+        if pool is liveliest:
+            server["lists"] = {"from": lists.origin, "told_at": lists.told_at}
+        if pool.last_error:
+            server["last_error"] = pool.last_error
+            server["stderr"] = pool.stderr_tail
+        server["instances"] += [_instance(each, sessions.get(each.holder)) for each in pool.instances]
+        server["pools"].append(
+            {
+                "key": pool.key,
+                "state": pool.state,
+                "sharing": pool.sharing,
+                "verified": pool.verified,
+                "asking": pool.asking,
+                "waiting": waiting,
+                "restarts": pool.restarts,
+                "last_error": pool.last_error,
+                "breaker": pool.breaker,
+                "retry_after_s": None if pool.retry_after_s is None else round(pool.retry_after_s, 1),
+                "instances": [each.id for each in pool.instances],
+            }
+        )
+    return server
+
+
+def _instance(instance: InstanceReport, holder: Session | None) -> dict[str, Any]:
+    return {
+        "id": instance.id,
+        "pid": instance.pid,
+        "state": instance.state,
+        "generation": instance.generation,
+        "era": instance.era,
+        "in_flight": instance.in_flight,
+        "calls": instance.calls,
+        "rss_bytes": instance.rss_bytes,
+        "pss_bytes": instance.pss_bytes,
+        "cpu_percent": instance.cpu_percent,
+        "uptime_s": round(instance.uptime_s, 3),
+        "holder": instance.holder,
+        "holder_agent": holder.agent if holder is not None else "",
+        "holder_pid": holder.pid if holder is not None else 0,
+        "asks": instance.asks,
+        "why": instance.why,
+    }
+
+
+_SWITCHED: Mapping[bool | None, str] = {True: "on", False: "off", None: ""}
+
+_WORTH: Mapping[str, int] = {
+    "draining": 0,
+    "cold": 1,
+    "stopped": 2,
+    "given_up": 3,
+    "breaker_open": 4,
+    "half_open": 5,
+    "backing_off": 6,
+    "starting": 7,
+    "serving": 8,
+}
+"""Of several pools of one server (different environments, classes of agents) the liveliest state is shown."""
+
+
+def _server(state: str, sharing: str, *, verified: bool, last_error: str) -> dict[str, Any]:
+    return {
+        "state": state,
+        "sharing": sharing,
+        "verified": verified,
+        "waiting": 0,
+        "restarts": 0,
+        "tools": 0,
+        "lists": {"from": "unknown", "told_at": ""},
+        "last_error": last_error,
+        "stderr": [],
+        "instances": [],
+        "pools": [],
+    }
+
+
+def _processes(facts: Facts) -> list[dict[str, Any]]:
+    if facts.surveyed is None:
+        return []
+    roles = {facts.broker_pid: "broker", facts.launcher_pid: "launcher"}
+    roles |= dict.fromkeys(facts.doors, "door") | {hook["pid"]: "hook" for hook in facts.hooks}
+    return [
+        {
+            "role": process.role or roles.get(process.pid, "shim"),
+            "pid": process.pid,
+            "rss_bytes": process.rss_bytes,
+            "pss_bytes": process.pss_bytes,
+            "cpu_s": round(process.cpu_s, 3),
+        }
+        for process in facts.surveyed.processes
+    ]
+
+
+def _totals(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
+    """What sharing saves: each session would otherwise run a copy of each server that it has called."""
+    instances = [(pool.server, instance) for pool in pools for instance in pool.instances]
+    pss_of: dict[ServerName, list[int]] = {}
+    for server, instance in instances:
+        if instance.pss_bytes:
+            pss_of.setdefault(server, []).append(instance.pss_bytes)
+    mean = {server: sum(sizes) // len(sizes) for server, sizes in pss_of.items()}
+    private = [server for session in facts.sessions for server in session.used]
+    ours = sum(instance.pss_bytes for _, instance in instances)
+    ours += sum(process.pss_bytes for process in (facts.surveyed.processes if facts.surveyed else []))
+    return {
+        "instances": len(instances),
+        "sessions": len(facts.sessions),
+        "in_flight": sum(len(session.owed) for session in facts.sessions),
+        "calls": facts.calls,
+        "private_processes_avoided": max(len(private) - len(instances), 0),
+        "memory_saved_bytes": sum(mean.get(server, 0) for server in private) - ours,
+    }

@@ -1,0 +1,61 @@
+"""What the supervisor is asked for operators, and what it answers.
+
+Owns the tokens of these questions and which of them are open. A question ends when it is answered, when the
+supervisor goes or after its time, whichever is first: nobody waits for ever.
+
+Knows nothing of: what is asked, who asks, pools.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from carpool_broker.admin.errors import ControlError
+from carpool_protocol.link.messages import AnyMessage, Explained, Operated, Recounted, Surveyed
+
+Told = Surveyed | Operated | Explained | Recounted
+"""What the supervisor answers to questions of operators."""
+
+
+class Inquiries:
+    """`send` puts a message on the link and flushes it; `supervisors`: those that are linked."""
+
+    def __init__(
+        self, send: Callable[[AnyMessage], None], supervisors: Callable[[], list[tuple[str, int]]]
+    ) -> None:
+        self.send = send
+        self.supervisors = supervisors
+        self._tokens = 0
+        self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
+
+    def need_supervisor(self) -> None:
+        """Raises `ControlError` while there is none."""
+        if not self.supervisors():
+            raise ControlError("supervisor_away", "")
+
+    async def ask(self, make: Callable[[int], AnyMessage], limit_s: float) -> Told | None:
+        """The answer to what `make` gives for the token; None: there came none."""
+        self._tokens += 1
+        token = self._tokens
+        event = trio.Event()
+        answers: list[Told] = []
+        self._asked[token] = (event, answers)
+        try:
+            self.send(make(token))
+            with trio.move_on_after(limit_s):
+                await event.wait()
+        finally:
+            del self._asked[token]
+        return answers[0] if answers else None
+
+    def heard(self, message: Told) -> None:
+        """An answer of the supervisor; one that nobody waits for any more is dropped."""
+        waiting = self._asked.get(message.token)
+        if waiting is not None:
+            waiting[1].append(message)
+            waiting[0].set()
+
+    def supervisor_went(self) -> None:
+        """No answer comes any more."""
+        for event, _ in self._asked.values():
+            event.set()

@@ -1,0 +1,218 @@
+"""What carpool's own tools answer, as results of `tools/call`.
+
+Owns the texts of `find_tools`, `describe_tool`, `list_resources` and `list_prompts`, and how the result of a
+read or of a prompt becomes content that any agent can show: a server's bytes are cut and put together.
+
+Knows nothing of: which request a call stands for (`own_calls`), sessions, lines.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.builtin_tools.index_builder import tags_of
+from carpool_broker.builtin_tools.search import MAX_QUERY_CHARS, CannotSearchError, Finder, described, words
+from carpool_broker.core.model.pagination import BadCursor
+from carpool_broker.core.registry.builtin_tools import MAX_FOUND, USUALLY_FOUND
+from carpool_broker.core.registry.resolve import NoTarget, find
+from carpool_broker.core.registry.view import OwnTool, View, ViewTool
+from carpool_protocol.faults.faults import TOOLS_CALL, as_tool_result, fault
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson
+from carpool_protocol.wire.content import at, elements, text_of, value_of
+from carpool_protocol.wire.downgrade import tool_edit
+from carpool_protocol.wire.json_scan import fields
+from carpool_protocol.wire.jsonrpc import quote
+
+LINE_CHARS = 200
+"""Of a description in a list of what was found."""
+MAX_PARAMETERS = 12
+MAX_NAMED = 20
+_NO_INDEX = (
+    "carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query "
+    "lists all tools. The user can install carpool with another Python, or show this profile all tools."
+)
+
+
+class _Query(Struct):
+    query: str = ""
+    limit: int | None = None
+    server: str | None = None
+    tag: str | None = None
+
+
+class _Name(Struct):
+    name: str = ""
+
+
+class _Page(Struct):
+    cursor: str | None = None
+
+
+class _Params(Struct):
+    arguments: msgspec.Raw = msgspec.Raw(EMPTY_OBJECT)
+
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_read_params = msgspec.json.Decoder(_Params).decode
+_read_query = msgspec.json.Decoder(_Query, strict=False).decode
+_read_name = msgspec.json.Decoder(_Name).decode
+_read_page = msgspec.json.Decoder(_Page).decode
+
+
+def own_answer(view: View, kind: str, rest: RawJson, finder: Finder, version: str) -> RawJson:
+    """The result of a call of one of them. `rest`: see `events.AgentCalled`."""
+    try:
+        arguments = bytes(_read_params(rest).arguments)
+        match kind:
+            case "find_tools":
+                return _found(view, _read_query(arguments), finder)
+            case "describe_tool":
+                return _described(view, _read_name(arguments).name, version)
+            case "list_resources":
+                return _resources(view, _read_page(arguments).cursor)
+            case _:
+                return _prompts(view, _read_page(arguments).cursor)
+    except _UNREADABLE:
+        return as_tool_result(fault("bad_params", detail=f"The arguments do not fit the schema of {kind}."))
+    except CannotSearchError:
+        return _text(_NO_INDEX, failed=True)
+
+
+def is_search(kind: str, rest: RawJson) -> bool:
+    """Whether the answer needs an index of the tools: a query without words lists them."""
+    try:
+        return kind == "find_tools" and bool(
+            words(_read_query(_read_params(rest).arguments).query[:MAX_QUERY_CHARS])
+        )
+    except _UNREADABLE:
+        return False
+
+
+# --- tools -----------------------------------------------------------------------------------------------
+
+
+def _found(view: View, asked: _Query, finder: Finder) -> RawJson:
+    limit = min(max(USUALLY_FOUND if asked.limit is None else asked.limit, 1), MAX_FOUND)
+    found = finder.find(
+        view.tools, tags_of(view), asked.query, limit, server=asked.server or "", tag=asked.tag or ""
+    )
+    lines = [_line(tool) for tool in found.tools]
+    if found.total > len(lines):
+        lines.append(f"({found.total - len(lines)} more match less well.)")
+    if not lines:
+        servers = sorted(entry.server for entry in view.scope.servers)
+        more = f" and {len(servers) - MAX_NAMED} more" if len(servers) > MAX_NAMED else ""
+        lines = [
+            "No tool matches. Try other words, fewer of them, or leave server and tag out. "
+            f"There are: {', '.join(servers[:MAX_NAMED]) or 'no servers'}{more}."
+        ]
+    if view.unknown:
+        late = sorted(entry.server for entry in view.scope.servers if entry.key in view.unknown)
+        lines.append(f"(Not told their tools yet: {', '.join(late[:MAX_NAMED])}.)")
+    return _text("\n".join(lines))
+
+
+def _line(tool: ViewTool) -> str:
+    said = described(tool.definition)
+    names = [name if name in said.required else f"{name}?" for name in said.parameters]
+    names.sort(key=lambda name: name.endswith("?"))
+    if len(names) > MAX_PARAMETERS:
+        names = [*names[:MAX_PARAMETERS], "…"]
+    text = " ".join((said.description or said.title).split())
+    if len(text) > LINE_CHARS:
+        text = text[: LINE_CHARS - 1].rstrip() + "…"
+    return f"{tool.qualified}({', '.join(names)}){': ' if text else ''}{text}"
+
+
+def _described(view: View, name: str, version: str) -> RawJson:
+    found = view.resolve(name)
+    if isinstance(found, ViewTool | OwnTool):
+        return _text(_legal(tool_edit(version)(found.definition)))
+    target = find(view, TOOLS_CALL, name)
+    assert isinstance(target, NoTarget)
+    return as_tool_result(
+        fault(target.fault, detail=target.detail, server=target.server, tool=target.subject)
+    )
+
+
+# --- resources and prompts -------------------------------------------------------------------------------
+
+
+def _resources(view: View, cursor: str | None) -> RawJson:
+    page = view.page("resources", cursor)
+    if isinstance(page, BadCursor):
+        return as_tool_result(fault("bad_cursor"))
+    body = page.body
+    templates = view.page("templates", None)
+    if cursor is None and not isinstance(templates, BadCursor) and view.templates:
+        its = value_of(templates.body, "resourceTemplates") or b"[]"
+        body = RawJson(b'%b,"resourceTemplates":%b}' % (body[:-1], its))
+    return _text(_legal(body))
+
+
+def _prompts(view: View, cursor: str | None) -> RawJson:
+    page = view.page("prompts", cursor)
+    return as_tool_result(fault("bad_cursor")) if isinstance(page, BadCursor) else _text(_legal(page.body))
+
+
+def as_tool(method: str, body: RawJson) -> RawJson:
+    """The result of `resources/read` or `prompts/get` as one of `tools/call`. One of ours is that already."""
+    if body.startswith(b'{"content":['):
+        return body
+    blocks = _of_resources(body) if method == "resources/read" else _of_prompt(body)
+    if blocks is None:
+        return as_tool_result(fault("bad_answer"))
+    return RawJson(b'{"content":[%b]}' % b",".join(blocks))
+
+
+def _of_resources(body: RawJson) -> list[bytes] | None:
+    """Texts as text, pictures as pictures, all else as embedded resources. Where there are several, the URI
+    stands before each text.
+    """
+    contents = elements(value_of(body, "contents") or b"")
+    if contents is None:
+        return None
+    blocks: list[bytes] = []
+    for raw in contents:
+        found = fields(raw) or {}
+        kind = text_of(raw, "mimeType") or ""
+        if found.get("text", b"")[:1] == b'"':
+            if len(contents) > 1:
+                blocks.append(b'{"type":"text","text":%b}' % quote(f"{text_of(raw, 'uri') or '?'}:"))
+            blocks.append(b'{"type":"text","text":%b}' % found["text"])
+        elif kind.startswith("image/") and found.get("blob", b"")[:1] == b'"':
+            blocks.append(b'{"type":"image","data":%b,"mimeType":%b}' % (found["blob"], found["mimeType"]))
+        else:
+            blocks.append(b'{"type":"resource","resource":%b}' % raw)
+    return blocks
+
+
+def _of_prompt(body: RawJson) -> list[bytes] | None:
+    """Each message's content, with its role at the head of a text."""
+    messages = elements(value_of(body, "messages") or b"")
+    if messages is None:
+        return None
+    blocks: list[bytes] = []
+    for raw in messages:
+        role = (text_of(raw, "role") or "user").encode(errors="replace")
+        content = value_of(raw, "content") or b""
+        if content[:1] != b"{":
+            return None
+        if text_of(content, "type") == "text":
+            blocks.append(at(content, {"text": lambda text, role=role: _headed(text, role)}))  # type: ignore[misc]
+        else:
+            blocks += (b'{"type":"text","text":%b}' % quote(f"[{role.decode()}]"), content)
+    return blocks
+
+
+def _headed(text: bytes, role: bytes) -> bytes:
+    return quote(f"[{role.decode()}] ")[:-1] + text[1:] if text[:1] == b'"' else text
+
+
+def _legal(raw: bytes) -> str:
+    """A JSON text as text; half surrogate pairs are escapes in it, and stay so."""
+    return raw.decode(errors="replace")
+
+
+def _text(text: str, *, failed: bool = False) -> RawJson:
+    flag = b',"isError":true' if failed else b""
+    return RawJson(b'{"content":[{"type":"text","text":%b}]%b}' % (quote(text), flag))

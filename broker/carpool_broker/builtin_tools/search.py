@@ -1,0 +1,278 @@
+"""Finding tools by what they do: BM25 over names, descriptions, parameters and tags.
+
+Owns what is indexed of a tool and with which weight, how a query is read, and the order of what is found.
+The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, in pieces
+where that is wanted (`searching`), and the last few are kept, each for the very tuple of tools that it was
+made of.
+
+Invariant: whatever is returned is one of the tools that were given.
+
+Knows nothing of: sessions and rights (the tools it is given are those that may be called), how it is told.
+"""
+
+import re
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.registry.pool_catalog import ViewTool
+from carpool_protocol.ids import RawJson, ServerName
+
+MAX_QUERY_WORDS: Final = 32
+MAX_QUERY_CHARS: Final = 2000
+"""What is behind them is not looked at: a query is what an agent writes, and may be megabytes."""
+MAX_TEXT_CHARS: Final = 600
+"""Of a description; of parameters only the names are indexed. The rest tells how to call a tool more than
+what it does, and BM25 holds the length of all of it against the tool (measured: docs/search.md).
+"""
+KEPT: Final = 4
+"""Indices: profiles that search have one each."""
+PIECE: Final = 64
+"""So many tools are indexed at once where others wait meanwhile: 2 to 5 ms."""
+
+COLUMNS: Final = {
+    "name": 6.0,
+    "server": 2.0,
+    "title": 4.0,
+    "description": 2.0,
+    "parameters": 0.5,
+    "tags": 2.0,
+}
+"""Weights of BM25: words of a name say most of what a tool does, those of its parameters least."""
+
+_WORD = re.compile(r"[^\W_]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_STOP: Final = frozenset(
+    re.split(
+        " ",
+        "a about all an and any are as at be by can do does for from get has have how i if in into is it its "
+        "let make me my need of off on or our out please should show so some tell than that the their them "
+        "then there these they this to up us use using want was we what when where which who whose will with "
+        "would you your",
+    )
+)
+"""Words of a question that say nothing of a tool. Where nothing else is asked, they count after all."""
+_OTHERS: Final = {
+    "repo": "repository", "repos": "repositories", "pr": "pull", "prs": "pull", "dir": "directory",
+    "dirs": "directories", "folder": "directory", "folders": "directories", "db": "database",
+    "msg": "message", "docs": "documents", "doc": "document", "k8s": "kubernetes", "delete": "remove",
+    "remove": "delete", "fetch": "get", "edit": "update", "change": "update", "modify": "update",
+    "add": "create", "new": "create", "find": "search", "look": "search", "ticket": "issue",
+    "picture": "image", "photo": "image", "email": "mail", "mail": "email", "meeting": "event",
+    "webpage": "page", "website": "page",
+}  # fmt: skip
+"""What else servers call it, of words that are common in questions and names."""
+
+
+class CannotSearchError(Exception):
+    """This Python has no SQLite, or one without its full-text index."""
+
+
+class Found(NamedTuple):
+    """The best tools of a search, the best first, and how many match at all."""
+
+    tools: Sequence[ViewTool]
+    total: int
+
+
+class _Definition(Struct):
+    title: str = ""
+    description: str = ""
+    inputSchema: object = None  # noqa: N815 - the wire's name
+
+
+_read = msgspec.json.Decoder(_Definition, strict=False).decode
+
+
+class Described(NamedTuple):
+    """What of a definition is searched and told."""
+
+    title: str
+    description: str
+    parameters: Sequence[str]
+    """Their names, in order."""
+    required: Collection[str]
+
+
+def described(definition: RawJson) -> Described:
+    """What a tool's definition says; empty where it cannot be read."""
+    try:
+        seen = _read(definition)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Described("", "", (), ())
+    schema = seen.inputSchema if isinstance(seen.inputSchema, dict) else {}
+    properties, required = schema.get("properties"), schema.get("required")
+    parameters = [str(name) for name in properties] if isinstance(properties, dict) else []
+    names = {each for each in required if isinstance(each, str)} if isinstance(required, list) else ()
+    return Described(seen.title, seen.description, parameters, names)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in lower case; `getUserName`, `get_user_name` and `get user name` are the same."""
+    found: list[str] = []
+    for part in _WORD.findall(text):
+        low = part.lower()
+        if part[1:] == low[1:]:
+            found.append(low)
+        else:
+            found += map(str.lower, _HUMP.split(part))
+    return found
+
+
+class Finder:
+    """Searches among tools. Made once; keeps a few indices."""
+
+    def __init__(self) -> None:
+        self._indices: list[_Index] = []
+
+    def find(
+        self,
+        tools: tuple[ViewTool, ...],
+        tags: Mapping[ServerName, Sequence[str]],
+        query: str,
+        limit: int,
+        *,
+        server: str = "",
+        tag: str = "",
+    ) -> Found:
+        """The best `limit` of these tools for a query; all in their order for a query without words.
+
+        `server`, `tag`: only tools of that server, or of servers with that tag, in any case. `tags`: those
+        of each server. Raises `CannotSearchError`.
+        """
+        query = query[:MAX_QUERY_CHARS]
+        wanted = words(query)
+        if wanted:
+            found: Sequence[ViewTool] = self._index(tools, tags).search(wanted, query.strip())
+        else:
+            found = tools
+        if server or tag:
+            low = tag.lower()
+            found = [
+                tool
+                for tool in found
+                if (not server or tool.server.lower() == server.lower())
+                and (not tag or low in map(str.lower, tags.get(tool.server, ())))
+            ]
+        return Found(found[:limit], len(found))
+
+    def prepare(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
+        """Whether these can be searched; else one piece more of their index is made. Raises
+        `CannotSearchError`.
+        """
+        return self._index(tools, tags).grow(PIECE)
+
+    def _index(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> "_Index":
+        for place, index in enumerate(self._indices):
+            if index.tools is tools and index.tags == tags:
+                self._indices.insert(0, self._indices.pop(place))
+                return index
+        # Most of what a changed list, or another profile's, says was read for another index before.
+        seen = {said: rows for index in self._indices for said, rows in index.seen.items()}
+        for index in self._indices[KEPT - 1 :]:
+            index.close()
+        del self._indices[KEPT - 1 :]
+        self._indices.insert(0, _Index(tools, tags, seen))
+        return self._indices[0]
+
+
+_Said = tuple[str, str, str]
+"""The words of a definition's title, description and parameters, as they are indexed."""
+
+_NAMES: Final = ", ".join(COLUMNS)
+_WEIGHTS: Final = ", ".join(map(str, COLUMNS.values()))
+_TABLE: Final = f"CREATE VIRTUAL TABLE tools USING fts5({_NAMES}, content='', tokenize='porter unicode61')"
+_INSERT: Final = f"INSERT INTO tools(rowid, {_NAMES}) VALUES (?{', ?' * len(COLUMNS)})"  # noqa: S608 - constants
+_ASK: Final = f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, {_WEIGHTS}), rowid"  # noqa: S608
+
+
+class _Index:
+    def __init__(
+        self,
+        tools: tuple[ViewTool, ...],
+        tags: Mapping[ServerName, Sequence[str]],
+        seen: Mapping[RawJson, _Said],
+    ) -> None:
+        """Nothing is in it yet. `seen`: `seen` of other indices."""
+        try:
+            import sqlite3  # only whoever searches pays for it: 6 ms and 1.6 MB
+        except ImportError as error:
+            raise CannotSearchError from error
+
+        self.tools = tools
+        self.tags = dict(tags)
+        self._names: dict[str, int] = {}
+        self._rows: sqlite3.Connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.close = weakref.finalize(self, self._rows.close)
+        """Free its memory now; else that happens with the index itself."""
+        try:
+            self._rows.execute(_TABLE)
+        except sqlite3.OperationalError as error:
+            raise CannotSearchError from error
+        self.seen: dict[RawJson, _Said] = {}
+        """What is indexed of each definition."""
+        self._seen_before = seen
+        self._labels = {
+            server: (_indexed(server), _indexed(" ".join(self.tags.get(server, ()))))
+            for server in {tool.server for tool in tools}
+        }
+        self._done = 0
+        """So many tools are in it. All are in one transaction: SQLite merges what several leave behind."""
+        self._rows.execute("BEGIN")
+
+    def grow(self, count: int) -> bool:
+        """Take in so many tools more. Whether all are in."""
+        if self._done == len(self.tools):
+            return True
+        rows = []
+        for number, tool in enumerate(self.tools[self._done : self._done + count], self._done + 1):
+            self._names.setdefault(tool.qualified.lower(), number)
+            self._names.setdefault(tool.tool.lower(), number)
+            definition = tool.definition  # rewritten each time
+            said = self._seen_before.get(definition) or _said(definition)
+            self.seen[definition] = said
+            server, tags = self._labels[tool.server]
+            rows.append((number, _indexed(tool.tool), server, *said, tags))  # in the order of `COLUMNS`
+        self._rows.executemany(_INSERT, rows)
+        self._done += len(rows)
+        if self._done < len(self.tools):
+            return False
+        self._rows.execute("COMMIT")
+        self._seen_before = {}
+        return True
+
+    def search(self, wanted: Sequence[str], whole: str) -> list[ViewTool]:
+        """All that match any of these words, the best first; whoever has the query for a name comes first.
+        What is not in the index yet is taken in before.
+        """
+        self.grow(len(self.tools))
+        telling = [word for word in wanted if word not in _STOP] or wanted
+        terms = dict.fromkeys(telling[:MAX_QUERY_WORDS])
+        for word in list(terms):
+            if (other := _OTHERS.get(word)) is not None:
+                terms.setdefault(other)
+        rows = self._rows.execute(_ASK, (" OR ".join(f'"{term}"' for term in terms),))
+        found = [number for (number,) in rows]
+        if (named := self._names.get(whole.lower())) is not None:
+            found = [named, *(number for number in found if number != named)]
+        return [self.tools[number - 1] for number in found]
+
+
+def _said(definition: RawJson) -> _Said:
+    """Descriptions are prose: to take apart what stands in it as names do would only take time."""
+    found = described(definition)
+    description = _legal(found.description[:MAX_TEXT_CHARS])
+    return _indexed(found.title), description, _indexed(" ".join(found.parameters))
+
+
+def _indexed(names: str) -> str:
+    """The words of names as the index is to see them."""
+    return _legal(_HUMP.sub(" ", names[:MAX_TEXT_CHARS]))
+
+
+def _legal(text: str) -> str:
+    """Half surrogate pairs, which no text should have, become `?`."""
+    return text.encode(errors="replace").decode()

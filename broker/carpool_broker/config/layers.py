@@ -1,0 +1,112 @@
+"""The user's configuration with what lies over it: a named workspace, then a trusted project's own file.
+
+Owns what these come to at one place, and which servers are written where. Nothing that has been switched by
+operators counts here (`core.switches`).
+
+Invariant: the servers of a project that may not run are in no configuration that is given out.
+Knows nothing of: sessions, sources, environments.
+"""
+
+from carpool_broker.config.locations import Spot
+from carpool_broker.config.workspace_report import named_places, project_places
+from carpool_broker.config.workspaces import Project, Workspaces
+from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.merge import cap_problem, merge, taken_over
+from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig, variables
+from carpool_protocol.ids import ServerName
+
+
+class Layers:
+    """All of them. `config`: the last good reading of the user's file."""
+
+    def __init__(self, config: Config, home: str, trust: str, last_good: LastGood) -> None:
+        """`trust`: the file of trusted projects; empty: none is. `last_good`: what is kept of these."""
+        self.config = config
+        self.home = home
+        self.workspaces = Workspaces(home, trust, last_good)
+
+    def project_at(self, spot: Spot) -> Project | None:
+        """The project there, if it has a file with servers, or one that is broken."""
+        return self.workspaces.project(spot)
+
+    def root_of(self, spot: Spot) -> str:
+        """The directory of the workspace there; empty where it has none."""
+        return self.workspaces.at(spot).root
+
+    def named(self, name: str) -> Config:
+        """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
+        workspace = self.config.workspaces.get(name)
+        return self.config if workspace is None else merge(self.config, workspace)
+
+    def merged(self, name: str, project: Project | None) -> Config:
+        """The same, with that of a project over it if it may be."""
+        config = self.named(name)
+        if project is None or project.config is None or project.awaits():
+            return config
+        merged = merge(config, project.config)
+        return merged if cap_problem(merged, project.workspace.file) is None else config
+
+    def at(self, spot: Spot) -> Config:
+        """What is in force there."""
+        return self.merged(spot.name, self.project_at(spot))
+
+    def kept_out(
+        self, name: str, project: Project | None
+    ) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
+        """Servers of a project that may not run, each with why; and those that wait for trust."""
+        if project is None or project.config is None:
+            return {}, frozenset()
+        user, config = self.named(name), project.config
+        on = (name for name, server in config.servers.items() if not server.disabled)
+        names = frozenset((*on, *config.unusable)) - {*user.servers, *user.unusable}
+        if why := project.awaits():
+            return dict.fromkeys(names, why), names
+        too_many = cap_problem(merge(user, config), project.workspace.file)
+        return (
+            ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
+        )
+
+    def strangers(self, name: str, project: Project | None) -> frozenset[ServerName]:
+        """Servers of a project that may run, have taken the name of one of the user's, and were not named so
+        when trust was asked for (rule 19).
+        """
+        if project is None or project.config is None:
+            return frozenset()
+        return taken_over(self.named(name), project.config) - project.listed
+
+    def variables_at(self, spot: Spot) -> list[str]:
+        """The variables that servers use there, also those that may not run yet."""
+        project = self.project_at(spot)
+        names = variables(self.named(spot.name), disabled=True)
+        return sorted(names | project.variables if project is not None else names)
+
+    # --- what operators see ----------------------------------------------------------------------------
+
+    def _all(self) -> list[Config | NamedWorkspace]:
+        """That of everybody, of each named workspace and of each project that is in use."""
+        projects = (each.config for each in self.workspaces.projects.values())
+        return [self.config, *self.config.workspaces.values(), *filter(None, projects)]
+
+    def known(self) -> dict[ServerName, ServerConfig]:
+        """Every server that is configured here, also in projects that are not trusted, as its file has it."""
+        servers: dict[ServerName, ServerConfig] = {}
+        for each in reversed(self._all()):
+            servers |= each.servers
+        return servers
+
+    def names(self) -> set[ServerName]:
+        """Theirs, with those that cannot be run as they are written just now."""
+        return {*self.known(), *(name for each in self._all() for name in each.unusable)}
+
+    def written(self, name: ServerName) -> list[ServerConfig]:
+        """Every server of this name, as its file has it."""
+        return [each.servers[name] for each in self._all() if name in each.servers]
+
+    def disabled_in(self, name: ServerName) -> list[str]:
+        """Where it is written that a server of this name is disabled, for people."""
+        return sorted({each.written_in for each in self.written(name) if each.disabled})
+
+    def places(self) -> list[dict[str, object]]:
+        """The workspaces that are named here, and those that have a project file, for `status`."""
+        projects = [project for _, project in sorted(self.workspaces.projects.items())]
+        return named_places(self.config, self.home) + project_places(self.config, projects)

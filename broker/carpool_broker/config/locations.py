@@ -1,0 +1,111 @@
+"""Where a session is: in which workspace that the user's file names, and in which directory.
+
+Owns how what a session brings (its agent's directory, the workspace that it was attached to, where it has
+moved since) comes to one place. What is named counts before any directory; a name that the file no longer has
+counts as if it had not been named, until it is back. Only `spot_of` asks the file system, which may take for
+ever (`sights`).
+
+Knows nothing of: sessions, project files, what runs there.
+"""
+
+from collections.abc import Collection, Mapping
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from carpool_protocol.carrier.attach import Attach, Moved
+from carpool_protocol.config.reading.project import named_at
+from carpool_protocol.config.reading.workspaces import roots_of
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.config.text.problems import did_you_mean
+
+NOWHERE_NAMES = 20
+"""So many known names are listed to whoever names a workspace that is not there."""
+
+
+class Wish(Struct, frozen=True):
+    """Where a session wants to be, in its own words."""
+
+    workspace: str = ""
+    """The name of one, or a directory."""
+    cwd: str = ""
+    """Its agent's directory."""
+
+
+class Spot(Struct, frozen=True):
+    """One place."""
+
+    name: str = ""
+    """Of the named workspace; empty: it is in none."""
+    root: str = ""
+    """The directory of that; empty where it has none."""
+    cwd: str = ""
+    """`${cwd}`; empty where nobody said a directory."""
+    lost: str = ""
+    """The directory that could not be looked at: nothing else is known, not even what is named there."""
+
+    @property
+    def base(self) -> str:
+        """From where its project is looked for; empty: nowhere."""
+        return self.cwd if self.root or not self.name else ""
+
+
+def wish_of(attach: Attach, moved: Moved | None) -> Wish:
+    """Where a session wants to be that came with `attach` and has moved since, if `moved` says so."""
+    return Wish(attach.workspace if moved is None else moved.workspace, attach.cwd)
+
+
+def spot_of(config: Config, home: str, wish: Wish) -> Spot:
+    """Where that is. Waits for the file system."""
+    wanted, roots = wish.workspace, roots_of(config, home)
+    if wanted in config.workspaces:
+        root = roots.get(wanted, "")
+        outside = root and named_at(wish.cwd, {wanted: root}) != wanted
+        return Spot(wanted, root, root if outside else wish.cwd)
+    cwd = wanted if wanted.startswith("/") else wish.cwd
+    name = named_at(cwd, roots)
+    return Spot(name, roots.get(name, ""), cwd)
+
+
+def unknown_profile(config: Config, profile: str) -> str:
+    """Why a session cannot have this profile, as a sentence."""
+    return _unknown("profile", profile, config.profiles)
+
+
+def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
+    """Why a session cannot be in this workspace, as a sentence; empty: it can, if a directory is there.
+    `by_name_only`: whoever asks is not to make us read directories of their choice.
+    """
+    if workspace in config.workspaces:
+        return ""
+    if not workspace.startswith("/"):
+        return _unknown("workspace", workspace, config.workspaces)
+    if by_name_only:
+        return "over HTTP a workspace is named as the configuration names it; a directory is not taken"
+    return ""
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    meant = did_you_mean(name, known)
+    names = list(known)
+    listed = ", ".join(names[:NOWHERE_NAMES]) + (" …" if len(names) > NOWHERE_NAMES else "")
+    hint = f"; did you mean {meant}?" if meant else ""
+    there = f" (there are: {listed})" if names else ": it names none"
+    return f"the configuration has no {what} of that name{there}{hint}"
+
+
+def directory_of(uri: str) -> str:
+    """What a `file://` URI names on this machine, a directory or not; empty: nothing."""
+    try:
+        split = urlsplit(uri)
+        path = unquote(split.path, errors="strict")
+    except ValueError:
+        return ""
+    if split.scheme != "file" or split.netloc not in {"", "localhost"} or "\0" in path:
+        return ""
+    return path if path.startswith("/") else ""
+
+
+def place_of(whereabouts: Mapping[str, str]) -> str:
+    """A workspace in one word: its name, else its directory."""
+    return whereabouts["name"] or whereabouts["root"]

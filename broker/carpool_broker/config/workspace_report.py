@@ -1,0 +1,54 @@
+"""What operators are told of workspaces: the rows of `status`.
+
+Owns their keys (docs/json.md). Decides nothing about what is in force.
+Knows nothing of: sessions, sources.
+"""
+
+from collections.abc import Iterable
+
+from carpool_broker.config.workspaces import Project
+from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.reading.workspaces import root_of
+from carpool_protocol.config.schema.model import Config
+
+
+def named_places(config: Config, home: str) -> list[dict[str, object]]:
+    """The workspaces that the user's file names, in its order."""
+    return [
+        {
+            "name": name,
+            "root": root_of(each, home),
+            "file": each.file,
+            "trust": "own",
+            "servers": list(each.servers),
+            "problems": [],
+            "warnings": [over.render() for over in shadowed(config, each)],
+        }
+        for name, each in config.workspaces.items()
+    ]
+
+
+def project_places(config: Config, projects: Iterable[Project]) -> list[dict[str, object]]:
+    """Those with a project file."""
+    found: list[dict[str, object]] = []
+    for project in projects:
+        root, file = project.workspace.root, project.workspace.file
+        name = project.name
+        user = merge(config, config.workspaces[name]) if name in config.workspaces else config
+        over = project.config
+        too_many = cap_problem(user if over is None else merge(user, over), file)
+        found.append(
+            {
+                "name": name,
+                "root": root,
+                "file": file,
+                "trust": project.trust if project.holds_servers() else "nothing",
+                "servers": [] if over is None else [*over.servers, *over.unusable],
+                "problems": [*project.problems, *([too_many.render()] if too_many is not None else [])],
+                "warnings": [
+                    *project.notes(),
+                    *(each.render() for each in ([] if over is None else shadowed(user, over))),
+                ],
+            }
+        )
+    return found

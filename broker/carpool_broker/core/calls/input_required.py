@@ -1,0 +1,401 @@
+"""Calls that want something of an agent of the stateless era, which cannot be asked: it is answered with what
+is wanted, and says its request again with that.
+
+Owns every such call from its first question to its end: questions that come together are gathered into one
+round; the round ends its request, and the call is *parked* until the retry comes; the retry brings answers,
+each of which goes to the server that asked. Servers of the handshake era know nothing of it: to them their
+call is open all the time. A server that sends its user to URLs first has ended its call; that one is said
+again when the user has been there. Source: MCP 2026-07-28, basic/utilities/mrtr; rules 9, 14.
+
+A retry is known by our token (`tokens`), which nobody can guess: good for one round of one call, once, and
+only for the session that was asked, with the same request (method, name and params), in time.
+Whatever does not fit gets one error and changes nothing. Answers without any token begin the call afresh and
+are given in advance: to what it wants of its agent before it is first answered, by the server's own names.
+
+Invariants (`check`): a parked call is in no session's `owed`, and in `calls` unless it has ended; whatever is
+parked has a deadline; each open question belongs to one round; what ended is kept within a bound.
+Knows nothing of: how it is worded, what is in params and answers, which server a call goes to.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from carpool_broker.core.calls.call_listener import Outcome
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.request_state import Spent, Token, Tokens
+from carpool_broker.core.model.answers import refusal
+from carpool_broker.core.model.effects import AnyEffect, Input, LetGo, RequireInput
+from carpool_broker.core.model.events import AgentCalled
+from carpool_broker.core.model.session import Owed, Session, asking_server
+from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
+from carpool_protocol.link.messages import AnswerAsk, Asked, Payload
+from carpool_protocol.machine.deadlines import Deadlines
+
+ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The methods that may be answered with what they want (MCP 2026-07-28, basic/utilities/mrtr)."""
+GATHER_S: Final = 0.005
+"""Questions of one burst come together."""
+MAX_INPUTS: Final = 64
+"""In one round."""
+MAX_PARKED: Final = 256
+"""Calls of one session that are parked or gather questions. Where many agents share a session that is half of
+what it may have open: those who do not come back must leave room for the others.
+"""
+MAX_URL_ROUNDS: Final = 10
+"""The official SDKs give up there too."""
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+"""Of answers that came while nobody waited. Past it a word of ours is kept instead, `_WORD_BYTES` at most."""
+
+_WORD_BYTES: Final = 1024
+
+
+class Wanted:
+    """One thing that a round wants."""
+
+    __slots__ = ("ask", "input")
+
+    def __init__(self, wanted: Input, ask: AskId | None) -> None:
+        self.input = wanted
+        self.ask = ask
+        """None: a page that the user is sent to; there is no question of a server behind it."""
+
+
+class Round:
+    """What a call wants of its agent now."""
+
+    __slots__ = ("again", "declined", "inputs", "number", "outcome", "owed", "told")
+
+    def __init__(self, owed: Owed) -> None:
+        self.owed = owed
+        self.inputs: dict[str, Wanted] = {}
+        """By the key under which the retry is to bring it."""
+        self.told: frozenset[str] = frozenset()
+        """The keys that its agent was told last: only these does the next retry bring, and none of them may
+        come to mean another question meanwhile.
+        """
+        self.number = 0
+        """Of pages, over the rounds of the call: for keys."""
+        self.again = False
+        """The server ended its call and wants it said again once its user has been at the URLs."""
+        self.declined = False
+        self.outcome: Outcome | None = None
+        """How the call ended while it was parked."""
+
+
+class Parked:
+    """All rounds of all sessions. `secret`: what tokens are made with; `place`: have a call served."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        ledger: Ledger,
+        out: Callable[[AnyEffect], None],
+        secret: bytes,
+        place: Callable[[Owed, float], None],
+    ) -> None:
+        self._sessions = sessions
+        self._ledger = ledger
+        self._out = out
+        self.tokens = Tokens(secret)
+        self.spent = Spent()
+        self._place = place
+        self.unknown: Callable[[Session, AgentCalled, float], bool] = lambda *_: False
+        """What becomes of a retry whose call is not here; False: nothing."""
+        self._brought: dict[CallId, Token] = {}
+        """Calls of a broker before this one, and the token of the retry that they are resumed with."""
+        self._rounds: dict[CallId, Round] = {}
+        self._of: dict[SessionId, dict[CallId, None]] = {}
+        self._asks: dict[AskId, tuple[CallId, str]] = {}
+        self._held_bytes = 0
+        self.gathering: Deadlines[CallId] = Deadlines()
+        self.expiring: Deadlines[CallId] = Deadlines()
+
+    # --- servers ---------------------------------------------------------------------------------------
+
+    def knows(self, ask: AskId) -> bool:
+        """Whether this question is open here."""
+        return ask in self._asks
+
+    def has_room(self, owed: Owed) -> bool:
+        """Whether this call may want one thing more of its agent."""
+        found = self._rounds.get(owed.call)
+        if found is not None:
+            return len(found.inputs) < MAX_INPUTS
+        most = (owed.session.max_open_calls + 1) // 2 or MAX_PARKED
+        return len(self._of.get(owed.session.id, ())) < most
+
+    def asked(self, owed: Owed, asked: Asked, now: float) -> None:
+        """A server wants something of the agent behind this call, which has declared it."""
+        told = _told_in_advance(owed, asked.name)
+        if told is not None:
+            self._out(AnswerAsk(asked.ask, is_error=False, body=told))
+            return
+        token = self._brought.get(owed.call)
+        if token is not None and self.tokens.told(token, asked.ask):
+            told = _brought(owed, asked)
+            if told is not None:
+                self._out(AnswerAsk(asked.ask, is_error=False, body=told))
+                return
+        found = self._round(owed)
+        key = asked.name or _key_of(asked.ask)
+        if key in found.inputs or key in found.told:
+            key = _key_of(asked.ask)
+        while key in found.inputs or key in found.told:  # somebody has named a question like that
+            key += "-"
+        found.inputs[key] = Wanted(Input(key, asked.method, asked.params, asking_server(owed)), asked.ask)
+        self._asks[asked.ask] = (owed.call, key)
+        if not owed.parked and owed.call not in self.gathering:
+            self.gathering.arm(owed.call, now, GATHER_S)
+
+    def withdrawn(self, ask: AskId) -> None:
+        """The server no longer waits."""
+        call, key = self._asks.pop(ask, (CallId(0), ""))
+        found = self._rounds.get(call)
+        if found is not None:
+            del found.inputs[key]
+            if not found.inputs and not found.owed.parked:
+                self._drop(call)
+
+    def sent_to_urls(self, owed: Owed, urls: Sequence[RawJson], now: float) -> bool:
+        """See `Aftermath`. The call has ended at its server, and nothing was done."""
+        if owed.asked.method not in ASKS or owed.rounds >= MAX_URL_ROUNDS or not self.has_room(owed):
+            return False
+        waits = not owed.parked
+        if waits:
+            self.gathering.disarm(owed.call)
+            self._ledger.park(owed)
+        self._ledger.note_end(owed, "input_required", "yes")
+        self._ledger.close(owed)  # takes the questions of the call along
+        found = self._round(owed)
+        found.again = True
+        for url in urls[:MAX_INPUTS]:
+            found.number += 1
+            key = f"url-{owed.rounds + 1}-{found.number}"
+            found.inputs[key] = Wanted(Input(key, "elicitation/create", url, asking_server(owed)), None)
+        if waits:
+            self._require(found, now)
+        # Once its agent knows nothing of the call need be remembered: the retry says all that is needed. What
+        # it was told when it was parked may be unread still, and then its carrier says the request again.
+        self._out(LetGo(owed.session.id, owed.call))
+        return True
+
+    # --- agents ----------------------------------------------------------------------------------------
+
+    def _require(self, found: Round, now: float) -> None:
+        """Answer the request that waits with what is wanted."""
+        owed = found.owed
+        owed.rounds += 1
+        self.expiring.arm(owed.call, now, self._ledger.bounds.park_s)
+        found.told = frozenset(found.inputs)
+        inputs = tuple(wanted.input for wanted in found.inputs.values())
+        asks = None if found.again else [wanted.ask for wanted in found.inputs.values() if wanted.ask]
+        token = self.tokens.make(owed.call, owed.rounds, owed.asked, asks)
+        self._brought.pop(owed.call, None)
+        self._out(RequireInput(owed.session.id, owed.asked.id, inputs, token))
+
+    def retried(self, session: Session, event: AgentCalled, now: float) -> None:
+        """A request that says it brings what was wanted."""
+        found = self._find(session, event)
+        if found is None:
+            if not self.unknown(session, event, now):
+                self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
+            return
+        owed = found.owed
+        self.expiring.disarm(owed.call)
+        if found.again or owed.call < self._ledger.before:
+            self.spent.spend(session.id, owed.call, owed.rounds)
+        if found.outcome is not None or found.again:
+            owed.asked = event
+        else:
+            self._ledger.resume(owed, event)
+        self._take(found, event)
+        if found.inputs and not found.declined:
+            if not found.again:
+                self._ledger.park(owed)
+            self._require(found, now)
+            return
+        self._drop(owed.call)
+        if found.outcome is not None:
+            self._ledger.say(owed, found.outcome)
+        elif found.declined:
+            said = fault("url_declined", server=owed.server, tool=owed.target)
+            self._ledger.say(owed, Outcome(*for_method(said, event.said)))
+        elif found.again:
+            fresh = self._ledger.open(session, event)
+            fresh.rounds = owed.rounds
+            self._place(fresh, now)
+        elif owed.latest and event.token:
+            self._ledger.report(owed, owed.latest)
+            owed.latest = ABSENT
+
+    def _take(self, found: Round, event: AgentCalled) -> None:
+        """What it brings of what its agent was told."""
+        for given in event.given:
+            wanted = found.inputs.pop(given.key, None) if given.key in found.told else None
+            if wanted is None:
+                continue
+            if wanted.ask is None:
+                found.declined = found.declined or not given.accepted
+            else:
+                del self._asks[wanted.ask]
+                self._out(AnswerAsk(wanted.ask, is_error=False, body=given.body))
+
+    def _find(self, session: Session, event: AgentCalled) -> Round | None:
+        """The round that this retry belongs to."""
+        token = self.tokens.read(event)
+        found = None if token is None else self._rounds.get(token.call)
+        if token is None or found is None or found.owed.session is not session:
+            return None
+        if token.call not in self.expiring or found.owed.rounds != token.round:
+            return None  # it was used, or has expired
+        return found
+
+    # --- of a broker before this one -------------------------------------------------------------------
+
+    def brought(self, owed: Owed, call: CallId, token: Token) -> None:
+        """This is about to become that call, and has what its agent was told with this token. The questions
+        that are open still come again.
+        """
+        owed.rounds = token.round
+        self._brought[call] = token
+
+    def say_again(self, session: Session, event: AgentCalled, token: Token, now: float) -> None:
+        """The server had ended its call, and the user has been at its URLs, or has declined."""
+        owed = self._ledger.open(session, event)
+        owed.rounds = token.round
+        if all(given.accepted for given in event.given):
+            self._place(owed, now)
+        else:
+            self._ledger.fail(owed, "url_declined")
+
+    # --- the course of the call (`Aftermath`) ----------------------------------------------------------
+
+    def closed(self, owed: Owed) -> None:
+        """Its questions are over with it."""
+        self._brought.pop(owed.call, None)
+        found = self._rounds.get(owed.call)
+        if found is None:
+            return
+        for wanted in found.inputs.values():
+            if wanted.ask is not None:
+                del self._asks[wanted.ask]
+        found.inputs.clear()
+        if not owed.parked:
+            self._drop(owed.call)
+
+    def ended(self, owed: Owed, outcome: Outcome) -> None:
+        """The retry gets it, if it comes."""
+        found = self._rounds[owed.call]
+        if self._held_bytes + len(outcome.body) > MAX_HELD_BYTES:
+            said = fault(
+                "lost",
+                detail="Its answer came while the agent was asked for something, and was too large to keep.",
+                server=owed.server,  # no target: a URI may be as long as the answer
+            )
+            outcome = Outcome(*for_method(said, owed.asked.said))
+        found.outcome = outcome
+        self._held_bytes += len(outcome.body)
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone."""
+        for call in list(self._of.get(session.id, ())):
+            self._end(call, "the agent is gone", leaves=True)
+        self.spent.forget(session.id)
+
+    def overdue(self, now: float) -> None:
+        """Rounds that are complete are said; calls that nobody came back for end."""
+        for call in self.gathering.due(now):
+            found = self._rounds[call]
+            self._ledger.park(found.owed)
+            self._require(found, now)
+        for call in self.expiring.due(now):
+            session = self._rounds[call].owed.session
+            self._end(call, "the agent did not bring in time what it wants")
+            self._ledger.admission.pump(session, now)
+
+    def deadlines(self) -> Iterable[Deadlines[CallId]]:
+        """When something is to be said or ends."""
+        return (self.gathering, self.expiring)
+
+    def _end(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
+        """Nobody comes back for this call. `leaves`: as in `Ledger.drop`."""
+        found = self._rounds[call]
+        if call in self._ledger.calls:
+            self._ledger.drop(found.owed, reason, leaves=True)
+        if not found.again and not leaves:  # what it was told when it was parked may be unread still
+            self._out(LetGo(found.owed.session.id, call))
+        self._drop(call)
+
+    def _round(self, owed: Owed) -> Round:
+        found = self._rounds.get(owed.call)
+        if found is None:
+            found = self._rounds[owed.call] = Round(owed)
+            self._of.setdefault(owed.session.id, {})[owed.call] = None
+        return found
+
+    def _drop(self, call: CallId) -> None:
+        """Forget a round, whose questions are answered or over."""
+        found = self._rounds.pop(call, None)
+        if found is None:
+            return
+        self.gathering.disarm(call)
+        self.expiring.disarm(call)
+        if found.outcome is not None:
+            self._held_bytes -= len(found.outcome.body)
+        of = self._of[found.owed.session.id]
+        del of[call]
+        if not of:
+            del self._of[found.owed.session.id]
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        calls = self._ledger.calls
+        open_asks: dict[AskId, tuple[CallId, str]] = {}
+        for call, found in self._rounds.items():
+            owed = found.owed
+            assert owed.call == call
+            assert self._sessions.get(owed.session.id) is owed.session, "a round of nobody"
+            assert call in self._of[owed.session.id]
+            assert (call in self.expiring) == owed.parked
+            assert (call in self.gathering) == (not owed.parked)
+            assert (call in calls) == (found.outcome is None and not found.again)
+            assert owed.parked or found.inputs, "a round that wants nothing"
+            assert all(other is not owed for other in owed.session.owed.values()) or not owed.parked
+            for key, wanted in found.inputs.items():
+                assert wanted.input.key == key
+                if wanted.ask is not None:
+                    assert call in calls, "a question of a call that is over"
+                    open_asks[wanted.ask] = (call, key)
+        assert open_asks == self._asks
+        assert sum(len(of) for of in self._of.values()) == len(self._rounds)
+        assert len(self.gathering) + len(self.expiring) == len(self._rounds)
+        assert {call for call, owed in calls.items() if owed.parked} <= self._rounds.keys()
+        held = sum(len(f.outcome.body) for f in self._rounds.values() if f.outcome is not None)
+        assert self._brought.keys() <= calls.keys(), "brought for a call that is over"
+        assert held == self._held_bytes <= MAX_HELD_BYTES + _WORD_BYTES * len(self._rounds)
+
+
+def _told_in_advance(owed: Owed, name: str) -> Payload | None:
+    """What the request of this call brought for a question of this name: once, and in the first round."""
+    if not name or owed.rounds or not owed.asked.given:
+        return None
+    for given in owed.asked.given:
+        if given.key == name:
+            left = tuple(each for each in owed.asked.given if each is not given)
+            owed.asked = replace(owed.asked, given=left)
+            return given.body
+    return None
+
+
+def _key_of(ask: AskId) -> str:
+    """The same at every broker that asks it."""
+    return f"ask-{ask}"
+
+
+def _brought(owed: Owed, asked: Asked) -> Payload | None:
+    """What the retry brought for a question that its agent was told."""
+    by_key = {given.key: given.body for given in owed.asked.given}
+    return by_key.get(_key_of(asked.ask)) or (by_key.get(asked.name) if asked.name else None)

@@ -1,0 +1,110 @@
+"""Tokens of calls that wait for their agent to come back: what `requestState` is for it (stateless era).
+
+Owns their form: `call.round.marks.mac`. The mac is a keyed hash of the rest, the session and the request
+(method, name, digest of params), so a token is good for nobody else and for nothing else. Which token was
+used is not to be seen from it: that is `parked`'s, and `Spent` for calls that nothing remembers. `marks` says
+which questions its agent was told: so a broker that did not ask them itself knows whether an answer is for a
+question, or for one before it of the same name.
+
+Knows nothing of: which calls there are, what is answered.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.model.events import AgentCalled
+from carpool_protocol.faults.faults import InvariantBroken
+from carpool_protocol.ids import AskId, CallId, SessionId
+
+ENDED: Final = "u"
+"""Instead of marks: the call has ended at its server, and nothing was done; it is to be said again."""
+
+MAX_SPENT: Final = 256
+"""Of one session."""
+
+_DIGITS: Final = 18
+_PARTS: Final = 4
+_MARK: Final = 8
+
+
+class Token(Struct, frozen=True):
+    """What a good one says."""
+
+    call: CallId
+    round: int
+    """Of how many of the call."""
+    marks: str
+
+
+class Tokens:
+    """`secret`: what they are made with; nobody outside knows it. Empty: none can be made."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret[:64]
+
+    def make(self, call: CallId, number: int, asked: AgentCalled, asks: Iterable[AskId] | None) -> str:
+        """`asked`: the request that is answered with it. `asks`: the questions told; None: see `ENDED`."""
+        if not self._secret:
+            raise InvariantBroken("a token without a secret")
+        marks = ENDED if asks is None else "".join(self._mark(ask) for ask in asks)
+        return self._signed(Token(call, number, marks), asked.session, asked)
+
+    def read(self, asked: AgentCalled) -> Token | None:
+        """What the token of this retry says; None: it is none, or it is not for this."""
+        parts = asked.state.split(".")
+        if not self._secret or len(parts) != _PARTS or len(parts[0]) > _DIGITS or len(parts[1]) > _DIGITS:
+            return None
+        if not all(part.isascii() and part.isdigit() for part in parts[:2]):
+            return None
+        token = Token(CallId(int(parts[0])), int(parts[1]), parts[2])
+        genuine = self._signed(token, asked.session, asked)
+        return token if compare_digest(genuine.encode(), asked.state.encode("utf-8", "replace")) else None
+
+    def told(self, token: Token, ask: AskId) -> bool:
+        """Whether its agent was told this question with it."""
+        marks = token.marks
+        return self._mark(ask) in {marks[at : at + _MARK] for at in range(0, len(marks), _MARK)}
+
+    def _mark(self, ask: AskId) -> str:
+        return blake2b(ask.encode(), key=self._secret, digest_size=_MARK // 2).hexdigest()
+
+    def _signed(self, token: Token, session: SessionId, asked: AgentCalled) -> str:
+        head = f"{token.call}.{token.round}.{token.marks}"
+        # A msgpack list is cut apart in one way only. Surrogates, which a name may hold, are no UTF-8.
+        words = [head, session, asked.method, asked.name, asked.digest]
+        bound = msgspec.msgpack.encode([word.encode("utf-8", "surrogatepass") for word in words])
+        return f"{head}.{blake2b(bound, key=self._secret, digest_size=16).hexdigest()}"
+
+
+class Spent:
+    """Tokens that were used here, of calls that had ended when they were made, and of calls of brokers before
+    this one. Nothing else tells that these were used: of the former no record has the calls any more, of the
+    latter the record may tell the call once more when the link was down.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[SessionId, dict[CallId, int]] = {}
+
+    def spend(self, session: SessionId, call: CallId, number: int) -> bool:
+        """Use the token of this round. False: it, or a later one of the call, was used before."""
+        rounds = self._of.setdefault(session, {})
+        if rounds.get(call, 0) >= number:
+            return False
+        rounds.pop(call, None)  # the latest is the last to be forgotten
+        rounds[call] = number
+        if len(rounds) > MAX_SPENT:
+            del rounds[next(iter(rounds))]
+        return True
+
+    def has(self, session: SessionId, call: CallId, number: int) -> bool:
+        """Whether the token of this round, or of a later one of the call, was used."""
+        return self._of.get(session, {}).get(call, 0) >= number
+
+    def forget(self, session: SessionId) -> None:
+        """The agent is gone."""
+        self._of.pop(session, None)

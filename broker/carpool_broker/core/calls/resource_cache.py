@@ -1,0 +1,156 @@
+"""Resources that were read a moment ago and are current still, says their server.
+
+Owns the answers to `resources/read` that came with a `ttlMs`, until that is over: who may be given one (a
+private one its own session only), for how much longer it is current, and what makes it old before its time,
+also before it has come. The least recently used go first. Source: MCP 2026-07-28, server/utilities/caching.
+
+Invariants (`check`): never more than `max_bytes` and `max_entries`; nothing is given out at or after the
+moment at which it is old; a private answer is given to the session that it was given to, and to no other.
+Knows nothing of: calls, retries (nobody keeps an answer here that an agent's input went into, or that was
+asked for with more than the URI), JSON.
+"""
+
+from collections import deque
+from itertools import islice
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.link.messages import Payload
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_ENTRIES: Final = 1024
+MAX_TTL_MS: Final = 24 * 3600 * 1000
+"""Longer nothing is taken for current, whatever a server says."""
+
+MAX_CHANGES: Final = 256
+"""So many are remembered. An answer that was asked for before more of them counts as old when it comes."""
+
+_EVERYBODY: Final = SessionId("")
+_Place = tuple[PoolKey, str, SessionId]
+
+
+class Current(Struct, frozen=True):
+    """An answer that is current."""
+
+    body: Payload
+    ttl_ms: int
+    """For so much longer: at least 1."""
+    public: bool
+
+
+class _Kept(Struct, frozen=True):
+    body: Payload
+    until: float
+    """Monotonic seconds."""
+
+
+class Fresh:
+    """See the module."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_bytes = max_bytes
+        self._max_entries = max_entries
+        self._kept: dict[_Place, _Kept] = {}
+        """The least recently used first."""
+        self._size_bytes = 0
+        self._changes: deque[tuple[PoolKey, str | None]] = deque(maxlen=MAX_CHANGES)
+        """The latest last; without a URI: all of a pool."""
+        self._changed = 0
+        """So many there were."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(
+        self,
+        key: PoolKey,
+        uri: str,
+        session: SessionId,
+        body: Payload,
+        now: float,
+        *,
+        ttl_ms: int,
+        public: bool,
+        since: int,
+    ) -> None:
+        """The server of this pool has answered the read of this URI (by the server's own name), for this
+        session. Instead of what was kept before. `since`: the `moment` in which it was asked for; below 0: in
+        one that nobody here knows.
+        """
+        self._drop((key, uri, session))
+        self._drop((key, uri, _EVERYBODY))
+        if ttl_ms <= 0 or len(body) > self._max_bytes or self._is_overtaken(key, uri, since):
+            return
+        place = (key, uri, _EVERYBODY if public else session)
+        self._kept[place] = _Kept(body, now + min(ttl_ms, MAX_TTL_MS) / 1000)
+        self._size_bytes += len(body)
+        while self._size_bytes > self._max_bytes or len(self._kept) > self._max_entries:
+            self._drop(next(iter(self._kept)))
+
+    def moment(self) -> int:
+        """What is asked for now is overtaken by the changes that come after this."""
+        return self._changed
+
+    def _is_overtaken(self, key: PoolKey, uri: str, since: int) -> bool:
+        more = self._changed - since
+        if since < 0 or more > len(self._changes):
+            return True
+        after = islice(reversed(self._changes), more)
+        return any(each == key and (what is None or _touch(uri, what)) for each, what in after)
+
+    def _note(self, key: PoolKey, uri: str | None) -> None:
+        self._changes.append((key, uri))
+        self._changed += 1
+
+    def find(self, key: PoolKey, uri: str, session: SessionId, now: float) -> Current | None:
+        """What this session may be given at this moment instead of asking the server."""
+        for whose in (session, _EVERYBODY):
+            place = (key, uri, whose)
+            kept = self._kept.pop(place, None)
+            if kept is None:
+                continue
+            left_ms = int((kept.until - now) * 1000)
+            if left_ms < 1:
+                self._size_bytes -= len(kept.body)
+                continue
+            self._kept[place] = kept
+            return Current(kept.body, left_ms, whose == _EVERYBODY)
+        return None
+
+    def changed(self, key: PoolKey, uri: str) -> None:
+        """The server says that this resource, or a part of it, is another one now (`Updated`). What lies
+        below or above it by its name counts as well.
+        """
+        self._note(key, uri)
+        for place in [place for place in self._kept if place[0] == key and _touch(place[1], uri)]:
+            self._drop(place)
+
+    def forget(self, key: PoolKey) -> None:
+        """Its catalog or its state is another one now: nothing of it counts as current."""
+        self._note(key, None)
+        for place in [place for place in self._kept if place[0] == key]:
+            self._drop(place)
+
+    def forget_session(self, session: SessionId) -> None:
+        """The agent is gone."""
+        for place in [place for place in self._kept if place[2] == session]:
+            self._drop(place)
+
+    def _drop(self, place: _Place) -> None:
+        kept = self._kept.pop(place, None)
+        if kept is not None:
+            self._size_bytes -= len(kept.body)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert self._size_bytes == sum(len(kept.body) for kept in self._kept.values())
+        assert self._size_bytes <= self._max_bytes
+        assert len(self._kept) <= self._max_entries
+
+
+def _touch(one: str, other: str) -> bool:
+    one, other = one.rstrip("/"), other.rstrip("/")
+    short, long = (one, other) if len(one) <= len(other) else (other, one)
+    return long == short or (long.startswith(short) and long[len(short)] in "/?#")

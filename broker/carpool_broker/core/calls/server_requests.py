@@ -1,0 +1,213 @@
+"""What is asked of agents: which session, whether it can be asked that at all, and what it says.
+
+Owns the open asks of every session that can be asked; agents of the stateless era cannot: what is asked of
+them goes into rounds (`parked`), once it is known that they have declared it. A session is asked for its own
+calls only, and answers only what was asked of it, once. What its agent has not declared is answered here with
+the error that the specification names, so a server is never left waiting. Asks need no admission and no
+credit: they unblock what is open (rules 3, 10).
+
+Invariants (`check`): every open ask is a session's that is there; none is open without a supervisor.
+
+Knows nothing of: why a server asks, how an era words it, what is in params: they decide nothing here, for a
+journal does not keep them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.input_required import ASKS, Parked
+from carpool_broker.core.calls.repeated_requests import AskedBefore
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.model.events import AgentAnswered, AgentProgressed
+from carpool_broker.core.model.session import Owed, Session, asking_server
+from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
+from carpool_protocol.link.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Elicited, Need
+from carpool_protocol.wire.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
+from carpool_protocol.wire.result_repair import repair_error
+
+SAMPLING: Final = "sampling/createMessage"
+ELICITATION: Final = "elicitation/create"
+ROOTS: Final = "roots/list"
+
+OVER: Final = -32603
+"""JSON-RPC's internal error: nobody is left who could answer, which is neither side's fault."""
+
+
+class _Open(Struct, frozen=True, gc=False):
+    """Who was asked. The call may be over before the ask is (the agent cancelled it): it is not needed."""
+
+    session: SessionId
+    wants_progress: bool
+    request: RawJson
+    """Of the agent, that this was asked for."""
+
+
+class Asks:
+    """All open asks of all sessions."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        ledger: Ledger,
+        parked: Parked,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
+        self._sessions = sessions
+        self._ledger = ledger
+        self._parked = parked
+        self._out = out
+        self.before = AskedBefore(out)
+        """What brokers before this one asked."""
+        self.returning: Callable[[CallId], bool] = lambda _: False
+        """Whether somebody may come back for this call."""
+        self._open: dict[AskId, _Open] = {}
+
+    # --- servers ---------------------------------------------------------------------------------------
+
+    def asked(self, asked: Asked, now: float) -> None:
+        """A server wants something of the agent behind a call. Said again, it is not asked again."""
+        if asked.ask in self._open or self._parked.knows(asked.ask):
+            return
+        owed = self._ledger.calls.get(asked.call)
+        if owed is None:
+            if self.returning(asked.call):  # it is said again with that
+                return
+            # It crossed with a cancel, or with the end of the agent.
+            self._refuse(asked.ask, Unknowable(OVER, "The call that this was asked for is over."))
+            return
+        if owed.asked.by is not None:
+            self._asked_in_rounds(owed, asked, now)
+            return
+        session = owed.session
+        lack = undeclared(session.capabilities, asked.method, asked.needs)
+        if lack is not None:
+            self._refuse(asked.ask, lack)
+            return
+        request = owed.asked.id
+        self._open[asked.ask] = _Open(session.id, asked.wants_progress, request)
+        was_asked, answer = self.before.take(session.id, asked.ask)
+        if answer is not None:
+            self.answered(session, answer)
+        elif not was_asked:
+            wants_progress, version = asked.wants_progress, session.version
+            self._out(
+                SendAsk(
+                    session.id,
+                    asked.ask,
+                    asked.method,
+                    asked.params,
+                    wants_progress,
+                    version,
+                    request,
+                    server=asking_server(owed),
+                )
+            )
+
+    def _asked_in_rounds(self, owed: Owed, asked: Asked, now: float) -> None:
+        """Every request of the stateless era says what its agent can be asked."""
+        assert owed.asked.by is not None
+        declared = owed.asked.by.capabilities
+        why = None
+        if asked.method != ROOTS or not declared.roots:
+            why = undeclared(declared, asked.method, asked.needs)
+        if owed.asked.method not in ASKS:
+            why = Unknowable(METHOD_NOT_FOUND, f"Nothing can be asked for {owed.asked.method}.")
+        elif why is None and not self._parked.has_room(owed):
+            why = Unknowable(OVER, "This agent is asked for too much at once.")
+        if why is not None:
+            self._refuse(asked.ask, why)
+        else:
+            self._parked.asked(owed, asked, now)
+
+    def _refuse(self, ask: AskId, why: Unknowable) -> None:
+        self._out(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
+
+    def withdrawn(self, withdrawn: AskWithdrawn) -> None:
+        """The server no longer waits."""
+        asked = self._open.pop(withdrawn.ask, None)
+        if asked is not None:
+            self._out(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason, asked.request))
+        else:
+            self._parked.withdrawn(withdrawn.ask)
+            self.before.withdrawn(withdrawn.ask, withdrawn.reason)
+
+    def elicited(self, done: Elicited) -> None:
+        """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
+        session = self._sessions.get(done.session)
+        if session is not None and session.capabilities.url and session.version >= NEWEST:
+            self._out(SayElicited(session.id, done.params))
+
+    def supervisor_went(self) -> None:
+        """Whoever asked is gone."""
+        for ask, asked in self._open.items():
+            self._out(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
+        self._open.clear()
+
+    # --- agents ----------------------------------------------------------------------------------------
+
+    def answered(self, session: Session, event: AgentAnswered) -> None:
+        """The agent's answer. A result goes on as it is; an error at least has the form of one.
+
+        A second answer, one that nobody waits for any more and one to another's question are dropped, unless
+        a broker before this one may have asked.
+        """
+        if self._is_open(session, event.ask):
+            del self._open[event.ask]
+            body = repair_error(event.body, "agent")[0] if event.is_error else event.body
+            self._out(AnswerAsk(event.ask, event.is_error, body))
+        else:
+            self.before.keep(session.id, event)
+
+    def progressed(self, session: Session, event: AgentProgressed) -> None:
+        """The agent says how far it is."""
+        if self._is_open(session, event.ask) and self._open[event.ask].wants_progress:
+            self._out(AskProgressed(event.ask, event.params))
+
+    def _is_open(self, session: Session, ask: AskId) -> bool:
+        asked = self._open.get(ask)
+        return asked is not None and asked.session == session.id
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone: servers that wait for it are told."""
+        for ask in [ask for ask, asked in self._open.items() if asked.session == session.id]:
+            del self._open[ask]
+            self._refuse(ask, Unknowable(OVER, "The agent that was asked is gone."))
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert all(asked.session in self._sessions for asked in self._open.values()), "an ask of nobody"
+        linked = self._ledger.admission.credit_bytes is not None
+        assert linked or not self._open, "an ask without a supervisor"
+
+
+def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> Unknowable | None:
+    """The error for what this agent has not declared; None where it has. No `needs`: what the method needs at
+    least, which is sampling without tools, or a form.
+
+    MCP 2025-11-25, client/sampling and client/elicitation ("Error Handling"): -32601 where the capability
+    is missing; -32602 for tools without `sampling.tools`, and for a mode without its sub-capability.
+    """
+    if method == SAMPLING:
+        if not declared.sampling:
+            return Unknowable(METHOD_NOT_FOUND, "This agent has not declared sampling.")
+        if "sampling.tools" in needs and not declared.sampling_tools:
+            return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+    elif method == ELICITATION:
+        if not (declared.form or declared.url):
+            return Unknowable(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
+        mode, only = ("url", "form") if "elicitation.url" in needs else ("form", "url")
+        if not (declared.url if mode == "url" else declared.form):
+            return Unknowable(INVALID_PARAMS, f"This agent has declared elicitation in mode {only} only.")
+    else:
+        return Unknowable(METHOD_NOT_FOUND, "Agents are asked for sampling and elicitation only.")
+    return None
+
+
+def error_object(code: int, text: str) -> RawJson:
+    """A JSON-RPC error object of our own making."""
+    return RawJson(msgspec.json.encode({"code": code, "message": text}))

@@ -1,0 +1,341 @@
+"""Which scopes each source of configuration has in force, and which pools are wanted for them.
+
+A source is one configuration seen with one environment; many sessions share one. It has a scope for plain
+agents, and one for each other class of agents from the first of these on: those that can be asked (rule
+12; `twins` says which launches are one pool after all), and those of the stateless era (`matches`). When
+it is read again, a server whose launch changed keeps its old pool until the new one has greeted, so no
+agent meets a broken window; a new one that fails leaves the old one in force and says so. It is the same
+when a launch becomes one pool or two. With `stop_first` the new pool is in force at once and starts after
+the old one is gone, unless that is in force elsewhere still. A project's server that gives way to one of
+the user's is out of force at once: its file may have lost the user's trust.
+
+Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
+force and of scopes to come are wanted, and no others.
+
+Knows nothing of: sessions, files, environments.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_broker.core.configuration.capability_variants import Twins
+from carpool_broker.core.configuration.era_variants import FAILED, Matches
+from carpool_broker.core.model.events import SourceId, SourceRead
+from carpool_broker.core.model.scope import Off, Scope, ScopeEntry
+from carpool_broker.core.registry.registry import Changes, Registry
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.link.messages import PoolChanged, PoolSpec, Wanted
+
+
+class Lane:
+    """What one class of agents sees of a source."""
+
+    __slots__ = ("asking", "in_force", "replacing", "stateless")
+
+    def __init__(self, in_force: Scope, *, asking: bool = False, stateless: bool = False) -> None:
+        self.asking = asking
+        self.stateless = stateless
+        self.in_force = in_force
+        self.replacing: dict[ServerName, PoolKey] = {}
+        """Servers whose new pool has not greeted yet: the new key. The old one is still in force."""
+
+
+class Amiss(Struct, frozen=True):
+    """Servers that cannot be run in one source or another."""
+
+    misconfigured: Mapping[ServerName, str]
+    """Why, for people: what is wrong with one in itself, before what somebody has not set."""
+    untrusted: frozenset[ServerName]
+    unset: frozenset[ServerName]
+    """Those that lack nothing but variables or places, wherever they cannot be run."""
+
+
+class Source:
+    """One configuration seen with one environment."""
+
+    __slots__ = ("before", "goal", "lanes", "specs")
+
+    def __init__(self, goal: SourceRead) -> None:
+        self.goal = goal
+        self.lanes = {(False, False): Lane(Scope((), goal.scope.separator))}
+        """By whether its agents can be asked, and whether they are of the stateless era. The first is always
+        there; each other one stays from its first agent on.
+        """
+        self.specs: dict[PoolKey, PoolSpec] = {}
+        """Of everything in force and to come."""
+        self.before: dict[PoolKey, tuple[PoolKey, ...]] = {}
+        """Whose place a pool took, or takes, the last one first: one each for several classes of agents."""
+
+
+class Sources:
+    """All sources."""
+
+    def __init__(self, registry: Registry, states: Mapping[PoolKey, PoolChanged]) -> None:
+        self._registry = registry
+        self._states = states
+        """What the supervisor last said of each pool."""
+        self._twins = Twins(registry, states)
+        self._matches = Matches(registry, states)
+        self.sources: dict[SourceId, Source] = {}
+
+    def read(self, event: SourceRead) -> Changes:
+        """Take over a source, new or read again. Returns the scopes whose lists changed by what is kept."""
+        source = self.sources.get(event.source)
+        if source is None:
+            source = self.sources[event.source] = Source(event)
+            self._registry.retain(source.lanes[False, False].in_force)
+        source.goal = event
+        self._pair()
+        changes = self._keep()
+        self._settle(source)
+        return changes
+
+    def _keep(self) -> Changes:
+        return self._registry.keep(
+            {key: it for each in self.sources.values() for key, it in each.goal.kept.items()}
+        )
+
+    def enter(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
+        """An agent of this class uses this source. True when it is the first one."""
+        found = self.sources[source]
+        if (asking, stateless) in found.lanes:
+            return False
+        lane = Lane(Scope((), found.goal.scope.separator), asking=asking, stateless=stateless)
+        found.lanes[asking, stateless] = lane
+        self._registry.retain(lane.in_force)
+        self._settle(found)
+        return True
+
+    def ask(self, source: SourceId) -> bool:
+        """An agent of the handshake era that can be asked uses this source. True when it is the first one."""
+        return self.enter(source, asking=True, stateless=False)
+
+    def drop(self, source: SourceId) -> Changes:
+        """No session uses it any more. Returns as `read`."""
+        gone = self.sources.pop(source, None)
+        if gone is None:
+            return {}
+        for lane in gone.lanes.values():
+            self._registry.release(lane.in_force)
+        self._pair()
+        return self._keep()
+
+    def advance(self, key: PoolKey | None = None) -> bool:
+        """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""
+        otherwise = key is not None and any([self._twins.look(key), self._matches.look(key)])
+        changed = False
+        for source in self.sources.values():
+            if otherwise or any(lane.replacing for lane in source.lanes.values()):
+                changed = self._settle(source) or changed
+        return changed
+
+    def _pair(self) -> None:
+        goals = [source.goal for source in self.sources.values()]
+        twins = {plain: twin.key for goal in goals for plain, twin in goal.twins.items()}
+        self._twins.know(twins)
+        self._matches.know(
+            {plain: spec.key for goal in goals for plain, spec in goal.stateless.items()}, twins
+        )
+
+    def _settle(self, source: Source) -> bool:
+        """Put in force what can be. True when the scopes in force or the wanted pools are others now."""
+        goal = source.goal
+        goals = (*goal.specs, *goal.twins.values(), *goal.stateless.values())
+        known = {**source.specs, **{spec.key: spec for spec in goals}}
+        used: set[PoolKey] = set()
+        moved = False
+        for lane in source.lanes.values():
+            entries: list[ScopeEntry] = []
+            old = {entry.server: entry for entry in lane.in_force.servers}
+            lane.replacing = {}
+            for entry in self._goals(goal, lane):
+                used.add(entry.key)
+                entries.append(self._entry(source, lane, entry, old.get(entry.server)))
+            used.update(entry.key for entry in entries)
+            scope = replace(goal.scope, servers=tuple(entries), absent=goal.absent)
+            if scope != lane.in_force:
+                self._registry.retain(scope)
+                self._registry.release(lane.in_force)
+                lane.in_force = scope
+                moved = True
+        moved = moved or used != source.specs.keys()
+        source.before = {key: before for key, before in source.before.items() if key in used and before}
+        source.specs = {key: self._placed(source, known[key]) for key in used}
+        return moved
+
+    def _goals(self, goal: SourceRead, lane: Lane) -> Iterator[ScopeEntry]:
+        """What this class of agents is to see once every pool has greeted."""
+        for entry in goal.scope.servers:
+            twin = goal.twins.get(entry.key)
+            own = self._matches.serving(entry.key) if lane.stateless else None
+            key = entry.key
+            if own is not None:
+                key = own
+            elif twin is not None:
+                key = twin.key if lane.asking else self._twins.serving(key)
+            yield entry if key == entry.key else replace(entry, key=key)
+
+    def _entry(self, source: Source, lane: Lane, entry: ScopeEntry, former: ScopeEntry | None) -> ScopeEntry:
+        """What is in force of this goal now."""
+        if former is None or former.key == entry.key:
+            return entry
+        before = former.key
+        if not _are_twins(source.goal, before, entry.key):
+            others = source.before.get(entry.key, ())
+            source.before[entry.key] = (before, *(key for key in others if key != before))
+            back = source.before.get(before, ())  # the change may be taken back
+            source.before[before] = tuple(key for key in back if key != entry.key)
+        is_over = former.project and not entry.project  # a file that nobody trusts now has no say any more
+        at_once = is_over or entry.server in source.goal.stop_first
+        if not at_once and self._must_wait(before, entry.key):
+            lane.replacing[entry.server] = entry.key
+            return replace(entry, key=before, pin=former.pin)  # it is met by what it runs itself
+        return entry
+
+    def _must_wait(self, old: PoolKey, new: PoolKey) -> bool:
+        """The new pool has not yet shown that it can serve, or has shown that it cannot."""
+        old_state = self._states[old].state if old in self._states else "cold"
+        new_state = self._states[new].state if new in self._states else "cold"
+        if new_state in FAILED:
+            return old_state not in FAILED
+        could = new_state == "serving" or (new_state != "stopped" and self._registry.catalog(new) is not None)
+        return old_state == "serving" and not could
+
+    def _placed(self, source: Source, spec: PoolSpec) -> PoolSpec:
+        """With the pool before it. The supervisor knows when that one is gone."""
+        before, *others = source.before.get(spec.key) or (PoolKey(""),)
+        after = before if spec.server in source.goal.stop_first else PoolKey("")
+        if (spec.replaces, spec.start_after, spec.replaces_too) == (before, after, others):
+            return spec
+        return replace(spec, replaces=before, start_after=after, replaces_too=others)
+
+    def scope(self, source: SourceId, *, asking: bool = False, stateless: bool = False) -> Scope:
+        """The scope in force. `asking`: for agents that can be asked, `stateless`: for those of that era; as
+        far as there are any here.
+        """
+        lanes = self.sources[source].lanes
+        for which in ((asking, stateless), (asking, False)):
+            if which in lanes:
+                return lanes[which].in_force
+        return lanes[False, False].in_force
+
+    def goes_on(self, source: SourceId, old: PoolKey, new: PoolKey) -> bool:
+        """Whether a pool in whose place `new` serves this source, another launch, goes on for others."""
+        is_wanted = any(old in each.specs for each in self.sources.values())
+        return is_wanted and not _are_twins(self.sources[source].goal, old, new)
+
+    def _named_elsewhere(self, operators: Set[SourceId]) -> Set[ServerName]:
+        """Servers that a source besides these names: what these bring says nothing of them."""
+        goals = [source.goal for name, source in self.sources.items() if name not in operators]
+        return {
+            name
+            for goal in goals
+            for name in (*(it.server for it in goal.scope.servers), *goal.misconfigured, *goal.disabled)
+        }
+
+    def wanted_by_agents(self, operators: Set[SourceId]) -> frozenset[PoolKey]:
+        """Pools of all sources but these; of these only those of servers that no other source names."""
+        elsewhere = self._named_elsewhere(operators)
+        return frozenset(
+            key
+            for name, source in self.sources.items()
+            for key, spec in source.specs.items()
+            if name not in operators or spec.server not in elsewhere
+        )
+
+    def amiss(self, operators: Set[SourceId] = frozenset()) -> Amiss:
+        """What is wrong with servers in any source; in these only with servers that no other source names."""
+        elsewhere = self._named_elsewhere(operators) if operators else frozenset()
+        lame = [
+            (name, why, source.goal)
+            for each, source in self.sources.items()
+            for name, why in source.goal.misconfigured.items()
+            if each not in operators or name not in elsewhere
+        ]
+        found: dict[ServerName, str] = {}
+        for name, why, _ in lame:
+            found.setdefault(name, why)
+        wrong = {name: why for name, why, goal in lame if name not in goal.unset}
+        untrusted = frozenset(name for name, _, goal in lame if name in goal.untrusted)
+        return Amiss({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
+
+    def lame(self, source: SourceId) -> Mapping[ServerName, tuple[str, str]]:
+        """Servers that cannot be run: (`untrusted`, `unset` or `misconfigured`, why)."""
+        goal = self.sources[source].goal
+        return {
+            name: (
+                "untrusted" if name in goal.untrusted else "unset" if name in goal.unset else "misconfigured",
+                why,
+            )
+            for name, why in goal.misconfigured.items()
+        }
+
+    def untrusted(self, source: SourceId) -> frozenset[ServerName]:
+        """Those among them that only wait for the user's trust."""
+        return self.sources[source].goal.untrusted
+
+    def broken(self, source: SourceId) -> str:
+        """Why nobody knows what servers its project has, a clause; empty: they are known."""
+        return self.sources[source].goal.broken
+
+    def disabled(self, source: SourceId) -> Mapping[ServerName, Off]:
+        """Servers that are switched off, and why."""
+        return self.sources[source].goal.disabled
+
+    def own_roots(self, source: SourceId) -> frozenset[ServerName]:
+        """Servers that are told the roots which the agent itself names."""
+        return self.sources[source].goal.own_roots
+
+    def to_discover(self) -> list[PoolKey]:
+        """New pools that must greet before they replace an old one."""
+        return sorted(
+            {
+                key
+                for source in self.sources.values()
+                for lane in source.lanes.values()
+                for key in lane.replacing.values()
+            }
+        )
+
+    def wanted(self) -> Wanted:
+        """Every pool of every source, in a stable order."""
+        specs: dict[PoolKey, PoolSpec] = {}
+        for source in self.sources.values():
+            for key, spec in source.specs.items():
+                if key not in specs or spec.replaces:  # a source that came later knows of no pool before
+                    specs[key] = spec
+        # What others want still, in another workspace, does not end: nothing can start after it.
+        pools = [
+            replace(spec, start_after=PoolKey("")) if spec.start_after in specs else spec
+            for spec in specs.values()
+        ]
+        goals = [source.goal for source in self.sources.values()]
+        return Wanted(
+            sorted(pools, key=lambda spec: spec.key),
+            max((goal.max_processes for goal in goals), default=64),
+            max((goal.max_greeting for goal in goals), default=3),
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self._twins.check()
+        self._matches.check()
+        for source in self.sources.values():
+            used: set[PoolKey] = set()
+            for lane in source.lanes.values():
+                in_force = {entry.server: entry.key for entry in lane.in_force.servers}
+                used |= {*in_force.values(), *lane.replacing.values()}
+                for server, key in lane.replacing.items():
+                    assert in_force[server] != key, f"{key} replaces itself"
+            assert used == source.specs.keys(), "what is wanted is not what is in force and to come"
+            for key, older in source.before.items():
+                assert all(key not in source.before.get(each, ()) for each in older), "a place taken in turns"
+
+
+def _are_twins(goal: SourceRead, one: PoolKey, other: PoolKey) -> bool:
+    """Whether these are pools of one launch for agents that can be asked and for those that cannot: neither
+    takes the other's place. A pool of the stateless era alone does not live beside the one that all share.
+    """
+    return any({one, other} == {plain, twin.key} for plain, twin in goal.twins.items())

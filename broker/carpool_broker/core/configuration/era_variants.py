@@ -1,0 +1,94 @@
+"""Launches with a pool of their own for agents of the stateless era, and launches with one for both eras.
+
+A launch whose era is not configured has two sets of pools: those that greet with a handshake first, and one
+for agents of the stateless era, started for the first of them. One set serves both eras where
+
+- what a pool told shows that the server speaks one era only (`Catalog.era`);
+- the supervisor knows that from earlier, or knows that the server is not to run twice
+  (`PoolChanged.both_eras`): then no process is started to find out;
+- the pool for the stateless era cannot start beside the other one.
+
+What was seen here holds as long as the launch is in use; what the supervisor knows, until it says otherwise.
+
+Invariant: only launches in use are remembered.
+Knows nothing of: sources, sessions, when pools start and drain, how an era is found out.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from carpool_broker.core.registry.registry import Registry
+from carpool_protocol.ids import PoolKey
+from carpool_protocol.link.messages import PoolChanged
+
+FAILED: Final = frozenset({"backing_off", "given_up", "breaker_open", "half_open"})
+"""States of a pool that cannot start."""
+
+
+class Matches:
+    """All launches with a pool for agents of the stateless era."""
+
+    def __init__(self, registry: Registry, states: Mapping[PoolKey, PoolChanged]) -> None:
+        self._registry = registry
+        self._states = states
+        self._plain_of: dict[PoolKey, PoolKey] = {}
+        """By each pool of such a launch: the key of its plain one."""
+        self._stateless: dict[PoolKey, PoolKey] = {}
+        """By plain key: the pool for agents of the stateless era."""
+        self._seen: set[PoolKey] = set()
+        """Plain keys of launches of which was seen here that one set of pools is enough."""
+        self._told: set[PoolKey] = set()
+        """The same, as the supervisor says it."""
+
+    def know(self, stateless: Mapping[PoolKey, PoolKey], twins: Mapping[PoolKey, PoolKey]) -> None:
+        """Of every launch in use, by its plain key: the pool for agents of the stateless era, and the pool
+        for agents that can be asked.
+        """
+        self._stateless = dict(stateless)
+        self._plain_of = {
+            key: plain
+            for plain, other in stateless.items()
+            for key in (plain, other, twins.get(plain, plain))
+        }
+        self._seen &= stateless.keys()
+        self._told &= stateless.keys()
+        for plain in stateless:
+            self.look(plain)
+
+    def look(self, key: PoolKey) -> bool:
+        """A catalog or a state of this pool came. True when its launch is to be served otherwise now."""
+        plain = self._plain_of.get(key)
+        if plain is None:
+            return False
+        before = self.serving(plain)
+        if self._shows_one(key, plain):
+            self._seen.add(plain)
+        state = self._states.get(plain)
+        if state is not None and state.both_eras is not None:
+            # A server that was seen to speak the stateless era does, whatever its program did elsewhere.
+            own = self._registry.catalog(self._stateless[plain])
+            if state.both_eras and (own is None or own.era != "stateless"):
+                self._told.add(plain)
+            else:
+                self._told.discard(plain)
+        return self.serving(plain) != before
+
+    def _shows_one(self, key: PoolKey, plain: PoolKey) -> bool:
+        """The pool speaks the era that it is not for, or does not start beside the plain one."""
+        catalog, is_own = self._registry.catalog(key), key == self._stateless[plain]
+        if catalog is not None:
+            return (catalog.era == "stateless") != is_own
+        if not is_own:
+            return False
+        own, other = self._states.get(key), self._states.get(plain)
+        return own is not None and own.state in FAILED and other is not None and other.state == "serving"
+
+    def serving(self, plain: PoolKey) -> PoolKey | None:
+        """The pool for agents of the stateless era; None: they have none of their own."""
+        if plain in self._seen or plain in self._told:
+            return None
+        return self._stateless.get(plain)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert self._seen | self._told <= self._stateless.keys()

@@ -1,0 +1,301 @@
+"""What a server is run as, and the key of its pool.
+
+Owns the expansion of one server for one session, and the pool key: two launches that are equal after
+expansion (argv, environment, directory) share a pool, two that differ in anything do not. Invariants: the
+policy is no part of the key, so a changed limit replaces no process, but for what variables decide of it and
+what a workspace or a project has otherwise than everybody: no session's environment and no project has a say
+in the pool of another; no text made here holds a value of an environment.
+
+Pure. Knows nothing of: files, other servers, what agents see of one, where environments come from.
+"""
+
+import hashlib
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+from urllib.parse import quote
+
+from msgspec import Struct, msgpack, structs
+
+from carpool_protocol.carrier.remote import BRIDGE
+from carpool_protocol.config.reading.late_values import fill
+from carpool_protocol.config.schema.environment import is_built_in, is_volatile
+from carpool_protocol.config.schema.expand import PLACES, Missing, expand, from_home, is_usable, references
+from carpool_protocol.config.schema.model import ServerConfig, takes_operator_variables
+from carpool_protocol.config.schema.module_name import module_name_problem
+from carpool_protocol.config.schema.url_servers import remote_of
+from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.link.messages import EraWish, Policy, PoolSpec, Root
+
+_ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
+    "auto": "auto",
+    "legacy": "handshake",
+    "modern": "stateless",
+    "match": "auto",
+}
+"""By the words of the configuration; of `auto` and `match`, for agents of the handshake era."""
+
+
+def pool_key(
+    server: ServerName,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    *,
+    secret: bytes,
+    origin: str = "config",
+    era: EraWish = "handshake",
+    capabilities: str = "",
+    roots: Sequence[Root] | None = None,
+    decided: Sequence[tuple[str, object]] = (),
+) -> PoolKey:
+    """`server:` and 16 hex digits of a keyed hash, so that a key tells nothing about the values in it.
+
+    `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ.
+    `capabilities` is the class of agents (rule 12), `roots` is rule 6's. A process speaks one era for as long
+    as it lives. `decided`: see `Launch`.
+    """
+    # A list of lists in msgpack is unambiguous: no two launches have the same bytes.
+    told = None if roots is None else list(roots)
+    launch = [origin, server, list(argv), sorted(env.items()), cwd, era, capabilities, told]
+    data = msgpack.encode([*launch, decided] if decided else launch)
+    keyed = hashlib.blake2b(data, key=hashlib.blake2b(secret, digest_size=32).digest(), digest_size=8)
+    return PoolKey(f"{server}:{keyed.hexdigest()}")
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What a session brings to its configuration."""
+
+    known: Mapping[str, str]
+    auto_known: Mapping[str, str] | None = None
+    """For the user's servers with `auto_connect`; None: as `known`."""
+    project_known: Mapping[str, str]
+    """For servers of a project: its own `env_file` is none of the user's."""
+    places: Mapping[str, str]
+    named_places: Mapping[str, str]
+    """For servers of a named workspace: a project within it has a root of its own."""
+    base_environment: Mapping[str, str]
+    home: str
+    roots: Sequence[Root] | None
+    interpreter: str
+    """The Python of our own children: the daemon's."""
+    logins: str = ""
+    """The directory of OAuth logins; empty: there are none."""
+
+    def expand(self, server: ServerConfig, text: str) -> str | Missing:
+        return expand(text, self.variables_of(server), self.places_of(server))
+
+    def variables_of(self, server: ServerConfig) -> Mapping[str, str]:
+        if server.project:
+            return self.project_known
+        if self.auto_known is not None and takes_operator_variables(server):
+            return self.auto_known
+        return self.known
+
+    def places_of(self, server: ServerConfig) -> Mapping[str, str]:
+        return self.named_places if server.workspace else self.places
+
+    def base_of(self, server: ServerConfig) -> str:
+        """From where a relative directory of it is meant."""
+        return self.places_of(server)["workspace"] if server.project or server.workspace else self.home
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """What is run, before it is known for which agents."""
+
+    server: ServerName
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    policy: Policy
+    stop_first: bool = False
+    roots: list[Root] | None = None
+    era: EraWish = "handshake"
+    origin: str = "config"
+    bridge: bool = False
+    """It is the child of ours that reaches a URL."""
+    secrets: list[str] = []
+    """Values of variables that were expanded into it."""
+    decided: tuple[tuple[str, object], ...] = ()
+    """What is its own of the policy: fields that variables decide, or in which it differs from everybody's
+    server, and their values."""
+
+    def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
+        """The pool of agents that can be asked, or the plain one."""
+        env = self.env
+        if self.origin == "run":
+            env = {name: value for name, value in env.items() if not is_volatile(name)}
+        return PoolSpec(
+            key=pool_key(
+                self.server,
+                self.argv,
+                env,
+                self.cwd,
+                secret=secret,
+                origin=self.origin,
+                era=self.era,
+                capabilities="asking" if asking else "",
+                roots=self.roots,
+                decided=self.decided,
+            ),
+            server=self.server,
+            argv=self.argv,
+            env=self.env,
+            cwd=self.cwd,
+            policy=self.policy,
+            secrets=self.secrets,
+            stop_first=self.stop_first,
+            asking=asking,
+            roots=self.roots,
+            era=self.era,
+            bridge=self.bridge,
+        )
+
+
+class CannotRun(Struct, frozen=True):
+    """Why a server cannot be run for a session."""
+
+    text: str
+    """With file and line, and what to do; no value of an environment."""
+    unset: bool = False
+    """All that is wrong is that variables or places are not set here: another agent may bring them."""
+
+
+def settled(server: ServerConfig, scope: Surroundings) -> ServerConfig | CannotRun:
+    """With the numbers and switches that variables decide, where they can be read."""
+    if not server.late:
+        return server
+    filled: dict[KeyPath, str] = {}
+    for path, text in server.late.items():
+        value = scope.expand(server, text)
+        if isinstance(value, Missing):
+            return CannotRun(_problem(server, path, value.render()), value.cause == "unset")
+        filled[path] = value
+    found = fill(server, filled)
+    if isinstance(found, list):
+        return CannotRun("; ".join(_problem(server, path, text) for path, text in found))
+    return found
+
+
+def decided(written: ServerConfig, server: ServerConfig) -> tuple[tuple[str, object], ...]:
+    """See `Launch`. `server`: what `settled` has made of `written`, where that holds the defaults."""
+    beneath = written.policy if written.beneath is None else written.beneath
+    if beneath == server.policy:
+        return ()
+    before, now = structs.asdict(beneath), structs.asdict(server.policy)
+    return tuple((field, value) for field, value in now.items() if value != before[field])
+
+
+def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:
+    where = render_path((*server.under, *path))
+    return ConfigProblem(server.file, server.lines.get(path, server.lines[()]), where, text).render()
+
+
+def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
+    """What to run, or why it cannot be."""
+    filled: dict[KeyPath, str] = {}
+    missing: dict[KeyPath, Missing] = {}
+    for path, text in server.templates():
+        value = scope.expand(server, text)
+        if isinstance(value, Missing):
+            missing[path] = value
+        else:
+            filled[path] = value
+    roots = _roots(server, scope)
+    if isinstance(roots, Missing):
+        missing["roots",] = roots
+    if missing or isinstance(roots, Missing):
+        problems = (_problem(server, path, each.render()) for path, each in missing.items())
+        return CannotRun("; ".join(problems), all(each.cause == "unset" for each in missing.values()))
+    if server.url is not None:
+        return _bridged(server, filled, roots, scope)
+    cwd = _directory(filled["cwd",], scope.base_of(server), scope.home)
+    if server.python is not None:
+        argv = _module_argv(server, filled, cwd, scope)
+    else:
+        command = from_home(filled.get(("command",), ""), scope.home)
+        argv = [command, *(filled["args", at] for at in range(len(server.args)))]
+    if not argv[0].strip():
+        key = "command" if server.python is None else "interpreter"
+        return CannotRun(_problem(server, (key,), "is empty once its variables are filled in"))
+    if server.python is not None and (why := module_name_problem(argv[-1])) is not None:
+        return CannotRun(_problem(server, ("python",), why))
+    return Launch(
+        server=server.name,
+        secrets=_secrets(server, scope),
+        argv=argv,
+        env={**scope.base_environment, **{name: filled["env", name] for name in server.env}},
+        cwd=cwd,
+        policy=server.policy,
+        stop_first=server.replace == "stop_first",
+        roots=roots,
+        # A child of ours needs no finding out.
+        era="handshake" if server.python is not None and server.era == "auto" else _ERAS[server.era],
+    )
+
+
+def _bridged(
+    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, scope: Surroundings
+) -> Launch | CannotRun:
+    """The child of ours that reaches a URL. All that is secret about it is in its environment."""
+    remote = remote_of(server, filled, scope.logins)
+    if isinstance(remote, list):
+        return CannotRun("; ".join(_problem(server, path, text) for path, text in remote))
+    env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
+    return Launch(
+        server=server.name,
+        secrets=_secrets(server, scope),
+        argv=[scope.interpreter, "-P", "-m", BRIDGE],
+        env={**env, **remote.to_environment()},
+        cwd=scope.home,
+        policy=server.policy,
+        stop_first=server.replace == "stop_first",
+        roots=roots,
+        era=_ERAS[server.era],
+        bridge=True,
+    )
+
+
+def _secrets(server: ServerConfig, scope: Surroundings) -> list[str]:
+    """Values of the variables that the server's texts refer to, but for those that are no secrets."""
+    known = scope.variables_of(server)
+    names = {name for _, text in server.templates() for name in references(text)} - PLACES
+    return sorted({known[name] for name in names if name in known and not is_built_in(name)})
+
+
+def _module_argv(
+    server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, scope: Surroundings
+) -> list[str]:
+    """The child of ours that offers a module's functions; the module's name is the last word.
+
+    `-P`: a file in the directory may have the name of a module that the child itself needs.
+    """
+    interpreter = filled.get(("interpreter",), scope.interpreter)
+    if "/" in interpreter:
+        interpreter = posixpath.join(cwd, from_home(interpreter, scope.home))
+    strict = ["--strict"] if server.strict else []
+    return [interpreter, "-P", "-m", "carpool.pymodule", *strict, filled["python",]]
+
+
+def _roots(server: ServerConfig, scope: Surroundings) -> list[Root] | Missing | None:
+    """What the server is told as roots (rule 6). None: they are not declared to it."""
+    if server.roots is None:
+        return None
+    if server.roots == "agent" and scope.roots is not None:
+        return list(scope.roots)
+    workspace = scope.places_of(server)["workspace"]
+    if not workspace:
+        return Missing("workspace")
+    if not is_usable(workspace):
+        return Missing("workspace", "unusable")
+    return [Root(f"file://{quote(_directory(workspace, scope.home, scope.home))}")]
+
+
+def _directory(path: str, base: str, home: str) -> str:
+    """An absolute directory in one spelling, so that `/a/b/` and `/a/b` share. `base`: of a relative one.
+
+    `..` stays: through a symbolic link it is not what it looks like.
+    """
+    whole = posixpath.join(base or home, from_home(path, home))
+    return whole if ".." in whole.split("/") else posixpath.normpath(whole)

@@ -1,0 +1,248 @@
+"""What sessions see now, and how long it is worth waiting for more.
+
+Owns the way from a session to its view, what is said of all its servers together, what the supervisor last
+said of each pool, and the patience with catalogs that are on their way (rule 18): nobody waits for a failing
+pool, and no list waits twice for a slow one. While an agent is asked for its roots, what its session sees of
+the servers that are told them is not final: nobody starts them, and what concerns them waits (rule 6).
+
+Invariant (`check`): a session looks through the scope that is in force for it.
+Knows nothing of: what waits, and for whom.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from carpool_broker.core.configuration.effective_sources import Sources
+from carpool_broker.core.model.effects import AnyEffect
+from carpool_broker.core.model.pagination import Family
+from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.model.session import Session
+from carpool_broker.core.registry.approvals import INSTRUCTIONS
+from carpool_broker.core.registry.builtin_tools import how_to
+from carpool_broker.core.registry.registry import Registry
+from carpool_broker.core.registry.resolve import of_profile
+from carpool_broker.core.registry.view import View
+from carpool_broker.core.registry.view_builder import differing
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.link.messages import Discover, PoolChanged
+from carpool_protocol.wire.tool_names import may_be_of
+
+FAILING: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
+"""States in which nothing waits for a pool's catalog."""
+
+RETRIED: Final = frozenset({"breaker_open", "half_open"})
+"""States in which an instance starts if somebody needs the pool: now, or when that may be (rule 8)."""
+
+LAME: Final = {"misconfigured": "misconfigured", "unset": "unset: lacks a variable or a workspace"}
+"""By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
+
+NONE: Final[frozenset[ServerName]] = frozenset()
+
+
+class Followed(NamedTuple):
+    """A session that looks through another scope now."""
+
+    session: Session
+    before: Scope
+    families: frozenset[Family]
+    """Of these it reads different lists there."""
+
+
+class Outlook:
+    """Views and patience."""
+
+    def __init__(self, registry: Registry, out: Callable[[AnyEffect], None]) -> None:
+        self._registry = registry
+        self._out = out
+        self.states: dict[PoolKey, PoolChanged] = {}
+        self.sources = Sources(registry, self.states)
+        self.retry_at: dict[PoolKey, float] = {}
+        """When a pool that fails may start again."""
+        self.slow: set[PoolKey] = set()
+        """Pools that a list has once waited for in vain."""
+
+    def learn(self, state: PoolChanged, now: float) -> None:
+        """The supervisor told the state of a pool."""
+        self.states[state.key] = state
+        self.retry_at.pop(state.key, None)
+        if state.retry_after_s is not None:
+            self.retry_at[state.key] = now + state.retry_after_s
+
+    def refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
+        """Why a pool in this failing state is not asked: (fault, detail, retry_after_s)."""
+        if state.cannot_start and state.state != "stopped":
+            return "cannot_start", state.reason, None
+        fault = "breaker_open" if state.state == "half_open" else state.state
+        at = self.retry_at.get(state.key)
+        return fault, state.reason, None if at is None else max(at - now, 0.1)
+
+    # --- who sees what ---------------------------------------------------------------------------------
+
+    def enter(self, session: Session) -> None:
+        """A new session looks around."""
+        session.scope = self._in_force(session)
+        session.met |= session.scope.prefixes
+        self._registry.retain(session.scope)
+
+    def _in_force(self, session: Session) -> Scope:
+        """What the session is to see. Names of servers that it has seen and that are not configured any more
+        stay theirs: its agent may still say them.
+        """
+        scope = self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
+        if session.met.keys() <= scope.prefixes.keys():
+            return scope
+        known = dict(scope.known)
+        former = tuple((server, session.met[server]) for server in sorted(session.met.keys() - known.keys()))
+        return replace(scope, former=former) if former else scope
+
+    def leave(self, session: Session) -> None:
+        """The session is gone."""
+        self._registry.release(session.scope)
+
+    def follow(self, sessions: Iterable[Session]) -> list[Followed]:
+        """Have everybody look through the scope that is in force for it now. Returns for whom that is another
+        one.
+        """
+        moved: list[Followed] = []
+        seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
+        for session in sessions:
+            scope = self._in_force(session)
+            if scope == session.scope:
+                continue
+            view = self._registry.retain(scope)
+            way = (session.scope, scope)
+            if way not in seen:
+                seen[way] = differing(self._registry.view(session.scope), view)
+            self._registry.release(session.scope)
+            moved.append(Followed(session, session.scope, seen[way]))
+            session.scope = scope
+            session.met |= scope.prefixes
+        return moved
+
+    def view(self, session: Session) -> View:
+        """What this session sees."""
+        return self._registry.view(session.scope)
+
+    def absent(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
+        """The server that an unknown name reads as a name of and that the session does not see: its name, the
+        fault (empty: it is just not there any more), and why. Names of servers that wait for trust are the
+        last to count, the longest first.
+        """
+        scope = session.scope
+        disabled = self.sources.disabled(session.source)
+        lame = self.sources.lame(session.source)
+        for server in sorted(scope.heads.readers(name)):
+            if server in disabled:
+                return server, "disabled", disabled[server].why
+            if server in lame:
+                return server, lame[server][0], f"{lame[server][1]}."
+        if (barred := scope.barring(name)) is not None:
+            return barred, "not_permitted", of_profile(scope)
+        if former := [each for each, _ in scope.former if each in scope.heads.readers(name)]:
+            return former[0], "", f"The server {former[0]} is not in the configuration any more."
+        meant = [
+            (len(server), server, state, f"{why}.")
+            for server, (state, why) in lame.items()
+            if may_be_of(name, server, scope.separator)
+        ]
+        return max(meant)[1:] if meant else None
+
+    def unprefixed(self, session: Session) -> tuple[ServerName, str, str] | None:
+        """A server that is disabled and shows its tools without a prefix: any name can be one of its."""
+        for server, off in self.sources.disabled(session.source).items():
+            if off.prefix == "":
+                return server, "disabled", off.why
+        return None
+
+    def instructions(self, session: Session) -> str:
+        """What servers say of themselves, and which are missing (rule 18)."""
+        view = self.view(session)
+        parts = [how_to(view.own.values(), [it.server for it in view.scope.servers])] if view.own else []
+        parts += [view.instructions] if view.instructions else []
+        parts = [part for part in parts if part]
+        missing = [
+            f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
+            for entry in view.scope.servers
+            if entry.key in self.states and self.states[entry.key].state in FAILING
+        ]
+        missing += [
+            f"{server} ({LAME[state]})"
+            for server, (state, _) in self.sources.lame(session.source).items()
+            if state in LAME
+        ]
+        # Counted, never named: a stranger has chosen the names, and this is text in the agent's prompt.
+        if count := len(self.sources.untrusted(session.source)):
+            servers = "1 server" if count == 1 else f"{count} servers"
+            missing.append(
+                f"{servers} of this project's file, which awaits the user's trust (`carpool trust`)"
+            )
+        if why := self.sources.broken(session.source):
+            missing.append(f"the servers of this project ({why})")
+        held = Counter(server for server, tool in view.held if tool != INSTRUCTIONS)
+        if servers := ", ".join(sorted(server for server, tool in view.held if tool == INSTRUCTIONS)):
+            parts.append(
+                f"Instructions that are held back until the user approves them: those of {servers}. The user "
+                "can run `carpool pin diff SERVER`."
+            )
+        if held:
+            each = ", ".join(f"{count} of {server}" for server, count in sorted(held.items()))
+            parts.append(
+                f"Tools that are held back until the user approves them: {each}. The user can run "
+                "`carpool pin diff SERVER`."
+            )
+        if missing:
+            parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
+        return "\n\n".join(parts)
+
+    # --- patience --------------------------------------------------------------------------------------
+
+    def is_settled(self, key: PoolKey) -> bool:
+        """Whether waiting for this pool's catalog is pointless."""
+        state = self.states.get(key)
+        return state is not None and state.state in FAILING
+
+    def unsettled(self, session: Session, view: View) -> bool:
+        """Whether a list is worth waiting for."""
+        if session.rooting and self.unrooted(session):
+            return True
+        return any(not self.is_settled(key) and key not in self.slow for key in view.unknown)
+
+    def unrooted(self, session: Session) -> frozenset[ServerName]:
+        """Servers whose pool for this session is known only when its agent has said its roots."""
+        return self.sources.own_roots(session.source) if session.rooting else NONE
+
+    def discover(self, session: Session, view: View) -> None:
+        """Have the unknown catalogs of this view told, and say that what is away is missed."""
+        for key in sorted(view.unknown - self._later(session, view)):
+            if not self.is_settled(key):
+                self._out(Discover(key))
+        self.miss(view)
+
+    def seek(self, session: Session, view: View, suspects: Iterable[PoolKey]) -> None:
+        """Have these tell before others: a call waits for one of them. Also those of which only a file's word
+        is known: it does not name what is wanted.
+        """
+        sought = (view.hearsay | view.unknown) - self._later(session, view)
+        for key in suspects:
+            if key in sought and not self.is_settled(key):
+                self._out(Discover(key, first=True))
+
+    def _later(self, session: Session, view: View) -> set[PoolKey]:
+        """Pools of this view that are perhaps not the session's: its agent has not said its roots."""
+        unrooted = self.unrooted(session)
+        return {entry.key for entry in view.scope.servers if entry.server in unrooted} if unrooted else set()
+
+    def miss(self, view: View) -> None:
+        """Somebody who looks through this view does not find what is away."""
+        for key in sorted(view.away):
+            if key in self.states and self.states[key].state in RETRIED:
+                self._out(Discover(key))
+
+    def check(self, sessions: Iterable[Session]) -> None:
+        """Assert every invariant."""
+        self.sources.check()
+        for session in sessions:
+            assert session.scope == self._in_force(session)

@@ -1,0 +1,400 @@
+"""Hooks: what the user has put before and after calls, and what follows from what they say.
+
+Owns which hooks look at which call, in the order of the file, each at what the one before has made of it;
+every run of a hook from its start to its verdict or its time limit; how many run at once; and what becomes of
+the call (docs/decisions/0025, docs/hooks.md). A call is *hooked* from the moment at which it could have been
+sent until the last hook has let it pass, and *told* from its server's answer until the last hook has let that
+pass; both count as in flight. A call that ends with an error of ours has its answer at once: hooks hear of it
+and change nothing.
+
+Invariants (`check`): a call is `hooked` or `told` exactly while it is held here, and then one run is for it;
+every run has a time limit; a hook has at most `MAX_RUNNING` at once, and none waits while one more could run.
+Knows nothing of: processes, what is in arguments and results, how a hook is told and answers.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.hooks.runs import LINE_S, Line, Run, Tally
+from carpool_broker.core.model.effects import AnyEffect, EndHook, Note, RunHook
+from carpool_broker.core.model.events import HookAnswered, HookRule, RunId, Verdict
+from carpool_broker.core.model.session import Owed
+from carpool_protocol.config.schema.capability import Kind
+from carpool_protocol.faults.kinds import KINDS
+from carpool_protocol.ids import CallId, RawJson, call_name
+from carpool_protocol.link.messages import Answered
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_protocol.wire.uri_normalization import without_query
+
+MAX_HELD_BYTES: Final = 256 * 1024 * 1024
+"""Of answers that hooks look at, all calls together. One more counts as a failure of its hooks."""
+MAX_FOUND: Final = 4096
+"""Tools and profiles whose hooks are remembered."""
+MAX_NAME_CHARS: Final = 256
+"""Longer names, and URIs, are not."""
+
+_KIND_OF: Final[dict[str, Kind]] = {
+    "tools/call": "tool",
+    "prompts/get": "prompt",
+    "resources/read": "resource",
+}
+"""What an agent does at a server. Completions and requests about tasks are not for hooks."""
+_NOBODY: Final = RunId(0)
+_NO_ROOM: Final = "there was no room to keep more answers for hooks to look at"
+
+Names = tuple[str, ...]
+
+
+class Held:
+    """A call that waits for hooks."""
+
+    __slots__ = ("answer", "left", "owed", "run")
+
+    def __init__(self, owed: Owed, names: Names, answer: Answered | None = None) -> None:
+        self.owed = owed
+        self.left = deque(names)
+        """Hooks that have not looked at it yet."""
+        self.answer = answer
+        """None: it has not been sent yet."""
+        self.run = _NOBODY
+
+
+class Hooks:
+    """All hooks of one broker. See `hook_points.HookPoints` for what the ledger says."""
+
+    def __init__(self, ledger: Ledger, out: Callable[[AnyEffect], None]) -> None:
+        self._ledger = ledger
+        self._out = out
+        self.may_leave: Callable[[Owed], bool] = lambda _: True
+        """Whether a call that has passed may still go where it was to go; else it has ended with that."""
+        self.strays: Callable[[Owed], bool] = lambda _: False
+        """Whether no text tells where the URI of this call leads."""
+        self.rules: dict[str, HookRule] = {}
+        self.tallies: dict[str, Tally] = {}
+        """Of each hook that there is or was, since this broker began."""
+        self.pending: list[tuple[HookRule, RunHook]] = []
+        """Ends of calls that hooks are to hear of (`tell`)."""
+        self.limits: Deadlines[RunId] = Deadlines()
+        self.held_bytes = 0
+        self._held: dict[CallId, Held] = {}
+        self._passed: dict[CallId, RawJson] = {}
+        """Calls that hooks have let pass, and their arguments as they are then."""
+        self._found: dict[tuple[str, str, str, str, Names, bool], tuple[Names, Names]] = {}
+        self._by_tag = False
+        self._runs: dict[RunId, Run] = {}
+        self._lines: dict[str, Line] = {}
+        self._count = 0
+
+    # --- which hooks -----------------------------------------------------------------------------------
+
+    def read(self, rules: Iterable[HookRule]) -> None:
+        """These are in force from now on. Runs that are under way go on to their verdicts."""
+        self.rules = {rule.name: rule for rule in rules}
+        self._by_tag = any(each.tag is not None for rule in self.rules.values() for each in rule.match)
+        self._found.clear()
+        for name in self.rules:
+            self.tallies.setdefault(name, Tally())
+        self._ledger.hooks = self if self.rules or self._held or self._passed else None
+
+    def _find(self, owed: Owed) -> tuple[Names, Names]:
+        """Those that look at this call before, and after it."""
+        tags = _tags_of(owed) if self._by_tag else ()
+        method = owed.asked.method
+        strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self.strays(owed)
+        key = (owed.session.profile, method, owed.server, owed.target, tags, strays)
+        found = self._found.get(key)
+        if found is None:
+            kind = _KIND_OF.get(method)
+            rules = (
+                []
+                if kind is None
+                else [each for each in self.rules.values() if _is_for(each, owed, kind, tags, strays=strays)]
+            )
+            found = (
+                tuple(each.name for each in rules if each.before),
+                tuple(each.name for each in rules if each.after),
+            )
+            if len(self._found) >= MAX_FOUND:
+                self._found.clear()
+            if len(owed.target) <= MAX_NAME_CHARS:
+                self._found[key] = found
+        return found
+
+    def matches(self, owed: Owed) -> bool:
+        """See `HookPoints`."""
+        return any(self._find(owed))
+
+    def sees_answer(self, owed: Owed) -> bool:
+        """See `HookPoints`."""
+        return bool(self._find(owed)[1])
+
+    # --- the course of a call --------------------------------------------------------------------------
+
+    def holds(self, owed: Owed, now: float) -> bool:
+        """See `HookPoints`."""
+        if owed.asked.method not in _KIND_OF or owed.call in self._passed:
+            return False
+        names = self._find(owed)[0]
+        if not names:
+            return False
+        owed.stage = "hooked"
+        owed.session.hold_place()
+        held = self._held[owed.call] = Held(owed, names)
+        self._go_on(held, now)
+        return True
+
+    def takes(self, owed: Owed, answer: Answered, now: float) -> bool:
+        """See `HookPoints`. One that sends the agent to URLs first is no end of its call."""
+        if owed.stage != "sent" or owed.asked.method not in _KIND_OF or answer.urls_first:
+            return False
+        names = self._find(owed)[1]
+        if not names:
+            return False
+        self._ledger.backstops.disarm(owed.call)
+        owed.stage = "told"
+        held = self._held[owed.call] = Held(owed, names, answer)
+        self.held_bytes += len(answer.body)
+        if self.held_bytes > MAX_HELD_BYTES:
+            self._out(Note("warning", f"{_NO_ROOM}: call {call_name(owed.call)}"))
+            strict = next((name for name in names if self.rules[name].closed), "")
+            held.left.clear()
+            if strict:
+                self._refuse(held, strict, "failed", _NO_ROOM, now)
+                return True
+        self._go_on(held, now)
+        return True
+
+    def ended(self, owed: Owed, slug: str) -> None:
+        """See `HookPoints`. Who has looked at the answer already need not hear of its end."""
+        if not owed.server or owed.stage == "told" or owed.asked.method not in _KIND_OF:
+            return
+        kind = KINDS.get(slug)
+        for name in self._find(owed)[1]:
+            run = self._run_of(owed, name)
+            family = "lost" if kind is None else kind.family
+            self.pending.append((self.rules[name], replace(run, outcome=family, code=slug)))
+
+    def closed(self, owed: Owed) -> None:
+        """See `HookPoints`. A run before a call that nobody wants any more is ended; one after it goes on."""
+        self._passed.pop(owed.call, None)
+        held = self._held.pop(owed.call, None)
+        if not (self.rules or self._held or self._passed):
+            self._ledger.hooks = None  # there were some
+        if held is None:
+            return
+        if held.answer is not None:
+            self.held_bytes -= len(held.answer.body)
+        run = self._runs.get(held.run)
+        if run is None or held.answer is not None:
+            return
+        if run.began is None:
+            self._forget(run)
+        else:
+            self._out(EndHook(run.id, run.rule.name))  # it has its place until that is over
+
+    def _go_on(self, held: Held, now: float) -> None:
+        """The next hook looks at it; after the last it passes."""
+        while held.left:
+            name = held.left.popleft()
+            rule = self.rules.get(name)
+            if rule is None or not (rule.before if held.answer is None else rule.after):
+                continue  # it is no more since the call came
+            what = self._run_of(held.owed, name)
+            if held.answer is not None:
+                answer = held.answer
+                what = replace(what, outcome="answered", body=answer.body, is_error=answer.is_error)
+            held.run = self._begin(rule, what, now)
+            return
+        owed = held.owed
+        if held.answer is None:
+            del self._held[owed.call]
+            if self.may_leave(owed):
+                self._passed[owed.call] = owed.asked.rest
+                self._ledger.admission.proceed(owed, now)
+            else:
+                self._ledger.admission.pump(owed.session, now)
+        else:
+            self._ledger.answered(held.answer, now)
+
+    def _decide(self, held: Held, rule: HookRule, said: HookAnswered, now: float) -> None:
+        """A hook has looked at it."""
+        if said.verdict == "rewrite":
+            self._rewrite(held, said.body)
+        elif said.verdict == "deny" or (said.verdict == "failed" and rule.closed):
+            self._refuse(held, rule.name, said.verdict, said.reason, now)
+            return
+        self._go_on(held, now)
+
+    def _rewrite(self, held: Held, body: RawJson) -> None:
+        owed, answer = held.owed, held.answer
+        if answer is not None:
+            self.held_bytes += len(body) - len(answer.body)
+            held.answer = replace(answer, is_error=False, body=body, ttl_ms=-1, public=False)
+            return
+        self._ledger.arguments.leave(owed)
+        owed.asked = replace(owed.asked, rest=body)
+        owed.size_bytes = len(body) + len(owed.asked.meta)
+        self._ledger.arguments.enter(owed)
+
+    def _refuse(self, held: Held, name: str, verdict: Verdict, reason: str, now: float) -> None:
+        owed = held.owed
+        if verdict == "deny":
+            slug = "denied_by_hook" if held.answer is None else "answer_denied"
+            detail = f"The hook {name} says: {_sentence(reason)}" if reason else f"The hook is {name}."
+        else:
+            slug = "hook_failed" if held.answer is None else "answer_hook_failed"
+            detail = f"The hook is {name}: {reason}."
+        self._ledger.fail(owed, slug, detail)
+        self._ledger.admission.pump(owed.session, now)
+
+    # --- runs ------------------------------------------------------------------------------------------
+
+    def _run_of(self, owed: Owed, name: str) -> RunHook:
+        asked = owed.asked
+        arguments = self._passed.get(owed.call, asked.rest)
+        return RunHook(
+            run=_NOBODY, hook=name, call=owed.call, session=owed.session.id, method=asked.method,
+            server=owed.server, target=owed.target, arguments=arguments,
+        )  # fmt: skip
+
+    def _begin(self, rule: HookRule, what: RunHook, now: float) -> RunId:
+        self._count += 1
+        run = Run(rule, replace(what, run=RunId(self._count)))
+        self._runs[run.id] = run
+        line = self._lines.setdefault(rule.name, Line())
+        if line.is_full:
+            line.put(run)
+            self.limits.arm(run.id, now, LINE_S)
+        else:
+            self._start(line, run, now)
+        return run.id
+
+    def _start(self, line: Line, run: Run, now: float) -> None:
+        line.running += 1
+        run.began = now
+        self.limits.arm(run.id, now, run.rule.timeout_s)
+        self._out(run.what)
+        run.what = replace(run.what, arguments=RawJson(b""), body=RawJson(b""))
+
+    def _forget(self, run: Run) -> None:
+        """It is over, or never began."""
+        del self._runs[run.id]
+        self.limits.disarm(run.id)
+        line = self._lines[run.rule.name]
+        if run.began is None:
+            line.take(run)
+        else:
+            line.running -= 1
+
+    def _free(self, name: str, now: float) -> None:
+        """One more run of this hook may begin, if any waits."""
+        line = self._lines[name]
+        while line.waiting and not line.is_full:
+            self._start(line, line.take(line.waiting[0]), now)
+        if line.is_over:
+            del self._lines[name]
+
+    def answered(self, event: HookAnswered, now: float) -> None:
+        """A run is over. What comes of one that was given up is dropped."""
+        run = self._runs.get(event.run)
+        if run is not None:
+            self._forget(run)
+            self._over(run, event, now)
+
+    def _over(self, run: Run, said: HookAnswered, now: float, *, late: bool = False) -> None:
+        held = self._held.get(run.what.call)
+        if held is not None and held.run != run.id:
+            held = None
+        if said.verdict == "rewrite" and not run.rule.rewrite:
+            said = HookAnswered(said.run, "failed", "it rewrites, and its `rewrite` is not true")
+        if held is not None or run.what.outcome:  # a run that was ended says nothing of its hook
+            self.tallies[run.rule.name].timeouts += late
+            began = now if run.began is None else run.began
+            if (
+                news := self.tallies[run.rule.name].count(said.verdict, now - began, said.reason)
+            ) is not None:
+                self._note(run, news, said.reason)
+        self._free(run.rule.name, now)
+        if held is not None:
+            self._decide(held, run.rule, said, now)
+
+    def _note(self, run: Run, news: bool, reason: str) -> None:
+        if news:
+            what = "let calls through" if not run.rule.closed else "refuse calls"
+            call = call_name(run.what.call)
+            self._out(Note("warning", f"the hook {run.rule.name} fails, so we {what}: {reason} ({call})"))
+        else:
+            self._out(Note("info", f"the hook {run.rule.name} works again"))
+
+    def line_of(self, name: str) -> Line:
+        """What it runs now."""
+        return self._lines.get(name) or Line()
+
+    def tell(self, now: float) -> None:
+        """Have hooks hear how calls ended that they do not decide about."""
+        pending, self.pending = self.pending, []
+        for rule, what in pending:
+            line = self._lines.get(rule.name)
+            if line is not None and line.is_full and not line.has_room(what):
+                self.tallies[rule.name].untold += 1
+            else:
+                self._begin(rule, what, now)
+
+    def overdue(self, now: float) -> None:
+        """Runs that waited too long to begin, and those that took too long: in this order, for where one of
+        these ends the next in line begins.
+        """
+        for run in sorted([self._runs[each] for each in self.limits.due(now)], key=_has_begun):
+            if run.began is None:
+                why = f"it has had too much to look at for {LINE_S:g} s"
+            else:
+                why = f"it gave no answer within {run.rule.timeout_s:g} s"
+                self._out(EndHook(run.id, run.rule.name))
+            self._forget(run)
+            self._over(run, HookAnswered(run.id, "failed", why), now, late=_has_begun(run))
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        calls = self._ledger.calls
+        hooked = {call for call, owed in calls.items() if owed.stage in {"hooked", "told"}}
+        assert hooked == self._held.keys(), "a call waits for no hook"
+        assert not hooked or self._ledger.hooks is self
+        for call, held in self._held.items():
+            assert held.owed is calls[call]
+            assert (held.owed.stage == "told") == (held.answer is not None)
+            assert self._runs[held.run].what.call == call, "nobody looks at a call that waits for that"
+        assert self._passed.keys() <= calls.keys()
+        assert self.held_bytes == sum(len(h.answer.body) for h in self._held.values() if h.answer is not None)
+        assert len(self.limits) == len(self._runs)
+        assert all(run in self.limits for run in self._runs)
+        for name, line in self._lines.items():
+            line.check([run for run in self._runs.values() if run.rule.name == name])
+
+
+def _has_begun(run: Run) -> bool:
+    return run.began is not None
+
+
+def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names, *, strays: bool) -> bool:
+    """Whether a hook looks at a call. `strays`: it may be about any resource of its server."""
+    if rule.profiles and owed.session.profile not in rule.profiles:
+        return False
+    names = without_query(owed.target) if kind == "resource" else (owed.target,)
+    return any(
+        (strays and each.kind in (None, kind) and each.is_of(owed.server, tags))
+        or any(each.covers(kind, owed.server, tags, name) for name in names)
+        for each in rule.match
+    )
+
+
+def _tags_of(owed: Owed) -> Names:
+    servers = owed.session.scope.servers
+    return next((entry.tags for entry in servers if entry.server == owed.server), ())
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."

@@ -1,0 +1,83 @@
+"""What must always hold of open calls and their sessions.
+
+Owns what must hold of one call or session, of those that an event names, and of all together. Knows nothing
+of: how it comes to hold.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, Session
+from carpool_protocol.ids import CallId, SessionId
+
+
+def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
+    """Assert every invariant of the ledger of these sessions."""
+    ledger.arguments.check(sessions.values())
+    ledger.unread.check(sessions.values())
+    ledger.admission.quotas.check(sessions.values())
+    parked = [owed for owed in ledger.calls.values() if owed.parked]
+    of = Counter(owed.session.id for owed in parked)
+    known = sum(len(s.owed) for s in sessions.values()) + len(parked)
+    assert known == len(ledger.calls), "a call of nobody"
+    for owed in parked:
+        assert owed.stage in AT_SERVER
+        assert owed.asked.by is not None
+        assert sessions.get(owed.session.id) is owed.session
+        assert all(other is not owed for other in owed.session.owed.values())
+    for session in sessions.values():
+        sent = sum(1 for o in session.owed.values() if o.stage in IN_FLIGHT)
+        assert session.sent == sent + of[session.id]
+        assert session.waiting_bytes == sum(o.size_bytes for o in session.waiting)
+        assert {*session.waiting} == {o for o in session.owed.values() if o.stage == "waiting"}
+        check_session(session, ledger)
+        for request, owed in session.owed.items():
+            assert owed.asked.id == request
+            assert ledger.calls[owed.call] is owed
+    for call in ledger.calls:
+        check_call(call, ledger)
+    assert len(ledger.backstops) == sum(1 for owed in ledger.calls.values() if owed.stage == "sent")
+    assert len(ledger.admission.waits) == sum(1 for owed in ledger.calls.values() if owed.stage == "waiting")
+
+
+def check_touched(ledger: Ledger, sessions: Mapping[SessionId, Session], named: Iterable[Struct]) -> None:
+    """Assert what must hold of the records that an event and its effects name: whatever an event changed for
+    others is said by an effect. One that is over has left nothing behind.
+    """
+    calls: set[CallId] = set()
+    of: set[SessionId] = set()
+    for each in named:
+        call = getattr(each, "call", None)
+        if call is not None:
+            calls.add(call)
+        of.add(getattr(each, "session", SessionId("")))
+    for call in calls:
+        check_call(call, ledger)
+    for session in of & sessions.keys():
+        check_session(sessions[session], ledger)
+
+
+def check_call(call: CallId, ledger: Ledger) -> None:
+    """Assert that this call has the limit of its stage, and none once it is over."""
+    owed = ledger.calls.get(call)
+    stage = None if owed is None else owed.stage
+    assert (call in ledger.backstops) == (stage == "sent"), f"call {call} has no backstop, or is over"
+    waits = ledger.admission.waits
+    assert (call in waits) == (stage == "waiting"), f"call {call} has no limit, or waits no more"
+    if owed is not None and not owed.parked:
+        assert owed.session.owed.get(owed.asked.id) is owed, f"nobody is owed call {call}"
+
+
+def check_session(session: Session, ledger: Ledger) -> None:
+    """Assert that this session has no more at once than it may, and waits only for a reason."""
+    admission = ledger.admission
+    if session.sent > admission.most(session):  # an earlier broker's calls may be back beside its own
+        ours = sum(
+            1 for each in session.owed.values() if each.stage in IN_FLIGHT and each.call >= ledger.before
+        )
+        assert ours <= admission.most(session), f"{session.id} has more calls open than it may"
+    could_go = admission.may_send(session)
+    assert not (session.waiting and could_go), f"{session.id} waits without a reason"

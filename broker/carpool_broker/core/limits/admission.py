@@ -1,0 +1,193 @@
+"""Which calls may go to a server, when, and which wait for that.
+
+Owns admission: the session's bound and its line (rule 3), what all of one profile or token may have
+(`quotas`), the link's credit, and that nothing leaves while carpool drains. No call waits here for longer
+than `wait_s`.
+
+Invariants (`books.check`): what is in a session's line is `waiting`, and has a limit; nothing waits while it
+could go.
+Knows nothing of: how a call leaves and ends (`ledger`), names, eras.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, SLOW_BYTES, Arguments
+from carpool_broker.core.limits.quotas import Quotas
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.session import Owed, Quota, Session
+from carpool_protocol.ids import CallId, SessionId
+from carpool_protocol.machine.deadlines import Deadlines
+
+
+class Books(Protocol):
+    """What the ledger does with a call about which this has been decided."""
+
+    def send(self, owed: Owed, now: float) -> None:
+        """It leaves."""
+
+    def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
+        """It ends with an error of ours."""
+
+
+class Admission:
+    """Of all sessions."""
+
+    def __init__(
+        self,
+        sessions: Mapping[SessionId, Session],
+        bounds: Bounds,
+        arguments: Arguments,
+        books: Books,
+    ) -> None:
+        self._sessions = sessions
+        self._arguments = arguments
+        self._books = books
+        self.bounds = bounds
+        self.credit_bytes: int | None = None
+        """What the link may still carry; None while no supervisor is there."""
+        self.draining = False
+        """No call leaves any more (`draining`)."""
+        self.quotas = Quotas()
+        self.waits: Deadlines[CallId] = Deadlines()
+        self._stalled: dict[SessionId, None] = {}
+        """Sessions whose line may hold calls that only the link kept back."""
+
+    def refuses(self, owed: Owed) -> bool:
+        """End a call that may not wait, if this is one: its session, or all together, have too many."""
+        session, bounds = owed.session, self.bounds
+        if self._arguments.too_many(owed, bounds.argument_budget_bytes):
+            self._books.fail(owed, "arguments_too_many", retry_after_s=1.0)
+        elif len(session.owed) > self.most(session) + bounds.max_waiting_calls:
+            self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
+        else:
+            return False
+        return True
+
+    def admit(self, owed: Owed, now: float) -> None:
+        """The call knows where it goes: send it, put it in line, or refuse it."""
+        session = owed.session
+        if owed.size_bytes > COUNTED_BYTES and self.refuses(owed):
+            return
+        if self.draining and not session.keeps:
+            self._books.fail(owed, "closing")
+            return
+        if session.quota is not None and (excess := session.quota.excess(owed, now)) is not None:
+            self._books.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
+            return
+        if not session.waiting and self.may_send(session):
+            self._books.send(owed, now)
+            return
+        full = len(session.waiting) >= self.bounds.max_waiting_calls
+        if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
+            self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
+            return
+        session.waiting.append(owed)
+        self._wait(owed, now)
+
+    def most(self, session: Session) -> int:
+        """How many calls it may have open."""
+        return session.max_open_calls or self.bounds.max_open_calls
+
+    def may_send(self, session: Session) -> bool:
+        """Whether a call of it may go now."""
+        most = session.max_open_calls or self.bounds.max_open_calls
+        return (
+            session.sent < most
+            and (self.credit_bytes or 0) > 0
+            and session.unread_bytes <= SLOW_BYTES
+            and not self.draining
+            and (session.quota is None or session.quota.has_room)
+        )
+
+    def proceed(self, owed: Owed, now: float) -> None:
+        """Hooks have let it pass: it leaves now, or as the first of its session's line."""
+        session = owed.session
+        session.hold_place(-1)
+        owed.stage = "unresolved"
+        refused = owed.size_bytes > COUNTED_BYTES and self.refuses(owed)
+        if not refused and self.draining and not session.keeps:
+            self._books.fail(owed, "closing")
+        elif not refused and self.may_send(session):
+            self._books.send(owed, now)
+            return
+        elif not refused:
+            session.waiting.appendleft(owed)
+            self._wait(owed, now)
+        self.pump(session, now)  # its place is free
+
+    def _wait(self, owed: Owed, now: float) -> None:
+        """It is in its session's line now."""
+        owed.stage = "waiting"
+        owed.session.waiting_bytes += owed.size_bytes
+        self.waits.arm(owed.call, now, self.bounds.wait_s)
+        self._stalled[owed.session.id] = None
+
+    def pump(self, session: Session, now: float) -> None:
+        """Send what waits in this session's line, as far as it may go."""
+        if session.quota is not None:
+            self.pump_together(session.quota, now)
+            return
+        while session.waiting and self.may_send(session):
+            self._send_next(session, now)
+        if session.waiting:
+            self._stalled[session.id] = None  # perhaps it is the link that keeps it back now
+
+    def pump_together(self, quota: Quota, now: float) -> None:
+        """The same for all sessions of one holder: they take turns, one call each."""
+        ready = [session for session in quota.sessions.values() if session.waiting]
+        while ready:
+            ready = [session for session in ready if session.waiting and self.may_send(session)]
+            for session in ready:
+                if self.may_send(session):
+                    self._send_next(session, now)
+                    quota.last(session)
+        for session in quota.sessions.values():
+            if session.waiting:
+                self._stalled[session.id] = None
+
+    def _send_next(self, session: Session, now: float) -> None:
+        owed = session.waiting.popleft()
+        session.waiting_bytes -= owed.size_bytes
+        self.waits.disarm(owed.call)
+        self._books.send(owed, now)
+
+    def pump_all(self, now: float) -> None:
+        """The link can carry more: sessions take turns, one call each."""
+        while self._stalled and (self.credit_bytes or 0) > 0 and not self.draining:
+            session_id = next(iter(self._stalled))
+            del self._stalled[session_id]
+            session = self._sessions.get(session_id)
+            if session is None or not session.waiting or not self.may_send(session):
+                continue
+            self._send_next(session, now)
+            if session.waiting:
+                self._stalled[session_id] = None
+
+    def leave_line(self, owed: Owed) -> None:
+        """It ends while it waits."""
+        owed.session.waiting.remove(owed)
+        owed.session.waiting_bytes -= owed.size_bytes
+        self.waits.disarm(owed.call)
+
+    # --- the other end, and time -----------------------------------------------------------------------
+
+    def supervisor_went(self) -> None:
+        """What waits here was never delivered, and goes on waiting."""
+        self.credit_bytes = None
+        for session in self._sessions.values():
+            if session.waiting:
+                self._stalled[session.id] = None
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone."""
+        self._stalled.pop(session.id, None)
+
+    def overdue(self, now: float) -> Iterable[tuple[CallId, str, str]]:
+        """What has waited too long: with the fault, and why."""
+        for call in self.waits.due(now):
+            if self.draining:  # it waits for the next broker
+                self.waits.arm(call, now, self.bounds.wait_s)
+                continue
+            slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
+            yield call, slug, f"The call waited for {self.bounds.wait_s:g} s."

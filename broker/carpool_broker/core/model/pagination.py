@@ -1,0 +1,251 @@
+"""Lists in pages: one version of one list, and the versions whose cursors still count.
+
+Owns pages and cursors (rule 18). Everything here is immutable to its users; pages are encoded on first use,
+once for all agents that are to see the same bytes.
+
+Invariants: a cursor continues the very list it was given out with, or is refused; it names the beginning of a
+page, so nobody can have other pages built. Versions are unique within a registry, over all families, so
+a cursor of another list is no cursor of this one.
+
+Knows nothing of: what is in a list, scopes, when a list changes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.ids import RawJson
+from carpool_protocol.machine import slices
+
+PAGE_ENTRIES: Final = 1000
+PAGE_BYTES: Final = 4 * 1024 * 1024
+KEPT_VERSIONS: Final = 8
+
+Family = Literal["tools", "prompts", "resources", "templates"]
+FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
+
+_HEADS: Final[dict[Family, bytes]] = {
+    "tools": b'{"tools":[',
+    "prompts": b'{"prompts":[',
+    "resources": b'{"resources":[',
+    "templates": b'{"resourceTemplates":[',
+}
+_TAIL = b"]}"
+_CURSOR_ROOM_BYTES = 64
+
+Edit = Callable[[RawJson], RawJson]
+"""How some agents are to see each definition; it may only make it smaller."""
+
+
+class Entry(Protocol):
+    """What can be listed."""
+
+    @property
+    def definition(self) -> RawJson:
+        """The whole object as agents see it."""
+
+    @property
+    def look(self) -> object:
+        """Where it is equal, agents read the same; quick to tell."""
+
+    @property
+    def most_bytes(self) -> int:
+        """As many the definition has at most."""
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def read_alike(one: Sequence[Entry], other: Sequence[Entry]) -> bool:
+    """Whether agents read the same in both. A definition is made only where the quick look says no."""
+    return len(one) == len(other) and all(
+        mine.look == its.look or mine.definition == its.definition
+        for mine, its in zip(one, other, strict=True)
+    )
+
+
+class Page(Struct, frozen=True):
+    """One page of a list."""
+
+    body: RawJson
+    """The result object: `{"tools": [...], "nextCursor": ...}`."""
+    next_cursor: str | None
+
+
+class BadCursor(Struct, frozen=True):
+    """Not a cursor of this list, or of a version that is no longer kept (-32602, fault `bad_cursor`)."""
+
+
+class Paging(Struct, frozen=True):
+    """How lists are cut, and how long cursors count."""
+
+    mark: str = ""
+    """Tells this broker's cursors from earlier ones'."""
+    page_entries: int = PAGE_ENTRIES
+    page_bytes: int = PAGE_BYTES
+    kept_versions: int = KEPT_VERSIONS
+
+
+class Listing(Generic[E]):
+    """One version of one list of a scope."""
+
+    __slots__ = ("_first", "_head", "_mark", "_pages", "_starts", "entries", "ordinal", "version")
+
+    def __init__(
+        self,
+        family: Family,
+        entries: tuple[E, ...],
+        *,
+        version: int,
+        ordinal: int,
+        paging: Paging,
+        starts: tuple[int, ...] | None = None,
+    ) -> None:
+        """`ordinal` counts the versions of one list of one scope; `starts`: of its pages, where they are
+        known.
+        """
+        self.entries = entries
+        self.version = version
+        self.ordinal = ordinal
+        self._head = _HEADS[family]
+        self._mark = paging.mark
+        self._starts = starts or slices.whole(page_starts(family, entries, paging))
+        self._pages: dict[tuple[str, Edit | None], Page] = {}
+        self._first: dict[Edit | None, Page] = {}
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether any cursor into this list can be out."""
+        return len(self._starts) > 1
+
+    def first(self, edit: Edit | None) -> Page:
+        """The page that every reader begins with."""
+        page = self._first.get(edit)
+        if page is None:
+            page = self._first[edit] = self._encode(0, edit)
+        return page
+
+    def page(self, cursor: str, edit: Edit | None) -> Page | None:
+        """The page that `cursor` begins; None for a cursor that this list never gave out."""
+        page = self._pages.get((cursor, edit))
+        if page is None:
+            for number, start in enumerate(self._starts):
+                if start and cursor == self._cursor(start):
+                    page = self._pages[cursor, edit] = self._encode(number, edit)
+        return page
+
+    def _cursor(self, start: int) -> str:
+        return f"{self._mark}{self.version}.{start}"
+
+    def _encode(self, number: int, edit: Edit | None) -> Page:
+        start = self._starts[number]
+        is_last = number + 1 == len(self._starts)
+        end = len(self.entries) if is_last else self._starts[number + 1]
+        definitions = [entry.definition for entry in self.entries[start:end]]
+        if edit is not None:
+            definitions = [edit(definition) for definition in definitions]
+        body = self._head + b",".join(definitions)
+        if is_last:
+            return Page(RawJson(body + _TAIL), None)
+        cursor = self._cursor(end)
+        return Page(RawJson(body + b'],"nextCursor":' + msgspec.json.encode(cursor) + b"}"), cursor)
+
+
+def page_starts(family: Family, entries: Sequence[Entry], paging: Paging) -> slices.Steps[tuple[int, ...]]:
+    """Where pages begin: as few as the limits allow; an entry larger than a page has one to itself."""
+    starts = [0]
+    room_bytes = paging.page_bytes - len(_HEADS[family]) - _CURSOR_ROOM_BYTES
+    used_bytes = 0
+    step = slices.STEP_ENTRIES
+    for index, entry in enumerate(entries):
+        if not (index + 1) % step:
+            yield step
+        entry_bytes = entry.most_bytes + 1
+        is_full = index - starts[-1] >= paging.page_entries or used_bytes + entry_bytes > room_bytes
+        if index > starts[-1] and is_full:
+            starts.append(index)
+            used_bytes = 0
+        used_bytes += entry_bytes
+    return tuple(starts)
+
+
+class History(Generic[E]):
+    """One list of a scope: the present version, and the earlier ones whose cursors still count."""
+
+    __slots__ = ("_paging", "family", "listings", "present")
+
+    def __init__(self, family: Family, paging: Paging, listings: Sequence[Listing[E]]) -> None:
+        """`listings`: newest first. See `begin` and `followed_by`."""
+        self.family: Family = family
+        self.present = listings[0]
+        self.listings = tuple(listings)
+        self._paging = paging
+
+    @classmethod
+    def begin(
+        cls,
+        family: Family,
+        paging: Paging,
+        entries: tuple[E, ...],
+        version: int,
+        starts: tuple[int, ...] | None = None,
+    ) -> "History[E]":
+        """The first version of a list."""
+        first = Listing(family, entries, version=version, ordinal=1, paging=paging, starts=starts)
+        return cls(family, paging, [first])
+
+    def followed_by(
+        self, entries: tuple[E, ...], version: int, starts: tuple[int, ...] | None = None
+    ) -> "History[E]":
+        """The list with a new present version; keeps recent earlier ones that have a second page."""
+        ordinal = self.present.ordinal + 1
+        present = Listing(
+            self.family, entries, version=version, ordinal=ordinal, paging=self._paging, starts=starts
+        )
+        kept = [
+            listing
+            for listing in self.listings
+            if listing.is_paged and ordinal - listing.ordinal < self._paging.kept_versions
+        ]
+        return History(self.family, self._paging, [present, *kept])
+
+    def looking_like(
+        self, entries: tuple[E, ...], starts: tuple[int, ...] | None = None
+    ) -> "History[E] | None":
+        """The same versions with `entries` behind the present one; None if agents would read another list."""
+        if self.present.entries == entries:
+            return self
+        if not read_alike(self.present.entries, entries):
+            return None
+        same = self.present
+        present = Listing(
+            self.family,
+            entries,
+            version=same.version,
+            ordinal=same.ordinal,
+            paging=self._paging,
+            starts=starts,
+        )
+        return History(self.family, self._paging, [present, *self.listings[1:]])
+
+    def page(self, cursor: str | None, edit: Edit | None = None) -> Page | BadCursor:
+        """One page of the present version, or of the earlier one that `cursor` belongs to."""
+        if cursor is None:
+            return self.present.first(edit)
+        for listing in self.listings:
+            page = listing.page(cursor, edit)
+            if page is not None:
+                return page
+        return BadCursor()
+
+    def check(self, kept_versions: int) -> None:
+        """Assert the order of versions, and that none is kept for nothing."""
+        assert self.present is self.listings[0]
+        assert len(self.listings) <= kept_versions
+        for newer, older in zip(self.listings, self.listings[1:], strict=False):
+            assert newer.version > older.version
+            assert newer.ordinal > older.ordinal
+            assert older.is_paged, "an earlier version is kept that no cursor points into"
+        assert all(self.present.ordinal - listing.ordinal < kept_versions for listing in self.listings)

@@ -1,0 +1,414 @@
+"""How sessions of a broker that died go on here (docs/decisions/0019).
+
+Owns who has come back, and until when others may; requests that wait for the supervisor's record (`record`);
+and what becomes of each: it is found there and resumed under its old number; or that very supervisor does not
+know it, so no server has seen it and it is a new call; or else it may have been run, and is `Lost`. Of one id
+that was used again each use has its own call (`record.use_of`). A call of the record that nobody claims has
+been cancelled by its agent, or answered: it is let go.
+
+Until everybody who may is back, what the supervisor has for others stays: their pools, levels, subscriptions.
+
+Invariants (`check`): a request waits here only while its session is back and the record is not told, and has
+a deadline; who is back is not awaited once the record is told; nobody is awaited once everybody is known.
+Knows nothing of: how carriers keep lines, what is in requests and answers.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
+
+from carpool_broker.core.calls import lost_state
+from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.input_required import Parked
+from carpool_broker.core.calls.repeated_requests import AskedBefore
+from carpool_broker.core.calls.request_state import ENDED, Token
+from carpool_broker.core.model.effects import AnyEffect, TellServed
+from carpool_broker.core.model.events import AgentCalled, AgentResumed
+from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.recovery.supervisor_record import Record, use_of
+from carpool_broker.core.requests.dispatch import Requests
+from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, ServerName, SessionId, life_of
+from carpool_protocol.link.messages import (
+    Catalog,
+    PoolChanged,
+    Recorded,
+    RecordedCall,
+    SessionGone,
+    SessionNote,
+)
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_protocol.wire.request_targets import TASKS
+
+GRACE_S: Final = 5.0
+"""So long sessions are expected of which nothing is recorded, because they had nothing open."""
+
+UNREAD: Final = 8
+"""So many times as many requests as a session may have open can come back: not all answers were read."""
+
+NOBODY: Final = Epoch("")
+
+
+class Recovery:
+    """All sessions that come back."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        ledger: Ledger,
+        requests: Requests,
+        parked: Parked,
+        before: AskedBefore,
+        *,
+        out: Callable[[AnyEffect], None],
+        life: int,
+    ) -> None:
+        self._sessions = sessions
+        self._ledger = ledger
+        self._requests = requests
+        self._parked = parked
+        self._before = before
+        self._out = out
+        self._life = life
+        self.known: Callable[[], None] = lambda: None
+        """Nobody comes back any more."""
+        self.settled: Callable[[], None] = lambda: None
+        """Who had nothing open is back, or late."""
+        self.record = Record(out)
+        self.epoch = NOBODY
+        """Of the supervisor that is there."""
+        self.heard = False
+        """Its record is told."""
+        self.everybody = life == 0
+        """Nobody is awaited any more: of a first broker nobody is."""
+        self.may_return = True
+        """The time is not over in which who comes is taken for who it was. (Whoever had nothing open may come
+        after all who are awaited.) Of a first broker it never is, and there is nobody."""
+        self._back: dict[SessionId, Epoch] = {}
+        """Who has come back, and under which supervisor its requests were sent."""
+        self._again: dict[SessionId, frozenset[RawJson]] = {}
+        """Ids of what waits here for the record that had another use (`AgentResumed.again`)."""
+        self._left: set[SessionId] = set()
+        """Who left before the record was told."""
+        self._bereft: dict[SessionId, set[ServerName]] = {}
+        """What sessions that are not back have lost with a supervisor that is gone."""
+        self._held: dict[SessionId, list[ServerName]] = {}
+        """What they held at the last one, while none is there."""
+        self._last = NOBODY
+        """That one."""
+        self._adopted: dict[CallId, Owed] = {}
+        self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
+        """What was told of pools that nobody who is here wants."""
+        self.windows: Deadlines[Literal["grace", "return"]] = Deadlines()
+        self.waits: Deadlines[SessionId] = Deadlines()
+
+    # --- the supervisor --------------------------------------------------------------------------------
+
+    @property
+    def hushed(self) -> bool:
+        """What sessions want to hear is not said yet: others may want more."""
+        return not self.everybody and (not self.heard or "grace" in self.windows)
+
+    def supervisor_came(self, epoch: Epoch) -> None:
+        """Its record comes next."""
+        self.epoch = epoch
+
+    def hear(self, told: Recorded) -> None:
+        """A part of the record."""
+        self.record.hear(told)
+
+    def met(self) -> None:
+        """What sessions had at the supervisor before is gone, unless this is the same and knows of it."""
+        known = self.record.awaited if self.epoch == self._last else {}
+        lost_state.meet(self._sessions.values(), known)
+        for session, held in self._held.items():
+            lost = set(held).difference(known.get(session, ()))
+            if lost:
+                self._bereft.setdefault(session, set()).update(lost)
+        for session in self._bereft:
+            self.record.awaited.setdefault(session, [])
+        self._held.clear()
+
+    def told(self, now: float) -> None:
+        """That was all of it."""
+        self.heard = True
+        if not self.everybody and not self.windows:
+            return_s = self._ledger.bounds.return_s
+            self.windows.arm("grace", now, min(GRACE_S, return_s))
+            self.windows.arm("return", now, return_s)
+        for session in list(self.record.sessions()):
+            if session not in self._back:
+                self._release_own(session)
+        for left in self._left & self.record.awaited.keys():
+            self._give_up(left)
+        self._left.clear()
+        for back in list(self._back):
+            self._settle(self._sessions[back], now)
+        if self.everybody:
+            self._give_up_others()
+        for each in self._sessions.values():
+            if each.id not in self._back:
+                self._out(TellServed(each.id, self.epoch))
+        self.look()
+
+    def _release_own(self, session: SessionId) -> None:
+        """The link was down for a while: what this very broker had sent has ended here."""
+        let_go = self.record.let_go if session in self._sessions else self.record.leave
+        for call in self.record.calls_of(session):
+            if call.call in self._ledger.calls:
+                self.record.take(call)  # its server has answered, and hooks look at that
+            elif life_of(call.call) == self._life:
+                let_go(call, "the link was down")
+
+    def supervisor_went(self, states: Mapping[PoolKey, PoolChanged]) -> None:
+        """What it remembered is gone with it. `states`: of pools that are wanted."""
+        if self.heard:
+            self._last = self.epoch
+        for session, held in self.record.awaited.items():
+            had = {*held, *self._called(session, states)}
+            if had and session not in self._sessions:
+                self._held[session] = sorted(had)
+        self.record.clear()
+        for session in self._back:
+            if session not in self.waits:
+                self._before.over(session)
+        self.heard, self.epoch = False, NOBODY
+        self._adopted.clear()
+        self._pools.clear()
+
+    def _called(self, session: SessionId, states: Mapping[PoolKey, PoolChanged]) -> Iterator[ServerName]:
+        """Where calls of this session in the record may have left state since that was told."""
+        for call in self.record.calls_of(session):
+            state = states.get(call.key) or self._pools.get(call.key, {}).get(PoolChanged)
+            if isinstance(state, PoolChanged) and state.mode == "session":
+                yield ServerName(call.key.partition(":")[0])
+
+    def keep(self, told: Catalog | PoolChanged) -> None:
+        """Nobody who is here wants this pool; somebody who comes back may."""
+        if not self.everybody:
+            self._pools.setdefault(told.key, {})[type(told)] = told
+
+    def kept(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
+        """What was kept of pools that are wanted now."""
+        found = [key for key in self._pools if key in wanted]
+        return [told for key in found for told in self._pools.pop(key).values()]
+
+    # --- agents ----------------------------------------------------------------------------------------
+
+    def expected(self) -> list[SessionNote]:
+        """Who is not here and may come back, as far as anything is remembered of them, and what they have
+        lost. It counts as said: the supervisor remembers it from now on.
+        """
+        awaited = {} if self.everybody else self.record.awaited
+        notes: list[SessionNote] = []
+        for each, held in awaited.items():
+            if each not in self._sessions and each not in self._left:
+                notes.append(SessionNote(each, sorted(self._bereft.pop(each, ()))))
+                held.extend(notes[-1].bereft)
+        return notes
+
+    def resumed(self, session: Session, event: AgentResumed, now: float) -> None:
+        """A session has come back. Its requests are in its books from now on."""
+        self._back[session.id] = event.supervisor
+        self._again[session.id] = event.again
+        self._before.resumed(session.id, event.asks, now)
+        self._requests.listens.resumed(session)
+        self._requests.lists.resumed(session)
+        session.called.update(self._held.pop(session.id, ()))
+        for told in lost_state.came_back(session, event.stateful):
+            self._out(told)
+        session.bereft.update(self._bereft.pop(session.id, ()))
+        bounds = self._ledger.bounds
+        most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
+        for number, asked in enumerate(event.calls):
+            if self._requests.objects(session, asked):
+                continue
+            asked = self._requests.meant(session, asked)  # noqa: PLW2901
+            if number >= most * UNREAD:  # some may have been run
+                self._requests.end_early(self._ledger.open(session, asked), "link_broken")
+            else:
+                self._hold(session, asked, now)
+        if self.heard:
+            self._settle(session, now)
+            self.look()
+
+    def retried(self, session: Session, event: AgentCalled, now: float) -> bool:
+        """A retry whose call is not parked here. False: it is none of another broker's either, or its
+        token is used.
+        """
+        if session.id not in self._back:
+            return False
+        token = self._parked.tokens.read(event)
+        if token is None or life_of(token.call) == self._life:
+            return False
+        if self._parked.spent.has(session.id, token.call, token.round):
+            return False
+        if not self.heard:
+            self._hold(session, event, now)
+            return True
+        if token.marks == ENDED:
+            good = self._parked.spent.spend(session.id, token.call, token.round)
+            if good:
+                self._parked.say_again(session, event, token, now)
+            return good
+        call = self.record.get(session.id, token.call)
+        if call is not None:
+            self._adopt(self._ledger.open(session, event), call, token, now)
+        return call is not None
+
+    def _hold(self, session: Session, asked: AgentCalled, now: float) -> None:
+        self._ledger.open(session, asked).stage = "returning"
+        if session.id not in self.waits:
+            self.waits.arm(session.id, now, self._ledger.bounds.return_s)
+
+    def _returning(self, session: Session) -> list[Owed]:
+        return [owed for owed in session.owed.values() if owed.stage == "returning"]
+
+    def _settle(self, session: Session, now: float) -> None:
+        """Decide what becomes of everything of a session that is back."""
+        held = self.record.awaited.pop(session.id, ())
+        session.marked.update(held)
+        session.used.update(held)
+        known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
+        if not known:
+            for told in lost_state.unknown(session):
+                self._out(told)
+        self.waits.disarm(session.id)
+        self._before.wait_again(session.id, now)
+        by_request = self.record.requests(session.id)
+        again = self._again.pop(session.id, frozenset())
+        for owed in self._returning(session):
+            asked = owed.asked
+            token = self._parked.tokens.read(asked) if asked.state else None
+            if token is not None and token.marks == ENDED:
+                token = None  # it is said again, as a new call
+            call, is_certain = use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again)
+            rounds = None if token is None else self.record.get(session.id, token.call)
+            if rounds is not None and (call is None or call.call <= rounds.call):
+                self._adopt(owed, rounds, token, now)
+            elif call is not None and is_certain and self.record.get(session.id, call.call) is not None:
+                self._adopt(owed, call, None, now)
+            elif call is None and known:
+                self._ledger.close(owed)
+                self._requests.called(asked, now)
+            else:
+                self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
+        for left in self.record.calls_of(session.id):
+            if left.call in self._ledger.calls:
+                self.record.take(left)  # as in `_release_own`
+                continue
+            # A call of the stateless era may have ended while its agent was asked.
+            awaited = left.parked or (left.ended and not session.greeted)
+            if awaited and life_of(left.call) != self._life:
+                self.record.park(left, now, self._ledger.bounds.park_s)
+            else:
+                self.record.let_go(left, "the agent does not wait for it")
+        if not known and not any(owed.session is session for owed in self._adopted.values()):
+            self._before.over(session.id)
+        self._back[session.id] = self.epoch
+        self._out(TellServed(session.id, self.epoch))
+
+    def _adopt(self, owed: Owed, call: RecordedCall, token: Token | None, now: float) -> None:
+        """It is in the record: it goes on as that call. `token`: it brings what that was parked for."""
+        session = owed.session
+        self.record.take(call)
+        if token is None:  # given in advance, perhaps to a question that was answered with it before
+            owed.asked = replace(owed.asked, given=())
+        owed.key, owed.target = call.key, call.target
+        owed.server = session.scope.server_of(call.key) or owed.server
+        self._requests.look_outward(owed)
+        if owed.asked.method in TASKS:
+            owed.task = owed.asked.name
+        session.used.add(owed.server)
+        self._adopted[call.call] = owed
+        if token is not None:
+            self._parked.brought(owed, call.call, token)
+        self._ledger.adopt(owed, call.call, now)
+
+    def moved(self) -> None:
+        """Catalogs came: they tell how answers of a pool are to be read."""
+        calls = self._ledger.calls
+        self._adopted = {call: owed for call, owed in self._adopted.items() if call in calls}
+        for owed in self._adopted.values():
+            self._requests.look_outward(owed)
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone. The supervisor hears so, if it is there, after it has told its record."""
+        if self.heard:
+            self._give_up(session.id)
+        else:
+            self._left.add(session.id)
+        self._back.pop(session.id, None)
+        self._again.pop(session.id, None)
+        self.waits.disarm(session.id)
+        self._before.forget(session.id)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Perhaps nobody is awaited any more."""
+        if self.heard and not (self.everybody or self.record.awaited or "grace" in self.windows):
+            self._close()
+
+    def _close(self) -> None:
+        self.everybody = True
+        self._pools.clear()
+        self._bereft.clear()
+        self._held.clear()
+        self._give_up_others()
+        self.known()
+
+    def _give_up_others(self) -> None:
+        """Who is not back now is gone."""
+        for session in list(self.record.awaited):
+            if session in self._back:
+                continue
+            self.record.gone.add(session)
+            if session in self._sessions:
+                self._release(session)
+            else:
+                self._give_up(session)
+
+    def _give_up(self, session: SessionId) -> None:
+        self.record.awaited.pop(session, None)
+        for call in self.record.calls_of(session):
+            self.record.leave(call, "the agent is gone")
+        self._out(SessionGone(session))
+
+    def _release(self, session: SessionId) -> None:
+        self.record.awaited.pop(session, None)
+        for call in self.record.calls_of(session):
+            self.record.release(call, "the agent is gone")
+
+    def overdue(self, now: float) -> None:
+        """What has waited long enough."""
+        self.record.overdue(now)
+        self._before.overdue(now)
+        for late in self.waits.due(now):
+            for owed in self._returning(self._sessions[late]):
+                self._requests.end_early(owed, "link_broken")
+        for window in self.windows.due(now):
+            if window == "return":
+                self.may_return = False
+            if not self.everybody:
+                (self.settled if window == "grace" else self._close)()
+        self.look()
+
+    def deadlines(self) -> Iterable[Deadlines[Any]]:
+        """When something has waited long enough."""
+        return (self.windows, self.waits, self.record.expiring, self._before.expiring)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self.record.check()
+        self._before.check(self._sessions)
+        assert self._back.keys() <= self._sessions.keys(), "back, and not here"
+        for session in self._sessions.values():
+            waits = any(owed.stage == "returning" for owed in session.owed.values())
+            assert not waits or (session.id in self._back and not self.heard), "a request waits for nothing"
+            assert not waits or session.id in self.waits
+        assert self._again.keys() <= self._back.keys()
+        if self.heard:
+            assert not self.record.awaited.keys() & self._back.keys(), "back, and awaited"
+            assert not (self.everybody and self.record.awaited), "awaited, and known to be gone"
+            assert not self.waits

@@ -1,0 +1,162 @@
+"""What the supervisor remembers of the brokers before this one, until it is settled here (rule 4).
+
+Owns the calls and sessions of the record as told (`Recorded`): which call a request is found as, which
+sessions may still come back, and that the supervisor hears what it need not remember any longer: of a call
+that has ended it forgets the answer, one that is open is cancelled. Calls whose agent is asked for something
+(stateless era) are kept for a retry, which may come as long as any (rule 14).
+
+Invariants (`check`): every call is in the index of its session, once; only what a retry may come for has a
+deadline.
+Knows nothing of: who is here, what becomes of a request.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from carpool_broker.core.calls.audit import Trail
+from carpool_broker.core.model.effects import AnyEffect, LetGo
+from carpool_broker.core.model.events import AgentCalled
+from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import CancelCall, Recorded, RecordedCall, Written
+from carpool_protocol.machine.deadlines import Deadlines
+
+
+class Record:
+    """The record, as far as it is not settled."""
+
+    def __init__(self, out: Callable[[AnyEffect], None]) -> None:
+        self._out = out
+        self.trail: Trail | None = None
+        """Where an audit is kept."""
+        self.awaited: dict[SessionId, list[ServerName]] = {}
+        """Sessions that are not back, and of which servers they hold something."""
+        self.gone: set[SessionId] = set()
+        """Sessions that were given up: if one comes back all the same, nothing is known of its calls."""
+        self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}
+        self._parked: dict[CallId, SessionId] = {}
+        self.expiring: Deadlines[CallId] = Deadlines()
+        """Calls that wait for a retry."""
+
+    def hear(self, told: Recorded) -> None:
+        """A part of it."""
+        for each in told.sessions:
+            if each.gone:
+                self.gone.add(each.session)
+                continue
+            self.awaited[each.session] = each.held
+        for call in told.calls:
+            self.awaited.setdefault(call.session, [])
+            self._calls.setdefault(call.session, {})[call.call] = call
+
+    def requests(self, session: SessionId) -> dict[RawJson, list[RecordedCall]]:
+        """The calls of this session by the agent's own ids, those with one id in the order in which they were
+        made.
+        """
+        calls = self._calls.get(session, {})
+        found: dict[RawJson, list[RecordedCall]] = {}
+        for number in sorted(calls):
+            found.setdefault(calls[number].request, []).append(calls[number])
+        return found
+
+    def get(self, session: SessionId, call: CallId) -> RecordedCall | None:
+        """This call, if it is this session's."""
+        return self._calls.get(session, {}).get(call)
+
+    def take(self, call: RecordedCall) -> None:
+        """It is in the books now."""
+        calls = self._calls[call.session]
+        del calls[call.call]
+        if not calls:
+            del self._calls[call.session]
+        if self._parked.pop(call.call, None) is not None:
+            self.expiring.disarm(call.call)
+
+    def park(self, call: RecordedCall, now: float, park_s: float) -> None:
+        """A retry may come for it."""
+        if call.call not in self._parked:
+            self._parked[call.call] = call.session
+            self.expiring.arm(call.call, now, park_s)
+
+    def holds(self, call: CallId) -> bool:
+        """Whether it is not settled what becomes of this call."""
+        return any(call in calls for calls in self._calls.values())
+
+    def calls_of(self, session: SessionId) -> list[RecordedCall]:
+        """All of it that is not settled."""
+        return list(self._calls.get(session, {}).values())
+
+    def sessions(self) -> Iterator[SessionId]:
+        """Those that anything is left of."""
+        yield from {**self.awaited, **self._calls}
+
+    def release(self, call: RecordedCall, reason: str) -> None:
+        """Nobody wants it."""
+        self.take(call)
+        if self.trail is not None:
+            self.trail.released(call)
+        if call.ended:
+            self._out(Written([call.call]))
+        else:
+            self._out(CancelCall(call.call, reason))
+
+    def leave(self, call: RecordedCall, reason: str) -> None:
+        """Its session is given up: one that is open is cancelled, and `SessionGone`, which comes next, makes
+        the supervisor forget it. Not before: if we died between the two, a carrier that comes back all the
+        same would say it to the next broker, and it would be taken for a new one.
+        """
+        self.take(call)
+        if self.trail is not None:
+            self.trail.released(call)
+        if not call.ended:
+            self._out(CancelCall(call.call, reason, answered=True))
+
+    def let_go(self, call: RecordedCall, reason: str) -> None:
+        """Its agent is here and does not wait for it: it has cancelled it, or has an answer, or is to have
+        one that was said and may be unread. Until that is with its carrier the supervisor remembers that the
+        call was there: else, if we died now, it would be said to the next broker and taken for a new one.
+        """
+        self.take(call)
+        if not call.ended:
+            if self.trail is not None:
+                self.trail.released(call)
+            self._out(CancelCall(call.call, reason, answered=True))
+        self._out(LetGo(call.session, call.call))
+
+    def overdue(self, now: float) -> None:
+        """Calls that no retry came for."""
+        for call in self.expiring.due(now):
+            found = self._calls[self._parked.pop(call)][call]
+            self.release(found, "the agent did not bring in time what it wants")
+
+    def clear(self) -> None:
+        """Whoever remembered it is gone."""
+        for call in self._parked:
+            self.expiring.disarm(call)
+        self.awaited.clear()
+        self._calls.clear()
+        self._parked.clear()
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert len(self.expiring) == len(self._parked)
+        for call, session in self._parked.items():
+            assert call in self.expiring
+            assert self._calls[session][call].parked or self._calls[session][call].ended
+        for session, calls in self._calls.items():
+            assert calls, "an empty index"
+            assert all(each.call == call and each.session == session for call, each in calls.items())
+
+
+def use_of(
+    asked: AgentCalled, calls: Sequence[RecordedCall], *, is_again: bool
+) -> tuple[RecordedCall | None, bool]:
+    """The call of the record that was this request, and whether that is certain. `calls`: those with its id;
+    `is_again`: one of these may be an earlier request, which its agent has an answer to.
+
+    An id is to be used once. Where it is not, what was asked tells the uses apart. Of equal ones the last is
+    meant: an id is taken only where no other use is open. Only whether it is that one, or the one before it
+    whose answer was not reported as written, nobody can tell once it has ended.
+    """
+    alike = [each for each in calls if not (asked.digest and each.digest) or each.digest == asked.digest]
+    if not alike:
+        return None, True
+    return alike[-1], not (is_again and alike[-1].ended)

@@ -1,0 +1,184 @@
+"""Which words of a server the user has approved: definitions of tools, and its instructions.
+
+Owns, for each pinned server: the definitions that count as approved, and the judgement of a tool by them.
+What a server lists when it is met for the first time is approved as a whole (trust on first use); from then
+on a tool that is new or whose definition differs is held, until `carpool pin approve`. A tool that goes is no
+matter. Where what was approved cannot be read, everything is held. Every member of a definition counts, since
+agents get all of them. One that two readers of JSON can read as two different tools (a key twice, or a known
+key in another case) is approved by hand only, as the very bytes. Instructions are approved and held as a tool
+without a name would be (`INSTRUCTIONS`). Pools of one server (other workspaces, variables or classes of
+agents) may say other words: then each definition is approved for itself, and stays approved until another
+takes its place and no pool offers it any more.
+
+Invariant: nothing is approved that its server has not said itself.
+Knows nothing of: views, files, sessions, what a server is run as (`approval`).
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.model.approval import Approved, Definition, PinId
+from carpool_broker.core.model.effects import AnyEffect, KeepPins
+from carpool_protocol.ids import RawJson
+
+Why = Literal["new", "changed", "unreadable"]
+"""Why a tool is held: it is not among the approved; it is, as another; what was approved is not known."""
+
+INSTRUCTIONS: Final = ""
+"""Stands for the instructions of a server among its tools, which all have names."""
+_KNOWN: Final = frozenset(
+    (
+        *("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution"),
+        *(
+            "_meta",
+            "type",
+            "properties",
+            "required",
+            "items",
+            "enum",
+            "default",
+            "format",
+            "pattern",
+            "const",
+        ),
+    )
+)
+"""Keys of a tool and of its schemas by which agents go."""
+_FOLDED: Final = {key.casefold(): key for key in _KNOWN}
+_AMBIGUOUS: Final = "two readers of JSON can read it differently: "
+"""Begins the canonical form of such a definition."""
+
+Definitions = Mapping[str, RawJson]
+"""By the server's own name of the tool."""
+
+
+class HeldTool(Struct, frozen=True):
+    """One tool that is held, for operators."""
+
+    tool: str
+    why: Why
+    before: str
+    """The approved definition; empty where there is none, or it was not kept."""
+    now: str
+    digest: str
+    """Of `now`."""
+
+
+class Pins:
+    """All pinned servers that are in use."""
+
+    def __init__(self) -> None:
+        self.out: Callable[[AnyEffect], None] = lambda _: None
+        self.known: dict[PinId, Approved | None] = {}
+        """None: the server has not been met."""
+
+    def read(self, found: Mapping[PinId, Approved | None]) -> None:
+        """These are in use. What is known already counts: it is never older than what is on disk."""
+        for pin, approved in found.items():
+            self.known.setdefault(pin, approved)
+
+    def met(self, pin: PinId, offers: Definitions) -> None:
+        """The server itself tells what it has: the first time all of that is approved."""
+        if pin in self.known and self.known[pin] is None:
+            every = {tool: defined(definition) for tool, definition in offers.items()}
+            self._approve(pin, {tool: it for tool, it in every.items() if not is_ambiguous(it)})
+
+    def held(self, pin: PinId, offers: Definitions) -> dict[str, Why]:
+        """Which of these tools are held."""
+        approved = self.known.get(pin)
+        if approved is None:
+            return {}
+        if approved.damaged:
+            return dict.fromkeys(offers, "unreadable")
+        found: dict[str, Why] = {}
+        for tool, definition in offers.items():
+            before = approved.of(tool)
+            if not before:
+                found[tool] = "new"
+            elif defined(definition).digest not in (each.digest for each in before):
+                found[tool] = "changed"
+        return found
+
+    def described(self, pin: PinId, offers: Definitions) -> list[HeldTool]:
+        """The same, with both definitions."""
+        approved = self.known.get(pin)
+        before = {} if approved is None else approved.tools
+        return [
+            HeldTool(tool, why, before[tool].text if tool in before else "", now.text, now.digest)
+            for tool, why in self.held(pin, offers).items()
+            for now in (defined(offers[tool]),)
+        ]
+
+    def approve(self, pin: PinId, pools: Sequence[Definitions], wanted: Mapping[str, str]) -> None:
+        """Approve these tools, if one of the server's pools still offers the definition with this digest."""
+        approved = self.known.get(pin)
+        if approved is None or approved.damaged:
+            approved = Approved({})
+        tools, also, found = dict(approved.tools), dict(approved.also), False
+        for tool, said in wanted.items():
+            now = {each.digest: each for each in (defined(it[tool]) for it in pools if tool in it)}
+            if said in now:
+                others = (each for each in approved.of(tool) if each.digest in now and each.digest != said)
+                tools[tool], also[tool] = now[said], tuple(others)
+                found = True
+        if found:
+            self._approve(pin, tools, {tool: others for tool, others in also.items() if others})
+
+    def _approve(
+        self, pin: PinId, tools: Mapping[str, Definition], also: Mapping[str, tuple[Definition, ...]] = {}
+    ) -> None:
+        self.known[pin] = Approved(tools, also=also)
+        self.out(KeepPins(pin))
+
+
+@lru_cache(1024)
+def defined(definition: RawJson) -> Definition:
+    """What is approved of a definition, if it is."""
+    text = canonical(definition)
+    return Definition(hashlib.sha256(text.encode()).hexdigest(), text)
+
+
+def canonical(definition: RawJson) -> str:
+    """A definition in one spelling, every member of it. One that cannot be read, or can be read in two ways,
+    counts as it is.
+    """
+    try:
+        whole = json.loads(definition, object_pairs_hook=_members, parse_int=_number, parse_float=_number)
+        text = msgspec.json.encode(whole, order="sorted").decode()
+    except _AmbiguousError:
+        return _AMBIGUOUS + definition.decode("utf-8", "replace")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return definition.decode("utf-8", "replace")
+    if isinstance(whole, dict) and any(key not in _KNOWN and key.casefold() in _FOLDED for key in whole):
+        return _AMBIGUOUS + definition.decode("utf-8", "replace")
+    return text
+
+
+def is_ambiguous(definition: Definition) -> bool:
+    """Whether it can be read in two ways, so that nobody knows which an agent reads."""
+    return definition.text.startswith(_AMBIGUOUS)
+
+
+class _AmbiguousError(Exception):
+    """A key is there again, or a known key in another case."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One object, at any depth."""
+    members = dict(pairs)
+    if len(members) < len(pairs) or any(
+        key not in _KNOWN and _FOLDED.get(key.casefold()) in members for key in members
+    ):
+        raise _AmbiguousError
+    return members
+
+
+def _number(text: str) -> msgspec.Raw:
+    """As it is written: no number is too large, and none is rounded."""
+    return msgspec.Raw(text.encode())

@@ -1,0 +1,148 @@
+"""What each spelling of a name means within one scope: of its tools, or of its prompts.
+
+Owns the three answers that a table gives: the one that is meant, one that the configuration or the profile
+keeps back, none. What is kept back has no say in the names of the rest. Names are given over all servers of a
+scope, away or not, so that nothing changes its name or meaning because a server went away. Immutable to its
+users; the tables for rare spellings are built on first use.
+
+Knows nothing of: what is behind a name, who is away, how names are formed (`names`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from carpool_broker.core.model.scope import Scope
+from carpool_protocol.ids import ServerName
+from carpool_protocol.machine import slices
+from carpool_protocol.wire.tool_names import (
+    MAX_NAME_CHARS,
+    Ambiguous,
+    Resolved,
+    Resolver,
+    Tool,
+    Unknown,
+    qualify_all,
+    qualifying_all,
+)
+
+T = TypeVar("T")
+
+
+class Denied(Struct, frozen=True):
+    """It is there, and kept back by its server's configuration or by the profile (fault
+    `not_permitted`).
+    """
+
+    server: ServerName
+    name: str
+    """The server's own name for it, or its URI."""
+    profile: str = ""
+    """Whose rights keep it back; empty: the server's configuration does."""
+
+
+class NameTable(Generic[T]):
+    """One name space of a scope."""
+
+    __slots__ = (
+        "_denied",
+        "_denied_resolver",
+        "_heads",
+        "_names",
+        "_prefixes",
+        "_resolver",
+        "_scope",
+        "_tools",
+        "by_name",
+    )
+
+    def __init__(
+        self,
+        scope: Scope,
+        names: Mapping[Tool, str],
+        denied: Sequence[Tool],
+        by_name: dict[str, T],
+        *,
+        tools: bool,
+    ) -> None:
+        """See `making`."""
+        self._scope = scope
+        self._tools = tools
+        self._prefixes = scope.prefixes
+        self._heads = scope.heads
+        self._names = names
+        self._denied = tuple(denied)
+        self._resolver: Resolver | None = None
+        self._denied_resolver: Resolver | None = None
+        self.by_name = by_name
+        """All that is let through, by qualified name, in the order of lists."""
+
+    @classmethod
+    def making(
+        cls,
+        scope: Scope,
+        allowed: Sequence[Tool],
+        denied: Sequence[Tool],
+        make: Callable[[Tool, str], T],
+        *,
+        tools: bool,
+    ) -> "slices.Steps[NameTable[T]]":
+        """`allowed` and `denied` in the order of lists; `make` gives what (server, own name) is shown as;
+        `tools`: else they are prompts.
+        """
+        names = yield from qualifying_all(
+            allowed, scope.prefixes, scope.separator, scope.heads, most=scope.name_chars
+        )
+        by_name: dict[str, T] = {}
+        step = slices.STEP_ENTRIES
+        for at, (own, name) in enumerate(names.items(), 1):
+            if not at % step:
+                yield 2 * step
+            by_name[name] = make(own, name)
+        return cls(scope, names, denied, by_name, tools=tools)
+
+    def _name(self, tools: Iterable[Tool], most: int | None = None) -> dict[Tool, str]:
+        scope = self._scope
+        return qualify_all(tools, self._prefixes, scope.separator, self._heads, most=most or scope.name_chars)
+
+    def _resolve_by(self, names: Mapping[Tool, str]) -> Resolver:
+        cut = self._scope.name_chars < MAX_NAME_CHARS
+        longer = self._name(names, MAX_NAME_CHARS) if cut else None
+        return Resolver(names, self._prefixes, self._heads, longer)
+
+    @property
+    def resolver(self) -> Resolver:
+        """All spellings of all that is let through; built when the first name is not a qualified one."""
+        if self._resolver is None:
+            self._resolver = self._resolve_by(self._names)
+        return self._resolver
+
+    def resolve(self, spelling: str) -> T | Ambiguous | Denied | Unknown:
+        """What `spelling` means."""
+        found = self.by_name.get(spelling)
+        if found is not None:
+            return found
+        answer = self.resolver.resolve(spelling)
+        match answer:
+            case Resolved():
+                return self.by_name[answer.qualified]
+            case Ambiguous():
+                return answer
+            case Unknown():
+                return self._denial(spelling) or answer
+
+    def _denial(self, spelling: str) -> Denied | None:
+        if not self._denied:
+            return None
+        if self._denied_resolver is None:
+            self._denied_resolver = self._resolve_by(self._name(self._denied))
+        denied = self._denied_resolver.resolve(spelling)
+        if not isinstance(denied, Resolved):
+            return None
+        return self._why(denied.server, denied.tool)
+
+    def _why(self, server: ServerName, name: str) -> Denied:
+        entry = self._scope.entry_of(server)
+        by_file = self._tools and entry is not None and not entry.allows(name)
+        return Denied(server, name, "" if by_file else self._scope.profile)

@@ -1,0 +1,215 @@
+"""What one pool offers, in the form that agents see it.
+
+Owns the latest catalog of a pool and what was rewritten of it for views: views of many scopes share the
+bytes, and a new catalog keeps what did not change. Of two offers with one name (or URI), the first is the
+one that is listed.
+
+Knows nothing of: which names were given and why (`names`, `resources`), pages, who is away.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.model.pagination import FAMILIES, Family
+from carpool_broker.core.model.scope import ScopeEntry
+from carpool_broker.core.registry.approvals import INSTRUCTIONS
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.link.messages import Catalog
+from carpool_protocol.machine import slices
+from carpool_protocol.wire.content import with_uri
+from carpool_protocol.wire.jsonrpc import quote
+from carpool_protocol.wire.params import rewrite_tool
+
+_Way = tuple[ServerName, bool, str, str]
+"""How a name is shown: server, with a description prefix or not, own name, qualified name."""
+
+_ADDED_BYTES: Final = len('"name":"","description":"",')
+"""What a tool without a name and a description is longer by, beside these."""
+
+_URI_KEYS: Final[dict[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
+
+
+class ViewTool(Struct, frozen=True, gc=False):
+    """One tool as the agents of a scope see it. Rewritten when a page with it is asked for: a list may have
+    tens of thousands, and nobody else is to wait for that.
+    """
+
+    qualified: str
+    server: ServerName
+    tool: str
+    """The server's own name for it."""
+    key: PoolKey
+    own: RawJson
+    """The whole tool object, as the server wrote it."""
+    description_prefix: str = ""
+    """What its description begins with."""
+
+    @property
+    def definition(self) -> RawJson:
+        """The whole tool object, with the qualified name in place of the server's."""
+        if self.qualified == self.tool and not self.description_prefix:
+            return self.own
+        return rewrite_tool(self.own, name=self.qualified, description_prefix=self.description_prefix)
+
+    @property
+    def look(self) -> object:
+        """See `Entry`."""
+        return self.qualified, self.description_prefix, self.own
+
+    @property
+    def most_bytes(self) -> int:
+        """See `Entry`."""
+        return len(self.own) + len(self.qualified) + len(self.description_prefix) + _ADDED_BYTES
+
+
+class UnverifiedTool(ViewTool, frozen=True, gc=False):
+    """One of a pinned server that has not told by itself what it offers: it is not called before that."""
+
+
+def unverified(tool: ViewTool) -> UnverifiedTool:
+    """The same, of a server that has not told."""
+    return UnverifiedTool(*msgspec.structs.astuple(tool))
+
+
+class ViewPrompt(Struct, frozen=True):
+    """One prompt as the agents of a scope see it."""
+
+    qualified: str
+    server: ServerName
+    prompt: str
+    """The server's own name for it."""
+    key: PoolKey
+    definition: RawJson
+    """The whole prompt object, with the qualified name in place of the server's."""
+
+    @property
+    def look(self) -> object:
+        """See `Entry`."""
+        return self.definition
+
+    @property
+    def most_bytes(self) -> int:
+        """See `Entry`."""
+        return len(self.definition)
+
+
+class ViewResource(Struct, frozen=True):
+    """One resource, or one resource template, as the agents of a scope see it."""
+
+    shown: str
+    """The URI or URI template that agents see."""
+    server: ServerName
+    uri: str
+    """The server's own spelling: the same, but where it collides."""
+    key: PoolKey
+    definition: RawJson
+    """The whole object; byte for byte the server's own where nothing collides."""
+
+    @property
+    def look(self) -> object:
+        """See `Entry`."""
+        return self.definition
+
+    @property
+    def most_bytes(self) -> int:
+        """See `Entry`."""
+        return len(self.definition)
+
+
+class Shelf:
+    """One pool's catalog, and its offers as they were rewritten."""
+
+    __slots__ = ("catalog", "offers", "shown_prompts", "shown_resources", "shown_tools")
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.offers: Mapping[Family, dict[str, RawJson]] = {family: {} for family in FAMILIES}
+        """By family: the server's own name or URI to the definition."""
+        for tool in catalog.tools:
+            self.offers["tools"].setdefault(tool.name, tool.definition)
+        for prompt in catalog.prompts:
+            self.offers["prompts"].setdefault(prompt.name, prompt.definition)
+        for resource in catalog.resources:
+            self.offers["resources"].setdefault(resource.uri, resource.definition)
+        for template in catalog.templates:
+            self.offers["templates"].setdefault(template.uri, template.definition)
+        self.shown_tools: dict[_Way, ViewTool] = {}
+        self.shown_prompts: dict[_Way, ViewPrompt] = {}
+        self.shown_resources: dict[tuple[Family, ServerName, str, str], ViewResource] = {}
+
+    @property
+    def pinned(self) -> Mapping[str, RawJson]:
+        """What of it is approved and held where the server is pinned: tools, and instructions."""
+        said = self.catalog.instructions
+        if not said.strip():
+            return self.offers["tools"]
+        return {**self.offers["tools"], INSTRUCTIONS: quote(said)}
+
+    def inherit(self, former: "Shelf") -> slices.Steps[frozenset[Family]]:
+        """Keep what was rewritten from definitions that are still the same. Returns what changed."""
+        mine, theirs = self.offers, former.offers
+        step = slices.STEP_ENTRIES
+        for at, (way, tool) in enumerate(tuple(former.shown_tools.items()), 1):
+            if not at % step:
+                yield step
+            if mine["tools"].get(tool.tool) == theirs["tools"][tool.tool]:
+                self.shown_tools[way] = tool
+        for way, prompt in former.shown_prompts.items():
+            if mine["prompts"].get(prompt.prompt) == theirs["prompts"][prompt.prompt]:
+                self.shown_prompts[way] = prompt
+        for where, resource in former.shown_resources.items():
+            if mine[where[0]].get(resource.uri) == theirs[where[0]][resource.uri]:
+                self.shown_resources[where] = resource
+        changed = {family for family in FAMILIES if mine[family] != theirs[family]}
+        if self.serves_resources != former.serves_resources:
+            changed.add("resources")
+        return frozenset(changed)
+
+    @property
+    def serves_resources(self) -> bool:
+        """Whether reading from this server makes sense, even if it lists nothing."""
+        return bool(
+            "resources" in self.catalog.features or self.offers["resources"] or self.offers["templates"]
+        )
+
+    def tool(self, entry: ScopeEntry, name: str, qualified: str) -> ViewTool:
+        """The tool `name` as a scope with this entry sees it."""
+        way = (entry.server, entry.description_prefix, name, qualified)
+        found = self.shown_tools.get(way)
+        if found is None:
+            prefix = f"[{entry.server}] " if entry.description_prefix else ""
+            own = self.offers["tools"][name]
+            found = self.shown_tools[way] = ViewTool(qualified, entry.server, name, entry.key, own, prefix)
+        return found
+
+    def prompt(self, entry: ScopeEntry, name: str, qualified: str) -> ViewPrompt:
+        """The prompt `name` as a scope with this entry sees it."""
+        way = (entry.server, entry.description_prefix, name, qualified)
+        found = self.shown_prompts.get(way)
+        if found is None:
+            definition = _renamed(self.offers["prompts"][name], entry, name, qualified)
+            found = self.shown_prompts[way] = ViewPrompt(qualified, entry.server, name, entry.key, definition)
+        return found
+
+    def resource(self, family: Family, entry: ScopeEntry, uri: str, shown: str) -> ViewResource:
+        """The resource or template `uri` as a scope with this entry sees it, under the URI `shown`."""
+        where = (family, entry.server, uri, shown)
+        found = self.shown_resources.get(where)
+        if found is None:
+            definition = self.offers[family][uri]
+            if shown != uri:
+                definition = with_uri(definition, _URI_KEYS[family], shown)
+            found = self.shown_resources[where] = ViewResource(
+                shown, entry.server, uri, entry.key, definition
+            )
+        return found
+
+
+def _renamed(definition: RawJson, entry: ScopeEntry, name: str, qualified: str) -> RawJson:
+    description_prefix = f"[{entry.server}] " if entry.description_prefix else ""
+    if qualified == name and not description_prefix:
+        return definition
+    return rewrite_tool(definition, name=qualified, description_prefix=description_prefix)

@@ -1,0 +1,231 @@
+"""Which server a request goes to, by what it is about. A pure function of a view.
+
+Owns the rules per method: tools and prompts by name, resources by URI, completions by their reference;
+what to say when nothing fits, and what a request is called that ends before its place is known.
+
+Knows nothing of: waiting for catalogs, who is away, sessions.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.registry.approvals import Why
+from carpool_broker.core.registry.builtin_tools import OURS
+from carpool_broker.core.registry.uris import Route, Unroutable, spell
+from carpool_broker.core.registry.view import (
+    BadRef,
+    CompletionTarget,
+    Denied,
+    Held,
+    OwnTool,
+    UnverifiedTool,
+    View,
+    ViewPrompt,
+    ViewTool,
+)
+from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.wire.content import text_of
+from carpool_protocol.wire.tool_names import Ambiguous, Unknown
+
+HELD: Final[Mapping[Why, str]] = {
+    "new": "It is new.",
+    "changed": "It has changed.",
+    "unreadable": "What was approved cannot be read any more.",
+}
+
+
+class Target(Struct, frozen=True):
+    """Where it goes."""
+
+    server: ServerName
+    key: PoolKey
+    subject: str
+    """The name, URI or reference in the server's own spelling."""
+    final: bool = True
+    """False: a catalog that is still unknown might turn out to be a better place."""
+    verified: bool = True
+    """False: its server is pinned, and has not told yet what it offers."""
+
+
+class NoTarget(Struct, frozen=True, kw_only=True):
+    """Nothing known fits."""
+
+    fault: str
+    detail: str = ""
+    suspects: tuple[PoolKey, ...] = ()
+    """Pools without a told catalog that it may belong to."""
+    server: str = ""
+    subject: str = ""
+    name: str = ""
+    """The name that nobody has, as the agent spelled it."""
+
+
+def find(view: View, method: str, subject: str) -> Target | NoTarget:
+    """The server that a request of this method about this subject goes to."""
+    match method:
+        case "tools/call":
+            return _named(view, method, subject, view.resolve(subject))
+        case "prompts/get":
+            return _named(view, method, subject, view.resolve_prompt(subject))
+        case "resources/read":
+            return _located(view, subject, view.route(subject))
+        case _:
+            ref = RawJson(subject.encode())
+            return _completed(view, ref, view.completion_target(ref))
+
+
+def meant(view: View, method: str, subject: str) -> tuple[ServerName, str]:
+    """Server and subject for an error that ends such a request: as far as they are known, else what the agent
+    wrote.
+    """
+    found = find(view, method, subject)
+    if isinstance(found, Target):
+        return found.server, found.subject
+    suspects = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
+    server = found.server or (suspects[0] if len(suspects) == 1 else "")
+    return ServerName(server), found.subject or subject
+
+
+def _named(
+    view: View,
+    method: str,
+    subject: str,
+    found: ViewTool | OwnTool | ViewPrompt | Ambiguous | Denied | Held | Unknown,
+) -> Target | NoTarget:
+    fault = "unknown_tool" if method == TOOLS_CALL else "unknown_prompt"
+    match found:
+        case UnverifiedTool():
+            return Target(found.server, found.key, found.tool, final=False, verified=False)
+        case ViewTool():
+            return Target(found.server, found.key, found.tool, final=stays(view, subject, found))
+        case ViewPrompt():
+            return Target(found.server, found.key, found.prompt, final=stays(view, subject, found))
+        case OwnTool():
+            return NoTarget(fault=fault, server=OURS, subject=found.qualified)
+        case Ambiguous():
+            return NoTarget(fault=fault, detail=_which(found))
+        case Denied():
+            return _denied(view, found)
+        case Held():
+            detail = HELD[found.why]
+            return NoTarget(fault="quarantined", detail=detail, server=found.server, subject=found.tool)
+        case Unknown():
+            suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
+            if not suspects and (barred := view.scope.barring(subject)):
+                return NoTarget(fault="not_permitted", detail=of_profile(view.scope), server=barred)
+            return NoTarget(
+                fault=fault, detail=_perhaps(view, method, found), suspects=suspects, name=subject
+            )
+
+
+def stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
+    """Whether it means the same whatever others turn out to offer: a bare name counts while only one server
+    has it.
+    """
+    return (
+        found.qualified == subject
+        or not view.unknown
+        or view.scope.heads.all_readers(subject) == frozenset({found.server})
+    )
+
+
+def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target | NoTarget:
+    if isinstance(found, Route):
+        return Target(found.server, found.key, found.uri, final=found.by in ("listed", "named"))
+    if isinstance(found, Denied):
+        return _denied(view, found)
+    spelled = ", ".join(spell(each, uri).removesuffix(uri) for each in found.candidates)
+    why = "More than one server lists it" if found.collides else "It does not say which server is meant"
+    detail = f"{why}; put one of these before it: {spelled}." if spelled else ""
+    return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown)))
+
+
+def _completed(
+    view: View, ref: RawJson, found: CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef
+) -> Target | NoTarget:
+    name = text_of(ref, "name") or ""
+    match found:
+        case CompletionTarget():
+            return Target(found.server, found.key, found.ref.decode(), final=_is_final(view, ref))
+        case Denied():
+            return _denied(view, found)
+        case BadRef():
+            return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
+        case Ambiguous():
+            return NoTarget(fault="unknown_prompt", detail=_which(found))
+        case Unknown():
+            return _named(view, "prompts/get", name, found)
+        case Unroutable():
+            return NoTarget(fault="unknown_resource", suspects=tuple(sorted(view.unknown)))
+
+
+def _is_final(view: View, ref: RawJson) -> bool:
+    """Whether the reference is to something listed: only that stays true whatever others turn out to list."""
+    if text_of(ref, "type") != "ref/resource":
+        name = text_of(ref, "name") or ""
+        prompt = view.resolve_prompt(name)
+        return isinstance(prompt, ViewPrompt) and stays(view, name, prompt)
+    route = view.route_template(text_of(ref, "uri") or "")
+    return isinstance(route, Route) and route.by in ("listed", "named")
+
+
+def _denied(view: View, found: Denied) -> NoTarget:
+    """A server that has not told its lists yet may turn out to list what is asked for."""
+    entry = view.scope.entry_of(found.server)
+    return NoTarget(
+        fault="not_permitted",
+        detail=kept_back(found.profile),
+        suspects=(entry.key,) if entry is not None and entry.key in view.unknown else (),
+        server=found.server,
+        subject=found.name,
+    )
+
+
+def kept_back(profile: str) -> str:
+    """Whose word that is; nothing where it is the server's own configuration."""
+    return f"The profile {profile} keeps it back." if profile else ""
+
+
+def of_profile(scope: Scope) -> str:
+    """The same for all that the profile of this scope keeps back."""
+    return kept_back(scope.profile)
+
+
+def may_still(view: View, method: str, server: ServerName, subject: str) -> bool:
+    """Whether a request that was let through may still go to this server now, about this subject in the
+    server's own spelling. A server that has left the configuration is no matter of rights.
+    """
+    scope = view.scope
+    if any(server == barred for barred, _ in scope.barred):
+        return False
+    entry = scope.entry_of(server)
+    if entry is None:
+        return True
+    match method:
+        case "tools/call":
+            return scope.permits("tool", entry, subject)
+        case "prompts/get":
+            return scope.permits("prompt", entry, subject)
+        case "completion/complete" if text_of(ref := RawJson(subject.encode()), "type") == "ref/prompt":
+            return scope.permits("prompt", entry, text_of(ref, "name") or "")
+        case "completion/complete":
+            uri = text_of(RawJson(subject.encode()), "uri") or ""
+            return view.still_readable(entry, uri) and scope.completes(entry, uri)
+        case _:
+            return view.still_readable(entry, subject)
+
+
+def _which(found: Ambiguous) -> str:
+    return f"More than one server has it; say which: {', '.join(found.candidates)}."
+
+
+def _perhaps(view: View, method: str, found: Unknown) -> str:
+    detail = f"Did you mean {', '.join(found.suggestions)}?" if found.suggestions else ""
+    finds = next((own.qualified for own in view.own.values() if own.kind == "find_tools"), "")
+    if method != TOOLS_CALL or not finds:
+        return detail
+    return f"{detail} {finds} tells the names.".lstrip()

@@ -1,0 +1,227 @@
+"""Which server a URI belongs to within one scope, and how a URI is written for its agents.
+
+URIs go through as servers write them. Where two servers of a scope list one URI (in any spelling of it), both
+are rewritten: `carpool+SERVER+file:///x`, or `carpool+SERVER:x` for one that has no scheme. So is each
+template whose scheme another server has too: nothing that is not listed is given to one of several servers by
+a guess. That is a legal URI (RFC 3986 section 3.1: `+`, `-`, `.` may stand in a scheme), keeps all behind it,
+says the server, survives parsers that fold schemes to lower case (so an upper-case letter of a server's name
+is written `.` + letter, an underscore `..`), and is taken back by cutting it off. A server's URI that reads
+like a rewritten one is rewritten too, so the spelling is ours alone.
+
+Invariants: every listed URI is listed once and routes to the server that lists it, under the URI it listed;
+a rewritten URI routes to the server it names, listed or not; `route(outward(key, uri))` leads back to (key,
+uri) for a server that has a rewritten URI or shares a scheme. The order of servers decides nothing.
+
+Knows nothing of: catalogs, who is away, JSON, rights (docs/decisions/0028).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from carpool_broker.core.registry.listed_uris import NOTHING_LISTED, ListedUris
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.wire.uri_normalization import normalize, scheme
+
+MAX_ANCESTORS: Final = 64
+
+_has_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
+_rewritten = re.compile(r"carpool\+([a-z0-9.-]+)([+:])", re.IGNORECASE).match
+_escaped = re.compile(r"[A-Z_]")
+
+
+class Listed(Struct, frozen=True):
+    """What one server lists, in the order of lists: URIs of resources, and of templates."""
+
+    server: ServerName
+    key: PoolKey
+    uris: tuple[str, ...]
+    templates: tuple[str, ...]
+    serves: bool
+    """Whether it serves resources at all: a server may list none and read many."""
+    denied: tuple[str, ...] = ()
+    """URIs and templates that it lists too and that are kept back: nobody else answers for them."""
+
+
+class Route(Struct, frozen=True):
+    """Where a URI leads."""
+
+    key: PoolKey
+    server: ServerName
+    uri: str
+    """The URI as the server writes it."""
+    by: Literal["listed", "named", "scheme", "only"]
+    """Why: listed as it is; it names the server; no other server has its scheme; no other server serves
+    resources. Only the first two stay true whatever servers of unknown catalog turn out to list."""
+
+
+class Unroutable(Struct, frozen=True):
+    """No server is known to have it, or several may."""
+
+    candidates: tuple[ServerName, ...]
+    """Servers that list it; else those that have its scheme; else all that serve resources. `spell` gives the
+    URI that asks one of them.
+    """
+    collides: bool = False
+    """True: the candidates all list it."""
+
+
+class UriTable:
+    """The URIs of one scope. Immutable to its users. A listed URI costs one dictionary entry, two more where
+    several servers have its scheme.
+    """
+
+    __slots__ = (
+        "_by_scheme",
+        "_by_server",
+        "_denied",
+        "_indexes",
+        "_listing",
+        "_named",
+        "_rewriting",
+        "_serving",
+        "_templates",
+        "_uris",
+        "outward_templates",
+        "outward_uris",
+    )
+
+    def __init__(self, listed: Sequence[Listed]) -> None:
+        """`listed`: all servers of a scope by name, away or not, also those that told nothing yet."""
+        self._named = {encode(it.server): it for it in listed}
+        self._by_server = {it.server: it for it in listed}
+        self._indexes: dict[ServerName, ListedUris] = {}
+        self._serving = tuple(it for it in listed if it.serves)
+        self._denied = {normalize(uri): it.server for it in reversed(listed) for uri in it.denied}
+        self._by_scheme: dict[str, list[Listed]] = {}
+        """Servers that list a URI of this scheme, or a template that begins with it."""
+        for it in listed:
+            schemes = dict.fromkeys(map(scheme, it.uris))
+            schemes.update((found, None) for each in it.templates if (found := scheme(each)))
+            for each in schemes:
+                self._by_scheme.setdefault(each, []).append(it)
+        self._listing: dict[str, list[Listed]] = {}
+        """By the normal form of a URI whose scheme several servers have: servers that list it."""
+        shared = {name for name, several in self._by_scheme.items() if len(several) > 1}
+        normals = {uri: normalize(uri) for it in listed for uri in it.uris if scheme(uri) in shared}
+        for it in listed:
+            for normal in dict.fromkeys(normals[uri] for uri in it.uris if uri in normals):
+                self._listing.setdefault(normal, []).append(it)
+        self._uris: dict[str, Route] = {}
+        self._templates: dict[str, Route] = {}
+        """Both by the outward spelling."""
+        self.outward_uris: dict[tuple[ServerName, str], str] = {}
+        self.outward_templates: dict[tuple[ServerName, str], str] = {}
+        """The rewritten ones: (server, its own spelling) to the spelling agents see."""
+        for it in listed:
+            self._place(it, normals)
+        sharing = {it.server for name in shared for it in self._by_scheme[name]}
+        sharing.update(server for server, _ in (*self.outward_uris, *self.outward_templates))
+        self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in sharing}
+
+    def _place(self, it: Listed, normals: Mapping[str, str]) -> None:
+        for uri in it.uris:
+            shown = uri
+            collides = uri in normals and len(self._listing[normals[uri]]) > 1
+            if collides or self._reads_rewritten(uri):
+                shown = self.outward_uris[it.server, uri] = spell(it.server, uri)
+            self._uris[shown] = Route(it.key, it.server, uri, "listed")
+        for template in it.templates:
+            shown = template
+            found = scheme(template)
+            sharing = self._by_scheme[found] if found else self._serving
+            if len(sharing) > 1 or self._reads_rewritten(template):
+                shown = self.outward_templates[it.server, template] = spell(it.server, template)
+            self._templates[shown] = Route(it.key, it.server, template, "listed")
+
+    def _reads_rewritten(self, uri: str) -> bool:
+        found = _rewritten(uri)
+        return found is not None and found[1].lower() in self._named
+
+    # --- in ------------------------------------------------------------------------------------------------
+
+    def route(self, uri: str) -> Route | Unroutable:
+        """The server that `uri`, as an agent writes it, belongs to."""
+        found = self._uris.get(uri)
+        return found if found is not None else self._route_unlisted(uri)
+
+    def kept_back(self, uri: str) -> ServerName | None:
+        """Whose this URI or template is, where it is listed and kept back and nobody else lists it."""
+        is_listed = uri in self._uris or uri in self._templates
+        return None if is_listed or not self._denied else self._denied.get(normalize(uri))
+
+    def listed_of(self, server: ServerName) -> ListedUris:
+        """What this server lists; nothing where it is not seen or has told nothing yet."""
+        found = self._indexes.get(server)
+        if found is None:
+            it = self._by_server.get(server)
+            found = NOTHING_LISTED if it is None else ListedUris(it.uris, it.templates)
+            self._indexes[server] = found
+        return found
+
+    def route_template(self, template: str) -> Route | Unroutable:
+        """The same for what may be a listed template, as in a completion's reference."""
+        found = self._templates.get(template)
+        return found if found is not None else self.route(template)
+
+    def _route_unlisted(self, uri: str) -> Route | Unroutable:
+        named = _rewritten(uri)
+        if named is not None and (it := self._named.get(named[1].lower())) is not None:
+            return Route(it.key, it.server, uri[named.end() :], "named")
+        normal = normalize(uri)
+        having = self._by_scheme.get(scheme(normal), [])
+        if len(having) == 1:
+            return Route(having[0].key, having[0].server, uri, "scheme")
+        if not having and len(self._serving) == 1:
+            return Route(self._serving[0].key, self._serving[0].server, uri, "only")
+        listing = self._listing.get(normal, [])
+        if len(listing) > 1:
+            return Unroutable(tuple(it.server for it in listing), collides=True)
+        return Unroutable(tuple(it.server for it in having or self._serving))
+
+    # --- out -----------------------------------------------------------------------------------------------
+
+    def rewrites(self, key: PoolKey) -> bool:
+        """Whether URIs that the server of this pool says have to pass through `outward`."""
+        return key in self._rewriting
+
+    def outward(self, key: PoolKey, uri: str) -> str:
+        """`uri` (or a template), said by the server of this pool, as agents write it to get there again."""
+        server = self._rewriting.get(key)
+        if server is None:
+            return uri
+        shown = self.outward_uris.get((server, uri)) or self.outward_templates.get((server, uri))
+        if shown is not None:
+            return shown
+        back = self.route_template(uri)
+        leads_back = isinstance(back, Route) and back.server == server and back.uri == uri
+        return uri if leads_back else spell(server, uri)
+
+
+def encode(server: str) -> str:
+    """A server's name as it stands in a scheme; no two names are alike, whatever case they are read in."""
+    return _escaped.sub(lambda found: "." + ("." if found[0] == "_" else found[0].lower()), server)
+
+
+def spell(server: str, uri: str) -> str:
+    """`uri` (or a template) of this server so that it says the server."""
+    return f"carpool+{encode(server)}{'+' if _has_scheme(uri) else ':'}{uri}"
+
+
+def ancestors(uri: str) -> Iterator[str]:
+    """What `uri` can be a sub-resource of: its beginnings up to a path boundary, the longest first.
+
+    `file:///a/b` gives `file:///a/`, `file:///a`, `file:///`, `file://`, `file:/`; not `file:`, which has
+    no path.
+    """
+    end = len(uri)
+    for _ in range(MAX_ANCESTORS):
+        end = max(uri.rfind("/", 0, end), uri.rfind("?", 0, end), uri.rfind("#", 0, end))
+        if end <= 0:
+            return
+        if uri[end] == "/" and end + 1 < len(uri):
+            yield uri[: end + 1]
+        if uri[end - 1] not in ":/":
+            yield uri[:end]

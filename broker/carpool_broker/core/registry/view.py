@@ -1,0 +1,335 @@
+"""What sessions of one scope see at one moment: four lists, and what every spelling means to them.
+
+Composes the name tables of tools and prompts, the table of URIs and the four lists; owns what is announced of
+them and where a completion goes. Everything here is immutable to its users; caches are filled on first use.
+
+Invariants: whatever is listed can be resolved by its name or URI; so can what is not because tools of our
+own stand in its place (`own_tools`). The offers of a server that is away (given
+up, stopped) are not listed but keep their names and can be resolved: a call gets the reason, and
+nothing else changes its name or meaning because a server went away.
+
+Knows nothing of: when a view changes and who holds which (`registry`), profiles, sessions, JSON-RPC.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_broker.core.model.pagination import FAMILIES, BadCursor, Entry, Family, History, Page
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.approvals import Why
+from carpool_broker.core.registry.builtin_tools import OwnTool
+from carpool_broker.core.registry.names import Denied, NameTable
+from carpool_broker.core.registry.pool_catalog import (
+    UnverifiedTool,
+    ViewPrompt,
+    ViewResource,
+    ViewTool,
+    unverified,
+)
+from carpool_broker.core.registry.uris import Route, Unroutable, UriTable
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.link.messages import Feature
+from carpool_protocol.wire.content import at, text_of
+from carpool_protocol.wire.downgrade import NEWEST, tool_edit
+from carpool_protocol.wire.jsonrpc import quote
+from carpool_protocol.wire.tool_names import Ambiguous, Resolver, Tool, Unknown
+
+__all__ = [  # what a view is asked for and answers
+    "BadCursor",
+    "BadRef",
+    "CompletionTarget",
+    "Denied",
+    "Held",
+    "OwnTool",
+    "Page",
+    "Route",
+    "Unroutable",
+    "UnverifiedTool",
+    "View",
+    "ViewPrompt",
+    "ViewResource",
+    "ViewTool",
+]
+
+
+NO_OWN: Final[Mapping[str, OwnTool]] = MappingProxyType({})
+
+_PLACE: Final[dict[Family, int]] = {family: place for place, family in enumerate(FAMILIES)}
+
+
+class CompletionTarget(Struct, frozen=True):
+    """Who completes."""
+
+    key: PoolKey
+    server: ServerName
+    ref: RawJson
+    """The reference with the server's own name or URI."""
+
+
+class BadRef(Struct, frozen=True):
+    """No reference of a `completion/complete` (-32602)."""
+
+    text: str
+
+
+class Held(Struct, frozen=True):
+    """The tool exists and is not approved as it is now (fault `quarantined`)."""
+
+    server: ServerName
+    tool: str
+    why: Why
+
+
+class View:
+    """What a scope sees."""
+
+    __slots__ = (
+        "_by_name",
+        "_features",
+        "_untold",
+        "away",
+        "hearsay",
+        "held",
+        "instructions",
+        "left_out",
+        "lists",
+        "own",
+        "prompt_names",
+        "scope",
+        "tool_names",
+        "tools",
+        "unknown",
+        "uris",
+    )
+
+    def __init__(
+        self,
+        scope: Scope,
+        *,
+        lists: tuple[
+            History[ViewTool | OwnTool], History[ViewPrompt], History[ViewResource], History[ViewResource]
+        ],
+        tools: tuple[ViewTool, ...],
+        tool_names: NameTable[ViewTool],
+        prompt_names: NameTable[ViewPrompt],
+        uris: UriTable,
+        unknown: frozenset[PoolKey],
+        away: frozenset[PoolKey],
+        hearsay: frozenset[PoolKey],
+        held: Mapping[Tool, Why],
+        untold: frozenset[PoolKey],
+        instructions: str,
+        features: frozenset[Feature],
+        left_out: int = 0,
+        own: Mapping[str, OwnTool] = NO_OWN,
+    ) -> None:
+        self.scope = scope
+        self.tool_names = tool_names
+        self.prompt_names = prompt_names
+        self.uris = uris
+        self.unknown = unknown
+        """Pools whose catalog is not known yet and may still come: what a list waits for."""
+        self.away = away
+        """Pools that were hidden: their offers are not listed, and there is nothing to wait for."""
+        self.hearsay = hearsay
+        """Pools whose offers are known from a file only, ours or the user's: the server may offer others."""
+        self.held = held
+        """Tools of pinned servers that are not approved: not listed, and no spelling leads to them."""
+        self._untold = untold
+        """Pools of pinned servers that have not told by themselves."""
+        self.instructions = instructions
+        """What the servers that are not away say about themselves, merged."""
+        self._features = features
+        self.left_out = left_out
+        """Tools that `max_tools` leaves out of the list; they can be called."""
+        self.lists = lists
+        """In the order of `FAMILIES`."""
+        self.tools = tools
+        """The tools of servers that are not away, in order: what is listed, or is found by our own tools."""
+        self.own = own
+        """Tools of our own that are listed, by name."""
+        by_name = tool_names.by_name
+        if held or untold:
+            by_name = {
+                name: tool
+                for name, tool in by_name.items()
+                if (tool.server, tool.tool) not in held and tool.key not in untold
+            }
+        self._by_name: Mapping[str, ViewTool | OwnTool] = {**by_name, **own} if own else by_name
+
+    # --- lists ---------------------------------------------------------------------------------------------
+
+    def version(self, family: Family) -> int:
+        """Greater whenever the list is another one; unique within a registry."""
+        return self.lists[_PLACE[family]].present.version
+
+    def entries(self, family: Family) -> Sequence[Entry]:
+        """What is listed."""
+        return self.lists[_PLACE[family]].present.entries
+
+    def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> Page | BadCursor:
+        """One page as an agent of this protocol version may see it, of the list that `cursor` belongs to."""
+        if family == "tools":
+            return self.lists[0].page(cursor, tool_edit(version))
+        return self.lists[_PLACE[family]].page(cursor)
+
+    @property
+    def prompts(self) -> tuple[ViewPrompt, ...]:
+        """The prompts that are listed, in order."""
+        return self.lists[1].present.entries
+
+    @property
+    def resources(self) -> tuple[ViewResource, ...]:
+        """The resources that are listed, in order."""
+        return self.lists[2].present.entries
+
+    @property
+    def templates(self) -> tuple[ViewResource, ...]:
+        """The resource templates that are listed, in order."""
+        return self.lists[3].present.entries
+
+    def capabilities(self) -> frozenset[Feature]:
+        """What to announce: what some server of the scope serves, or may turn out to serve (rule 18).
+
+        A server that is away counts: it may come back, and an agent greets only once.
+        """
+        return self._features
+
+    # --- names ---------------------------------------------------------------------------------------------
+
+    @property
+    def resolver(self) -> Resolver:
+        """All spellings of all tools let through."""
+        return self.tool_names.resolver
+
+    def resolve(self, spelling: str) -> ViewTool | OwnTool | Ambiguous | Denied | Held | Unknown:
+        """The tool that `spelling` means. A qualified name costs one dictionary lookup."""
+        tool = self._by_name.get(spelling)
+        if tool is not None:
+            return tool
+        found = self.tool_names.resolve(spelling)
+        if isinstance(found, ViewTool) and found.key in self._untold:
+            return unverified(found)
+        if self.held:
+            if isinstance(found, ViewTool) and (why := self.held.get((found.server, found.tool))):
+                return Held(found.server, found.tool, why)
+            if isinstance(found, Denied) and (why := self.held.get((found.server, found.name))):
+                return Held(found.server, found.name, why)
+        return found
+
+    def resolve_prompt(self, spelling: str) -> ViewPrompt | Ambiguous | Denied | Unknown:
+        """The prompt that `spelling` means."""
+        return self.prompt_names.resolve(spelling)
+
+    def suspects(self, spelling: str, family: Literal["tools", "prompts"] = "tools") -> tuple[PoolKey, ...]:
+        """Pools without a told catalog that `spelling` can belong to: it reads as a name of the server, or as
+        nobody's while the server's tools are shown without a prefix.
+
+        Never a route: it says whose catalog is worth waiting for before an unknown name is refused, and which
+        server that is away is meant.
+        """
+        waiting = self.unknown | self.away | self.hearsay
+        if not waiting:
+            return ()
+        table = self.tool_names if family == "tools" else self.prompt_names
+        known = {found.key for found in table.by_name.values()}
+        readers = self.scope.heads.readers(spelling)
+        return tuple(
+            entry.key
+            for entry in self.scope.servers
+            if entry.key in waiting
+            and (entry.key in self.hearsay or entry.key not in known)
+            and (entry.server in readers if readers else entry.prefix == "")
+        )
+
+    # --- URIs ----------------------------------------------------------------------------------------------
+
+    def route(self, uri: str) -> Route | Unroutable | Denied:
+        """The server that `uri` belongs to.
+
+        While `unknown` is not empty, only a route by `listed` or `named` is final. Where the profile keeps
+        back any resource of the server, the URI of the route is one that the server lists or has a template
+        for.
+        """
+        return self._let_through(uri, self.uris.route(uri))
+
+    def route_template(self, template: str) -> Route | Unroutable | Denied:
+        """The same for what may be a listed template, as in a completion's reference."""
+        return self._let_through(template, self.uris.route_template(template))
+
+    def _let_through(self, uri: str, found: Route | Unroutable) -> Route | Unroutable | Denied:
+        """A right is looked up for what the URI leads to, in the server's own spelling."""
+        scope = self.scope
+        if scope.rights.are_all:
+            return found
+        listed = isinstance(found, Route) and found.by == "listed"
+        if not listed and (owner := self.uris.kept_back(uri)) is not None:
+            return Denied(owner, uri, scope.profile)
+        if isinstance(found, Unroutable):
+            return found
+        entry = scope.entry_of(found.server)
+        own = None if entry is None else self.readable(entry, found.uri)
+        if own is None:
+            return Denied(found.server, found.uri, scope.profile)
+        return found if own == found.uri else replace(found, uri=own)
+
+    def readable(self, entry: ScopeEntry, uri: str) -> str | None:
+        """`uri` of this server as the server is to get it; None where the profile keeps it back.
+
+        Where any resource of the server is kept back, only what is listed and permitted can be read.
+        """
+        scope = self.scope
+        if scope.reads_all(entry):
+            return uri
+        own = self.uris.listed_of(entry.server).spelling(uri)
+        return own if own is not None and scope.permits("resource", entry, own) else None
+
+    def still_readable(self, entry: ScopeEntry, uri: str) -> bool:
+        """Whether a URI that was readable is so now. While the server's list is not known, patterns alone
+        say.
+        """
+        if entry.key in self.unknown:
+            return self.scope.permits("resource", entry, uri)
+        return self.readable(entry, uri) == uri
+
+    def outward_uri(self, key: PoolKey, uri: str) -> str:
+        """`uri`, as a server of this pool says it, as the agents of this scope are to read it."""
+        return self.uris.outward(key, uri)
+
+    def rewrites(self, key: PoolKey) -> bool:
+        """Whether what a server of this pool says must pass through `content.rewrite_uris`."""
+        return self.uris.rewrites(key)
+
+    def completion_target(
+        self, ref: RawJson
+    ) -> CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef:
+        """Where the `ref` of a `completion/complete` leads (MCP 2025-11-25, server/utilities/completion)."""
+        match text_of(ref, "type"):
+            case "ref/prompt":
+                name = text_of(ref, "name")
+                if name is None:
+                    return BadRef("a ref/prompt has a name")
+                prompt = self.resolve_prompt(name)
+                if not isinstance(prompt, ViewPrompt):
+                    return prompt
+                own = prompt.prompt
+                ref = ref if own == name else RawJson(at(ref, {"name": lambda _: quote(own)}))
+                return CompletionTarget(prompt.key, prompt.server, ref)
+            case "ref/resource":
+                uri = text_of(ref, "uri")
+                if uri is None:
+                    return BadRef("a ref/resource has a uri")
+                route = self.route_template(uri)
+                if not isinstance(route, Route):
+                    return route
+                entry = self.scope.entry_of(route.server)
+                if entry is not None and not self.scope.completes(entry, route.uri):
+                    return Denied(route.server, route.uri, self.scope.profile)
+                ref = ref if route.uri == uri else RawJson(at(ref, {"uri": lambda _: quote(route.uri)}))
+                return CompletionTarget(route.key, route.server, ref)
+            case _:
+                return BadRef("a ref is a ref/prompt or a ref/resource")

@@ -1,0 +1,347 @@
+"""How the view of a scope is made of what its servers told.
+
+Owns: the order of lists (by server, then by own name or URI, both by code point: the same for every agent,
+whatever order the configuration or the server uses, and after every restart); what a scope lets through;
+what is announced; how instructions are merged. Names and URIs are given over all that a scope lets through,
+hidden servers included, so that nothing changes its name because a server went away.
+
+Invariant: where nothing changed, the new view holds the very parts of the former one.
+
+Knows nothing of: who holds a view, who is told that it changed, how catalogs come in.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
+from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
+
+from carpool_broker.core.model.pagination import (
+    FAMILIES,
+    Entry,
+    Family,
+    History,
+    Paging,
+    page_starts,
+    read_alike,
+)
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.approvals import INSTRUCTIONS, Why
+from carpool_broker.core.registry.builtin_tools import OwnTool, own_tools
+from carpool_broker.core.registry.merged_instructions import merge
+from carpool_broker.core.registry.names import NameTable
+from carpool_broker.core.registry.pool_catalog import Shelf, ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.registry.uris import Listed, UriTable
+from carpool_broker.core.registry.view import NO_OWN, View
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.link.messages import Feature
+from carpool_protocol.machine import slices
+from carpool_protocol.wire.capabilities import PERHAPS
+from carpool_protocol.wire.tool_names import Tool
+
+_URI_FAMILIES: Final[tuple[Family, ...]] = ("resources", "templates")
+ALL: Final = frozenset(FAMILIES)
+
+_LIST_CHANGED: Final[dict[Feature, Feature]] = {
+    "tools": "tools.listChanged",
+    "prompts": "prompts.listChanged",
+    "resources": "resources.listChanged",
+}
+_OFFERED_AS: Final[dict[Family, Feature]] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "templates": "resources",
+}
+
+
+class _Offered(Entry, Protocol):
+    """What a view lists: it says whose it is."""
+
+    @property
+    def key(self) -> PoolKey:
+        """The pool that serves it."""
+
+
+E = TypeVar("E", bound=Entry)
+K = TypeVar("K", bound=_Offered)
+
+
+class Stock(Struct, frozen=True):
+    """What a scope's servers offer, wherever that is known from."""
+
+    shelves: Mapping[PoolKey, Shelf]
+    hidden: Collection[PoolKey] = frozenset()
+    """Pools that are away."""
+    hearsay: frozenset[PoolKey] = frozenset()
+    """Pools that have not told by themselves what is on their shelf."""
+    by_file: frozenset[PoolKey] = frozenset()
+    """Pools whose tools are those of a `tools_file`: these are listed whether the pool is away or not."""
+    held: Mapping[PoolKey, Mapping[str, Why]] = {}
+    """Tools that are not approved, by their own names."""
+
+
+Known = list[tuple[ScopeEntry, Shelf]]
+"""The servers of a scope that told their catalogs, hidden or not, in the order of lists."""
+
+
+def make_view(
+    scope: Scope,
+    stock: Stock,
+    former: View | None,
+    *,
+    touched: frozenset[Family],
+    paging: Paging,
+    next_version: Callable[[], int],
+) -> slices.Steps[View]:
+    """What `scope` sees now. `touched`: the families in which anything can be different from `former`. Of
+    tools there may be very many: they are gone through in slices.
+    """
+    shelves = stock.shelves
+    hidden = stock.hidden
+    known = known_of(scope, shelves)
+
+    def versioned(
+        family: Family,
+        before: History[E] | None,
+        entries: tuple[E, ...],
+        starts: tuple[int, ...] | None = None,
+    ) -> History[E]:
+        if before is None:
+            return History.begin(family, paging, entries, next_version(), starts)
+        return before.looking_like(entries, starts) or before.followed_by(entries, next_version(), starts)
+
+    def listed(family: Family, before: History[K] | None, offered: Iterable[K]) -> History[K]:
+        return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
+
+    held: Mapping[Tool, Why] = held_of(known, scope, stock)
+    if former is not None and former.held == held:
+        held = former.held
+    if former is None or "tools" in touched:
+        tool_names = yield from tool_table(scope, known, held)
+        own: Mapping[str, OwnTool] = own_tools(
+            tool_names.by_name, search=scope.search, resources=scope.resource_tools
+        )
+        yield len(tool_names.by_name) // 2
+        there = [
+            it
+            for it in tool_names.by_name.values()
+            if (it.key not in hidden or it.key in stock.by_file) and (it.server, it.tool) not in held
+        ]
+        tools = tuple(there if scope.search else first_of(scope, there))
+        left_out = len(there) - len(tools)
+        if former is not None and former.tools == tools:
+            tools = former.tools
+        # Where tools are found and not listed, the list is the same whatever servers come and go.
+        shown: tuple[ViewTool | OwnTool, ...] = (*own.values(), *(() if scope.search else tools))
+        yield len(shown) // 2
+        starts = yield from page_starts("tools", shown, paging)
+        tool_list = versioned("tools", None if former is None else former.lists[0], shown, starts)
+        yield len(shown) // 2
+    else:
+        tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
+        left_out = former.left_out
+    if former is None or "prompts" in touched:
+        prompt_names = yield from prompt_table(scope, known)
+        prompts = listed(
+            "prompts", None if former is None else former.lists[1], prompt_names.by_name.values()
+        )
+    else:
+        prompt_names, prompts = former.prompt_names, former.lists[1]
+    if former is None or touched & {"resources", "templates"}:
+        uris = uri_table(scope, shelves)
+        resources = listed(
+            "resources", None if former is None else former.lists[2], resources_of(scope, known, uris)
+        )
+        templates = listed(
+            "templates", None if former is None else former.lists[3], templates_of(scope, known, uris)
+        )
+    else:
+        uris, resources, templates = former.uris, former.lists[2], former.lists[3]
+    keys = frozenset(entry.key for entry in scope.servers)
+    return View(
+        scope,
+        lists=(tool_list, prompts, resources, templates),
+        tools=tools,
+        own=own or NO_OWN,
+        tool_names=tool_names,
+        prompt_names=prompt_names,
+        uris=uris,
+        unknown=keys.difference(hidden, shelves),
+        away=keys.intersection(hidden),
+        hearsay=keys & stock.hearsay,
+        held=held,
+        untold=frozenset(it.key for it in scope.servers if it.pin and it.key in stock.hearsay),
+        instructions=instructions_of(scope, known, hidden, held),
+        features=features_of_scope(scope, stock),
+        left_out=left_out,
+    )
+
+
+def known_of(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> Known:
+    """See `Known`."""
+    entries = sorted(scope.servers, key=lambda entry: entry.server)
+    return [(it, shelves[it.key]) for it in entries if it.key in shelves]
+
+
+def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
+    """The tools that the scope would let through and that are not approved; also instructions."""
+    if not stock.held:
+        return {}
+    return {
+        (entry.server, name): why
+        for entry, _ in known
+        if entry.pin
+        for name, why in stock.held.get(entry.key, {}).items()
+        if name == INSTRUCTIONS or scope.permits("tool", entry, name)
+    }
+
+
+def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> slices.Steps[NameTable[ViewTool]]:
+    """The names of all tools that the scope lets through. One that is held keeps its name where it was
+    approved once, so that no other comes to be meant by it; a new one gets a name when it is approved.
+    """
+    allowed: list[Tool] = []
+    denied: list[Tool] = []
+    for entry, shelf in known:
+        if not held and entry.allows_all and scope.rights.are_all:  # nobody waits for a look at each
+            allowed += [(entry.server, name) for name in sorted(shelf.offers["tools"])]
+            yield len(shelf.offers["tools"]) // 2
+            continue
+        for at, name in enumerate(sorted(shelf.offers["tools"]), 1):
+            if not at % slices.STEP_ENTRIES:
+                yield 4 * slices.STEP_ENTRIES
+            tool = (entry.server, name)
+            through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
+            (allowed if through else denied).append(tool)
+    by_server = {entry.server: (entry, shelf) for entry, shelf in known}
+
+    def make(tool: Tool, qualified: str) -> ViewTool:
+        entry, shelf = by_server[tool[0]]
+        return shelf.tool(entry, tool[1], qualified)
+
+    return (yield from NameTable.making(scope, allowed, denied, make, tools=True))
+
+
+def first_of(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
+    """Those that `max_tools` leaves, of each server and of all: the first ones of the list."""
+    most = {entry.server: entry.max_tools for entry in scope.servers if entry.max_tools is not None}
+    if not most:
+        return tools if scope.max_tools is None else islice(tools, scope.max_tools)
+    seen: Counter[ServerName] = Counter()
+    kept: list[ViewTool] = []
+    for tool in tools:
+        seen[tool.server] += 1
+        if seen[tool.server] <= most.get(tool.server, seen[tool.server]):
+            kept.append(tool)
+    return kept[: scope.max_tools]
+
+
+def prompt_table(scope: Scope, known: Known) -> slices.Steps[NameTable[ViewPrompt]]:
+    """The names of all prompts let through: formed as those of tools, in a name space of their own."""
+    allowed: list[Tool] = []
+    denied: list[Tool] = []
+    for entry, shelf in known:
+        for name in sorted(shelf.offers["prompts"]):
+            (allowed if scope.permits("prompt", entry, name) else denied).append((entry.server, name))
+    by_server = {entry.server: (entry, shelf) for entry, shelf in known}
+
+    def make(prompt: Tool, qualified: str) -> ViewPrompt:
+        entry, shelf = by_server[prompt[0]]
+        return shelf.prompt(entry, prompt[1], qualified)
+
+    return (yield from NameTable.making(scope, allowed, denied, make, tools=False))
+
+
+def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
+    """Who has which URI, of what the scope lets through."""
+    return UriTable(
+        [
+            Listed(
+                entry.server,
+                entry.key,
+                _uris(scope, entry, shelf, "resources"),
+                _uris(scope, entry, shelf, "templates"),
+                serves=shelf is not None and shelf.serves_resources and scope.reaches("resource", entry),
+                denied=tuple(
+                    uri for it in _URI_FAMILIES for uri in _uris(scope, entry, shelf, it, denied=True)
+                ),
+            )
+            for entry in sorted(scope.servers, key=lambda entry: entry.server)
+            for shelf in (shelves.get(entry.key),)
+        ]
+    )
+
+
+def resources_of(scope: Scope, known: Known, uris: UriTable) -> list[ViewResource]:
+    """All resources that the scope lets through, as they are shown."""
+    shown = uris.outward_uris
+    return [
+        shelf.resource("resources", it, uri, shown.get((it.server, uri), uri))
+        for it, shelf in known
+        for uri in _uris(scope, it, shelf, "resources")
+    ]
+
+
+def templates_of(scope: Scope, known: Known, uris: UriTable) -> list[ViewResource]:
+    """All resource templates that the scope lets through, as they are shown."""
+    shown = uris.outward_templates
+    return [
+        shelf.resource("templates", it, template, shown.get((it.server, template), template))
+        for it, shelf in known
+        for template in _uris(scope, it, shelf, "templates")
+    ]
+
+
+def _uris(
+    scope: Scope, entry: ScopeEntry, shelf: Shelf | None, family: Family, *, denied: bool = False
+) -> tuple[str, ...]:
+    """What the server lists and the scope lets through, or keeps back; in the order of lists."""
+    if shelf is None or (denied and scope.rights.are_all):
+        return ()
+    offered = sorted(shelf.offers[family])
+    if scope.rights.are_all:
+        return tuple(offered)
+    return tuple(uri for uri in offered if scope.permits("resource", entry, uri) is not denied)
+
+
+def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:
+    """What is announced to the agents of a scope, see `View.capabilities`.
+
+    Lists change whenever a server comes or goes, so `listChanged` goes with every family. A scope without
+    servers announces lists too: a server may be configured any time.
+    """
+    found: set[Feature] = set() if scope.servers else set(PERHAPS)
+    if scope.search or scope.resource_tools:
+        found.add("tools")
+    for entry in scope.servers:
+        shelf = stock.shelves.get(entry.key)
+        if shelf is None or entry.key in stock.by_file:
+            found |= PERHAPS
+        if shelf is not None:
+            found.update(shelf.catalog.features)
+            found.update(_OFFERED_AS[family] for family in FAMILIES if shelf.offers[family])
+    found.update(changed for family, changed in _LIST_CHANGED.items() if family in found)
+    return frozenset(found)
+
+
+def instructions_of(
+    scope: Scope, known: Known, hidden: Collection[PoolKey], held: Collection[Tool] = ()
+) -> str:
+    """What the servers that are not hidden say about themselves, but for what is not approved."""
+    told = {
+        entry.server: shelf.catalog.instructions
+        for entry, shelf in known
+        if entry.key not in hidden
+        and (entry.server, INSTRUCTIONS) not in held
+        and shelf.catalog.instructions.strip()
+    }
+    if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
+        return "".join(told.values())
+    return merge(told)
+
+
+def differing(one: View, other: View) -> frozenset[Family]:
+    """The families of which agents read different lists in the two."""
+    return frozenset(each for each in FAMILIES if not read_alike(one.entries(each), other.entries(each)))

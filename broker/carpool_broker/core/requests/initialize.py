@@ -1,0 +1,94 @@
+"""How an agent is met, by `initialize` or by its first request of the stateless era.
+
+Owns what becomes known of a session by that: its era, version, name, what it can be asked, and so which
+servers it sees (rule 12). A connection may speak both eras, as dual-era agents do while they find out which
+one is served; only one that has settled for the stateless era is refused a greeting. Sources: MCP 2025-11-25,
+basic/lifecycle; MCP 2026-07-28, basic/versioning.
+
+Knows nothing of: what is listed and called, how it is worded.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from carpool_broker.core.configuration.session_views import Outlook
+from carpool_broker.core.model.answers import refusal
+from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.model.effects import AnyEffect, Greet, ReplyStateless
+from carpool_broker.core.model.events import AgentGreeted
+from carpool_broker.core.model.session import Session
+from carpool_broker.core.requests.lists import announced
+from carpool_broker.core.requests.roots import Roots
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.downgrade import STATELESS
+
+VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Versions of the handshake era, the newest first: what we answer to a version that we do not know."""
+
+UNSUPPORTED_VERSION: Final = -32022
+
+
+class Greetings:
+    """How all agents are met. `look`: the session sees other servers from now on; `follow`: all may."""
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        roots: Roots,
+        out: Callable[[AnyEffect], None],
+        classed: Callable[[Session], None],
+    ) -> None:
+        self._outlook = outlook
+        self._roots = roots
+        self._out = out
+        self._classed = classed
+        """It sees from now on what its class of agents does."""
+
+    def greet(self, session: Session, event: AgentGreeted) -> None:
+        """`initialize`."""
+        if session.greeted:
+            why = "This session has been initialized before."
+            self._out(refusal(session, event.id, None, "bad_params", detail=why))
+            return
+        if session.stateless:
+            self._out(_unsupported(session, event))
+            return
+        session.greeted = True
+        session.version = event.version if event.version in VERSIONS else VERSIONS[0]
+        session.agent = event.agent or session.agent
+        session.capabilities = event.capabilities
+        if event.capabilities.asking:
+            self._can_be_asked(session)
+        self._roots.greeted(session)
+        self._outlook.discover(session, self._outlook.view(session))
+        features = announced(self._outlook.view(session))
+        said = self._outlook.instructions(session)
+        self._out(Greet(session.id, event.id, session.version, said, features))
+
+    def met(self, session: Session, by: Asker, *, settles: bool) -> None:
+        """A request of the stateless era. `settles`: not only a look at what there is."""
+        if by.agent and not session.agent:
+            session.agent = by.agent
+        if settles and not session.stateless and not session.greeted:
+            session.stateless = True
+            self._classed(session)
+        if by.capabilities.asking and not session.asking:
+            self._can_be_asked(session)
+
+    def _can_be_asked(self, session: Session) -> None:
+        """Such an agent sees the servers that were greeted for such agents (rule 12)."""
+        session.asking = True
+        self._classed(session)
+
+
+def _unsupported(session: Session, event: AgentGreeted) -> ReplyStateless:
+    """MCP 2026-07-28, basic/versioning: the error tells which versions are."""
+    error = {
+        "code": UNSUPPORTED_VERSION,
+        "message": "This connection speaks the stateless protocol, which has no initialize.",
+        "data": {"supported": [STATELESS], "requested": event.version},
+    }
+    body = RawJson(msgspec.json.encode(error))
+    return ReplyStateless(session.id, event.id, is_error=True, body=body, method="initialize")

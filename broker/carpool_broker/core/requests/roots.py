@@ -1,0 +1,114 @@
+"""The roots that agents name themselves, for the servers that are told them (rule 6).
+
+Owns the question to the agent: asked once it is ready, where its configuration uses the answer, and whenever
+it says that its roots are others, where they may also take it to another workspace; one question at a time. A
+server never reaches the agent with `roots/list`: what it is told is part of its pool's key, so another answer
+gives the session another source, never the process another answer. Source: MCP 2025-11-25, client/roots.
+
+Invariant (`check`): whoever is asked is there and has declared roots.
+Knows nothing of: which workspace roots are of, how an answer is worded (`era.roots`) or a source found for
+it, what waits for it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from carpool_broker.core.configuration.effective_sources import Sources
+from carpool_broker.core.model.effects import AnyEffect, SendAsk, UseRoots
+from carpool_broker.core.model.events import AgentRooted
+from carpool_broker.core.model.session import Session
+from carpool_protocol.ids import EMPTY_OBJECT, AskId, SessionId
+from carpool_protocol.link.messages import Root
+
+METHOD: Final = "roots/list"
+PREFIX: Final = "roots-"
+"""What the ids of these questions begin with, and of no other: a supervisor's begin with eight hexadecimal
+digits. So an answer to one is known without looking up what was asked.
+"""
+
+
+class _Agent:
+    """What is known of one agent's roots."""
+
+    __slots__ = ("asked", "changed", "roots", "stale")
+
+    def __init__(self) -> None:
+        self.asked = AskId("")
+        """The open question."""
+        self.stale = True
+        """What it said last, if anything, is no longer so."""
+        self.changed = False
+        """It has said that they are others: not where it began."""
+        self.roots: tuple[Root, ...] | None = None
+        """What it said last."""
+
+
+class Roots:
+    """The roots of all agents that declare some and are ready to be asked."""
+
+    def __init__(
+        self, sessions: Mapping[SessionId, Session], sources: Sources, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._sessions = sessions
+        self._sources = sources
+        self._out = out
+        self._agents: dict[SessionId, _Agent] = {}
+        self._count = 0
+
+    def greeted(self, session: Session) -> None:
+        """It has said what it declares. If its roots matter, its servers wait until it has said them."""
+        session.rooting = session.capabilities.roots and bool(self._sources.own_roots(session.source))
+
+    def ready(self, session: Session) -> None:
+        """`notifications/initialized`: before it the agent must not be asked (basic/lifecycle)."""
+        if session.greeted and session.capabilities.roots and session.id not in self._agents:
+            self._agents[session.id] = _Agent()
+            self.look(session)
+
+    def changed(self, session: Session) -> None:
+        """`notifications/roots/list_changed`."""
+        agent = self._agents.get(session.id)
+        if agent is not None:
+            agent.stale = agent.changed = True
+            self.look(session)
+
+    def look(self, session: Session) -> None:
+        """Ask it, if that is needed and not being done."""
+        agent = self._agents.get(session.id)
+        if agent is None or not agent.stale or agent.asked:
+            return
+        matter = bool(self._sources.own_roots(session.source))
+        if not matter and not (agent.changed and session.wanders):
+            return
+        self._count += 1
+        agent.stale = False
+        agent.asked = AskId(f"{PREFIX}{self._count}")
+        if matter and agent.roots is None:
+            session.rooting = True
+        ask, version = agent.asked, session.version
+        self._out(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
+
+    def answered(self, session: Session, event: AgentRooted) -> bool:
+        """What the agent says. False: not to the open question. An agent that cannot tell keeps what it has:
+        what it said before, else its workspace.
+        """
+        agent = self._agents.get(session.id)
+        if agent is None or not agent.asked or agent.asked != event.ask:
+            return False
+        agent.asked = AskId("")
+        if event.roots is None or event.roots == agent.roots:
+            session.rooting = False
+        else:
+            agent.roots = event.roots
+            self._out(UseRoots(session.id, event.roots, agent.changed))
+        self.look(session)
+        return True
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone."""
+        self._agents.pop(session.id, None)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        for session in self._agents:
+            assert self._sessions[session].capabilities.roots

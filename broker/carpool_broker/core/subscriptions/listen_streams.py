@@ -1,0 +1,250 @@
+"""`subscriptions/listen`: what agents of the stateless era hear of without asking each time.
+
+Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
+said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
+has not told its catalog yet waits for that, bounded by `wait_s`. One that an earlier broker has acknowledged
+is what was acknowledged, no more and no less (`astray`); one for a task that is gone with a broker or a
+supervisor ends, because its agent would wait for ever. Source: MCP 2026-07-28,
+basic/utilities/subscriptions: the acknowledgement says what its agent is subscribed to, once.
+
+Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
+`interests` under its id exactly while it is granted.
+Knows nothing of: how it is worded, what changes (`broker`), the union for servers (`interests`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from carpool_broker.core.calls.tasks import Tasks
+from carpool_broker.core.configuration.session_views import Outlook
+from carpool_broker.core.model.answers import refusal
+from carpool_broker.core.model.effects import Acknowledge, AnyEffect, EndListen, SayListChanged
+from carpool_broker.core.model.events import AgentGranted, AgentListened, Notice
+from carpool_broker.core.model.session import Listen, Session
+from carpool_broker.core.registry.view import Route
+from carpool_broker.core.subscriptions.subscribe import Watching, Who
+from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED, Interests
+from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.link.messages import Feature
+from carpool_protocol.machine.deadlines import Deadlines
+
+MAX_LISTENS: Final = 1024
+"""Of one session: one that many agents share has one for each of them."""
+MAX_URIS: Final = 1024
+
+_METHOD: Final = "subscriptions/listen"
+_SAYS: Final[dict[Notice, Feature]] = {
+    "tools": "tools.listChanged",
+    "prompts": "prompts.listChanged",
+    "resources": "resources.listChanged",
+}
+
+
+class Listens:
+    """All listens of all sessions."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        outlook: Outlook,
+        interests: Interests,
+        watching: Watching,
+        out: Callable[[AnyEffect], None],
+        *,
+        tasks: Tasks,
+    ) -> None:
+        self._sessions = sessions
+        self._outlook = outlook
+        self._interests = interests
+        self._watching = watching
+        self._tasks = tasks
+        self._out = out
+        self.wait_s = 10.0
+        self.waits: Deadlines[Who] = Deadlines()
+        self._before: dict[SessionId, AgentGranted] = {}
+        """What was granted to the listen that comes next."""
+
+    def granted(self, session: Session, event: AgentGranted) -> None:
+        """The listen that comes next, under this id, has been granted this."""
+        self._before[session.id] = event
+
+    def listened(self, session: Session, event: AgentListened, now: float) -> None:
+        """A new one, or one that an earlier broker has granted."""
+        before = self._before.pop(session.id, None)
+        if event.id in session.listens or event.id in session.owed or event.id in session.lists:
+            self._refuse(session, event, "duplicate_request_id")
+        elif len(session.listens) >= MAX_LISTENS:
+            self._refuse(
+                session, event, "too_many_calls", f"At most {MAX_LISTENS} may listen in one session."
+            )
+        elif before is not None and _is_granted(session, event, before):
+            self._restore(session, event, before)
+        elif len(event.uris) > MAX_URIS:
+            self._refuse(session, event, "bad_params", f"One listen may name {MAX_URIS} resources at most.")
+        elif event.tasks and self._is_undeclared(session, event):
+            pass
+        elif event.uris and _named(session) + len(event.uris) > MAX_WATCHED:
+            self._refuse(
+                session,
+                event,
+                "too_many_calls",
+                f"All listens of one session may name {MAX_WATCHED} resources.",
+            )
+        else:
+            session.listens[event.id] = Listen(event)
+            self._grant(session, session.listens[event.id], now, patient=True)
+
+    def _refuse(self, session: Session, event: AgentListened, slug: str, detail: str = "") -> None:
+        self._out(refusal(session, event.id, event.by, slug, detail=detail, method=_METHOD))
+
+    def _is_undeclared(self, session: Session, event: AgentListened) -> bool:
+        """Whether it is refused because it names tasks. Where no server knows of any they are passed over."""
+        refused = self._tasks.objection(session, event.id, event.by, _METHOD)
+        if refused is not None:
+            self._out(refused)
+        return refused is not None
+
+    def _grant(self, session: Session, listen: Listen, now: float, *, patient: bool) -> None:
+        """Put it in force, unless a catalog may still tell more of it."""
+        event = listen.event
+        routes: list[tuple[str, Route]] = []
+        for uri in event.uris:
+            place = self._watching.place(session, uri, patient=patient)
+            if place is None:
+                who = (session.id, event.id)
+                if who not in self.waits:
+                    self._outlook.discover(session, self._outlook.view(session))
+                    self.waits.arm(who, now, self.wait_s)
+                return
+            if isinstance(place, Route):
+                routes.append((uri, place))
+        self.waits.disarm((session.id, event.id))
+        news = False
+        for uri, route in routes:
+            news |= self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
+        listen.places = tuple((route.server, route.uri) for _, route in routes)
+        listen.granted = True
+        features = self._outlook.view(session).capabilities()
+        listen.families = tuple(family for family in event.families if _SAYS[family] in features)
+        uris = tuple(uri for uri, _ in routes)
+        listen.tasks = self._tasks.of(session, event.tasks)
+        self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
+        if listen.in_doubt:
+            self._say_old(session, listen)
+        self._tasks.heard(listen.tasks, event.id, on=True)
+        if news:
+            self._watching.say_interests()
+
+    def _restore(self, session: Session, event: AgentListened, before: AgentGranted) -> None:
+        """It is in force since an earlier broker, whoever serves here what it is for."""
+        listen = session.listens[event.id] = Listen(event)
+        listen.granted = True
+        listen.families = tuple(family for family in event.families if family in before.families)
+        granted = set(before.uris)
+        uris = tuple(uri for uri in event.uris if uri in granted)
+        tasks = [each for each in event.tasks if each in before.tasks]
+        listen.tasks = self._tasks.of(session, tasks)
+        listen.is_bereft = len(listen.tasks) < len(tasks)
+        self._watching.astray.hold(session, uris, event.id)
+        self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
+        self._tasks.heard(listen.tasks, event.id, on=True)
+        self._watching.say_interests()
+
+    def resumed(self, session: Session) -> None:
+        """This session has come from an earlier broker, with the listens that were in force there. Nobody has
+        told it what became of the lists between the two: each says that they have changed.
+        """
+        self._before.pop(session.id, None)
+        for listen in list(session.listens.values()):
+            if listen.is_bereft:
+                self._end(session, listen)
+                continue
+            listen.in_doubt = True
+            if listen.granted:
+                self._say_old(session, listen)
+
+    def supervisor_went(self) -> None:
+        """Every task is gone with it."""
+        for session in self._sessions.values():
+            for listen in [each for each in session.listens.values() if each.tasks]:
+                self._end(session, listen)
+
+    def _end(self, session: Session, listen: Listen) -> None:
+        """Its agent may listen anew, and is told then what there is."""
+        self.cancelled(session, listen.event.id)
+        self._out(EndListen(session.id, listen.event.id))
+
+    def _say_old(self, session: Session, listen: Listen) -> None:
+        listen.in_doubt = False
+        for family in listen.families:
+            self._out(SayListChanged(session.id, family, listen.event.id))
+
+    def changed(self, session: Session, families: Iterable[Notice]) -> None:
+        """Lists that this session sees are others now: every listen for them says so, each time."""
+        changed = set(families)
+        for request, listen in session.listens.items():
+            for family in listen.families:
+                if family in changed:
+                    self._out(SayListChanged(session.id, family, request))
+
+    # --- waiting, and the end --------------------------------------------------------------------------
+
+    def cancelled(self, session: Session, request: RawJson) -> bool:
+        """Whether this id was a listen's; it has ended."""
+        listen = session.listens.pop(request, None)
+        if listen is None:
+            return False
+        self.waits.disarm((session.id, request))
+        self._watching.astray.end(session.id, request)
+        news = False
+        for server, uri in listen.places:
+            news |= self._interests.unsubscribe(session.id, server, uri, request)
+        self._tasks.heard(listen.tasks, request, on=False)
+        if news:
+            self._watching.say_interests()
+        return True
+
+    def waited(self, who: Who, now: float, *, patient: bool) -> None:
+        """It has waited long enough: what is known is granted. `patient`: it may once more."""
+        session = self._sessions[who[0]]
+        self._grant(session, session.listens[who[1]], now, patient=patient)
+
+    def moved(self, now: float) -> None:
+        """Catalogs or pool states are others now: what waited for that may go on."""
+        if not self.waits:
+            return
+        for session in self._sessions.values():
+            for listen in [each for each in session.listens.values() if not each.granted]:
+                self._grant(session, listen, now, patient=True)
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone; what it subscribed to is `interests`'."""
+        for request in session.listens:
+            self.waits.disarm((session.id, request))
+        session.listens.clear()
+        self._before.pop(session.id, None)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        waiting = 0
+        assert self._before.keys() <= self._sessions.keys()
+        for session in self._sessions.values():
+            held = self._interests.holders(session.id)
+            assert held <= session.listens.keys(), "a subscription of a listen that is over"
+            for request, listen in session.listens.items():
+                assert listen.event.id == request
+                assert listen.granted != ((session.id, request) in self.waits)
+                assert listen.granted or request not in held
+                assert listen.granted or not listen.families
+                waiting += not listen.granted
+        assert waiting == len(self.waits)
+
+
+def _is_granted(session: Session, event: AgentListened, before: AgentGranted) -> bool:
+    """Whether it is for this listen, and may still be had."""
+    return before.id == event.id and _named(session) + len(event.uris) <= MAX_WATCHED
+
+
+def _named(session: Session) -> int:
+    """How many resources its listens name, those that wait for catalogs too."""
+    return sum(len(listen.event.uris) for listen in session.listens.values())

@@ -1,0 +1,192 @@
+"""What sessions want to hear that no request of theirs asks for: log messages and changes of resources.
+
+Owns each session's log level and subscriptions, the levels of single calls (stateless era), what follows from
+all of them for each pool (the most verbose level, the union of the URIs), and who is told of what. A
+subscription is kept by server, not by pool: when a server's pool is replaced it goes along. Source: MCP
+2025-11-25, server/utilities/logging, server/resources "Subscriptions".
+
+Invariants (`check`): what was said of a pool is what sessions want of it, unless the pool is not wanted.
+Knows nothing of: how an era words it, which instance logs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.registry.uris import ancestors
+from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import SetLevel, Watch
+
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""RFC 5424's, the most verbose first."""
+
+MAX_WATCHED: Final = 8192
+"""Resources that one session may be subscribed to: each change of that is said to the supervisor in full."""
+
+ScopeOf = Callable[[SessionId], Scope]
+MayRead = Callable[[SessionId, ScopeEntry, str], bool]
+
+
+class Interests:
+    """Levels and subscriptions of all sessions. `scope_of`: the scope in force for a session; `may_read`:
+    whether it may still read this URI of the server.
+    """
+
+    def __init__(self, scope_of: ScopeOf, may_read: MayRead) -> None:
+        self._scope_of = scope_of
+        self._may_read = may_read
+        self._levels: dict[SessionId, int] = {}
+        self._watched: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
+        """By server and the server's own URI: who of the session holds it (the id of a listen; absent: the
+        session itself), and the URI as it was spelled there.
+        """
+        self._base: dict[PoolKey, int] = {}
+        """What sessions want of each pool, as of the last news."""
+        self._calls: dict[PoolKey, Counter[int]] = {}
+        """Open calls that want log messages (stateless era), by pool and level."""
+        self._said_levels: dict[PoolKey, str] = {}
+        self._said_uris: dict[PoolKey, tuple[str, ...]] = {}
+
+    def set_level(self, session: SessionId, level: str) -> bool:
+        """False for a word that is no level."""
+        if level not in LEVELS:
+            return False
+        self._levels[session] = LEVELS.index(level)
+        return True
+
+    def has_room(self, session: SessionId, *, besides: int = 0) -> bool:
+        """Whether the session may subscribe to one resource more. `besides`: it has so many elsewhere."""
+        return len(self._watched.get(session, ())) + besides < MAX_WATCHED
+
+    def subscribe(
+        self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
+    ) -> bool:
+        """The session wants to hear of changes of this resource. `holder`: the listen that wants it. Whether
+        that is news: nobody else of the session holds it.
+        """
+        held = self._watched.setdefault(session, {}).setdefault((server, uri), {})
+        held[holder] = spelled
+        return len(held) == 1
+
+    def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> bool:
+        """It no longer does; nothing happens when it never did. Whether that is news."""
+        watched = self._watched.get(session, {})
+        held = watched.get((server, uri))
+        if held is None or held.pop(holder, None) is None or held:
+            return False
+        del watched[server, uri]
+        return True
+
+    def spelled(self, session: SessionId, server: ServerName, uri: str, holder: RawJson) -> str | None:
+        """How it was spelled there; None: this holder is not subscribed to it."""
+        return self._watched.get(session, {}).get((server, uri), {}).get(holder)
+
+    def watched_by(self, session: SessionId) -> list[tuple[ServerName, str, RawJson, str]]:
+        """What it is subscribed to: server, the server's own URI, the listen, the URI as it was spelled."""
+        watched = self._watched.get(session, {})
+        return [
+            (server, uri, holder, spelled)
+            for (server, uri), held in watched.items()
+            for holder, spelled in held.items()
+        ]
+
+    def holders(self, session: SessionId) -> set[RawJson]:
+        """The listens of this session that are subscribed to something."""
+        watched = self._watched.get(session, {})
+        return {holder for held in watched.values() for holder in held if holder}
+
+    def count_call(self, key: PoolKey, level: str, *, on: bool) -> SetLevel | None:
+        """A call that wants log messages begins, or ends. What the supervisor is to be told of that; it
+        counts as said.
+        """
+        counts = self._calls.setdefault(key, Counter())
+        counts[LEVELS.index(level)] += 1 if on else -1
+        counts += Counter()  # drops what is zero
+        if not counts:
+            del self._calls[key]
+        said = self._level_of(key, self._base.get(key))
+        if self._said_levels.get(key, "") == said:
+            return None
+        self._said_levels[key] = said
+        return SetLevel(key, said)
+
+    def forget(self, session: SessionId) -> None:
+        """The session is gone."""
+        self._levels.pop(session, None)
+        self._watched.pop(session, None)
+
+    def restart(self) -> None:
+        """The supervisor has heard nothing of this: everything is to be said again."""
+        self._said_levels = {}
+        self._said_uris = {}
+
+    def news(self) -> Iterator[SetLevel | Watch]:
+        """What the supervisor is to be told, in a stable order; it counts as said."""
+        levels, uris = self._wanted_levels(), self._wanted_uris()
+        for key in sorted(levels.keys() | self._said_levels.keys()):
+            level = levels.get(key, "")
+            if self._said_levels.get(key, "") != level:
+                yield SetLevel(key, level)
+        for key in sorted(uris.keys() | self._said_uris.keys()):
+            if self._said_uris.get(key, ()) != uris.get(key, ()):
+                yield Watch(key, list(uris.get(key, ())))
+        self._said_levels, self._said_uris = levels, uris
+
+    def wants_log(self, session: SessionId, level: str) -> bool:
+        """Whether a log message of this level is for this session; an unknown level counts as the highest."""
+        least = self._levels.get(session)
+        return least is not None and rank(level) >= least
+
+    def hearers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, RawJson, str, bool]]:
+        """Who subscribed to this resource or to what it is a part of: session, listen, the URI as the agent
+        spelled it, and whether that is the very resource (else the changed one is only a part of it).
+        """
+        parts = None
+        for session, watched in self._watched.items():
+            scope = self._scope_of(session)
+            server = scope.server_of(key)
+            entry = None if server is None else scope.entry_of(server)
+            if server is None or entry is None or not self._may_read(session, entry, uri):
+                continue
+            told = watched.get((server, uri), {})
+            for holder, spelled in told.items():
+                yield session, holder, spelled, True
+            parts = parts if parts is not None else list(ancestors(uri))
+            inexact = {holder for part in parts for holder in watched.get((server, part), ())}
+            for holder in sorted(inexact - told.keys()):
+                yield session, holder, uri, False
+
+    def _wanted_levels(self) -> dict[PoolKey, str]:
+        lowest: dict[PoolKey, int] = {}
+        for session, level in self._levels.items():
+            for entry in self._scope_of(session).servers:
+                lowest[entry.key] = min(level, lowest.get(entry.key, level))
+        self._base = lowest
+        return {key: self._level_of(key, lowest.get(key)) for key in lowest.keys() | self._calls.keys()}
+
+    def _level_of(self, key: PoolKey, of_sessions: int | None) -> str:
+        """The least that sessions and open calls want; empty: nobody wants any."""
+        of_calls = min(self._calls.get(key, ()), default=None)
+        wanted = [level for level in (of_sessions, of_calls) if level is not None]
+        return LEVELS[min(wanted)] if wanted else ""
+
+    def _wanted_uris(self) -> dict[PoolKey, tuple[str, ...]]:
+        found: dict[PoolKey, set[str]] = {}
+        for session, watched in self._watched.items():
+            scope = self._scope_of(session)
+            entries = {entry.server: entry for entry in scope.servers}
+            for server, uri in watched:
+                if server in entries and scope.permits("resource", entries[server], uri):
+                    found.setdefault(entries[server].key, set()).add(uri)
+        return {key: tuple(sorted(uris)) for key, uris in found.items()}
+
+    def check(self, sessions: Mapping[SessionId, object]) -> None:
+        """Assert every invariant."""
+        assert self._levels.keys() <= sessions.keys(), "a level of nobody"
+        assert self._watched.keys() <= sessions.keys(), "a subscription of nobody"
+
+
+def rank(level: str) -> int:
+    """Greater for what matters more; an unknown level counts as the highest."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)

@@ -1,0 +1,149 @@
+"""Subscriptions that an earlier broker has granted, and whose server is not sure to be known here.
+
+An agent says once what it subscribes to, and is told once that it is: both at a broker that died. Such a
+subscription holds, whoever serves its resource now (docs/decisions/0019). Owns which of them have no place
+yet, or one for want of a better: they are looked for in each view that their session has from then on. An
+agent whose subscription finds its place later than at once is told that the resource has changed: what became
+of it meanwhile nobody knows.
+
+Invariants (`check`): whatever is looked for is of a session that is here; what is a listen's is of one that
+is in force.
+Knows nothing of: how a URI is placed (`watching`), how much of a listen was granted (`listens`), wording.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from carpool_broker.core.configuration.session_views import Outlook
+from carpool_broker.core.model.effects import SayUpdated
+from carpool_broker.core.model.session import Session
+from carpool_broker.core.registry.uris import Route
+from carpool_broker.core.registry.view import View
+from carpool_broker.core.subscriptions.subscription_table import Interests
+from carpool_protocol.ids import ABSENT, RawJson, ServerName, SessionId
+from carpool_protocol.wire.jsonrpc import quote
+
+FINAL = frozenset({"listed", "named"})
+"""Routes that stay what they are whatever other servers turn out to list."""
+
+Place = tuple[ServerName, str]
+"""A server, and its own URI."""
+
+
+class Astray:
+    """Of all sessions. `place`: where changes of this resource are told, if anywhere; `tell`: that it has
+    changed.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[SessionId, Session],
+        outlook: Outlook,
+        interests: Interests,
+        place: Callable[[Session, str], Route | None],
+    ) -> None:
+        self._sessions = sessions
+        self._outlook = outlook
+        self._interests = interests
+        self._place = place
+        self.tell: Callable[[SayUpdated, Session], None] = lambda *_: None
+        self._of: dict[SessionId, dict[tuple[RawJson, str], Place | None]] = {}
+        """By who of the session holds it (as in `interests`), and the URI as the agent spelled it: where it
+        is for want of a better.
+        """
+        self._seen: dict[SessionId, View] = {}
+        """The view in which they were last looked for."""
+
+    def of(self, session: SessionId) -> Collection[tuple[RawJson, str]]:
+        """What is looked for: who of the session holds it, and the URI."""
+        return self._of.get(session, {}).keys()
+
+    def hold(self, session: Session, uris: Iterable[str], holder: RawJson = ABSENT) -> None:
+        """These are in force from now on, with a place or without."""
+        lost = self._of.setdefault(session.id, {})
+        for uri in uris:
+            lost[holder, uri] = None
+            self._look(session, holder, uri)
+        self._tidy(session.id)
+
+    def look(self) -> bool:
+        """Views may be others now. Whether that is news for a server."""
+        news = False
+        for who in list(self._of):
+            session = self._sessions[who]
+            view = self._outlook.view(session)
+            if self._seen.get(who) is view:
+                continue
+            self._seen[who] = view
+            for holder, uri in list(self._of[who]):
+                if self._look(session, holder, uri):
+                    news = True
+                    self.tell(SayUpdated(who, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
+            self._tidy(who)
+        return news
+
+    def _look(self, session: Session, holder: RawJson, uri: str) -> bool:
+        """Whether it has another place than before."""
+        route = self._place(session, uri)
+        if route is None:
+            return False
+        lost = self._of[session.id]
+        before, now = lost[holder, uri], (route.server, route.uri)
+        if route.by in FINAL:
+            del lost[holder, uri]
+        else:
+            lost[holder, uri] = now
+        if before == now:
+            return False
+        if route.by in FINAL or self._interests.spelled(session.id, *now, holder) is None:
+            self._interests.subscribe(session.id, *now, uri, holder)
+        if before is not None:
+            self._leave(session.id, before, holder, uri)
+        if holder:
+            session.listens[holder].places += (now,)
+        return True
+
+    def drop(self, session: Session, uri: str) -> bool:
+        """The session itself no longer wants to hear of this. Whether it was looked for."""
+        lost = self._of.get(session.id, {})
+        if (ABSENT, uri) not in lost:
+            return False
+        place = lost.pop((ABSENT, uri))
+        if place is not None:
+            self._leave(session.id, place, ABSENT, uri)
+        self._tidy(session.id)
+        return True
+
+    def _leave(self, session: SessionId, place: Place, holder: RawJson, uri: str) -> None:
+        if self._interests.spelled(session, *place, holder) == uri:
+            self._interests.unsubscribe(session, *place, holder)
+
+    def end(self, session: SessionId, listen: RawJson) -> None:
+        """This listen is over."""
+        lost = self._of.get(session)
+        if lost is not None:
+            self._of[session] = {each: place for each, place in lost.items() if each[0] != listen}
+            self._tidy(session)
+
+    def left(self, session: Session) -> None:
+        """It is in another workspace. What has no place is told as changed, for the last time."""
+        for (holder, uri), place in self._of.get(session.id, {}).items():
+            if place is None:
+                self.tell(SayUpdated(session.id, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
+        self.forget(session.id)
+
+    def forget(self, session: SessionId) -> None:
+        """The agent is gone."""
+        self._of.pop(session, None)
+        self._seen.pop(session, None)
+
+    def _tidy(self, session: SessionId) -> None:
+        if not self._of[session]:
+            self.forget(session)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert self._of.keys() <= self._sessions.keys(), "something is looked for that nobody wants"
+        assert self._seen.keys() <= self._of.keys()
+        for who, lost in self._of.items():
+            assert lost
+            assert all(self._sessions[who].listens[holder].granted for holder, _ in lost if holder)

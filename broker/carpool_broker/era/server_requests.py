@@ -1,0 +1,124 @@
+"""The handshake era towards agents, the other way round: what is asked of them and what they say to it.
+
+Owns what an agent's declaration means, which event an answer or a progress of an agent is (the id of an ask
+says whether the answer to it is one to `roots/list`), and how an ask, its withdrawal and the end of an
+elicitation are worded for its version, or what stands in for an answer where an ask cannot be. Stateless.
+Source: MCP 2025-11-25, basic/lifecycle, client/sampling, client/elicitation, basic/utilities.
+
+Invariant: an ask's id is also its request id and its progress token, always as a JSON string; an answer
+under any other sort of id is to nothing that was asked.
+
+Knows nothing of: which asks are open, what agents ask (`handshake`).
+"""
+
+from typing import Final
+
+from carpool_broker.core.calls.server_requests import error_object
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.model.events import AgentAnswered, AgentProgressed, AgentRooted
+from carpool_broker.core.requests.initialize import VERSIONS
+from carpool_broker.core.requests.roots import PREFIX
+from carpool_broker.era.roots import read_roots
+from carpool_protocol.ids import AskId, RawJson, SessionId
+from carpool_protocol.wire.asking_server import meta_server, name_server
+from carpool_protocol.wire.content import value_of
+from carpool_protocol.wire.downgrade import ELICITATION_SINCE, NEWEST, Unknowable, downgrade_ask
+from carpool_protocol.wire.json_scan import key_text
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.wire.params import ParamsError, meta_params, split_meta, split_progress
+
+UNREADABLE: Final = -32603
+"""JSON-RPC's internal error, for an answer of the agent that cannot be passed on."""
+
+
+def declared(version: str, capabilities: bytes) -> Capabilities:
+    """The `capabilities` of an `initialize` that asks for `version`. Whatever is no object is not declared.
+
+    What the version that we will agree on does not have counts for nothing, also where it is declared: by
+    that version nobody could ask for it (elicitation: 2025-06-18; its mode `url`, and tools in sampling:
+    2025-11-25).
+    """
+    agreed = version if version in VERSIONS else VERSIONS[0]
+    sampling = _object(capabilities, "sampling")
+    elicitation = _object(capabilities, "elicitation") if agreed >= ELICITATION_SINCE else b""
+    # `elicitation: {}` is form mode (client/elicitation); so is everything but a declaration of `url` alone.
+    url = _object(elicitation, "url") != b"" and agreed >= NEWEST
+    return Capabilities(
+        sampling=sampling != b"",
+        sampling_tools=_object(sampling, "tools") != b"" and agreed >= NEWEST,
+        form=elicitation != b"" and (not url or _object(elicitation, "form") != b""),
+        url=url,
+        roots=_object(capabilities, "roots") != b"",
+    )
+
+
+def _object(raw: bytes, key: str) -> bytes:
+    """A member that is an object; empty for none."""
+    found = value_of(raw, key)
+    return found if found is not None and found[:1] == b"{" else b""
+
+
+def answered(session: SessionId, message: Result | ErrorAnswer) -> AgentAnswered | AgentRooted | None:
+    """An answer of the agent."""
+    ask = _ask(message.id)
+    if ask is None:
+        return None
+    is_error = not isinstance(message, Result)
+    body = message.error if isinstance(message, ErrorAnswer) else message.result
+    if ask.startswith(PREFIX):
+        return AgentRooted(session, ask, None if is_error else read_roots(body))
+    return AgentAnswered(session, ask, is_error, body)
+
+
+def unreadable(session: SessionId, raw_id: RawJson | None, why: str) -> AgentAnswered | AgentRooted | None:
+    """An answer that cannot be passed on: whoever asked gets an error instead of waiting for ever."""
+    ask = None if raw_id is None else _ask(raw_id)
+    if ask is None:
+        return None
+    if ask.startswith(PREFIX):
+        return AgentRooted(session, ask, None)
+    text = f"The agent's answer cannot be passed on: {why}."
+    return AgentAnswered(session, ask, is_error=True, body=error_object(UNREADABLE, text))
+
+
+def progressed(session: SessionId, params: RawJson) -> AgentProgressed | None:
+    """`notifications/progress` of the agent."""
+    split = split_progress(params)
+    if isinstance(split, ParamsError):
+        return None
+    ask = _ask(split[0])
+    return None if ask is None else AgentProgressed(session, ask, split[1])
+
+
+def _ask(raw: RawJson) -> AskId | None:
+    """The ask that an id or token names, however it is escaped; None for one that can be none."""
+    text = key_text(raw) if raw[:1] == b'"' else None
+    return None if text is None else AskId(text)
+
+
+def ask(effect: SendAsk) -> bytes | AgentAnswered:
+    """The request to the agent, in words that its version knows. Where there are none, the error it would
+    have to answer with, to be fed as if it had: so the journal shows it, and whoever asked does not wait.
+    """
+    asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
+    name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, asked)
+    if isinstance(params, Unknowable):
+        error = error_object(params.code, params.text)
+        return AgentAnswered(effect.session, effect.ask, is_error=True, body=error)
+    if effect.wants_progress:
+        split = split_meta(params)
+        if not isinstance(split, ParamsError):  # what cannot be cut goes without: progress is a courtesy
+            params = meta_params(split[0], split[1], name)
+    return request_line(name, effect.method, params)
+
+
+def withdrawal(effect: WithdrawAsk) -> bytes:
+    """`notifications/cancelled` for an ask."""
+    params = b'{"requestId":%b,"reason":%b}' % (quote(effect.ask), quote(effect.reason))
+    return notification_line("notifications/cancelled", RawJson(params))
+
+
+def elicited(effect: SayElicited) -> bytes:
+    """`notifications/elicitation/complete` (2025-11-25, client/elicitation)."""
+    return notification_line("notifications/elicitation/complete", effect.params)

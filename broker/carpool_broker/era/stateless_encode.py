@@ -1,0 +1,250 @@
+"""The stateless era (2026-07-28) towards agents: how an effect is worded as a line.
+
+Owns what every result has in that era beside its own content (`resultType`, who we are, how long it is
+current), the errors that it spells in another way, what an agent is asked before its call goes on, and the
+lines of a `subscriptions/listen`. Source: MCP 2026-07-28, basic/index ("Result types", "Error codes"),
+basic/utilities (mrtr, subscriptions), server/utilities/caching.
+
+Invariants: bytes are cut, never decoded and written again, and most bodies are not even cut: what is ours is
+put at the end, where it holds also for whoever reads a member twice. Ids are the agent's own, byte for byte,
+tagged or not (`exchange`).
+Knows nothing of: which request it is, views, sockets.
+"""
+
+from typing import Final
+
+import msgspec
+
+from carpool_broker.core.model.effects import (
+    Acknowledge,
+    Describe,
+    EndListen,
+    ReplyStateless,
+    RequireInput,
+    SayListChanged,
+    SayTask,
+    SayUpdated,
+)
+from carpool_broker.era.exchange_ids import exchange_of, raw_of
+from carpool_broker.era.stateless_decode import DISCOVER, LISTS
+from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.kinds import INVALID_PARAMS, RESOURCE_NOT_FOUND
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire import stateless
+from carpool_protocol.wire.asking_server import name_server
+from carpool_protocol.wire.capabilities import capabilities_of
+from carpool_protocol.wire.content import at, mentions, value_of
+from carpool_protocol.wire.json_scan import key_text, members
+from carpool_protocol.wire.jsonrpc import error_body_line, notification_line, quote, result_line
+
+READ: Final = "resources/read"
+CACHEABLE: Final = frozenset({DISCOVER, READ, *LISTS})
+"""Whose complete results must say how long they are current (server/utilities/caching)."""
+_OUR_OWN: Final = frozenset({DISCOVER, *LISTS})
+"""Their results are put together here: no server can have put anything into them that is ours to say."""
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+_OURS: Final = frozenset({"resultType", "_meta"})
+_OURS_TOO: Final = _OURS | {"ttlMs", "cacheScope"}
+_INFO: Final = {stateless.SERVER_INFO: None}
+_INFO_NAME: Final = stateless.SERVER_INFO.rpartition("/")[2].encode()
+_SMALL_BYTES: Final = 16 * 1024
+_SUBSCRIPTION: Final = {stateless.SUBSCRIPTION_ID: None}
+_INTERNAL: Final = b"-32603"
+_INVALID: Final = b"%d" % INVALID_PARAMS
+_NOT_FOUND: Final = b"%d" % RESOURCE_NOT_FOUND
+_URLS_FIRST: Final = b"-32042"
+_CLOSE = b"}"[0]
+_NO_MEMBER: Final = b" {"
+
+
+class Words:
+    """The lines of one broker."""
+
+    def __init__(self, release: str) -> None:
+        info = msgspec.json.encode({"name": "carpool", "title": "carpool", "version": release})
+        self._info = b"%b:%b" % (quote(stateless.SERVER_INFO), info)
+        self._complete = b'"resultType":"complete","_meta":{%b}}' % self._info
+        self._begun = b'"resultType":"task","_meta":{%b}}' % self._info
+
+    # --- answers ---------------------------------------------------------------------------------------
+
+    def reply(self, effect: ReplyStateless, body: RawJson | None = None) -> bytes:
+        """The answer to a request. `body`: what to say in place of the effect's."""
+        raw_id = raw_of(effect.id)
+        body = effect.body if body is None else body
+        if effect.is_error:
+            return error_body_line(raw_id, error(body, effect.uri))
+        if body[:1] != b"{" or body[-1] != _CLOSE:  # only `tools/call` is repaired on its way here
+            return error_body_line(raw_id, for_method(fault("bad_answer"), "")[1])
+        ours, hints = self._begun if effect.begins_task else self._complete, b""
+        if effect.task:
+            body = RawJson(at(body, {"taskId": lambda _: quote(effect.task)}))
+        if effect.method in CACHEABLE:
+            scope = b"public" if effect.public else b"private"
+            hints = b'"ttlMs":%d,"cacheScope":"%b",' % (max(effect.ttl_ms, 0), scope)
+        if effect.method not in _OUR_OWN and _may_hold_ours(body, effect.method):
+            body, meta = _apart(body, _OURS_TOO if hints else _OURS)
+            if meta[:1] == b"{":
+                kind = b"task" if effect.begins_task else b"complete"
+                ours = b'"resultType":"%b","_meta":%b}' % (kind, _with(_without_info(meta), self._info))
+        begin = (b'{"jsonrpc":"2.0","id":', raw_id, b',"result":', memoryview(body)[:-1])  # copied once
+        return b"".join((*begin, b"" if _is_empty(body) else b",", hints, ours, b"}\n"))
+
+    def describe(self, effect: Describe) -> bytes:
+        """The DiscoverResult (server/discover)."""
+        capabilities: dict[str, object] = {**capabilities_of(effect.features)}
+        if effect.tasks:
+            capabilities["extensions"] = {stateless.TASKS: {}}
+        result: dict[str, object] = {
+            "supportedVersions": stateless.SUPPORTED,
+            "capabilities": capabilities,
+        }
+        if effect.instructions:
+            result["instructions"] = effect.instructions
+        body = RawJson(msgspec.json.encode(result))
+        return self.reply(
+            ReplyStateless(
+                effect.session,
+                effect.id,
+                is_error=False,
+                body=body,
+                method=DISCOVER,
+                ttl_ms=effect.ttl_ms,
+                public=effect.public,
+            )
+        )
+
+    def require(self, effect: RequireInput) -> bytes:
+        """`input_required` (basic/utilities/mrtr). What is asked has no `_meta` there; an elicitation has no
+        id of its own in this era.
+        """
+        inputs: list[bytes] = []
+        for wanted in effect.inputs:
+            params = at(wanted.params, {"_meta": None, "elicitationId": None}) if wanted.params else b""
+            params = name_server(wanted.method, RawJson(params), wanted.server)
+            said = b',"params":' + params if params not in {b"", b"{}", b"null"} else b""
+            inputs.append(b'%b:{"method":%b%b}' % (quote(wanted.key), quote(wanted.method), said))
+        return result_line(
+            raw_of(effect.id),
+            RawJson(
+                b'{"resultType":"input_required","inputRequests":{%b},"requestState":%b,"_meta":{%b}}'
+                % (b",".join(inputs), quote(effect.state), self._info)
+            ),
+        )
+
+    # --- listens ---------------------------------------------------------------------------------------
+
+    def end(self, effect: EndListen) -> list[bytes]:
+        """The end of a listen. On a stream of many, HTTP's, the answer alone ends it; else it is also
+        cancelled (basic/utilities/cancellation).
+        """
+        raw_id = raw_of(effect.id)
+        meta = b'"_meta":{%b,%b}' % (_subscription(raw_id), self._info)
+        result = result_line(raw_id, RawJson(b'{"resultType":"complete",%b}' % meta))
+        if exchange_of(effect.id):
+            return [result]
+        cancel = notification_line("notifications/cancelled", RawJson(b'{"requestId":%b}' % raw_id))
+        return [cancel, result]
+
+
+def _may_hold_ours(body: bytes, method: str) -> bool:
+    """Whether a server's result can have a member that is ours to say. Nearly every answer is searched here,
+    so a large one only for `_meta`, and that where it has the rare byte at all.
+    """
+    if mentions(body, b"_") and mentions(body, b'"_meta"'):
+        return True
+    return method == READ or (len(body) <= _SMALL_BYTES and mentions(body, b'"resultType"'))
+
+
+def _apart(body: RawJson, names: frozenset[str]) -> tuple[RawJson, bytes]:
+    """A result without these members, and its `_meta` (the last of doubles). One that cannot be cut stays."""
+    cuts = members(body)
+    if cuts is None:
+        return body, b""
+    meta = b""
+    kept: list[bytes] = []
+    for cut in cuts:
+        name = key_text(body[cut.key : cut.key_end])
+        if name == "_meta":
+            meta = body[cut.value : cut.value_end]
+        if name not in names:
+            kept.append(body[cut.key : cut.value_end])
+    return body if len(kept) == len(cuts) else RawJson(b"{%b}" % b",".join(kept)), meta
+
+
+def _without_info(meta: bytes) -> bytes:
+    return at(meta, _INFO) if mentions(meta, _INFO_NAME) or mentions(meta, b"\\") else meta
+
+
+def error(body: RawJson, uri: str) -> RawJson:
+    """An error as agents of this era know it: a resource that is not there has no code of its own any more
+    and should be named (server/resources, "Error Handling"); none is sent to URLs by an error. `uri`: of a
+    read, where -32602 can be about little else: servers of the handshake era say that too.
+    """
+    code = value_of(body, "code")
+    if code == _URLS_FIRST:
+        return RawJson(at(body, {"code": lambda _: _INTERNAL, "data": None}))
+    if code != _NOT_FOUND and not (code == _INVALID and uri):
+        return body
+    changed = at(body, {"code": lambda _: _INVALID})
+    if not uri:
+        return RawJson(changed)
+    data = value_of(changed, "data") or b""
+    if code == _INVALID and data[:1] not in {b"", b"{", b"n"}:
+        return body  # what its server says instead
+    kept = at(data, {"uri": None}) if data[:1] == b"{" else b"{}"
+    return RawJson(_with(at(changed, {"data": None}), b'"data":%b' % _with(kept, b'"uri":' + quote(uri))))
+
+
+def acknowledgement(effect: Acknowledge) -> bytes:
+    """`notifications/subscriptions/acknowledged`."""
+    honoured = [b'"%bListChanged":true' % family.encode() for family in effect.families]
+    if effect.uris:
+        honoured.append(b'"resourceSubscriptions":[%b]' % b",".join(map(quote, effect.uris)))
+    if effect.tasks:
+        honoured.append(b'"taskIds":[%b]' % b",".join(map(quote, effect.tasks)))
+    params = b'{"_meta":{%b},"notifications":{%b}}' % (
+        _subscription(raw_of(effect.id)),
+        b",".join(honoured),
+    )
+    return notification_line(ACKNOWLEDGED, RawJson(params))
+
+
+def list_changed(effect: SayListChanged) -> bytes:
+    """`notifications/…/list_changed` on a listen."""
+    params = b'{"_meta":{%b}}' % _subscription(raw_of(effect.listen))
+    return notification_line(f"notifications/{effect.family}/list_changed", RawJson(params))
+
+
+def updated(effect: SayUpdated) -> bytes:
+    """`notifications/resources/updated` on a listen, with the URI that this agent knows."""
+    meta = value_of(effect.params, "_meta") or b""
+    kept = at(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
+    rest = at(effect.params, {"_meta": None, "uri": None})
+    ours = b'"uri":%b,"_meta":%b' % (quote(effect.uri), _with(kept, _subscription(raw_of(effect.listen))))
+    return notification_line("notifications/resources/updated", RawJson(_with(rest, ours)))
+
+
+def task_told(effect: SayTask, params: RawJson) -> bytes:
+    """`notifications/tasks` on a listen, with the id that this agent knows. `params`: the effect's, as this
+    agent is to read them.
+    """
+    meta = value_of(params, "_meta") or b""
+    kept = at(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
+    rest = at(params, {"_meta": None, "taskId": None})
+    ours = b'"taskId":%b,"_meta":%b' % (quote(effect.task), _with(kept, _subscription(raw_of(effect.listen))))
+    return notification_line("notifications/tasks", RawJson(_with(rest, ours)))
+
+
+def _subscription(raw_id: RawJson) -> bytes:
+    return b"%b:%b" % (quote(stateless.SUBSCRIPTION_ID), raw_id)
+
+
+def _is_empty(raw: bytes) -> bool:
+    return raw[-2] in _NO_MEMBER and not raw[1:-1].strip()
+
+
+def _with(raw: bytes, more: bytes) -> bytes:
+    """An object with more members."""
+    return b"%b%b%b}" % (raw[:-1], b"" if _is_empty(raw) else b",", more)

@@ -1,0 +1,267 @@
+"""The process of one hook: runs a Python function or a command for each call it is told of.
+
+Started by `hook_process`, never by hand. Owns the running: functions that are plain in threads, async ones
+under asyncio, commands each in a process group of its own, which is ended with its run. Ends when its stdin
+does, and takes every group along. What a hook prints while it is a Python function goes to stderr.
+
+Knows nothing of: what follows from a verdict, time limits, other hooks.
+"""
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from carpool_protocol.hooks.lines import (
+    MAX_RUNNING,
+    NOTHING,
+    Begin,
+    Start,
+    Told,
+    line_of,
+    read_begin,
+    read_start,
+)
+from carpool_protocol.hooks.verdicts import (
+    ARGUMENTS_CAP_BYTES,
+    RESULT_CAP_BYTES,
+    TWICE,
+    HookCall,
+    HookVerdict,
+    deny,
+    says_twice,
+)
+
+LINE_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES + 1024 * 1024
+_ALLOW: Final = Raw(b'{"verdict":"allow"}')
+_DENY_TWICE: Final = Raw(msgspec.json.encode(deny(TWICE)))
+_ENDED: Final = "it was ended"
+_read_call = msgspec.json.Decoder(HookCall).decode
+
+Run = Callable[[int, bytes], Awaitable[Told]]
+
+
+class UnfitError(Exception):
+    """No call can be looked at. The text is for people."""
+
+
+def find(entry: str, folders: list[str]) -> Callable[[HookCall], Any]:
+    """The function that `package.module:function` names. Raises `UnfitError`."""
+    sys.path += folders
+    module, _, name = entry.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+        raise UnfitError(f"{entry} cannot be imported: {type(error).__name__}") from error
+    if not callable(found):
+        raise UnfitError(f"{entry} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+class Functions:
+    """Runs of a Python function."""
+
+    def __init__(self, function: Callable[[HookCall], Any]) -> None:
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._threads = ThreadPoolExecutor(MAX_RUNNING, "hook")
+
+    async def run(self, number: int, call: bytes) -> Told:
+        """What it says of this call."""
+        told = _read_call(call)
+        try:
+            if self._is_async:
+                said = await self._function(told)
+            else:
+                said = await self._in_thread(told)
+                if inspect.isawaitable(said):
+                    said = await said
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a hook raises
+            traceback.print_tb(error.__traceback__)  # its text may hold what agents wrote
+            return Told(run=number, failed=f"it raised {type(error).__name__}")
+        if said is None:
+            return Told(run=number, verdict=_ALLOW)
+        if not isinstance(said, HookVerdict):
+            return Told(run=number, failed=f"it returned {type(said).__name__}, not a HookVerdict or None")
+        try:
+            return Told(run=number, verdict=Raw(msgspec.json.encode(said)))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return Told(run=number, failed="what it returned cannot be written as JSON")
+
+    async def _in_thread(self, call: HookCall) -> Any:
+        """A thread cannot be ended: cancelled, this is over when the function is, and whoever waits for that
+        sees that it hangs.
+        """
+        running = asyncio.get_running_loop().run_in_executor(self._threads, self._function, call)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+
+class Commands:
+    """Runs of a command: the call on its stdin, a verdict on its stdout."""
+
+    def __init__(self, argv: list[str], say: Callable[[Told], None]) -> None:
+        self._argv = argv
+        self._say = say
+        self.groups: set[int] = set()
+
+    async def run(self, number: int, call: bytes) -> Told:
+        """What it says of this call. Cancelled: its group is ended."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._argv, stdin=pipe, stdout=pipe, start_new_session=True, limit=LINE_BYTES
+            )
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            return Told(run=number, failed=f"its command cannot be started: {why}")
+        self.groups.add(process.pid)
+        self._say(Told(run=number, group=process.pid))
+        try:
+            return await self._finish(number, process, call)
+        finally:
+            end_group(process.pid)
+            self.groups.discard(process.pid)
+
+    async def _finish(self, number: int, process: asyncio.subprocess.Process, call: bytes) -> Told:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        async def give(stdin: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                stdin.write(call)
+                await stdin.drain()
+            stdin.close()
+
+        giving = asyncio.create_task(give(process.stdin))  # it may answer without having read everything
+        try:
+            said = await _read_all(process.stdout)
+            code = await process.wait()
+        finally:
+            giving.cancel()
+        if said is None:
+            return Told(run=number, failed="it prints more than a verdict can hold")
+        if code:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return Told(run=number, failed=f"its command ended with {how}")
+        if not said.strip():
+            return Told(run=number, verdict=_ALLOW)
+        try:
+            msgspec.json.decode(said, type=Raw)
+        except (msgspec.DecodeError, RecursionError):
+            return Told(run=number, failed="what it printed is no JSON")
+        # Between two tokens a line end is a blank; inside of a text JSON has none.
+        return Told(run=number, verdict=Raw(said.strip().replace(b"\n", b" ").replace(b"\r", b" ")))
+
+
+async def _read_all(stdout: asyncio.StreamReader) -> bytes | None:
+    parts: list[bytes] = []
+    size_bytes = 0
+    while part := await stdout.read(1 << 16):
+        parts.append(part)
+        size_bytes += len(part)
+        if size_bytes > LINE_BYTES - 1024:
+            return None
+    return b"".join(parts)
+
+
+def end_group(group: int) -> None:
+    """It and what it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+async def serve(lines: asyncio.StreamReader, run: Run, say: Callable[[Told], None]) -> None:
+    """Until nothing more is said to us."""
+    tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def one(begin: Begin) -> None:
+        call = bytes(begin.call)
+        try:
+            if _read_call(call).phase == "before" and says_twice(call):
+                told = Told(run=begin.run, verdict=_DENY_TWICE)
+            else:
+                told = await run(begin.run, call)
+        except asyncio.CancelledError:
+            told = Told(run=begin.run, failed=_ENDED)
+        except (msgspec.MsgspecError, RecursionError):
+            told = Told(run=begin.run, failed="the call cannot be read by it")
+        tasks.pop(begin.run, None)
+        say(told)
+
+    def over(run: int, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # ended before its first step: `one` could say nothing
+            tasks.pop(run, None)
+            say(Told(run=run, failed=_ENDED))
+
+    while line := await lines.readline():
+        begin = read_begin(line)
+        if begin.call is not NOTHING:
+            tasks[begin.run] = task = asyncio.create_task(one(begin))
+            task.add_done_callback(functools.partial(over, begin.run))
+        elif begin.run in tasks:
+            tasks[begin.run].cancel()
+
+
+async def _main(stdin: int, stdout: int) -> None:
+    lines = asyncio.StreamReader(limit=LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(stdin, "rb", 0)
+    )
+
+    def say(told: Told) -> None:
+        left = memoryview(line_of(told))
+        while left:
+            left = left[os.write(stdout, left) :]
+
+    start: Start = read_start(await lines.readline())
+    commands = Commands(start.argv, say)
+    try:
+        run = commands.run if start.python is None else Functions(find(start.python, start.folders)).run
+    except UnfitError as error:
+        if error.__cause__ is not None:
+            traceback.print_tb(error.__cause__.__traceback__)
+            print(error.__cause__, file=sys.stderr)  # noqa: T201 - its log
+        say(Told(failed=str(error)))
+        return
+    say(Told())
+    try:
+        await serve(lines, run, say)
+    finally:
+        for group in commands.groups:
+            end_group(group)
+
+
+def main() -> None:
+    """Serve until stdin ends; whatever still runs here ends with that."""
+    stdin, stdout = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what a hook prints is nothing that we say
+    try:
+        asyncio.run(_main(stdin, stdout))
+    except BaseException:  # noqa: BLE001 - nothing of it may be lost with the exit below
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # a function that hangs in its thread is not waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The process of one hook, seen from the broker: started, spoken to, ended.
+
+Owns the process with its pipes, which runs it has open, and the process groups that its commands are in.
+However it ends, each of its runs is said to be over, and nothing that it has started is left (rule 2).
+
+Knows nothing of: calls, verdicts, when a hook is to have another process.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+import carpool_broker
+import carpool_protocol
+from carpool_broker.hooks.spec import HookSpec
+from carpool_protocol.files.redaction import Mask
+from carpool_protocol.hooks.lines import Begin, Start, Told, line_of, read_told
+from carpool_protocol.hooks.verdicts import ARGUMENTS_CAP_BYTES, RESULT_CAP_BYTES
+from carpool_protocol.wire.lines import LineBuffer
+
+log = logging.getLogger("carpool.hooks")
+
+LINE_CAP_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES
+STDERR_CHARS: Final = 500
+STDERR_LINES: Final = 200
+"""So many lines of one process go to the log; what follows is passed over."""
+ENDS_IN_S: Final = 0.5
+"""From the end of its stdin to SIGKILL."""
+_READ_BYTES: Final = 1 << 18
+_CODE: Final = (
+    "import sys; sys.path += [each for each in sys.argv[1:] if each not in sys.path]; del sys.argv[1:]; "
+    "from carpool_broker.hooks.child import main; main()"
+)
+_ROOTS: Final = [
+    str(Path(str(package.__file__)).parents[1]) for package in (carpool_broker, carpool_protocol)
+]
+
+
+def _argv() -> list[str]:
+    """The environment of a hook has no PYTHONPATH of ours. `-P`: the directory that it runs in has no say."""
+    beside = [path for path in sys.path if os.path.isfile(os.path.join(path, "carpool", "hooks.py"))]
+    return [sys.executable, "-P", "-c", _CODE, *_ROOTS, *beside[:1]]
+
+
+class HookProcess:
+    """One process. `heard` is told of each run that is over."""
+
+    def __init__(self, spec: HookSpec, environment: Mapping[str, str], heard: Callable[[Told], None]) -> None:
+        self._spec = spec
+        self._mask = Mask(spec.secrets, "…")
+        self._environment = environment
+        self._heard = heard
+        self.open: set[int] = set()
+        self.leaves = False
+        """No run begins any more: it ends with the last of those that are open."""
+        self.why = ""
+        """Why it has ended."""
+        self.ready = trio.Event()
+        """Its module is imported, or it will never be."""
+        self._hung: set[int] = set()
+        self._groups: dict[int, int] = {}
+        self._input: list[bytes] = []
+        self._news = trio.Event()
+        self._end = trio.Event()
+        self.pid = 0
+
+    def begin(self, run: int, call: bytes) -> None:
+        """Have the hook look at this call."""
+        self.open.add(run)
+        self._say(Begin(run=run, call=msgspec.Raw(call)))
+
+    def end_run(self, run: int) -> None:
+        """Nobody waits for this one any more."""
+        if run in self.open:
+            self._say(Begin(run=run))
+
+    def leave(self) -> None:
+        """End, after what is open."""
+        self.leaves = True
+        self._look()
+
+    def abandon(self, run: int) -> None:
+        """The same, but this run is not waited for."""
+        self._hung.add(run)
+        self.leave()
+
+    def _look(self) -> None:
+        if self.leaves and not self.open - self._hung:
+            self._end.set()
+
+    def _say(self, what: Begin) -> None:
+        self._input.append(line_of(what))
+        self._news.set()
+
+    async def run(self) -> None:
+        """From its start to its end, which is the end of all that it has started. `give_up` comes next."""
+        spec = self._spec
+        try:
+            process = await trio.lowlevel.open_process(
+                _argv(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd=spec.cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.why = f"its process cannot be started: {error.strerror}"
+            return
+        self.pid = process.pid
+        assert process.stdin is not None
+        start = Start(python=spec.python, argv=list(spec.argv), folders=[spec.folder])
+        self._input.insert(0, line_of(start))
+        self._news.set()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, process.stdin)
+                nursery.start_soon(self._log, process)
+                nursery.start_soon(self._wait_for_end, nursery.cancel_scope)
+                nursery.start_soon(self._wait_for_death, process, nursery.cancel_scope)
+                await self._read(process)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._bury(process)
+
+    async def _bury(self, process: trio.Process) -> None:
+        """See to its end and that of its groups."""
+        assert process.stdin is not None
+        with suppress(trio.BrokenResourceError):
+            await process.stdin.aclose()
+        with trio.move_on_after(ENDS_IN_S):
+            await process.wait()
+        for group in (process.pid, *self._groups.values()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        await process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                await stream.aclose()
+        code = process.returncode or 0
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self.why = self.why or f"its process ended with {how}"
+
+    def give_up(self) -> None:
+        """It has ended, and with it the runs that are open. What is begun here after this is never over."""
+        self.leaves = True
+        self.ready.set()
+        over, self.open = self.open, set()
+        for run in sorted(over):
+            self._heard(Told(run=run, failed=self.why))
+
+    async def _wait_for_end(self, scope: trio.CancelScope) -> None:
+        await self._end.wait()
+        scope.cancel()
+
+    async def _wait_for_death(self, process: trio.Process, scope: trio.CancelScope) -> None:
+        """What a hook has forked may hold its pipes open."""
+        await process.wait()
+        await trio.sleep(ENDS_IN_S)
+        scope.cancel()
+
+    async def _write(self, stdin: trio.abc.SendStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while True:
+                await self._news.wait()
+                self._news = trio.Event()
+                lines, self._input = self._input, []
+                for line in lines:
+                    await stdin.send_all(line)
+
+    async def _read(self, process: trio.Process) -> None:
+        assert process.stdout is not None
+        lines = LineBuffer(LINE_CAP_BYTES)
+        while data := await process.stdout.receive_some(_READ_BYTES):
+            for line in lines.feed(bytes(data)):
+                if not isinstance(line, bytes) or not self._take(line):
+                    self.why = self.why or "its process wrote what we cannot read"
+                    return
+
+    def _take(self, line: bytes) -> bool:
+        """One line of the process. False: nothing more is to be expected of it."""
+        try:
+            told = read_told(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+        if not told.run:
+            self.why = told.failed
+            self.ready.set()
+            return not told.failed
+        if told.group:
+            self._groups[told.run] = told.group
+            return True
+        self._groups.pop(told.run, None)
+        if told.run in self.open:
+            self.open.discard(told.run)
+            self._heard(told)
+        self._look()
+        return True
+
+    async def _log(self, process: trio.Process) -> None:
+        """What it writes to stderr, without values of its environment."""
+        assert process.stderr is not None
+        lines = LineBuffer(1 << 16)
+        left = STDERR_LINES
+        while data := await process.stderr.receive_some(_READ_BYTES):
+            for line in lines.feed(bytes(data)):
+                left -= 1
+                if left >= 0 and isinstance(line, bytes):
+                    log.info("hook %s: %s", self._spec.name, self._masked(line))
+                elif left == -1:
+                    log.warning("hook %s writes much to stderr; the rest is passed over", self._spec.name)
+
+    def _masked(self, line: bytes) -> str:
+        text = self._mask.over(line.decode(errors="replace"))
+        return "".join(each if each.isprintable() else " " for each in text)[:STDERR_CHARS]

@@ -1,0 +1,224 @@
+"""Runs of hooks, performed: which process each goes to, and what comes back as events of the core.
+
+Owns one process per hook, started when the configuration has the hook, replaced when it dies (with the next
+run, after a pause that grows while it is good for nothing), when the configuration says another, and when a
+run in it does not end though nobody waits for it. Other hooks, and the broker, go on meanwhile: nothing of a
+hook runs in the broker's process.
+
+Knows nothing of: which calls have hooks, what follows from a verdict (`core.hooks`).
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+from msgspec import Raw
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from carpool_broker.core.model.effects import EndHook, RunHook
+from carpool_broker.core.model.events import HookAnswered, RunId
+from carpool_broker.core.model.session import Session
+from carpool_broker.hooks.process import HookProcess
+from carpool_broker.hooks.spec import HookSpec
+from carpool_protocol.hooks.lines import NOTHING, Told
+from carpool_protocol.hooks.verdicts import (
+    TWICE,
+    Telling,
+    arguments_of,
+    is_plain,
+    read_verdict,
+    with_arguments,
+)
+from carpool_protocol.ids import ABSENT, RawJson, SessionId, call_name
+
+log = logging.getLogger("carpool.hooks")
+
+HANGS_AFTER_S: Final = 1.0
+"""A run that is to end and does not within this time has its process replaced."""
+READY_IN_S: Final = 60.0
+"""Until then a process may import its module: another one would have to begin with that again."""
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+
+
+class _Hook:
+    """One hook as configured, and its process."""
+
+    def __init__(self, spec: HookSpec) -> None:
+        self.spec = spec
+        self.process: HookProcess | None = None
+        self.deaths = 0
+        """Of processes, one after the other, that gave no verdict."""
+        self.not_before = 0.0
+        self.why = ""
+        """The reason of the last death."""
+
+
+class Hooking:
+    """All hooks of one broker. `feed` takes events for the core, `settle` ends a burst."""
+
+    def __init__(
+        self,
+        sessions: Mapping[SessionId, Session],
+        workspace_of: Callable[[SessionId], str],
+        environment: Mapping[str, str],
+        feed: Callable[[HookAnswered], None],
+        settle: Callable[[], None],
+    ) -> None:
+        """`environment`: what each process has beside its hook's own."""
+        self._sessions = sessions
+        self._workspace_of = workspace_of
+        self._environment = environment
+        self._feed = feed
+        self._settle = settle
+        self._hooks: dict[str, _Hook] = {}
+        self._runs: dict[RunId, tuple[HookProcess, RunHook]] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def read(self, specs: Sequence[HookSpec]) -> None:
+        """These are the hooks from now on (while this runs). A process of another launch ends after what
+        it has open.
+        """
+        before, self._hooks = self._hooks, {}
+        for spec in specs:
+            found = before.get(spec.name)
+            self._hooks[spec.name] = found if found is not None and found.spec == spec else _Hook(spec)
+        kept = {id(each) for each in self._hooks.values()}
+        for each in before.values():
+            if id(each) not in kept and each.process is not None:
+                each.process.leave()
+        for each in self._hooks.values() if self._nursery is not None else ():
+            if each.process is None and not each.spec.problem:
+                self._process_of(each)  # else the first call would wait for its start
+
+    def problem_of(self, name: str) -> str:
+        """Why this hook cannot be run; empty: nothing is known against it."""
+        hook = self._hooks.get(name)
+        return "" if hook is None else hook.spec.problem or hook.why
+
+    def pid_of(self, name: str) -> int:
+        """Of its process; 0: it has none."""
+        hook = self._hooks.get(name)
+        return 0 if hook is None or hook.process is None else hook.process.pid
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; then every process is ended."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # --- effects ---------------------------------------------------------------------------------------
+
+    def begin(self, effect: RunHook) -> None:
+        """Have a hook look at a call."""
+        hook = self._hooks.get(effect.hook)
+        if hook is None:
+            self._feed(HookAnswered(effect.run, "failed", "the configuration has it no more"))
+            return
+        why = hook.spec.problem if self._nursery is not None else "carpool ends"
+        if not why and hook.process is None and trio.current_time() < hook.not_before:
+            why = hook.why
+        if why:
+            self._feed(HookAnswered(effect.run, "failed", why))
+            return
+        if not effect.outcome and not is_plain(effect.arguments):
+            self._feed(HookAnswered(effect.run, "deny", TWICE))
+            return
+        process = self._process_of(hook)
+        self._runs[effect.run] = (process, replace(effect, body=ABSENT))
+        process.begin(effect.run, encode(self._told(effect)))
+
+    def end(self, effect: EndHook) -> None:
+        """Nobody waits for this run any more."""
+        found = self._runs.get(effect.run)
+        if found is not None and self._nursery is not None:
+            found[0].end_run(effect.run)
+            self._nursery.start_soon(self._see_to_end, effect.run, effect.hook)
+
+    def _told(self, effect: RunHook) -> Telling:
+        session = self._sessions.get(effect.session)
+        telling = Telling(
+            hook=effect.hook,
+            phase="after" if effect.outcome else "before",
+            call=call_name(effect.call),
+            method=effect.method,
+            server=effect.server,
+            name=effect.target,
+            session=effect.session,
+            agent="" if session is None else session.agent,
+            profile="" if session is None else session.profile,
+            workspace=self._workspace_of(effect.session),
+            arguments=Raw(arguments_of(effect.arguments)),
+            outcome=effect.outcome,
+            code=effect.code,
+        )
+        if effect.outcome == "answered":
+            if effect.is_error:
+                telling.error = Raw(effect.body)
+            else:
+                telling.result = Raw(effect.body)
+        return telling
+
+    # --- processes -------------------------------------------------------------------------------------
+
+    def _process_of(self, hook: _Hook) -> HookProcess:
+        if hook.process is None:
+            environment = {**self._environment, **hook.spec.env}
+            hook.process = process = HookProcess(hook.spec, environment, lambda told: self._heard(hook, told))
+            assert self._nursery is not None
+            self._nursery.start_soon(self._keep, hook, process)
+        return hook.process
+
+    async def _keep(self, hook: _Hook, process: HookProcess) -> None:
+        """From its start to its end."""
+        try:
+            await process.run()
+        finally:
+            if hook.process is process:
+                hook.process = None
+                hook.why = process.why
+                pause_s = min(FIRST_PAUSE_S * 2**hook.deaths, LONGEST_PAUSE_S)
+                hook.deaths = min(hook.deaths + 1, 10)
+                hook.not_before = trio.current_time() + pause_s
+            process.give_up()  # last: what follows may begin another run of this hook
+            self._settle()
+
+    async def _see_to_end(self, run: RunId, name: str) -> None:
+        if (begun := self._runs.get(run)) is not None:
+            with trio.move_on_after(READY_IN_S):
+                await begun[0].ready.wait()
+        await trio.sleep(HANGS_AFTER_S)
+        found = self._runs.get(run)
+        hook = self._hooks.get(name)
+        if found is None:
+            return
+        process, effect = found
+        if hook is not None and hook.process is process and self._nursery is not None:
+            log.warning("hook %s hangs in call %s: it gets another process", name, call_name(effect.call))
+            hook.process = None
+            self._process_of(hook)
+        process.abandon(run)
+
+    def _heard(self, hook: _Hook, told: Told) -> None:
+        """A run is over."""
+        found = self._runs.pop(RunId(told.run), None)
+        if found is None:
+            return
+        effect = found[1]
+        if told.verdict is NOTHING:
+            self._feed(HookAnswered(effect.run, "failed", told.failed))
+        else:
+            hook.deaths, hook.why = 0, ""
+            before = not effect.outcome
+            said = read_verdict(bytes(told.verdict), effect.method, before=before)
+            body = said.body
+            if before and said.verdict == "rewrite":
+                body = with_arguments(effect.arguments, RawJson(body))
+            self._feed(HookAnswered(effect.run, said.verdict, said.reason, body))
+        self._settle()

@@ -1,0 +1,109 @@
+"""What was approved of pinned servers, kept on disk: one file each, in `pins/` of the state directory.
+
+Owns the files: private, replaced whole, read once in the life of a broker. One that is not what it should be
+stays where it is and nothing of its server counts as approved, until somebody approves anew; to forget would
+be to trust whatever the server says next. Only a file that is not there means that a server was never met.
+
+Knows nothing of: what is approved and why (`core.pins`).
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.model.approval import Approved, Definition, PinId
+from carpool_broker.storage.catalog_cache import holds
+from carpool_protocol.files import state_file
+from carpool_protocol.runtime.wallclock import wallclock
+
+log = logging.getLogger("carpool.broker")
+
+DIRECTORY: Final = "pins"
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+_VERSION: Final = 2
+
+
+class PinFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file."""
+
+    version: int
+    pin: str
+    kept_at: str
+    tools: dict[str, Definition]
+    also: dict[str, tuple[Definition, ...]] = {}
+
+
+_decode: Final = msgspec.json.Decoder(PinFile).decode
+
+
+class PinBoard:
+    """The files of one state directory."""
+
+    def __init__(self, state: str) -> None:
+        """Without a state directory nothing is kept."""
+        self._directory = os.path.join(state, DIRECTORY) if state else ""
+        self.trouble: dict[PinId, str] = {}
+        """What could not be written, and why."""
+        self._found: dict[PinId, Approved | None] = {}
+
+    def path(self, pin: PinId) -> str:
+        """Where it is kept."""
+        name, _, hashed = pin.rpartition(":")
+        return os.path.join(self._directory, f"{name}-{hashed}.json")
+
+    def find(self, pin: PinId) -> Approved | None:
+        """What was approved; None: the server was never met."""
+        if self._directory and pin not in self._found:
+            self._found[pin] = self._read(pin)
+        return self._found.get(pin)
+
+    def _read(self, pin: PinId) -> Approved | None:
+        path = self.path(pin)
+        try:
+            data = state_file.read(path, MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            data = f"cannot be read ({error.strerror})"
+        if isinstance(data, bytes):
+            try:
+                file = _decode(data)
+                if (file.version, file.pin) == (_VERSION, pin):
+                    return Approved(file.tools, also=file.also)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
+            data = "is no file of approved tools of this version"
+        why = f"{path} {data}, so no tool of its server counts as approved"
+        log.error("%s", why)
+        return Approved({}, why)
+
+    def keep(self, pin: PinId, approved: Approved, secrets: Iterable[str]) -> None:
+        """This is approved now. Of a definition in which one of `secrets` stands the hash is kept alone."""
+        self._found[pin] = approved
+        if not self._directory:
+            return
+        values = [*secrets]
+
+        def kept(each: Definition) -> Definition:
+            return Definition(each.digest) if holds(each.text.encode(), values) else each
+
+        held = PinFile(
+            version=_VERSION,
+            pin=pin,
+            kept_at=wallclock(),
+            tools={tool: kept(each) for tool, each in approved.tools.items()},
+            also={tool: tuple(map(kept, others)) for tool, others in approved.also.items()},
+        )
+        data = msgspec.json.format(msgspec.json.encode(held))
+        path = self.path(pin)
+        why = f"{path} would be larger than {MAX_FILE_BYTES} bytes" if len(data) > MAX_FILE_BYTES else ""
+        why = why or state_file.write(path, data + b"\n")
+        if why:
+            self.trouble[pin] = why
+            log.error("what is approved of a pinned server is forgotten when the broker ends: %s", why)
+        else:
+            self.trouble.pop(pin, None)

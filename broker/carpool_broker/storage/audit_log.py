@@ -1,0 +1,226 @@
+"""The audit: one line of JSON for each call that has ended, in `audit.jsonl` beside the logs.
+
+Owns the file and its form (docs/audit.md): private, rotated by size, bounded, read by whoever may read logs.
+Lines are gathered and written before the answers of the same burst leave, so that a broker that is killed has
+put down what it has answered. A file that is moved or removed underneath us is made anew.
+
+Invariant: no failure of the disk reaches a caller or holds back a call: what could not be written is counted,
+said once in the log and in `status`, and once more in the file when that can be written again.
+Knows nothing of: when a call has ended, and what may be said of it (`core.trail`).
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from carpool_broker.core.model.effects import Audited
+from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.files import private_files
+from carpool_protocol.ids import CALLS_OF_A_LIFE, SessionId, call_name
+from carpool_protocol.link.messages import Caller
+from carpool_protocol.runtime.wallclock import wallclock
+from carpool_protocol.wire.result_repair import says_failed
+
+log = logging.getLogger("carpool.broker")
+
+FILES: Final = 4
+"""With the current one: `audit.jsonl`, `audit.jsonl.1`, ..."""
+GATHERED_BYTES: Final = 256 * 1024
+"""Answers of so many bytes may leave before the burst is over."""
+_MAX_SPELLED: Final = 1024
+
+_json: Final = msgspec.json.Encoder().encode
+
+
+class AuditLog:
+    """The file of one broker."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        run: str,
+        max_bytes: int,
+        whereabouts: Callable[[SessionId], str],
+        now_text: Callable[[], str] = wallclock,
+    ) -> None:
+        """`run`: the same for all brokers of one launcher; others give out the same ids of calls.
+        `max_bytes`: of all files together. `whereabouts`: the workspace of a session that is there.
+        """
+        self.path = path
+        self.max_bytes = max_bytes
+        self.problem = ""
+        """Why nothing can be written; empty: it can."""
+        self.missed = 0
+        """Calls that are not in the file."""
+        self.run = run
+        self._whereabouts = whereabouts
+        self._now_text = now_text
+        self._fd = -1
+        self._size_bytes = 0
+        self._lines: list[str] = []
+        self._answers_bytes = 0
+        self._at = ""
+        """Of this burst."""
+        self._whose: dict[SessionId, tuple[Caller, str]] = {}
+        self._what: dict[tuple[str, str, str], str] = {}
+        self._owing = 0
+        """Missed since the file last said so."""
+        self._may_try = True
+
+    def switch(self, *, on: bool) -> None:
+        """Whether lines are to come: then whatever is wrong is known at once."""
+        if not on:
+            self.close()
+        elif self._fd < 0:
+            try:
+                self._open()
+            except OSError as error:
+                self._cannot(error)
+
+    def take(self, ended: Audited) -> None:
+        """A line of it."""
+        # Every call comes through here: no call of a function that one look at a dictionary can save.
+        body, call, outcome, duration_s = ended.body, ended.call, ended.outcome, ended.duration_s
+        if outcome == "ok" and ended.method == TOOLS_CALL and says_failed(body):
+            outcome = "tool_error"
+        name = f"c{call}" if call < CALLS_OF_A_LIFE else call_name(call)
+        known = self._whose.get(ended.who.session)
+        who = known[1] if known is not None and known[0] is ended.who else self._who(ended.who)
+        what = self._what.get((ended.method, ended.server, ended.target)) or self._spelled(ended)
+        duration = f"{duration_s:.6f}" if duration_s >= 0 else "null"
+        self._lines.append(
+            f'{{"at":"{self._at or self._begin()}","id":"{name}",{who},{what},"outcome":"{outcome}",'
+            f'"delivered":"{ended.delivered}","duration_s":{duration},"bytes_in":{ended.bytes_in},'
+            f'"bytes_out":{len(body)},"trace":"{ended.trace}","run":"{self.run}"}}\n'
+        )
+        self._answers_bytes += len(body)
+        if self._answers_bytes > GATHERED_BYTES:
+            self.flush()
+
+    def _begin(self) -> str:
+        """A burst begins."""
+        self._at = self._now_text()
+        return self._at
+
+    def flush(self) -> None:
+        """The burst is over, or a part of it: write its lines."""
+        if not self._lines:
+            return
+        lines, self._lines, self._at, self._answers_bytes = self._lines, [], "", 0
+        if not self._may_try:
+            self._miss(len(lines))
+            return
+        if self._owing:
+            lines.insert(0, f'{{"at":"{self._now_text()}","missed":{self._owing},"run":"{self.run}"}}\n')
+        self._write(lines)
+
+    def look(self) -> None:
+        """Once in a while: what could not be written is tried again, and a file that was moved is let go."""
+        self._may_try = True
+        if self._fd < 0:
+            return
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+            if (there.st_ino, there.st_dev) == ((own := os.fstat(self._fd)).st_ino, own.st_dev):
+                return
+        except OSError:
+            pass
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # --- a line ------------------------------------------------------------------------------------------
+
+    def _who(self, who: Caller) -> str:
+        said: dict[str, str | int] = {
+            "session": who.session,
+            "agent": who.agent,
+            "pid": who.pid,
+            "via": who.carrier,
+            "principal": who.principal,
+            "profile": who.profile,
+            "workspace": self._whereabouts(who.session),
+        }
+        text = _inner(said)
+        if len(self._whose) >= _MAX_SPELLED:
+            self._whose.clear()
+        self._whose[who.session] = (who, text)
+        return text
+
+    def _spelled(self, ended: Audited) -> str:
+        if len(self._what) >= _MAX_SPELLED:
+            self._what.clear()
+        text = _inner({"method": ended.method, "server": ended.server, "name": ended.target})
+        self._what[ended.method, ended.server, ended.target] = text
+        return text
+
+    # --- the file ----------------------------------------------------------------------------------------
+
+    def _write(self, lines: list[str]) -> None:
+        block = "".join(lines).encode()
+        lost = len(lines)
+        try:
+            if self._fd < 0:
+                self._open()
+            elif self._size_bytes and self._size_bytes + len(block) > self.max_bytes // FILES:
+                self._rotate()
+            written = os.write(self._fd, block)
+            self._size_bytes += written
+            if written == len(block):
+                self._well()
+                return
+            lost = block[written:].count(b"\n")
+            os.write(self._fd, b"\n")  # so that the next line begins on its own, if there will be one
+            self._cannot(None)
+        except OSError as error:
+            self._cannot(error)
+        self._miss(min(lost, len(lines) - bool(self._owing)))
+
+    def _cannot(self, error: OSError | None) -> None:
+        """`None`: the disk took a part only."""
+        self._may_try = False
+        if not self.problem:
+            reason = "the disk is full" if error is None else error.strerror or "no reason given"
+            self.problem = f"{self.path} cannot be written ({reason})"
+            log.error("the audit misses calls: %s; calls go on", self.problem)
+
+    def _miss(self, count: int) -> None:
+        self.missed += count
+        self._owing += count
+
+    def _well(self) -> None:
+        if self._owing:
+            log.warning("the audit is written again; it misses %d calls", self._owing)
+        self._owing, self.problem = 0, ""
+
+    def _open(self) -> None:
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        self._fd = private_files.open_to_append(self.path)
+        self._size_bytes = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        self.close()
+        names = [self.path, *(f"{self.path}.{at}" for at in range(1, FILES))]
+        for newer, older in reversed(list(pairwise(names))):
+            if os.path.lexists(newer):
+                os.replace(newer, older)
+        self._open()
+
+
+def _inner(said: dict[str, str | int]) -> str:
+    """The members of an object, without the braces."""
+    clean = {key: _clean(value) if isinstance(value, str) else value for key, value in said.items()}
+    return _json(clean)[1:-1].decode()
+
+
+def _clean(text: str) -> str:
+    """Half a surrogate pair, which an agent may write, is no text for any file."""
+    return text.encode("utf-8", "replace").decode()

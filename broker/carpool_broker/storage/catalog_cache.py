@@ -1,0 +1,280 @@
+"""What servers offer, kept on disk by pool key, so that lists are there before anything runs.
+
+Owns one file for each pool that has told a catalog, in `catalogs/` of the state directory: private, sealed
+with the secret of the pool keys, replaced whole, bounded in number and size (what was not told for longest
+goes first). In it are what the server said of itself and what it lists, and when; nothing of its environment:
+a catalog in which a value of that, or of a variable, is found is not kept, and neither is one of a pool whose
+values are not known here (its sessions are gone, or not back yet after the death of a broker). A file without
+our seal, of another version or of another key is passed over with a line in the log, once, and replaced when
+the server tells again.
+
+Invariant: nothing in here is fatal, and no writing holds up the broker.
+Knows nothing of: who is shown a catalog, and when it counts (`core.registry`).
+"""
+
+import contextlib
+import hmac
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from carpool_protocol.files import state_file
+from carpool_protocol.ids import PoolKey
+from carpool_protocol.link.messages import Catalog
+from carpool_protocol.runtime.wallclock import wallclock
+
+log = logging.getLogger("carpool.broker")
+
+DIRECTORY: Final = "catalogs"
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+MAX_FILES: Final = 512
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all files together."""
+MAX_WARM: Final = 256
+"""So many catalogs are not read from disk again."""
+PAUSE_S: Final = 1.0
+"""Between writes: a server that tells of changes all the time is written down once in a while."""
+FLUSH_S: Final = 3.0
+"""The end of the process waits so long for a disk."""
+MIN_SECRET_CHARS: Final = 8
+"""Shorter values are found in any text."""
+
+_HEAD: Final = b"carpool catalog 1\n"
+_SEAL_BYTES: Final = 32
+_NAME: Final = re.compile(r"[0-9a-f]{16}\.catalog")
+_PART: Final = re.compile(r"[0-9a-f]{16}\.catalog\.part-([0-9]+)")
+"""As `private_files.replace` names a file that is not whole yet; at the end who writes it."""
+
+
+class Kept(Struct, frozen=True, array_like=True):
+    """What one pool has told, and when (as `wallclock` writes it)."""
+
+    catalog: Catalog
+    told_at: str
+
+
+_decode = msgspec.msgpack.Decoder(Kept).decode
+
+
+class KeptCatalogs:
+    """The files of one broker. `secrets`: values of environment and variables that a pool was given; None
+    where they are not known.
+    """
+
+    def __init__(
+        self, state: str, secret: bytes, secrets: Callable[[PoolKey], Iterable[str] | None] = lambda _: ()
+    ) -> None:
+        """Without a secret nothing is kept."""
+        self._directory = os.path.join(state, DIRECTORY)
+        self._secret = blake2b(b"catalogs", key=secret, digest_size=32).digest() if secret else b""
+        self.secrets = secrets
+        self._warm: dict[PoolKey, Kept] = {}
+        self._unwritten: dict[PoolKey, bytes] = {}
+        """The next content of these files; empty: none."""
+        self._news = trio.Event()
+        self._said: set[PoolKey] = set()
+        self._one_at_a_time = trio.CapacityLimiter(1)
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def find(self, key: PoolKey) -> Kept | None:
+        """What this pool told last, in this life or in an earlier one."""
+        kept = self._warm.get(key)
+        if kept is None and self._secret:
+            kept = self._read(key)
+            if kept is not None:
+                self._remember(key, kept)
+        return kept
+
+    def told_at(self, key: PoolKey) -> str:
+        """When that was; empty where nothing is known of it."""
+        kept = self.find(key)
+        return "" if kept is None else kept.told_at
+
+    def _read(self, key: PoolKey) -> Kept | None:
+        path = self._path(key)
+        try:
+            data: bytes | str = state_file.read(path, MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            data = f"cannot be read ({error.strerror})"
+        if isinstance(data, bytes):
+            kept = unsealed(data, self._secret)
+            if kept is not None and kept.catalog.key == key:
+                return kept
+            data = "is no catalog of this carpool"
+        self._say_once(key, f"{path} {data}; it is passed over until the server has told its lists again")
+        return None
+
+    def _say_once(self, key: PoolKey, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            log.warning("%s", text)
+
+    def _remember(self, key: PoolKey, kept: Kept) -> None:
+        self._warm.pop(key, None)
+        self._warm[key] = kept
+        if len(self._warm) > MAX_WARM:
+            del self._warm[next(iter(self._warm))]
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def keep(self, catalog: Catalog) -> None:
+        """A pool has told what it offers. It is written soon."""
+        secrets = self.secrets(catalog.key)
+        if not self._secret or secrets is None:
+            return
+        kept = Kept(catalog, wallclock())
+        # All is told again with each change: what is too large by far is not written out to see that.
+        data = sealed(kept, self._secret) if definition_bytes(catalog) <= MAX_FILE_BYTES else b""
+        why = ""
+        if not data or len(data) > MAX_FILE_BYTES:
+            why = f"are larger than {MAX_FILE_BYTES} bytes"
+        elif holds(data, secrets):
+            why = "hold a value of its environment or of a variable"
+        if why:
+            server = catalog.key.rpartition(":")[0]
+            self._say_once(catalog.key, f"the lists of {server} {why}: they are not kept for the next start")
+            self._warm.pop(catalog.key, None)
+            data = b""
+        else:
+            self._remember(catalog.key, kept)
+        self._unwritten[catalog.key] = data
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write what was told, until cancelled."""
+        if self._secret:
+            await self._in_thread(sweep, self._directory)
+        while True:
+            await self._news.wait()
+            await self._write(abandon=False)
+            await trio.sleep(PAUSE_S)
+
+    async def flush(self) -> None:
+        """The end: write what is left, if the disk is quick enough."""
+        with trio.move_on_after(FLUSH_S):
+            if self._news.is_set():
+                await self._write(abandon=True)
+
+    async def _write(self, *, abandon: bool) -> None:
+        self._news = trio.Event()
+        todo, self._unwritten = self._unwritten, {}
+        await self._in_thread(
+            write_all, self._directory, {self._path(key): data for key, data in todo.items()}, abandon=abandon
+        )
+
+    async def _in_thread(self, do: Callable[..., str], *what: object, abandon: bool = False) -> None:
+        trouble = await trio.to_thread.run_sync(
+            do, *what, limiter=self._one_at_a_time, abandon_on_cancel=abandon
+        )
+        if trouble:
+            log.warning("%s", trouble)
+
+    def _path(self, key: PoolKey) -> str:
+        return os.path.join(self._directory, f"{key.rpartition(':')[2]}.catalog")
+
+
+def definition_bytes(catalog: Catalog) -> int:
+    """What its entries take in a file, without anything around them."""
+    families = (catalog.tools, catalog.prompts, catalog.resources, catalog.templates)
+    return sum(len(offer.definition) for family in families for offer in family)
+
+
+def sealed(kept: Kept, secret: bytes) -> bytes:
+    """The content of a file."""
+    body = msgspec.msgpack.encode(kept)
+    return _HEAD + _seal(body, secret) + body
+
+
+def unsealed(data: bytes, secret: bytes) -> Kept | None:
+    """What is in a file, if it is one that a broker with this secret has written in this version."""
+    seal, body = data[len(_HEAD) : len(_HEAD) + _SEAL_BYTES], data[len(_HEAD) + _SEAL_BYTES :]
+    if not data.startswith(_HEAD) or not hmac.compare_digest(seal, _seal(body, secret)):
+        return None
+    try:
+        return _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # of another carpool that had the same secret
+        return None
+
+
+def _seal(body: bytes, secret: bytes) -> bytes:
+    return blake2b(body, key=secret, digest_size=_SEAL_BYTES).digest()
+
+
+def holds(data: bytes, secrets: Iterable[str]) -> bool:
+    """Whether one of these values stands in the data, as it is or as JSON writes it. Short ones and paths do
+    not count: they are everywhere, and no secrets.
+    """
+    for value in secrets:
+        if len(value) < MIN_SECRET_CHARS or _is_path(value):
+            continue
+        forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+        if any(form.encode(errors="replace") in data for form in forms):
+            return True
+    return False
+
+
+def _is_path(value: str) -> bool:
+    """Whether it names something on this machine, or could: a key may begin with `/`, too."""
+    path = os.path.expanduser(value)
+    above = os.path.dirname(path)
+    try:
+        return os.path.isabs(path) and (os.path.lexists(path) or (above != "/" and os.path.isdir(above)))
+    except ValueError:  # it holds a NUL character
+        return False
+
+
+def write_all(directory: str, files: dict[str, bytes]) -> str:
+    """Write these files, remove those without content, and keep the bounds. What went wrong, or nothing."""
+    trouble = ""
+    for path, data in files.items():
+        if data:
+            trouble = state_file.write(path, data) or trouble
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    return trouble or sweep(directory)
+
+
+def sweep(directory: str) -> str:
+    """Remove the oldest files above the bounds, and what dead brokers have not finished. Never says anything:
+    it is tried again.
+    """
+    found: list[tuple[int, int, str]] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # one that went meanwhile ends no search
+                if _NAME.fullmatch(entry.name):
+                    stat = entry.stat(follow_symlinks=False)
+                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+                elif (part := _PART.fullmatch(entry.name)) and not _lives(int(part[1])):
+                    os.unlink(entry.path)
+    found.sort(reverse=True)
+    total = 0
+    for number, (_, size, path) in enumerate(found):
+        total += size
+        if number >= MAX_FILES or total > MAX_BYTES:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    return ""
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process. In doubt there is."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,64 @@
+"""The secret behind pool keys, the same for every broker of one state directory.
+
+Catalogs are kept on disk by pool key (`kept_catalogs`), so a key must be the same after a restart and still
+give away nothing of the values in it. Owns the file: 64 hex digits, mode 0600, made once. One that is not
+what it should be is set aside, and with a new secret all keys are others: what was kept is not found again.
+
+Knows nothing of: what is in a key.
+"""
+
+import contextlib
+import os
+import re
+from typing import Final
+
+from carpool_protocol.files import private_files, state_file
+
+NAME: Final = "pool-keys"
+SECRET_BYTES: Final = 32
+_FORM: Final = re.compile(rb"[0-9a-f]{64}\n?")
+_LOST: Final = "lists that were kept are read anew from their servers"
+
+
+def load(state: str) -> tuple[bytes, str]:
+    """The secret, made where there is none, and a sentence for the log where something was wrong (else
+    empty). No bytes where it can be neither read nor made.
+    """
+    path = os.path.join(state, NAME)
+    said = ""
+    for _ in range(2):
+        found = _read(path)
+        if isinstance(found, bytes):
+            return found, said
+        if found:
+            said = state_file.set_aside(path, found, _LOST)
+        try:
+            _make(path)
+        except OSError as error:
+            return b"", f"{path} cannot be written ({error.strerror}); lists are not kept for the next start"
+    return b"", said or f"{path} is changed by somebody else all the time"
+
+
+def _read(path: str) -> bytes | str:
+    """The secret, or what is wrong with the file, a clause; empty where there is none."""
+    try:
+        data = state_file.read(path, 2 * SECRET_BYTES + 1)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if isinstance(data, str):
+        return data
+    return bytes.fromhex(data.decode()) if _FORM.fullmatch(data) else "holds no secret"
+
+
+def _make(path: str) -> None:
+    """A new one, unless another broker was faster."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    part = f"{path}.new-{os.getpid()}"
+    private_files.replace(part, os.urandom(SECRET_BYTES).hex().encode() + b"\n")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        os.unlink(part)

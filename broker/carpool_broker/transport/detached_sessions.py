@@ -1,0 +1,97 @@
+"""Sessions whose door has died, until another door asks for them (docs/decisions/0019).
+
+Owns how long such a session is kept, and what is said to its agent meanwhile. Whoever asks for one must show
+its `Mcp-Session-Id` and want the same of it. What it has in flight goes on: MCP says that a connection that
+broke is no cancel. The answers have lost the exchange that they belong to, and nobody gets them.
+
+Invariants: a session is here or on a carrier, never both; what is kept for one is bounded, and one for which
+more was said is not given back.
+Knows nothing of: sockets, frames, what lines hold.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from carpool_protocol.carrier.streams import Open
+from carpool_protocol.ids import CallId, SessionId
+
+LINGER_S: Final = 30.0
+MAX_HELD_BYTES: Final = 1024 * 1024
+"""Of one session."""
+
+
+class Held:
+    """What was said to one agent while it had no door."""
+
+    __slots__ = ("_written", "lines", "size_bytes")
+
+    def __init__(self, written: Callable[[CallId], None]) -> None:
+        self._written = written
+        self.lines: list[bytes] = []
+        self.size_bytes = 0
+
+    def say(self, line: bytes, call: CallId, *, answers: bool) -> None:
+        """A line for the agent. An answer is for nobody."""
+        if not answers:
+            self.size_bytes += len(line)
+            if not self.is_full:
+                self.lines.append(line)
+        elif call:
+            self._written(call)
+
+    @property
+    def is_full(self) -> bool:
+        """Something was left out."""
+        return self.size_bytes > MAX_HELD_BYTES
+
+
+class Lingerer(Protocol):
+    """A session without a door (`carrier.Stream`)."""
+
+    id: SessionId
+    word: Open
+    held: Held | None
+
+
+S = TypeVar("S", bound=Lingerer)
+
+
+class Lingering(Generic[S]):
+    """All of them, by their `Mcp-Session-Id`."""
+
+    def __init__(self, written: Callable[[CallId], None]) -> None:
+        """`written`: an answer needs to be kept no longer."""
+        self._written = written
+        self._here: dict[str, S] = {}
+        self._until: dict[str, float] = {}
+        """Counted from the first look after its door died."""
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def keep(self, public: str, session: S) -> None:
+        """Its door has died."""
+        session.held = Held(self._written)
+        self._here[public] = session
+
+    def take(self, public: str, word: Open) -> S | None:
+        """The session that another door asks for with `word`. It is that door's now."""
+        session = self._here.get(public)
+        if session is None or _terms(session.word) != _terms(word):
+            return None
+        if session.held is None or session.held.is_full:
+            return None
+        del self._here[public]
+        self._until.pop(public, None)
+        return session
+
+    def due(self, now: float) -> list[S]:
+        """Those that nobody has asked for in time; they are here no longer. For every second or so."""
+        late = [public for public in self._here if self._until.setdefault(public, now + LINGER_S) <= now]
+        for public in late:
+            del self._until[public]
+        return [self._here.pop(public) for public in late]
+
+
+def _terms(word: Open) -> tuple[str, ...]:
+    return (word.kind, word.principal, word.server, word.profile, word.workspace)

@@ -1,0 +1,112 @@
+"""Requests that were cancelled and are not answered: their connections are given up.
+
+A server does not answer what was cancelled (MCP 2025-11-25, basic/utilities/cancellation), and some never
+close its stream either (those on the TypeScript SDK): each cancelled call would hold a connection for as long
+as the bridge lives. After `LINGER_S` it is closed, and the SDK is given an answer that goes no further: to
+the supervisor the call is in flight still.
+
+Knows nothing of: what requests are about, the stateless era (there the SDK closes a stream to cancel).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import httpx2
+import trio
+
+from carpool.bridge.error_texts import GIVEN_UP
+from carpool_protocol.ids import RawJson
+
+T = TypeVar("T")
+LINGER_S: Final = 60.0
+"""So long an answer may come all the same; it says that the call runs no more."""
+
+
+class _Post:
+    """One request that is out."""
+
+    def __init__(self) -> None:
+        self._is_given_up = False
+        self._scope: trio.CancelScope | None = None
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self, step: Callable[[], Awaitable[T]]) -> T | None:
+        """What it comes to; None once the request is given up."""
+        if self._is_given_up:
+            return None
+        with trio.CancelScope() as self._scope:
+            return await step()
+        return None
+
+
+class Outstanding:
+    """The requests of one client that are out."""
+
+    def __init__(self, answers: Callable[[RawJson], None]) -> None:
+        """`answers`: see `HonestClient`."""
+        self._answers = answers
+        self._open: dict[RawJson, _Post] = {}
+
+    async def through(
+        self, request: RawJson, step: Callable[[], Awaitable[httpx2.Response]]
+    ) -> httpx2.Response:
+        """What `step` comes to, its stream included, unless the request is given up."""
+        post = self._open[request] = _Post()
+        is_stream = False
+        try:
+            response = await post.run(step)
+            if response is None:
+                headers = {"content-type": "application/json"}
+                return httpx2.Response(200, headers=headers, content=self._last(request))
+            is_stream = not isinstance(response.stream, httpx2.ByteStream)
+            if is_stream:
+                response.stream = _Stopping(response.stream, post, request, self)
+            return response
+        finally:
+            if not is_stream:
+                self.over(request)
+
+    def over(self, request: RawJson) -> None:
+        """It is answered, or nobody waits."""
+        self._open.pop(request, None)
+
+    async def cancelled(self, request: RawJson) -> None:
+        """The server is told that it is cancelled; returns when that is done with."""
+        if request in self._open:
+            await trio.sleep(LINGER_S)
+            if (post := self._open.pop(request, None)) is not None:
+                post.give_up()
+
+    def _last(self, request: RawJson) -> bytes:
+        self._answers(request)
+        return b'{"jsonrpc":"2.0","id":%b,"error":{"code":%d,"message":"given up"}}' % (request, GIVEN_UP)
+
+    def last_event(self, request: RawJson) -> bytes:
+        """What ends the stream of a request that is given up."""
+        return b"event: message\ndata: %b\n\n" % self._last(request)
+
+
+class _Stopping(httpx2.AsyncByteStream):
+    """The stream of one request."""
+
+    def __init__(self, inner: Any, post: _Post, request: RawJson, its: Outstanding) -> None:
+        self._inner = inner
+        self._post = post
+        self._request = request
+        self._its = its
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        parts = aiter(self._inner)
+        while (part := await self._post.run(lambda: anext(parts, b""))) is not None:
+            if not part:
+                return
+            yield part
+        yield self._its.last_event(self._request)
+
+    async def aclose(self) -> None:
+        self._its.over(self._request)
+        await self._inner.aclose()

@@ -1,0 +1,197 @@
+"""What the bridge says when the network fails: whose fault, what happened, whether the call was delivered.
+
+Owns the sentences and the lines that carry them. A greeting (`initialize`, `server/discover`) that fails is
+answered with one short sentence, which `carpool status` shows; a call is answered with one of carpool's own
+faults. Hosts are named, never paths, queries or headers.
+
+Pure. Knows nothing of: HTTP clients, streams.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool.terminal.extras import install_command
+from carpool_protocol.carrier.remote import UNFIT
+from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.kinds import KINDS
+from carpool_protocol.ids import RawJson
+
+GREETINGS: Final = frozenset({"initialize", "server/discover"})
+LISTEN: Final = "subscriptions/listen"
+GIVEN_UP: Final = -32800
+"""The code of an answer that only the SDK hears: to a request that was cancelled."""
+NO_EXTRA: Final = f"servers over a URL need more than is installed: run `{install_command('remote')}`"
+
+
+class Trouble(Struct, frozen=True):
+    """Why a request to the server came to nothing."""
+
+    text: str
+    """One sentence without its full stop."""
+    slug: str = "unavailable"
+    """The kind of fault that it is for a call."""
+    retry_after_s: float | None = None
+
+
+class _Asked(Struct):
+    """A message as far as its sender has to be answered."""
+
+    id: msgspec.Raw = msgspec.Raw(b"")
+    method: str = ""
+
+
+class _Meant(Struct):
+    request: msgspec.Raw = msgspec.field(name="requestId", default=msgspec.Raw(b""))
+
+
+class _Cancelled(Struct):
+    params: _Meant
+
+
+_asked: Final = msgspec.json.Decoder(_Asked)
+_cancelled: Final = msgspec.json.Decoder(_Cancelled)
+
+
+def head_of(body: bytes) -> tuple[RawJson, str]:
+    """The id and the method of a message; empty where it has none."""
+    try:
+        found = _asked.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return RawJson(b""), ""
+    return RawJson(bytes(found.id)), found.method
+
+
+def cancelled_in(body: bytes) -> RawJson:
+    """Which request a `notifications/cancelled` is about; empty: none."""
+    try:
+        return RawJson(bytes(_cancelled.decode(body).params.request))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return RawJson(b"")
+
+
+def request_in(body: bytes) -> tuple[RawJson, str] | None:
+    """The id and the method of a request; None for anything else."""
+    request, method = head_of(body)
+    return (request, method) if request and method else None
+
+
+def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) -> bytes:
+    """The answer to a request that came to nothing, as a JSON-RPC message without its line end.
+
+    A listen that came to nothing has ended: an error would say that the server refuses to be listened to.
+    """
+    if method == LISTEN:
+        return b'{"jsonrpc":"2.0","id":%b,"result":{"resultType":"complete"}}' % request
+    if method in GREETINGS:
+        text = trouble.text or KINDS[trouble.slug].what
+        member, body = b"error", msgspec.json.encode({"code": UNFIT, "message": text})
+    else:
+        said = fault(
+            trouble.slug,
+            detail=f"Why: {trouble.text}." if trouble.text else "",
+            server=server,
+            retry_after_s=trouble.retry_after_s,
+        )
+        is_error, body = for_method(said, method)
+        member = b"error" if is_error else b"result"
+    return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (request, member, body)
+
+
+# --- what happened --------------------------------------------------------------------------------------
+
+
+def unreachable(host: str, why: str, *, through_proxy: bool = False) -> Trouble:
+    """No connection could be made, to it or to the proxy before it."""
+    way = " through the proxy that the environment names" if through_proxy else ""
+    return Trouble(f"cannot reach {host}{way} ({why})")
+
+
+def broken(host: str) -> Trouble:
+    """It went away after the request was sent."""
+    return Trouble(f"the connection to {host} broke before the answer came", "lost")
+
+
+def session_ended(host: str) -> Trouble:
+    """It does not know the session; a call in it was not run."""
+    return Trouble(f"{host} has ended the session, and what it held there is gone", "state_lost")
+
+
+def needs_login(host: str, server: str, *, again: bool = False) -> Trouble:
+    """It answered 401, and no OAuth tokens help."""
+    why = "no longer accepts the login" if again else "wants a login"
+    return Trouble(f"{host} {why}: run `carpool login {server}`, or give it `headers` with an Authorization")
+
+
+def not_authorized(host: str) -> Trouble:
+    """It answered 401 to what the configuration says."""
+    return Trouble(
+        f"{host} does not accept the Authorization in the `headers` or the `url` of this server (401)"
+    )
+
+
+def more_scopes(host: str, server: str, scopes: str) -> Trouble:
+    """It answered 403, `insufficient_scope`."""
+    named = f" ({scopes})" if scopes else ""
+    return Trouble(
+        f"{host} wants more rights than the login has{named}: write all that it is to have into "
+        f"`oauth.scopes` of this server, then run `carpool login {server}` again"
+    )
+
+
+def greeted_otherwise(host: str, *, page: bool) -> Trouble:
+    """It answered a greeting with something that is no message of MCP, perhaps with a web page."""
+    what = "a web page" if page else "something"
+    return Trouble(
+        f"{host} answered with {what} that is no message of MCP: is this the right `url`?", "bad_answer"
+    )
+
+
+def answered_otherwise(host: str, method: str) -> Trouble:
+    """What came is no answer to this request."""
+    return greeted_otherwise(host, page=False) if method in GREETINGS else Trouble("", "bad_answer")
+
+
+NOT_PROCESSED: Final = {
+    307: "the method has to be repeated elsewhere (RFC 9110, 15.4.8)",
+    308: "the method has to be repeated elsewhere (RFC 9110, 15.4.9)",
+    400: "the server will not process it (RFC 9110, 15.5.1)",
+    401: "it has not been applied (RFC 9110, 15.5.2)",
+    403: "the server refuses to fulfil it (RFC 9110, 15.5.4)",
+    404: "nothing is there, or the session is unknown (RFC 9110, 15.5.5; MCP, transports)",
+    405: "the method is not supported there (RFC 9110, 15.5.6; MCP, transports)",
+    407: "a proxy has not let it through (RFC 9110, 15.5.8)",
+    410: "nothing is there any more (RFC 9110, 15.5.11)",
+    411: "the server refuses to accept it (RFC 9110, 15.5.12)",
+    413: "the server refuses to process it (RFC 9110, 15.5.14)",
+    414: "the server refuses to service it (RFC 9110, 15.5.15)",
+    415: "the server refuses to service it (RFC 9110, 15.5.16)",
+    421: "it may be sent again, whatever its method (RFC 9110, 15.5.20)",
+    425: "the server will not risk to process it (RFC 8470, 5.2)",
+    426: "the server refuses to perform it (RFC 9110, 15.5.22)",
+    428: "the server wants another request first (RFC 6585, 3)",
+    429: "the request is one too many (RFC 6585, 4)",
+    431: "the server is unwilling to process it (RFC 6585, 5)",
+}
+"""Statuses by which a request was not processed, and why that is certain. After any other status it may have
+been: a gateway answers 503 or 504 when its server is silent; 303 and 409 come from servers that have acted.
+"""
+
+
+def kind_of_status(status: int) -> str:
+    """The kind of fault of a call that was answered with this status and no message."""
+    return "unavailable" if status in NOT_PROCESSED else "lost"
+
+
+def answered_status(host: str, status: int, *, retry_after_s: float | None = None) -> Trouble:
+    """It answered an HTTP status without a JSON-RPC message."""
+    try:
+        phrase = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        phrase = str(status)
+    text = f"{host} answered HTTP {phrase}"
+    if status in {404, 405, 406, 415}:
+        text += ': is this the right `url`, and the right `transport` ("http", "sse")?'
+    return Trouble(text, kind_of_status(status), retry_after_s)

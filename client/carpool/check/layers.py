@@ -1,0 +1,209 @@
+"""The user's configuration and what lies over it in this directory, put together: what `check` shows.
+
+Owns what counts as in force here (the named workspace that the directory is in; a project's servers only
+once they are trusted) and what is said about the rest. Reads files, writes nothing. No value of an
+environment appears in any text.
+
+Knows nothing of: terminals, the daemon.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from carpool.check.hooks import hook_warnings
+from carpool.check.modules import module_warnings, wrong_names
+from carpool.check.names import unused_prefixes
+from carpool.check.profiles import strangers
+from carpool.check.programs import Lookup, command_warnings
+from carpool.check.urls import url_warnings
+from carpool_protocol.config.reading.includes import find_included
+from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
+from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.reading.project import Workspace, find_workspace, named_at, unread
+from carpool_protocol.config.reading.trust import complaint, read_trust, trust_of
+from carpool_protocol.config.reading.workspaces import roots_of
+from carpool_protocol.config.schema.environment import scrub
+from carpool_protocol.config.schema.expand import PLACES, Missing, expand
+from carpool_protocol.config.schema.model import Config, ServerConfig
+from carpool_protocol.config.text.problems import ConfigProblem
+from carpool_protocol.ids import ServerName
+
+
+class Checked(Struct, kw_only=True):
+    """What was found."""
+
+    where: ConfigFile
+    config: Config | None
+    """What is in force; None: the user's file cannot be used."""
+    problems: list[ConfigProblem]
+    warnings: list[str]
+    """What was passed over, and what stands in the place of something else."""
+    misconfigured: list[str] = []
+    """Servers in force that cannot run as they are written; the warnings say why."""
+    absent: list[ServerName] = []
+    """Servers whose program or packages are not here; the warnings say what."""
+    unset: list[str] = []
+    """Variables without a default that servers use and that nobody here has."""
+    workspace: dict[str, Any] | None = None
+    """The named one that this directory is in: `{name, root, servers}`; None: it is in none."""
+    project: dict[str, Any] | None = None
+    """Of this directory: `{root, file, trust, servers}`; None where there is no project file."""
+    waiting: str = ""
+    """Why its servers are not in force; empty: they are."""
+    known: dict[str, str] = {}
+    """The variables of this environment and of the user's `env_file`. Secrets."""
+    project_known: dict[str, str] = {}
+    """The same with those of the project's, for its servers."""
+    places: dict[str, str] = {}
+    door: str = ""
+    """Why the HTTP door cannot open at this moment; empty: it can, or none is wanted."""
+    path: list[str] | None = None
+    """The directories in which programs of servers are looked up; None: those of this environment's PATH."""
+
+    def __repr__(self) -> str:
+        """Without the variables."""
+        return f"Checked({self.where!r}, {self.problems!r})"
+
+    def expanded(self, server: ServerConfig, text: str) -> str | Missing:
+        """A template, as an agent here would have it."""
+        return expand(text, self.project_known if server.project else self.known, self.places)
+
+
+def read_layers(
+    environ: Mapping[str, str],
+    named: str | None,
+    cwd: str,
+    store: str,
+    search_path: Callable[[Config], Sequence[str]] | None = None,
+) -> Checked:
+    """Read them. `named`: a file to read alone; `store`: the file of trust. `search_path`: the PATH of
+    servers under a configuration; None: that of `environ`.
+    """
+    home = home_of(environ)
+    where = find_config_file(environ, named)
+    layer = load_layer(where, home)
+    user = layer.loaded.config
+    found = Checked(
+        where=where,
+        config=user,
+        problems=list(layer.loaded.problems),
+        warnings=[each.render() for each in layer.loaded.warnings],
+    )
+    within, users = "", (where.path,) if user is None else user.files
+    if user is not None:
+        found.warnings += _idle_patterns(user)
+    if user is not None and named is None and (name := named_at(cwd, roots := roots_of(user, home))):
+        within = roots[name]
+        user = _in_named(found, user, name, within)
+    workspace = find_workspace(cwd, home, within, users) if named is None else Workspace("")
+    env: dict[str, str] = {}
+    if user is not None and workspace.file:
+        env = _over(found, user, workspace, home, store)
+    if found.config is not None:
+        found.warnings += found.config.unusable.values()
+        found.warnings += unused_prefixes(found.config)
+        found.warnings += strangers(found.config, _of_trusted(home, store) if found.config.profiles else ())
+        found.known, found.project_known = {**layer.env, **environ}, {**layer.env, **env, **environ}
+        found.places = {"workspace": workspace.root or cwd, "cwd": cwd}
+        found.unset = _unset(found.config, found.known, found.project_known)
+
+        def expanded(server: ServerConfig, text: str) -> str | None:
+            value = found.expanded(server, text)
+            return None if isinstance(value, Missing) else value
+
+        wrong = wrong_names(found.config, expanded)
+        found.warnings += wrong.values()
+        found.misconfigured = sorted({*found.config.unusable, *wrong})
+        found.path = None if search_path is None or user is None else list(search_path(user))
+        searched = found.known.get("PATH", os.defpath) if found.path is None else os.pathsep.join(found.path)
+        absent = command_warnings(found.config, expanded, Lookup(searched, environ), home, workspace.root)
+        found.absent = list(absent)
+        found.warnings += absent.values()
+        found.warnings += url_warnings(found.config, expanded)
+        found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
+        found.warnings += module_warnings(found.config, expanded, home, workspace.root)
+    return found
+
+
+def _idle_patterns(config: Config) -> list[str]:
+    """What is to be said of each pattern of `include` that no file fits just now."""
+    base = os.path.dirname(config.file)
+    return [
+        ConfigProblem(
+            config.file, config.lines["include",], f"include[{at}]", f"no file fits {pattern!a} in {base}"
+        ).render()
+        for at, pattern in enumerate(config.include)
+        if not isinstance(found := find_included(base, [pattern]), str) and not found.files
+    ]
+
+
+def _in_named(found: Checked, user: Config, name: str, root: str) -> Config:
+    """Put a named workspace over the user's servers."""
+    workspace = user.workspaces[name]
+    found.workspace = {"name": name, "root": root, "servers": list(workspace.servers)}
+    found.warnings += [each.render() for each in shadowed(user, workspace)]
+    found.config = merge(user, workspace)
+    return found.config
+
+
+def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: str) -> dict[str, str]:
+    """Put the project's file over the user's. Returns its own variables."""
+    layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
+    found.warnings += unread(workspace)
+    found.warnings += [each.render() for each in layer.loaded.warnings]
+    found.problems += layer.loaded.problems
+    found.project = {"root": workspace.root, "file": workspace.file, "trust": "untrusted", "servers": []}
+    config = layer.loaded.config
+    if config is None:
+        return {}
+    found.warnings += _idle_patterns(config)
+    trust = trust_of(read_trust(store), workspace, layer.digest)
+    servers = [*config.servers, *config.unusable]
+    found.warnings += [said] if servers and (said := complaint(store)) else []
+    found.project |= {"trust": trust if servers else "nothing", "servers": servers}
+    found.warnings += [each.render() for each in shadowed(user, config)]
+    merged = merge(user, config)
+    if (problem := cap_problem(merged, workspace.file)) is not None:
+        found.problems.append(problem)
+    if servers and trust != "trusted":
+        why = "has changed since it was trusted" if trust == "changed" else "is not trusted"
+        wait = "waits" if len(servers) == 1 else "wait"
+        found.waiting = (
+            f"{workspace.file} {why}: {', '.join(servers)} {wait} for `carpool trust {workspace.root}`"
+        )
+        return {}
+    found.config = merged
+    return layer.env
+
+
+def _of_trusted(home: str, store: str) -> Iterator[ServerConfig]:
+    """Servers of all projects that are trusted, wherever they are: a profile may name them."""
+    for path in read_trust(store):
+        config = load_layer(ConfigFile(path, asked_for=False), home, project=True).loaded.config
+        yield from () if config is None else config.servers.values()
+
+
+def _unset(config: Config, known: Mapping[str, str], of_project: Mapping[str, str]) -> list[str]:
+    def missing(server: ServerConfig, text: str) -> str | None:
+        variables = of_project if server.project else known
+        found = expand(text, variables, dict.fromkeys(PLACES, "/"))
+        return found.name if isinstance(found, Missing) else None
+
+    names = {
+        missing(server, text)
+        for server in config.servers.values()
+        if not server.disabled
+        for _, text in server.templates()
+    }
+    return sorted(name for name in names if name is not None)
+
+
+def working_directory() -> str:
+    """Where this process is; empty where that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -1,0 +1,106 @@
+"""What `carpool check` says of servers that are Python modules, without running any of their code.
+
+Owns the look at a module's text: functions whose parameters have no types. It sees what is written in the
+module itself, below the server's directory; a module that is installed elsewhere is not looked for.
+
+Knows nothing of: what a schema is (`pymodule`), terminals.
+"""
+
+import ast
+import os
+import warnings
+from collections.abc import Callable, Iterator
+
+from carpool.pymodule.function_choice import untyped_text
+from carpool_protocol.config.schema.expand import from_home
+from carpool_protocol.config.schema.model import Config, ServerConfig
+from carpool_protocol.config.schema.module_name import module_name_problem
+from carpool_protocol.config.text.problems import ConfigProblem, render_path
+from carpool_protocol.ids import ServerName
+
+Expand = Callable[[ServerConfig, str], str | None]
+"""A text of a server with its variables filled in; None where one is missing."""
+
+
+def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -> list[str]:
+    """What is to be said of all enabled servers of this kind."""
+    found: list[str] = []
+    for server in config.servers.values():
+        if server.python is None or server.disabled:
+            continue
+        name, cwd = expand(server, server.python), expand(server, server.cwd)
+        if name is None or cwd is None:
+            continue
+        base = workspace if server.project else home
+        whole = os.path.join(base, from_home(cwd, home))
+        strict = f"; with `strict` that keeps {server.name} from starting" if server.strict else ""
+        found += [f"{server.name}: {text}{strict}" for text in _looked_at(whole, name, strict=bool(strict))]
+    return found
+
+
+def wrong_names(config: Config, expand: Expand) -> dict[ServerName, str]:
+    """Servers whose `python` names no module, and what is to be said of each."""
+    found: dict[ServerName, str] = {}
+    for server in config.servers.values():
+        name = expand(server, server.python) if server.python is not None and not server.disabled else None
+        if name is not None and (why := module_name_problem(name)) is not None:
+            line = server.lines.get(("python",), server.lines[()])
+            where = render_path((*server.under, "python"))
+            found[server.name] = ConfigProblem(server.file, line, where, why).render()
+    return found
+
+
+def untyped_functions(source: str, file: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(where, name, parameters) of each public function with parameters that have no types.
+
+    Raises `SyntaxError`, `ValueError`: it is no Python; `RecursionError`, `MemoryError`: it is nested too
+    deeply.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an escape in a string: whoever runs the module is told
+        tree = ast.parse(source, file)
+    named = _all_of(tree)
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name.startswith("_") if named is None else node.name not in named:
+            continue
+        args = node.args
+        bare = [each.arg for each in (*args.posonlyargs, *args.args) if each.annotation is None]
+        bare += [f"*{args.vararg.arg}"] if args.vararg else []
+        bare += [each.arg for each in args.kwonlyargs if each.annotation is None]
+        bare += [f"**{args.kwarg.arg}"] if args.kwarg else []
+        if bare:
+            line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            yield f"{file}:{line}", node.name, bare
+
+
+def _looked_at(directory: str, module: str, *, strict: bool) -> list[str]:
+    path = os.path.join(directory, *module.split("."))
+    for file in (f"{path}.py", os.path.join(path, "__init__.py")):
+        try:
+            with open(file, encoding="utf-8") as opened:
+                source = opened.read()
+            found = list(untyped_functions(source, os.path.basename(file)))
+        except (OSError, UnicodeDecodeError):
+            continue
+        except (RecursionError, MemoryError):
+            return [f"{os.path.basename(file)}: is too deeply nested to be looked at"]
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            return [f"{os.path.basename(file)}:{line}: is no Python"]
+        return [untyped_text(*each, strict=strict) for each in found]
+    return []
+
+
+def _all_of(tree: ast.Module) -> list[str] | None:
+    """`__all__`, where it is written out."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+        ):
+            try:
+                return [str(each) for each in ast.literal_eval(node.value)]
+            except (ValueError, TypeError):
+                return None
+    return None

@@ -1,0 +1,107 @@
+"""Warnings of `carpool check` about servers whose program cannot start here, without running any.
+
+Owns the search for a server's program: a name in the PATH that servers get, a path that must exist and be
+executable, and the packages that servers over a URL and Python modules need.
+
+Knows nothing of: terminals, what a program needs itself.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from carpool.check.server_path import comparison
+from carpool.terminal.extras import Extra, install_command, is_installed
+from carpool_protocol.config.schema.expand import from_home
+from carpool_protocol.config.schema.model import Config, ServerConfig
+from carpool_protocol.config.text.problems import ConfigProblem, render_path
+from carpool_protocol.ids import ServerName
+from carpool_protocol.runtime.programs import command_line_text, install_hint
+
+Expand = Callable[[ServerConfig, str], str | None]
+"""A text of a server with its variables filled in; None where one is missing."""
+
+
+class Lookup(Struct, frozen=True):
+    """Where programs are looked up."""
+
+    path: str
+    """The PATH of servers that set none."""
+    environ: Mapping[str, str]
+    """Of the caller, to compare with."""
+
+
+def command_warnings(
+    config: Config, expand: Expand, lookup: Lookup, home: str, workspace: str
+) -> dict[ServerName, str]:
+    """The warning about each enabled server that cannot start here."""
+    found: dict[ServerName, str] = {}
+    for server in config.servers.values():
+        if server.disabled:
+            continue
+        if server.command is not None:
+            base = workspace if server.project else home
+            key, text = "command", _program_problem(server, expand, lookup, base, home)
+        else:
+            key, text = _missing_extra(server)
+        if text:
+            line = server.lines.get((key,), server.lines[()])
+            where = render_path((*server.under, key))
+            found[server.name] = ConfigProblem(server.file, line, where, text).render()
+    return found
+
+
+def is_plain(program: str) -> bool:
+    """True for a name that is looked up in PATH as it stands."""
+    return bool(program) and not set(program) & {"/", "$", "~"}
+
+
+def absent_text(program: str, server: str, where: str = "PATH here") -> str:
+    """The sentence about a program that is nowhere in a PATH."""
+    if text := command_line_text(program):
+        return f"{server} cannot start: {text}"
+    hint = install_hint(program)
+    more = f" ({hint})" if hint else ""
+    return f"{program} is not in {where}: {server} cannot start before it is installed{more}"
+
+
+def _program_problem(server: ServerConfig, expand: Expand, lookup: Lookup, base: str, home: str) -> str:
+    """Why the server's command cannot be run; empty where it can, or where only a start can tell.
+
+    The sentence has the command as it is written: the value of a variable may be a secret.
+    """
+    command, cwd = expand(server, server.command or ""), expand(server, server.cwd)
+    if not command or cwd is None:
+        return ""
+    if is_plain(command):
+        own = server.env.get("PATH")
+        search = lookup.path if own is None else expand(server, own)
+        if search is None or shutil.which(command, path=search) is not None:
+            return ""
+        where = "the PATH of servers" if own is None else "the PATH of its `env`"
+        text = absent_text(server.command or "", server.name, where)
+        more = (
+            comparison(command, search.split(os.pathsep), lookup.environ) if command == server.command else ""
+        )
+        return f"{text}. {more}" if more and own is None else text
+    directory = os.path.join(base, from_home(cwd, home))
+    path = os.path.join(directory, from_home(command, home))
+    if not os.path.exists(path):
+        is_plain_place = not os.path.isabs(command) and "$" not in server.cwd
+        seen_from = f" (looked for in {directory})" if is_plain_place else ""
+        return f"the program {server.command} does not exist{seen_from}"
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
+        return f"{server.command} is not an executable file: `chmod +x` it, or name the program that runs it"
+    return ""
+
+
+def _missing_extra(server: ServerConfig) -> tuple[str, str]:
+    """The key that needs packages which are not installed, and the sentence about it; empty: none does."""
+    needs: Extra = "remote" if server.url is not None else "python"
+    key = "url" if server.url is not None else "python"
+    is_ours = server.url is not None or server.interpreter is None
+    if not is_ours or is_installed(needs):
+        return key, ""
+    return key, f"{server.name} needs more than is installed: {install_command(needs)}"

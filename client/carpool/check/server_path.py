@@ -1,0 +1,77 @@
+"""The PATH that servers get, told to people and compared with that of the caller.
+
+Owns the words about a program that one of the two finds and the other does not, and the PATH that servers
+would get from a carpool that was started here.
+
+Refuses to know: the order of the directories (`search_path`), the start of servers.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from carpool_protocol.bootstrap.trusted_places import is_own_place
+from carpool_protocol.config.schema.environment import scrub
+from carpool_protocol.runtime.login_path import login_path
+from carpool_protocol.runtime.search_path import merged_path, missing_program
+
+
+def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str]:
+    """The directories that servers would get if carpool were started here, now. May wait for the shell."""
+    return merged_path(
+        login_path(environ) if login_shell else None,
+        scrub(environ).get("PATH", os.defpath),
+        lambda each: is_own_place(environ, each),
+    )
+
+
+def path_lines(path: Mapping[str, Any], servers: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """What `carpool status` says: the directories, their origin, and programs that only the caller finds.
+
+    `path`: `{directories, login_shell}`; `servers`: as `carpool/status` gives them.
+    """
+    directories: list[str] = path["directories"]
+    match path["login_shell"]:
+        case "asked":
+            origin = "the login shell's, then that of carpool's start"
+        case "off":
+            origin = "that of carpool's start; `login_shell` is off"
+        case "asking":
+            origin = "that of carpool's start; the login shell is just being asked"
+        case why:
+            origin = f"that of carpool's start; {why}"
+    lines = [f"PATH of servers ({origin}): {os.pathsep.join(directories) or 'empty'}"]
+    errors = [str(server.get("last_error") or "") for server in servers.values()]
+    return "\n".join([*lines, *comparisons(errors, directories, environ)])
+
+
+def comparisons(
+    texts: Iterable[str], directories: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[str]:
+    """For each program that was not found according to `texts`: why, where the caller's PATH has it."""
+    for program in dict.fromkeys(filter(None, map(missing_program, texts))):
+        if text := comparison(program, directories, environ):
+            yield text
+
+
+def comparison(program: str, directories: Sequence[str], environ: Mapping[str, str]) -> str:
+    """What to do about a program that the caller finds and servers do not; empty: there is nothing to say."""
+    here = shutil.which(program, path=environ.get("PATH", os.defpath))
+    if here is None or "/" in program:
+        return ""
+    if shutil.which(program, path=os.pathsep.join(directories)) is not None:
+        return f"{program} is there now: `carpool start SERVER` starts the server"
+    here = os.path.abspath(here)
+    if not is_own_place(environ, here):
+        place = os.path.dirname(here)
+        return (
+            f"{program} is in the PATH of this terminal ({here}), but inside a project, and servers do not "
+            'get directories of projects: write the absolute path as "command", or run '
+            f"`carpool trust --place {place}` and `carpool restart --all`"
+        )
+    return (
+        f"{program} is in the PATH of this terminal ({here}) and not in that of servers: "
+        "run `carpool restart --all` here, or have your login shell set it, or write the absolute path "
+        'as "command", or give the server an "env" with a "PATH"'
+    )

@@ -1,0 +1,175 @@
+"""The verb `audit`: who called what, and what came of it, read from the files themselves.
+
+Works when the daemon is dead. Owns which lines are meant and how they are shown to people; what they say is
+docs/audit.md's. Refuses to know who writes the files.
+"""
+
+import fnmatch
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from carpool.cli.logs import FOLLOW_S, LINES, Tail
+from carpool.cli.main import fail, json_option, print_json, the_place
+from carpool.terminal import display
+from carpool_protocol.bootstrap import paths
+
+Line = dict[str, Any]
+
+_decode = msgspec.json.Decoder(Line).decode
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_GOOD = ("ok", "kept", "task")
+
+
+@click.command()
+@click.option("--agent", default="", metavar="PATTERN", help="Of agents with this name, or this session's.")
+@click.option("--server", default="", metavar="PATTERN", help="Calls of this server.")
+@click.option("--tool", default="", metavar="PATTERN", help="Calls of this tool, prompt or URI.")
+@click.option(
+    "--outcome",
+    default="",
+    metavar="PATTERN",
+    help="What came of it: ok, error, tool_error, cancelled, a fault; `failed` means all but ok.",
+)
+@click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22T14:00, 14:00, 30m, 2d.")
+@click.option(
+    "-n", "count", type=click.IntRange(0), default=LINES, show_default=True, help="The last N of them."
+)
+@click.option("-f", "--follow", "follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
+@json_option
+def audit(
+    *, agent: str, server: str, tool: str, outcome: str, since: str, count: int, follow: bool, as_json: bool
+) -> None:
+    """Show who called what, and what came of it: the last calls that have ended. PATTERN may hold * and ?."""
+    if follow and as_json:
+        raise click.UsageError("-f goes on for ever, --json prints one document: not both")
+    path = paths.audit_file(the_place().logs)
+    wanted = Wanted(agent, server, tool, outcome, moment(since, datetime.now(UTC)) if since else "")
+    if not follow and not os.path.exists(path):
+        fail(f"there is no audit at {path}: nothing has been called, or `audit.on` is false")
+    tail = Tail(path)
+    tail.last(0)
+    found = [*deque((line for line in read_all(path) if wanted.means(line)), maxlen=count)]
+    if as_json:
+        print_json(found)
+        return
+    click.echo(table(found) if found or not follow else "", nl=bool(found) or not follow)
+    while follow:
+        time.sleep(FOLLOW_S)
+        for line in parsed(tail.added()):
+            if wanted.means(line):
+                click.echo("  ".join(map(display.printable, row(line))))
+
+
+class Wanted:
+    """Which lines are meant."""
+
+    def __init__(self, agent: str, server: str, tool: str, outcome: str, since: str) -> None:
+        self._agent = agent
+        self._fields = {"server": server, "name": tool}
+        self._outcome = outcome
+        self._since = since
+
+    def means(self, line: Line) -> bool:
+        """Whether it is one of them. A line that says how many calls are missing is meant where all are."""
+        if str(line.get("at", "")) < self._since:
+            return False
+        if self._agent and not _fits(self._agent, line.get("agent")) and self._agent != line.get("session"):
+            return False
+        if self._outcome == "failed":
+            if line.get("outcome", "ok") in _GOOD:
+                return False
+        elif self._outcome and not _fits(self._outcome, line.get("outcome")):
+            return False
+        return all(not each or _fits(each, line.get(key)) for key, each in self._fields.items())
+
+
+def _fits(pattern: str, value: object) -> bool:
+    return isinstance(value, str) and fnmatch.fnmatchcase(value, pattern)
+
+
+def moment(text: str, now: datetime) -> str:
+    """The time that people mean, as lines write it (UTC). Raises `UsageError`."""
+    if ago := re.fullmatch(r"(\d{1,6})([smhdw])", text):
+        then = now - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
+    else:
+        try:
+            if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
+                then = datetime.fromisoformat(f"{now.astimezone().date()}T{text}").astimezone(UTC)
+            else:
+                then = datetime.fromisoformat(text).astimezone(UTC)
+        except ValueError:
+            raise click.UsageError(
+                f"{display.printable(text)!r} is no time; say 2026-11-22T14:00, 14:00, 30m, 6h or 2d"
+            ) from None
+    return f"{then:%Y-%m-%dT%H:%M:%S}.{then.microsecond // 1000:03d}Z"
+
+
+def read_all(path: str) -> Iterator[Line]:
+    """Every line that is there, the oldest first."""
+    older: list[str] = []
+    while os.path.exists(f"{path}.{len(older) + 1}"):
+        older.append(f"{path}.{len(older) + 1}")
+    for each in (*reversed(older), path):
+        try:
+            with open(each, encoding="utf-8", errors="replace") as file:
+                yield from parsed(file)
+        except OSError as error:
+            if each == path and not isinstance(error, FileNotFoundError):
+                fail(f"{path} cannot be read ({error.strerror})")
+
+
+def parsed(lines: Iterable[str]) -> Iterator[Line]:
+    """Those that are whole. A broker that was killed may have left half of one."""
+    for text in lines:
+        try:
+            yield _decode(text)
+        except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+            continue
+
+
+HEADS = ["AT", "ID", "AGENT", "SERVER", "TOOL", "OUTCOME", "TOOK", "IN", "OUT"]
+
+
+def table(found: list[Line]) -> str:
+    """For people."""
+    if not found:
+        return "no call fits"
+    return display.columns(HEADS, [row(line) for line in found], right={"TOOK", "IN", "OUT"})
+
+
+def row(line: Line) -> list[str]:
+    """One call, in the order of `HEADS`."""
+    at = str(line.get("at", "?")).replace("T", " ")
+    if "missed" in line:
+        return [at, "-", "-", "-", f"({line['missed']} calls are missing here)", "-", "-", "-", "-"]
+    took, agent = line.get("duration_s"), str(line.get("agent") or "-")
+    outcome, delivered = str(line.get("outcome", "?")), line.get("delivered")
+    return [
+        at,
+        str(line.get("id", "?")),
+        f"{display.one_line(agent, 24)} {line.get('session', '')}".strip(),
+        str(line.get("server") or "-"),
+        display.one_line(str(line.get("name") or line.get("method") or "-"), 60),
+        f"{outcome} (maybe delivered)" if delivered == "maybe" else outcome,
+        _took(took),
+        _size(line.get("bytes_in")),
+        _size(line.get("bytes_out")),
+    ]
+
+
+def _took(duration_s: object) -> str:
+    if not isinstance(duration_s, int | float):
+        return "-"
+    return f"{duration_s * 1000:.1f} ms" if duration_s < 10 else display.duration(duration_s)
+
+
+def _size(size_bytes: object) -> str:
+    return display.size(size_bytes) if isinstance(size_bytes, int) else "-"

@@ -1,0 +1,304 @@
+"""The verb `check`: what the configuration says, what is wrong with it, and what it comes to.
+
+Reads the files itself (`check_layers`), so it works without a daemon. With `--start` it starts every
+server once through the daemon that runs, and `--probe` is another errand altogether (`probe`). Values of
+`env` are never shown.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import click
+
+from carpool.check import names as check_names
+from carpool.check.http_address import door_faults, why_not_bound
+from carpool.check.layers import Checked, read_layers, working_directory
+from carpool.check.profiles import lines
+from carpool.check.server_path import path_from_here
+from carpool.cli.arguments import read_arguments
+from carpool.cli.daemon import OPERATE_S, missing_here
+from carpool.cli.main import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ask,
+    environment,
+    json_option,
+    open_door,
+    print_json,
+    reach,
+    the_place,
+)
+from carpool.control.control_client import DoorError
+from carpool.launcher import lock
+from carpool.launcher.http_door import told_url
+from carpool.terminal import display
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.pages.describe import Row, describe
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.files.overrides_file import read_switches
+
+ALL_RIGHT = "all right"
+
+
+class _InOrder(click.Command):
+    """Keeps the order of `--call` and `--args`, which belong together in pairs: click does not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[_ORDER] = [each.name for each in order if each.name in ("calls", "arguments")]
+        return super().parse_args(ctx, args)
+
+
+_ORDER = "carpool.check.order"
+
+
+@click.command(cls=_InOrder)
+@click.option("--config", "file", help="This file alone.")
+@click.option("--start", "starts", is_flag=True, help="Also start every server once, in the running carpool.")
+@click.option("--all", "everything", is_flag=True, help="Show the settings at their defaults, too.")
+@click.option(
+    "--probe",
+    "probed",
+    metavar="SERVER",
+    help="Instead: try in a private carpool whether two sessions on one instance see each other's state.",
+)
+@click.option(
+    "--call",
+    "calls",
+    metavar="TOOL",
+    multiple=True,
+    help="For --probe: call this tool, also if it changes something. May be repeated. Default: every tool "
+    "that says it only reads and needs no argument.",
+)
+@click.option(
+    "--args",
+    "arguments",
+    metavar="JSON",
+    multiple=True,
+    help="The arguments of the --call before it, a JSON object.",
+)
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    *,
+    file: str | None,
+    starts: bool,
+    everything: bool,
+    probed: str | None,
+    calls: tuple[str, ...],
+    arguments: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Check the configuration and show its settings and where each is from.
+
+    Exit code 2: it is wrong. 1: a server in it cannot run here, or the HTTP door cannot open. 0: neither;
+    there may still be warnings.
+
+    Without --config that is the user's file with the project's of this directory over it, once it is trusted.
+
+    With --probe: find out whether agents may share an instance of SERVER, and let the carpool that runs here
+    know. Exit code 0: it was found out; 1: nothing could be told.
+    """
+    tries = paired(ctx.meta[_ORDER], calls, arguments)
+    if probed is not None:
+        if starts or everything:
+            raise click.UsageError("--probe goes with --config, --call, --args and --json only")
+        from carpool.probe.probe import probe  # late: it brings a whole carpool of its own
+        from carpool.probe.run import Try
+
+        probe(probed, [Try(tool, read_arguments(text)) for tool, text in tries], file, as_json=as_json)
+        return
+    if tries:
+        raise click.UsageError("--call is for --probe SERVER")
+    _show(file, starts=starts, everything=everything, as_json=as_json)
+
+
+def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) -> None:
+    """The check of the configuration itself."""
+    store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
+    named = os.path.expanduser(file) if file else None
+    found = read_layers(environment(), named, working_directory(), store, _search_path)
+    _look_at_door(found, alone=named is not None)
+    problems, where = found.problems, found.where
+    rows = describe(found.config) if found.config is not None else []
+    switched = {} if named else _switched(found)
+    results: list[dict[str, Any]] = []
+    missing: list[str] = []
+    if starts and not problems:
+        with open_door(control=True) as door:
+            answer = ask(door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S)
+            results = answer.get("results") or []
+            missing = missing_here(door, results)
+    here = None if named or problems else found.config
+    profiles = [] if here is None else _let_through(here)
+    cut = [] if here is None else check_names.shortened(_known_tools(), here)
+    verdict = _verdict(found, results)
+    if as_json:
+        print_json(
+            {
+                "ok": not problems and verdict == ALL_RIGHT,
+                "file": where.path,
+                "exists": os.path.exists(where.path),
+                "problems": [
+                    {"file": each.file, "line": each.line, "where": each.where, "text": each.text}
+                    for each in problems
+                ],
+                "settings": [
+                    {"setting": row.setting, "value": row.value, "unit": row.unit, "origin": row.origin}
+                    for row in rows
+                ],
+                "unset_variables": found.unset,
+                "warnings": found.warnings,
+                "workspace": found.workspace,
+                "project": found.project,
+                "switched": switched,
+                "profiles": profiles,
+                "shortened": cut,
+                "started": results,
+                "path": found.path,
+                "door": found.door,
+            }
+        )
+    else:
+        _tell(found, rows, results, verdict, everything=everything)
+        for line in missing:
+            click.echo(display.printable(line), err=True)
+        for name, how in switched.items():
+            what = "enabled" if how == "on" else "disabled"
+            click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
+        for line in (*lines(profiles), *check_names.lines(cut)):
+            click.echo(display.printable(line))
+    if problems:
+        raise click.exceptions.Exit(EXIT_USAGE)
+    if verdict != ALL_RIGHT:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _look_at_door(found: Checked, *, alone: bool) -> None:
+    """The HTTP door at the address that counts here. `alone`: that of a file, whatever else says one."""
+    if found.config is None:
+        return
+    directory = paths.runtime_dir(os.environ, os.getuid())
+    held = lock.holder(directory)
+    listen = os.environ.get("CARPOOL_HTTP", "") if held is None else held.http
+    faults = door_faults(found.config, "" if alone else listen, told_url(directory), why_not_bound)
+    if faults.problem is not None:
+        found.problems.append(faults.problem)
+    if faults.now:
+        found.door = faults.now
+        found.warnings.append(faults.now)
+
+
+def _let_through(config: Config) -> list[dict[str, Any]]:
+    """What the carpool that runs here says of each profile; empty where none runs, or there are none."""
+    cut = config.max_tools is not None or any(each.max_tools is not None for each in config.servers.values())
+    if not config.profiles and not cut:
+        return []
+    try:
+        door = reach(the_place(), control=True)
+    except DoorError:
+        return []
+    with door:
+        found: list[dict[str, Any]] = ask(door, "carpool/profiles", {}).get("profiles") or []
+    return found
+
+
+def _search_path(config: Config) -> Sequence[str]:
+    """The PATH of servers in the carpool that runs here, else in one that would be started here."""
+    path = None
+    with contextlib.suppress(DoorError), reach(the_place(), control=True) as door:
+        path = ask(door, "carpool/status", {}).get("path")
+    if path is not None and path["login_shell"] != "asking":
+        directories: list[str] = path["directories"]
+        return directories
+    return path_from_here(os.environ, login_shell=config.login_shell)
+
+
+def _known_tools() -> list[dict[str, Any]]:
+    """The tools that the carpool that runs here knows; none where none runs."""
+    try:
+        door = reach(the_place(), control=True)
+    except DoorError:
+        return []
+    with door:
+        found: list[dict[str, Any]] = ask(door, "carpool/tools", {"offline": True}).get("tools") or []
+    return found
+
+
+def _switched(found: Checked) -> dict[str, str]:
+    """What `carpool enable` and `disable` have switched of the servers here: `on` or `off`."""
+    held = read_switches(paths.switches_file(paths.runtime_dir(os.environ, os.getuid()))).servers
+    servers: Collection[str] = found.config.servers if found.config is not None else ()
+    return {name: "on" if on else "off" for name, on in held.items() if name in servers}
+
+
+def _verdict(found: Checked, results: list[dict[str, Any]]) -> str:
+    """`all right`, or the servers that are not: `not all right: b is misconfigured; c cannot start here`."""
+    failed = {each["server"] for each in results if not each["ok"]}
+    groups: list[tuple[Sequence[str], str, str]] = [
+        (found.misconfigured, "is misconfigured", "are misconfigured"),
+        (found.absent, "cannot start here", "cannot start here"),
+        (sorted(failed.difference(found.misconfigured, found.absent)), "did not start", "did not start"),
+    ]
+    said = [f"{', '.join(names)} {one if len(names) == 1 else more}" for names, one, more in groups if names]
+    said += ["the HTTP door cannot open now"] if found.door else []
+    return f"not all right: {'; '.join(said)}" if said else ALL_RIGHT
+
+
+def _tell(
+    found: Checked, rows: list[Row], results: list[dict[str, Any]], verdict: str, *, everything: bool
+) -> None:
+    """The same for people."""
+    problems, where = found.problems, found.where
+    for problem in problems:
+        click.echo(display.printable(problem.render()), err=True)
+    if rows and not problems:
+        shown = [
+            [row.setting, row.value, row.unit, row.origin]
+            for row in rows
+            if everything or row.origin != "default"
+        ]
+        if shown:
+            click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
+        if len(shown) < len(rows):
+            rest = len(rows) - len(shown)
+            gap = "\n" if shown else ""
+            click.echo(f"{gap}{rest} settings are at their defaults: `carpool check --all` shows them")
+        for name in found.unset:
+            click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
+    for text in found.warnings:
+        click.echo(f"warning: {display.printable(text)}", err=True)
+    if found.absent and found.path is not None:
+        said = os.pathsep.join(found.path)
+        click.echo(display.printable(f"PATH of servers: {said}"), err=True)
+    for each in results:
+        click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+    if not problems:
+        missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
+        over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""
+        over += f", with {found.project['file']} over it" if found.project and not found.waiting else ""
+        click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {verdict}')}")
+        if found.waiting:
+            click.echo(display.printable(found.waiting))
+
+
+def paired(order: list[str | None], calls: Iterable[str], arguments: Iterable[str]) -> list[tuple[str, str]]:
+    """Each `--call` with the `--args` right after it, else without arguments. Raises `click.UsageError`.
+
+    `order`: the options' names as they came on the command line.
+    """
+    tools, texts = iter(calls), iter(arguments)
+    pairs: list[tuple[str, str]] = []
+    before: str | None = None
+    for name in order:
+        if name == "calls":
+            pairs.append((next(tools), "{}"))
+        elif before != "calls":
+            raise click.UsageError("--args belongs right after the --call it is for")
+        else:
+            pairs[-1] = (pairs[-1][0], next(texts))
+        before = name
+    return pairs

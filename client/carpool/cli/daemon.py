@@ -1,0 +1,210 @@
+"""Verbs that change what runs: `down`, `start`, `stop`, `restart`, `reload`.
+
+Owns the ending of a daemon from outside: only a launcher that really holds the lock
+is signalled, and the verb returns when nothing is left. `up` has its own file.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+import click
+
+from carpool.check.server_path import comparisons
+from carpool.cli.main import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    about,
+    ask,
+    fail,
+    json_option,
+    open_door,
+    print_json,
+    the_place,
+)
+from carpool.control.control_client import Door
+from carpool.launcher import lock, processes
+from carpool.launcher.cleanup import CLEAR_S
+from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S
+from carpool.launcher.up import Place, bring_up, wished_config
+from carpool.terminal import display
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import find_config_file, home_of, load_layer
+from carpool_protocol.runtime.search_path import missing_program
+
+DOWN_S = STOP_S + CLEAR_S + 5
+"""The launcher's own patience, and a little."""
+OPERATE_S = 400.0
+"""A first start may install for minutes (rule 2)."""
+_POLL_S = 0.02
+
+
+@click.command()
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=DOWN_S, show_default=True, help="Seconds."
+)
+@json_option
+def down(timeout_s: float, as_json: bool) -> None:
+    """End carpool and every server it runs. Returns when nothing is left."""
+    place = the_place()
+    was_running = end_daemon(place, timeout_s)
+    lock.forget_killed(place.directory)
+    for path in paths.held_until_down(place.directory):
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # of a launcher that was killed
+    if as_json:
+        print_json({"was_running": was_running, "directory": str(place.directory)})
+    else:
+        click.echo(f"carpool {'is down' if was_running else 'was not running'} in {place.directory}")
+
+
+@click.command()
+@click.argument("servers", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every configured server.")
+@json_option
+def start(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Start SERVERS now instead of on first use, also those that were stopped or have given up."""
+    _operate("start", _chosen(servers, everything), as_json)
+
+
+@click.command()
+@click.argument("servers", nargs=-1, required=True)
+@json_option
+def stop(servers: tuple[str, ...], as_json: bool) -> None:
+    """Stop SERVERS: their tools leave every list until they are started again."""
+    _operate("stop", list(servers), as_json)
+
+
+@click.command()
+@click.argument("servers", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Carpool itself, with everything it runs.")
+@json_option
+def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Restart SERVERS. With --all also carpool itself: after an update, agents go on with the new one.
+
+    Calls that are at their servers are waited for then, up to half a minute.
+    """
+    chosen = _chosen(servers, everything)
+    if chosen is not None:
+        _operate("restart", chosen, as_json)
+        return
+    place = the_place()
+    before = lock.holder(place.directory) or lock.killed(place.directory)
+    config = before.config if before else wished_config()
+    _refuse_broken(config)
+    end_daemon(place, DRAINED_S + DOWN_S, RESTART)
+    code, text = bring_up(place, config, http=before.http if before else None, explicit=True)
+    if code:
+        fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
+    if text:
+        click.echo(f"carpool: {display.printable(text)}", err=True)
+    if as_json:
+        print_json([{"server": "carpool", "ok": True, "text": "restarted"}])
+    else:
+        click.echo("carpool: restarted")
+
+
+@click.command()
+@json_option
+def reload(as_json: bool) -> None:
+    """Read the configuration again, now. A broken one is refused, and the last good one stays in force."""
+    with open_door(control=True) as door:
+        answer = ask(door, "carpool/reload", {})
+    problems = [str(problem) for problem in answer.get("problems") or []]
+    if as_json:
+        print_json({"ok": bool(answer.get("ok")), "problems": problems})
+    else:
+        for problem in problems:
+            click.echo(display.printable(problem), err=True)
+        click.echo("reloaded" if answer.get("ok") else "refused; the last good configuration stays in force")
+    if not answer.get("ok"):
+        raise click.exceptions.Exit(EXIT_USAGE)
+
+
+def _refuse_broken(config: str) -> None:
+    """One that runs serves with its last good configuration, and so would the next one: whoever restarts
+    carpool is told before anybody has to wait.
+    """
+    loaded = load_layer(find_config_file(os.environ, config or None), home_of(os.environ)).loaded
+    if loaded.config is None:
+        said = "\n".join(each.render() for each in loaded.problems)
+        fail(f"nothing is restarted while the configuration is broken:\n{said}", EXIT_USAGE)
+
+
+def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
+    """End the daemon of this place; whether there was one. What does not end is a failure. `number`: what its
+    launcher is told.
+    """
+    held = lock.holder(place.directory)
+    if held is None:
+        _say_left(place)
+        return False
+    if not held.pid:
+        fail(f"something holds {paths.lock_file(place.directory)} and does not say who it is")
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(ProcessLookupError):  # it may just be ending
+        os.kill(held.pid, number)
+    while (now := lock.holder(place.directory)) is not None and now.pid in {0, held.pid}:
+        if time.monotonic() >= deadline:
+            fail(f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`")
+        time.sleep(_POLL_S)
+    _say_left(place)
+    return True
+
+
+def _say_left(place: Place) -> None:
+    """Complain about what outlived the launcher, and end the verb as failed."""
+    left = processes.marked(paths.runtime_id(place.directory))
+    # A launcher that was killed takes its processes with it, but not in the same moment.
+    deadline = time.monotonic() + CLEAR_S
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = processes.marked(paths.runtime_id(place.directory))
+    if left and lock.holder(place.directory) is None:
+        listed = "\n".join(f"  {pid}  {display.one_line(command)}" for pid, command in left)
+        fail(f"these processes are left; `carpool up` ends them when it starts:\n{listed}")
+    if not left and lock.holder(place.directory) is None:
+        for path in (
+            paths.agents_socket(place.directory),
+            paths.link_socket(place.directory),
+            paths.door_file(place.directory),
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # of a launcher that was killed
+
+
+def _chosen(servers: tuple[str, ...], everything: bool) -> list[str] | None:
+    if everything and servers:
+        raise click.UsageError("name servers or say --all, not both")
+    if not everything and not servers:
+        raise click.UsageError("name at least one server, or say --all")
+    return None if everything else list(servers)
+
+
+def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
+    with open_door(control=True) as door:
+        answer = ask(door, "carpool/operate", {"verb": verb, "servers": servers}, OPERATE_S)
+        results: list[dict[str, Any]] = answer.get("results") or []
+        path = missing_here(door, results)
+    if as_json:
+        print_json(results)
+    else:
+        for each in results:
+            said = display.printable(about(each["server"], each["text"]))
+            click.echo(said if each["ok"] else f"carpool: {said}", err=not each["ok"])
+        for line in path:
+            click.echo(display.printable(line), err=True)
+    if not all(each["ok"] for each in results):
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def missing_here(door: Door, results: list[dict[str, Any]]) -> list[str]:
+    """Lines about programs that servers do not find: their PATH, compared with that of this terminal."""
+    texts = [each["text"] for each in results if not each["ok"] and missing_program(each["text"])]
+    path = ask(door, "carpool/status", {}).get("path") if texts else None
+    if path is None:
+        return []
+    said = os.pathsep.join(path["directories"])
+    return [f"PATH of servers: {said}", *comparisons(texts, path["directories"], os.environ)]

@@ -1,0 +1,320 @@
+"""The verbs `add` and `remove`: a server comes into the user's file, or leaves the file it is written in.
+
+Owns what is written there, and that nothing is written that would break the configuration. Works without a
+daemon; one that runs reads the file at once.
+
+Knows nothing of: how a file is edited (`config.edit`), what becomes of agents that are there.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from carpool.check.layers import working_directory
+from carpool.check.programs import absent_text, is_plain
+from carpool.cli.main import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ask,
+    environment,
+    fail,
+    fail_at,
+    json_option,
+    print_json,
+    reach,
+    the_place,
+)
+from carpool.control.control_client import DoorError
+from carpool.setup.secrets import is_secret_name
+from carpool.terminal import display
+from carpool.terminal.extras import Extra, install_command, is_installed
+from carpool_protocol.config.edit.edit import CannotEditError, append, drop, put, value_at
+from carpool_protocol.config.foreign.formats import OPENCODE, shape_of
+from carpool_protocol.config.reading.load import find_config_file, load_config
+from carpool_protocol.config.reading.parse import SERVERS, read_config
+from carpool_protocol.config.schema.capability import capability
+from carpool_protocol.config.schema.model import Config
+from carpool_protocol.config.schema.module_name import module_name_problem
+from carpool_protocol.config.text.jsonc import JsonValue, parse
+from carpool_protocol.config.text.problems import KeyPath, no_such_server
+from carpool_protocol.files import private_files
+from carpool_protocol.ids import ServerName
+from carpool_protocol.wire.tool_names import check_server_name
+
+_EMPTY = "{}\n"
+_WRITABLE = 0o222
+"""By anybody: who has taken this from a file means programs, too. In its place another could be put all the
+same, where the directory may be written.
+"""
+
+config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
+
+
+class _WithDashes(click.Command):
+    """A command whose last arguments are another program's, which may look like options of this one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; an option that is not known leads to `--`."""
+        name = display.printable(args[0]) if args and not args[0].startswith("-") else "NAME"
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(
+                f"`add` has no option {display.printable(error.option_name)}. If it is the server's, put -- "
+                f"before the command: `carpool add {name} -- COMMAND ARGS…`",
+                ctx,
+            ) from None
+
+
+@click.command(cls=_WithDashes)
+@click.argument("name")
+@click.argument("command", nargs=-1)
+@click.option(
+    "--python", "module", metavar="MODULE", help="In place of a command: the functions of package.module."
+)
+@click.option("--url", help="In place of a command: where the server is.")
+@click.option(
+    "--transport", type=click.Choice(["http", "sse", "url"]), help="With --url; without it, it is found out."
+)
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="With --url. May be said again."
+)
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="May be said again.")
+@click.option("--cwd", help="The directory it runs in; with --python by default this one.")
+@config_option
+@json_option
+def add(
+    name: str,
+    command: tuple[str, ...],
+    *,
+    module: str | None,
+    url: str | None,
+    transport: str | None,
+    headers: tuple[str, ...],
+    variables: tuple[str, ...],
+    cwd: str | None,
+    file: str | None,
+    as_json: bool,
+) -> None:
+    """Add a server: `carpool add NAME -- COMMAND ARGS…`, or with --url or --python in place of a command.
+
+    It is written into your own configuration, and agents that are there see it at once. Better than a secret
+    here is a variable: --env 'TOKEN=${TOKEN}' takes each agent's own, and so does
+    --header 'Authorization=Bearer ${TOKEN}'.
+    """
+    if (why := check_server_name(name)) is not None:
+        raise click.UsageError(display.printable(why))
+    if bool(command) + (module is not None) + (url is not None) != 1:
+        raise click.UsageError(
+            "a server is a command after --, --url URL or --python MODULE: say one of them"
+        )
+    if module is not None and "${" not in module and (why := module_name_problem(module)) is not None:
+        raise click.UsageError(f"--python {why}")
+    env = _pairs("--env", variables)
+    server: dict[str, Any] = {"command": command[0]} if command else {}
+    server |= {"args": list(command[1:])} if command[1:] else {}
+    server |= {"python": module} if module is not None else {}
+    server |= {"url": url} if url is not None else {}
+    server |= {"transport": transport} if transport is not None else {}
+    server |= {"headers": _pairs("--header", headers)} if headers else {}
+    if module is not None and cwd is None:
+        cwd = working_directory() or None
+    server |= {"env": env} if env else {}
+    server |= {"cwd": cwd} if cwd is not None else {}
+    config = _in_force(file)
+    if (there := _where(config, ServerName(name))) is not None:
+        fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
+
+    change(config.file, lambda text: with_server(text, name, server, config.file))
+    _tell(name, config.file, "added to", as_json)
+    doubts = _doubts(name, command[0] if command else "", env, url, module)
+    for text in (*doubts, *_unseen(name, config)):
+        click.echo(f"carpool: {display.printable(text)}", err=True)
+
+
+def _unseen(name: str, config: Config) -> Iterator[str]:
+    """A sentence about profiles that do not let a server through which was added, as those of setup."""
+    profiles = [
+        each.name
+        for each in config.profiles.values()
+        if not any(capability(text).is_of(ServerName(name), ()) for text in each.allow)
+    ]
+    if profiles:
+        yield (
+            f"programs with the profile {', '.join(profiles)} do not see it before its `allow` in "
+            f'{config.file} says "mcp:{name}"'
+        )
+
+
+def with_server(text: str, name: str, server: dict[str, JsonValue], file: str) -> str:
+    """The file with one more server, in the shape that it has. Raises `CannotEditError`."""
+    value = parse(text, "").value
+    shape = shape_of(value)
+    if shape is OPENCODE:
+        raise CannotEditError("opencode's shape of a server is another one; add it there by hand")
+    if name in (before := _names(text, file)):  # since a moment ago
+        raise CannotEditError(f"there is a server {name} already")
+    holders = shape.holders if shape is not None else (SERVERS,)
+    if isinstance(value_at(value, holders), list):
+        after = append(text, holders, {"name": name, **server})
+    else:
+        after = put(text, (*holders, name), server)
+    # What cannot be read has no names: whoever writes it says what is wrong with it.
+    if read_config(after, file).config is not None and (lost := before - _names(after, file)):
+        raise CannotEditError(f"it would take {', '.join(sorted(lost))} out")
+    return after
+
+
+def _names(text: str, file: str) -> set[str]:
+    """The servers that a text has; none where it cannot be read."""
+    config = read_config(text, file).config
+    return set() if config is None else {*config.servers, *config.unusable}
+
+
+def _doubts(
+    name: str, program: str, env: Mapping[str, str], url: str | None, module: str | None
+) -> Iterator[str]:
+    """Sentences about a server that was added and cannot start yet, or that shows a secret."""
+    if is_plain(program) and "PATH" not in env and shutil.which(program) is None:
+        yield absent_text(program, name)
+    extra: Extra = "remote" if url is not None else "python"
+    if (url is not None or module is not None) and not is_installed(extra):
+        yield f"{name} needs more than is installed: {install_command(extra)}"
+    for variable, value in env.items():
+        if is_secret_name(variable) and "${" not in value:
+            yield (
+                f"the value of {variable} is written out in the file; --env '{variable}=${{{variable}}}' "
+                "takes it from each agent's environment, or from `env_file`"
+            )
+
+
+@click.command()
+@click.argument("name")
+@config_option
+@json_option
+def remove(name: str, *, file: str | None, as_json: bool) -> None:
+    """Take a server out of your own configuration. Its instances finish what is open and end."""
+    config = _in_force(file)
+    found = _where(config, ServerName(name))
+    if found is None:
+        fail(no_such_server(name, {*config.servers, *config.unusable}, f"in {config.file}"))
+    where, path = found
+    if path is None:
+        fail(f"{name} cannot be read in {where}: take it out there by hand")
+
+    def without_it(text: str) -> str:
+        after = drop(text, path)
+        if _names(text, where) - _names(after, where) != {name}:  # of a list that has just changed
+            raise CannotEditError(f"{name} is somewhere else in it now")
+        return after
+
+    change(where, without_it)
+    _tell(name, where, "removed from", as_json)
+
+
+def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in said:
+        name, equals, value = each.partition("=")
+        if not equals:  # not repeated: it may be a value that lost its name
+            raise click.UsageError(f"{option} is NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _in_force(named: str | None) -> Config:
+    """The file to edit, which must be sound: nobody can tell what an edit does to a broken one."""
+    where = find_config_file(environment(), named)
+    if not os.path.lexists(where.path):  # it is made
+        return _sound(_EMPTY, where.path)
+    loaded = load_config(where)
+    if loaded.config is None:
+        fail("\n".join(each.render() for each in loaded.problems), EXIT_USAGE)
+    return loaded.config
+
+
+def _where(config: Config, name: ServerName) -> tuple[str, KeyPath | None] | None:
+    """The file a server is written in, and its place there; no place where it cannot be read."""
+    server = config.servers.get(name)
+    if server is None:
+        return (config.file, None) if name in config.unusable else None
+    return server.file, server.under
+
+
+def _sound(text: str, file: str, *, project: bool = False) -> Config:
+    """What a text says; a text with problems ends the verb."""
+    loaded = read_config(text, file, project=project)
+    if loaded.config is None:
+        said = "\n".join(f"{each.where}: {each.text}" for each in loaded.problems)
+        fail(f"nothing is changed, because it would break {file}:\n{said}", EXIT_USAGE)
+    return loaded.config
+
+
+def change(file: str, edit: Callable[[str], str], *, project: bool = False) -> bool:
+    """Edit a file in place, also one that is a link to where somebody keeps it. False: nothing is to change.
+    `project`: it is a project's. Ends the verb where it cannot be edited.
+    """
+    with _alone_in(os.path.dirname(os.path.realpath(file))):
+        return _changed(file, edit, project=project)
+
+
+@contextlib.contextmanager
+def _alone_in(directory: str) -> Iterator[None]:
+    """One verb at a time edits here: of two at once the first one's change would be written over."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it is made yet, or cannot be locked
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
+    try:
+        path = Path(os.path.realpath(file))
+        text = path.read_bytes().decode() if path.exists() else _EMPTY  # with the ends of lines that it has
+        after = edit(text)
+        if after == text:
+            return False
+        _sound(after, file, project=project)
+        if path.exists() and not (path.stat().st_mode & _WRITABLE and os.access(path, os.W_OK)):
+            raise CannotEditError("it is read-only")  # noqa: TRY301 - said below, as all that stands in the way
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if project else None
+        private_files.replace(str(path), after.encode())
+        if mode is not None:  # a file that others work with, too
+            path.chmod(mode)
+    except CannotEditError as error:
+        fail(f"{file} is for you to edit: {error}")
+    except OSError as error:
+        fail(f"{file} cannot be written: {error.strerror or error}")
+    return True
+
+
+def _tell(name: str, file: str, what: str, as_json: bool) -> None:
+    """Have a carpool that runs read it now. It would find out by itself a moment later."""
+    problems: list[str] = []
+    running = False
+    with contextlib.ExitStack() as stack:
+        try:
+            door = stack.enter_context(reach(the_place(), control=True))
+            running = True
+            problems = [str(each) for each in ask(door, "carpool/reload", {}).get("problems") or []]
+        except DoorError as error:
+            if not error.no_broker:
+                fail_at(error)
+    if as_json:
+        print_json({"server": name, "file": file, "running": running, "problems": problems})
+    else:
+        click.echo(f"{name} {what} {display.printable(file)}")
+        for each in problems:
+            click.echo(display.printable(each), err=True)
+    if problems:
+        raise click.exceptions.Exit(EXIT_FAILED)

@@ -1,0 +1,290 @@
+"""The click command line: all verbs but `connect`, `run` and `up`, which `entry` sends on before.
+
+Owns the list of verbs, what every verb shares (`--json`, the way to the broker, exit
+codes) and nothing else: each group of verbs is a file, imported when one of it is used.
+
+Exit codes: 0; 1 it failed; 2 usage or configuration; 69 no broker runs here.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from carpool.control.control_client import ATTACH_S, AnsweredError, Door, DoorError, release
+from carpool.launcher import lock
+from carpool.launcher.up import Place, bring_up, environment_in_force
+from carpool.terminal import display
+from carpool_protocol.bootstrap import paths, trusted_places
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
+RETURN_S = 15.0
+"""So long a verb waits for a broker that a launcher is about to start: it pauses 5 s at most between two."""
+_POLL_S = 0.05
+
+VERBS: dict[str, tuple[str, str]] = {
+    "up": ("", "Run carpool here; with --detach in the background."),
+    "down": ("carpool.cli.daemon:down", "End carpool and every server it runs."),
+    "status": ("carpool.cli.status:status", "Show whether all is well, the servers and the sessions."),
+    "ps": ("carpool.cli.status:ps", "Show every running process: instances and carpool's own."),
+    "tools": ("carpool.cli.tools:tools", "List the tools agents see, or explain one name."),
+    "resources": ("carpool.cli.resources_prompts:resources", "List the resources that servers offer."),
+    "read": ("carpool.cli.resources_prompts:read", "Read a resource."),
+    "prompts": ("carpool.cli.resources_prompts:prompts", "List the prompts that servers offer."),
+    "prompt": ("carpool.cli.resources_prompts:prompt", "Get a prompt."),
+    "why": ("carpool.cli.why:why", "Tell how a server is shared, why, and how to change that."),
+    "call": ("carpool.cli.call:call", "Call a tool, as an agent would."),
+    "logs": ("carpool.cli.logs:logs", "Show what a server or carpool itself has logged."),
+    "story": ("carpool.cli.story:story", "Tell what happened to one call."),
+    "pin": ("carpool.cli.pin:pin", "Show what has changed at pinned servers, and approve it."),
+    "audit": ("carpool.cli.audit:audit", "Show who called what, and what came of it."),
+    "start": ("carpool.cli.daemon:start", "Start servers."),
+    "stop": ("carpool.cli.daemon:stop", "Stop servers until they are started again."),
+    "restart": ("carpool.cli.daemon:restart", "Restart servers; with --all carpool itself, too."),
+    "reload": ("carpool.cli.daemon:reload", "Read the configuration again, now."),
+    "check": (
+        "carpool.cli.check:check",
+        "Check the configuration; with --probe, whether a server may be shared.",
+    ),
+    "add": ("carpool.cli.edit:add", "Add a server to your configuration."),
+    "remove": ("carpool.cli.edit:remove", "Take a server out of your configuration."),
+    "enable": ("carpool.cli.enable:enable", "Switch servers on that are disabled."),
+    "disable": ("carpool.cli.enable:disable", "Switch servers off, for all agents or for one."),
+    "use": ("carpool.cli.use:use", "Take a session to another workspace, without its agent leaving."),
+    "login": ("carpool.cli.login:login", "Log in to a server that is reached over a URL."),
+    "logout": ("carpool.cli.login:logout", "Forget the login to a server."),
+    "setup": ("carpool.cli.setup:setup", "Move the MCP servers of your programs into carpool, and back."),
+    "service": ("carpool.cli.service:service", "Have carpool run from your login on."),
+    "trust": ("carpool.cli.trust:trust", "Let a project's own file start its servers."),
+    "schema": ("carpool.cli.schema:schema", "Print the JSON Schema of the configuration, for editors."),
+    "token": ("carpool.cli.token:token", "Make a token for agents that come over HTTP."),
+    "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
+    "run": ("", "Attach an agent to one command's server, shared from then on."),
+    "bench": ("carpool.bench.command:bench", "Measure a tool under load, or carpool against a direct pipe."),
+    "demo": ("carpool.demo.command:demo", "Show on real servers what sharing them buys."),
+}
+"""Verb: where its command is (empty: before click, in `entry`), and its line in the list."""
+
+
+class _Verbs(click.Group):
+    """The verbs, imported on use: `carpool status` must not pay for `carpool bench`."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        place, text = VERBS[cmd_name]
+        if not place:
+            return click.Command(cmd_name, help=text, callback=lambda: None)
+        module, _, attribute = place.partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise click.UsageError(f"`carpool {cmd_name}` is not part of this installation") from None
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a "did you mean"."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from carpool_protocol.config.text.problems import did_you_mean
+
+            meant = did_you_mean(args[0], VERBS)
+            hint = f"; did you mean `carpool {meant}`?" if meant else "; `carpool --help` lists the verbs"
+            raise click.UsageError(f"there is no verb {display.printable(args[0])!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(release(), prog_name="carpool")
+def verbs() -> None:
+    """Agents share MCP servers: each server runs once, supervised, for all of them."""
+
+
+def main() -> int:
+    """Run the command line. Its exit code."""
+    try:
+        _refuse_untrusted_places(sys.argv[1:])
+        code = verbs.main(prog_name="carpool", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = 130
+    return code if isinstance(code, int) else 0
+
+
+def _refuse_untrusted_places(arguments: list[str]) -> None:
+    """End here where the environment names a place that no verb may use (`trusted_places`)."""
+    verb = arguments[0] if arguments else ""
+    if verb not in VERBS or verb == "trust" or {"-h", "--help"}.intersection(arguments):
+        return  # `trust` looks for itself: it is the way out
+    # A file that somebody has typed is his word; one that the environment names may be a project's.
+    typed = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    is_typed = any(each == "--config" or each.startswith("--config=") for each in typed)
+    refuse_places(trusted_places.VARIABLES[1:] if is_typed else trusted_places.VARIABLES)
+
+
+def refuse_places(variables: Sequence[str] = trusted_places.VARIABLES) -> None:
+    """End the verb where one of these variables names a place in a project that is not trusted."""
+    try:
+        trusted_places.refuse_untrusted(os.environ, variables)
+    except trusted_places.UntrustedPlaceError as error:
+        fail(str(error), EXIT_USAGE)
+
+
+# --- what verbs share -----------------------------------------------------------------------------------
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")
+
+
+def the_place() -> Place:
+    """Where this carpool lives; ends the verb when that cannot be."""
+    try:
+        place = Place()
+    except paths.NotPrivateError as error:
+        fail(str(error), EXIT_USAGE)
+    if place.note:
+        click.echo(f"carpool: {place.note}", err=True)
+    return place
+
+
+def environment() -> dict[str, str]:
+    """The environment of this verb, with the configuration file that is in force here."""
+    return environment_in_force(the_place().directory)
+
+
+workspace_option = click.option(
+    "--workspace",
+    default="",
+    metavar="NAME|DIRECTORY",
+    callback=lambda _ctx, _param, value: as_workspace(value),
+    help="Be in this workspace, not in the one of this directory.",
+)
+
+
+profile_option = click.option(
+    "--profile", default="", metavar="NAME", help="See and call what this profile may."
+)
+
+
+def as_workspace(value: str) -> str:
+    """A workspace as the broker takes it: a name as it is, a directory absolute and there."""
+    if "/" not in value and value not in {".", "..", "~"}:
+        return value
+    path = os.path.realpath(os.path.expanduser(value))
+    if not os.path.isdir(path):
+        raise click.UsageError(f"there is no directory {display.printable(path)}")
+    return path
+
+
+def open_door(*, control: bool, start: bool = False, profile: str = "", workspace: str = "") -> Door:
+    """A session with the broker. `start`: bring carpool up where it is not."""
+    place = the_place()
+    try:
+        return reach(place, control=control, profile=profile, workspace=workspace)
+    except DoorError as error:
+        if not (start and error.no_broker):
+            fail_at(error)
+    code, text = bring_up(place)
+    if code:
+        fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)
+    try:
+        return Door(place.directory, control=control, profile=profile, workspace=workspace)
+    except DoorError as error:
+        fail_at(error)
+
+
+def reach(
+    place: Place, *, control: bool, profile: str = "", workspace: str = "", attach_s: float = ATTACH_S
+) -> Door:
+    """A session with the broker, or with the next one where it has just died. Raises `DoorError`."""
+    deadline = time.monotonic() + RETURN_S
+    while True:
+        try:
+            return Door(
+                place.directory, control=control, profile=profile, workspace=workspace, attach_s=attach_s
+            )
+        except DoorError as error:
+            if not error.no_broker or lock.holder(place.directory) is None:
+                raise
+            if time.monotonic() >= deadline:
+                raise DoorError(
+                    "carpool runs here, but its broker does not come up; see `carpool logs --daemon`",
+                    no_broker=True,
+                ) from None
+        time.sleep(_POLL_S)
+
+
+def ask(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    """A `carpool/…` method and its result object; a broker's error ends the verb."""
+    try:
+        return asked(door, method, params, timeout_s)
+    except AnsweredError as error:
+        refused(error)
+
+
+def asked(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    """The same for verbs that have more to say where the broker refuses: raises `AnsweredError`."""
+    try:
+        result = msgspec.json.decode(door.request(method, params, timeout_s))
+    except DoorError as error:
+        fail_at(error)
+    if not isinstance(result, dict):
+        fail("the broker's answer is not understood; run `carpool restart --all`")
+    return result
+
+
+def refused(error: AnsweredError, more: str = "") -> NoReturn:
+    """End the verb with the broker's refusal, and a line of `more`."""
+    fail(f"{_without_protocol(str(error))}\n{more}".rstrip("\n"))
+
+
+def _without_protocol(text: str) -> str:
+    """A refusal without what it tells those who write requests: a person has written none."""
+    from carpool_protocol.faults.kinds import KINDS
+
+    kind = KINDS["bad_params"]
+    return text.removeprefix(kind.what).removesuffix(kind.advice).strip() or text
+
+
+def about(server: str, text: str) -> str:
+    """A sentence with the server that it is about in front, unless it says that itself."""
+    is_named = f"{server!r}" in text
+    return f"{text[:1].lower()}{text[1:]}" if is_named else f"{server}: {text}"
+
+
+def print_json(value: Any) -> None:
+    """One JSON document. Escaped to ASCII: nothing in it can play with the terminal."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def fail_at(error: DoorError) -> NoReturn:
+    """End the verb over a broker that cannot be used."""
+    fail(str(error), EXIT_NO_BROKER if error.no_broker else EXIT_FAILED)
+
+
+def fail(text: str, code: int = EXIT_FAILED) -> NoReturn:
+    """End the verb with a sentence on stderr."""
+    click.echo(f"carpool: {display.printable(text, lines=True)}", err=True)
+    raise click.exceptions.Exit(code)

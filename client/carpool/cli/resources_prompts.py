@@ -1,0 +1,213 @@
+"""Verbs that show what servers offer beside tools: `resources`, `read`, `prompts`, `prompt`.
+
+Owns how lists and contents look to people; programs get the broker's answers as they are. Each verb is an
+agent's request, made as an agent would make it: with a profile it sees what that profile may.
+
+Refuses to know how a URI is routed.
+"""
+
+import base64
+import binascii
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from carpool.adapters import flatten
+from carpool.cli.arguments import arg_option, read_arguments
+from carpool.cli.main import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ask,
+    fail,
+    fail_at,
+    json_option,
+    open_door,
+    print_json,
+    profile_option,
+    workspace_option,
+)
+from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.terminal import display
+
+READ_S = 1900.0
+"""As for `carpool call`: the daemon has the better answer."""
+PAGES = 1000
+"""More of one list than any broker gives."""
+
+Facts = dict[str, Any]
+
+
+@click.command()
+@profile_option
+@workspace_option
+@json_option
+def resources(profile: str, workspace: str, as_json: bool) -> None:
+    """List the resources that servers offer, and templates of their URIs."""
+    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
+        found = ask(door, "carpool/resources", {}, timeout_s=60)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [it.get(key), it.get("server"), it.get("name"), it.get("mimeType") or "-", _line(it)]
+        for key, listed in (("uri", found.get("resources")), ("uriTemplate", found.get("templates")))
+        for it in (listed if isinstance(listed, list) else [])
+        if isinstance(it, dict)
+    ]
+    table = display.columns(["URI", "SERVER", "NAME", "TYPE", "DESCRIPTION"], rows)
+    click.echo(table or "no resources: no server offers any, or none has told; see `carpool status`")
+
+
+@click.command()
+@click.argument("uri")
+@profile_option
+@workspace_option
+@json_option
+def read(uri: str, profile: str, workspace: str, as_json: bool) -> None:
+    """Read the resource URI. Text is shown, anything else is written as it is where stdout is no terminal."""
+    result = _asked("resources/read", {"uri": uri}, profile, workspace, as_json=as_json)
+    if result is None:
+        return
+    contents = result.get("contents")
+    for it in contents if isinstance(contents, list) else []:
+        _show_contents(it if isinstance(it, dict) else {})
+
+
+@click.command()
+@profile_option
+@workspace_option
+@json_option
+def prompts(profile: str, workspace: str, as_json: bool) -> None:
+    """List the prompts that servers offer."""
+    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+        found = [*_listed(door, "prompts/list", "prompts")]
+    if as_json:
+        print_json(found)
+        return
+    rows = [[it.get("name"), ", ".join(_arguments(it)) or "-", _line(it)] for it in found]
+    table = display.columns(["NAME", "ARGUMENTS", "DESCRIPTION"], rows)
+    click.echo(table or "no prompts: no server offers any, or none has told; see `carpool status`")
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--args", "whole", default="", help="The prompt's arguments, a JSON object of texts; `-` reads stdin."
+)
+@arg_option
+@profile_option
+@workspace_option
+@json_option
+def prompt(
+    name: str, whole: str, pairs: tuple[str, ...], *, profile: str, workspace: str, as_json: bool
+) -> None:
+    """Get the prompt NAME, in any spelling."""
+    arguments = msgspec.json.decode(read_arguments(whole, pairs))
+    if not all(isinstance(value, str) for value in arguments.values()):
+        fail("every argument of a prompt is text", EXIT_USAGE)
+    params: Facts = {"name": name, **({"arguments": arguments} if arguments else {})}
+    result = _asked("prompts/get", params, profile, workspace, as_json=as_json)
+    if result is None:
+        return
+    messages = result.get("messages")
+    for it in messages if isinstance(messages, list) else []:
+        content = it.get("content") if isinstance(it, dict) else None
+        if isinstance(content, dict):
+            text = flatten({"content": [content]})
+            click.echo(display.printable(f"[{it.get('role', '?')}] {text}", lines=True))
+
+
+# --- asking ----------------------------------------------------------------------------------------------
+
+
+def _listed(door: Door, method: str, key: str) -> Iterator[Facts]:
+    """All pages of a list."""
+    try:
+        door.initialize()
+        cursor = ""
+        for _ in range(PAGES):
+            page = _decoded(door.request(method, {"cursor": cursor} if cursor else {}, READ_S))
+            found = page.get(key)
+            yield from (it for it in (found if isinstance(found, list) else []) if isinstance(it, dict))
+            cursor = page.get("nextCursor") or ""
+            if not cursor:
+                return
+    except DoorError as error:
+        fail_at(error)
+    except AnsweredError as error:
+        fail(str(error))
+
+
+def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json: bool) -> Facts | None:
+    """The result; None where it was printed for programs. An error ends the verb."""
+    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+        try:
+            door.initialize()
+            raw = door.request(method, params, READ_S)
+        except AnsweredError as error:
+            if as_json:
+                click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
+                raise click.exceptions.Exit(EXIT_FAILED) from None
+            fail(str(error) or "it was answered with an error")
+        except DoorError as error:
+            fail_at(error)
+    if as_json:
+        click.echo(display.ascii_json(bytes(raw)))
+        return None
+    return _decoded(raw)
+
+
+def _decoded(raw: msgspec.Raw) -> Facts:
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        fail("the answer cannot be read here; --json gives it as it is")
+    return found if isinstance(found, dict) else {}
+
+
+# --- showing ---------------------------------------------------------------------------------------------
+
+
+def is_shown() -> bool:
+    """Whether somebody looks at what is written, and not a file or a program."""
+    return sys.stdout.isatty()
+
+
+def _show_contents(contents: Facts) -> None:
+    text, blob = contents.get("text"), contents.get("blob")
+    if isinstance(text, str):
+        if not is_shown():
+            click.echo(_encodable(text), nl=False)
+            return
+        click.echo(display.printable(text, lines=True), nl=not text.endswith("\n"))
+        return
+    try:
+        data = base64.b64decode(blob, validate=True) if isinstance(blob, str) else b""
+    except (binascii.Error, ValueError):
+        fail("its data is not base64; --json gives it as it is")
+    if is_shown():
+        kind = contents.get("mimeType") or "data"
+        click.echo(display.printable(f"[{kind}, {display.size(len(data))}; write it into a file to have it]"))
+    else:
+        sys.stdout.buffer.write(data)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _arguments(found: Facts) -> list[str]:
+    """Names of a prompt's arguments, optional ones with a `?`."""
+    said = found.get("arguments")
+    return [
+        f"{it.get('name')}{'' if it.get('required') else '?'}"
+        for it in (said if isinstance(said, list) else [])
+        if isinstance(it, dict)
+    ]
+
+
+def _line(found: Facts) -> str:
+    return display.one_line(str(found.get("description") or found.get("title") or ""))

@@ -1,0 +1,177 @@
+"""The verb `service`: have carpool run from login on, without a program that needs it first.
+
+Owns where the unit lies and the words to systemd and launchd. A file of that name that is not ours is left
+alone.
+
+Knows nothing of: what is in a unit (`service_units`).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+
+from carpool.cli import service_units
+from carpool.cli.main import EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool.launcher import lock, own_command
+from carpool.terminal import display
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import home_of
+from carpool_protocol.files import private_files
+
+Kind = Literal["systemd", "launchd"]
+
+_UNIT: Final = f"{service_units.NAME}.service"
+_WITHOUT: Final = (
+    "carpool needs no service: it starts with the first program that connects; "
+    "to have it run before that, let your login run `carpool up --detach`"
+)
+_PATIENCE_S: Final = 90.0
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["install", "uninstall", "status"]))
+@click.option("--print", "shown", is_flag=True, help="With install: show the unit, and do nothing.")
+@click.option(
+    "--for", "kind", type=click.Choice(["systemd", "launchd"]), help="With --print: not for this system."
+)
+@json_option
+def service(what: str, *, shown: bool, kind: Kind | None, as_json: bool) -> None:
+    """Have carpool run from your login on: `carpool service install`, and `uninstall`.
+
+    A user unit of systemd, or an agent of launchd. carpool starts by itself with the first program that
+    connects; with a service it is there before.
+    """
+    if (shown and what != "install") or (kind is not None and not shown):
+        raise click.UsageError("--print goes with install, and --for with --print")
+    here: Kind = "launchd" if sys.platform == "darwin" else "systemd"
+    if shown:
+        click.echo(_text(kind or here), nl=False)
+    elif what == "install":
+        _install(here, as_json=as_json)
+    elif what == "uninstall":
+        _uninstall(here, as_json=as_json)
+    else:
+        _status(here, as_json=as_json)
+
+
+def _text(kind: Kind) -> str:
+    command = own_command.executable()
+    if kind == "systemd":
+        return service_units.systemd_unit(command, os.environ)
+    logs = paths.log_dir(os.environ, the_place().directory)
+    return service_units.launchd_agent(command, os.environ, paths.daemon_log(logs, "service"))
+
+
+def _file(kind: Kind) -> Path:
+    home = home_of(os.environ)
+    if kind == "launchd":
+        return Path(home) / "Library" / "LaunchAgents" / f"{service_units.NAME}.plist"
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(base if os.path.isabs(base) else os.path.join(home, ".config")) / "systemd" / "user" / _UNIT
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        return service_units.MARK in file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _install(kind: Kind, *, as_json: bool) -> None:
+    _need(kind)
+    file = _file(kind)
+    if file.exists() and not _is_ours(file):
+        fail(f"{file} is not carpool's: look at it, and move it away", EXIT_USAGE)
+    runs = lock.holder(the_place().directory) is not None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        private_files.replace(str(file), _text(kind).encode(), 0o644)
+    except OSError as error:
+        fail(f"{file} cannot be written ({error.strerror})")
+    if kind == "systemd":
+        _say_to("systemctl", "--user", "daemon-reload")
+        _say_to("systemctl", "--user", "enable", *([] if runs else ["--now"]), _UNIT)
+    elif not runs:  # at the next login launchd finds it by itself
+        _say_to("launchctl", "bootstrap", _domain(), str(file))
+    if as_json:
+        print_json({"file": str(file), "started": not runs})
+        return
+    click.echo(f"{display.printable(str(file))} is there: carpool runs from your login on")
+    if runs:
+        click.echo("carpool runs already, and goes on; the service takes over with your next login")
+
+
+def _uninstall(kind: Kind, *, as_json: bool) -> None:
+    file = _file(kind)
+    there = file.exists()
+    if there and not _is_ours(file):
+        fail(f"{file} is not carpool's, and stays", EXIT_USAGE)
+    if there:
+        _need(kind)
+        if kind == "systemd":
+            _say_to("systemctl", "--user", "disable", "--now", _UNIT)
+        else:
+            _try("launchctl", "bootout", f"{_domain()}/{service_units.NAME}")
+        try:
+            file.unlink()
+        except OSError as error:
+            fail(f"{file} cannot be removed ({error.strerror})")
+        if kind == "systemd":
+            _say_to("systemctl", "--user", "daemon-reload")
+    if as_json:
+        print_json({"file": str(file), "removed": there})
+    else:
+        click.echo(f"{display.printable(str(file))} is gone" if there else "there is no service of carpool")
+
+
+def _status(kind: Kind, *, as_json: bool) -> None:
+    file = _file(kind)
+    installed = file.exists() and _is_ours(file)
+    held = lock.holder(the_place().directory)
+    asked = (
+        _try("systemctl", "--user", "is-active", _UNIT)
+        if kind == "systemd"
+        else _try("launchctl", "print", f"{_domain()}/{service_units.NAME}")
+    )
+    active = installed and asked is not None and asked.returncode == 0
+    current = installed and file.read_text(encoding="utf-8", errors="replace") == _text(kind)
+    if as_json:
+        facts = {"file": str(file), "installed": installed, "current": current, "active": active}
+        print_json({**facts, "running": held is not None})
+        return
+    if not installed:
+        click.echo("there is no service of carpool; `carpool service install` makes one")
+    else:
+        click.echo(f"{display.printable(str(file))}: {'active' if active else 'not active'}")
+        if not current:
+            click.echo("it is not what it would be by now: `carpool service install` writes it again")
+    click.echo("carpool runs" if held is not None else "carpool does not run")
+
+
+def _domain() -> str:
+    return f"gui/{os.getuid()}"
+
+
+def _need(kind: Kind) -> None:
+    program = "systemctl" if kind == "systemd" else "launchctl"
+    if shutil.which(program) is None:
+        fail(f"there is no {program} here, so no service; {_WITHOUT}")
+
+
+def _try(*command: str) -> "subprocess.CompletedProcess[str] | None":
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _say_to(*command: str) -> None:
+    done = _try(*command)
+    if done is None or done.returncode != 0:
+        why = display.one_line(done.stderr, 200) if done is not None else "no answer"
+        fail(f"`{' '.join(command)}` failed: {why or 'it does not say why'}; {_WITHOUT}")

@@ -1,0 +1,347 @@
+"""The verb `setup`: move the servers of other programs into carpool, and back.
+
+Owns the order of things: look, show, ask, write down, change; and the words around it. It asks apart for the
+user's own files, for those of the project and for trust. Works without a daemon; one that runs reads
+carpool.json by itself.
+
+Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file (`setup.undo`).
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+from msgspec import Struct, structs
+
+from carpool.check import names
+from carpool.check.trust_facts import page
+from carpool.cli.main import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, reach, the_place
+from carpool.control.control_client import AnsweredError, DoorError
+from carpool.launcher import lock
+from carpool.setup import carpool_files, diff, file_io, run_record
+from carpool.setup.clients import CLIENTS
+from carpool.setup.inventory import Inventory, inventory
+from carpool.setup.model import Change, Left, Plan
+from carpool.setup.permission_rules import Rule
+from carpool.setup.plan import LENGTH
+from carpool.setup.undo_run import undo_all
+from carpool.terminal import display
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import find_config_file, home_of, load_config
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option(
+    "--client",
+    "named",
+    multiple=True,
+    type=click.Choice([each.id for each in CLIENTS]),
+    help="Only this program, which gets the entry even without servers; with --undo, only its files. May be "
+    "said again.",
+)
+@click.option(
+    "--project/--user-only",
+    "wants_project",
+    default=None,
+    help="Change the files of the project, too, or leave them alone. Default: asked; with --yes they are "
+    "changed unless git tracks one of them.",
+)
+@click.option(
+    "--separate/--share-all",
+    default=None,
+    help="Each program keeps the servers it had, by a profile, or sees all of them. Default: asked; with "
+    "--yes each keeps its own.",
+)
+@click.option("--trust", is_flag=True, help="With --yes: trust the project's servers as well.")
+@click.option("--undo", is_flag=True, help="Put everything back as it was.")
+@click.option("--force", is_flag=True, help="With --undo: take carpool's entry out even where it was edited.")
+@json_option
+def setup(
+    *,
+    yes: bool,
+    dry_run: bool,
+    named: tuple[str, ...],
+    wants_project: bool | None,
+    separate: bool | None,
+    trust: bool,
+    undo: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Have your programs share their MCP servers: found, moved into carpool, and back with --undo.
+
+    Each program keeps one entry, `carpool connect`. Secrets go into a file that only you may read. You see
+    every change first and are asked: for your own files, and for those of the project that you are in.
+    """
+    if force and not undo:
+        raise click.UsageError("--force goes with --undo")
+    if undo and (wants_project is not None or separate is not None or trust):
+        raise click.UsageError("--undo goes with --client, --force and --dry-run only")
+    store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
+    try:
+        paths.ensure_private(store, paths.STATE_VARIABLE)  # copies of secrets will lie there
+        with run_record.alone(store):
+            if undo:
+                undo_all(store, named=named, dry_run=dry_run, force=force, as_json=as_json)
+            else:
+                asks = Asks(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust)
+                _setup(store, named, asks, wants_project=wants_project, separate=separate)
+    except paths.NotPrivateError as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{error.filename or store} cannot be used ({error.strerror})")
+
+
+class Asks(Struct, frozen=True, kw_only=True):
+    """How the verb was said: who answers its questions, and in which form it tells."""
+
+    yes: bool
+    dry_run: bool
+    as_json: bool
+    trust: bool
+
+    def show(self, text: str) -> None:
+        """For people."""
+        if text and not self.as_json:
+            click.echo(text + "\n")
+
+    def is_person(self) -> bool:
+        """Whether questions are asked at all."""
+        return not self.yes and not self.dry_run
+
+    def answer(self, question: str, *, default: bool | None = None) -> bool:
+        """Ask."""
+        if not sys.stdin.isatty():
+            fail("nobody is there to be asked: look at it and say `carpool setup --yes`", EXIT_USAGE)
+        return click.confirm(question, default=default, err=True)
+
+
+def _setup(
+    store: str, named: tuple[str, ...], asks: Asks, *, wants_project: bool | None, separate: bool | None
+) -> None:
+    home = home_of(os.environ)
+    found = inventory(named, "" if wants_project is False else carpool_files.project_of(home), home)
+    if separate is None:
+        separate = _separate(found, asks)
+    alone, whole = (found.plan(project=each, separate=separate) for each in (False, True))
+    stays = (*found.untouched, *whole.left)
+    if not whole.changes:
+        _nothing(found, whole, stays, as_json=asks.as_json)
+        return
+    plan, lost = _chosen(found, alone, whole, asks, wants_project)
+    if not plan.changes and asks.is_person():
+        _unchanged()
+    before = _trusted(found.project, plan, asks)
+    after = {each.role: each.after for each in plan.changes}
+    told = {
+        "project": diff.project_facts(found.project, whole, found.known, changed="project" in after),
+        "rules": diff.rule_facts(lost),
+        "not_looked_into": diff.other_facts(found.others),
+    }
+    if asks.dry_run:
+        _tell(plan, stays, [], told, as_json=asks.as_json, done=False)
+        return
+    failures = _apply(store, plan, before)
+    if before is not None and not failures:
+        said = carpool_files.trust_now(found.project, after["project"], before)
+        failures += [said] if said else []
+    untrusted = found.project if "project" in after and (before is None or failures) else ""
+    _tell(plan, stays, failures, told, as_json=asks.as_json, done=True, untrusted=untrusted)
+    if failures:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _chosen(
+    found: Inventory, alone: Plan, whole: Plan, asks: Asks, wants_project: bool | None
+) -> tuple[Plan, list[Rule]]:
+    """Show and ask: the plan with or without the files of the project, and the rules that it concerns."""
+    lost = found.rules_of(alone)
+    if alone.changes:
+        asks.show(diff.page(alone))
+    asks.show(diff.left(tuple(found.untouched)))
+    asks.show("\n".join(diff.of_others(found.others)))
+    asks.show("\n".join(_cut(whole)))
+    if alone.changes:
+        asks.show("\n".join(diff.of_rules(lost)))
+        if asks.is_person() and not asks.answer(_question("Change these files?", lost)):
+            _unchanged()
+    project = diff.beyond(whole, alone)
+    if not project.changes:
+        return alone, lost
+    more = [each for each in found.rules_of(whole) if each not in lost]
+    asks.show(diff.page(project))
+    asks.show("\n".join(diff.of_rules(more)))
+    asks.show("\n".join(diff.of_git(found.project, whole, found.known)))
+    if _takes_project(found, whole, asks, wants_project, more):
+        return whole, [*lost, *more]
+    return alone, lost
+
+
+def _cut(plan: Plan) -> list[str]:
+    """Which names of tools are cut for programs that put something before them."""
+    place = the_place()
+    config = load_config(find_config_file(os.environ)).config
+    if config is None or not any(
+        LENGTH in each.after.decode() for each in plan.changes if each.role == "client"
+    ):
+        return []
+    tools: list[dict[str, Any]] = []
+    if lock.holder(place.directory) is not None:
+        with contextlib.suppress(DoorError, AnsweredError, ValueError), reach(place, control=True) as door:
+            answer = json.loads(door.request("carpool/tools", {"offline": True}))
+            tools = answer.get("tools") or []
+    found = [each for each in names.shortened(tools, config) if each["length"] == names.PREFIXED_CHARS]
+    later = "Once servers have run, `carpool check` names the tools that are cut to "
+    return [*names.lines(found), f"{later}{names.PREFIXED_CHARS} characters"]
+
+
+def _separate(found: Inventory, asks: Asks) -> bool:
+    """Whether programs keep the servers they had. Asked only where that makes a difference."""
+    if not asks.is_person():
+        return True
+    apart, together = (found.plan(project=True, separate=each).given for each in (True, False))
+    if apart == together:
+        return True
+    asks.show("\n".join(f"{each.title} had {each.had} of {each.of} servers." for each in apart))
+    return asks.answer("Shall each program keep the servers it had? Else all of them see all", default=True)
+
+
+def _question(text: str, lost: Sequence[Rule]) -> str:
+    count = sum(each.protects for each in lost)
+    if not count:
+        return text
+    some = "rule that keeps a tool back does" if count == 1 else "rules that keep tools back do"
+    return f"{text} {count} {some} not hold until you change it"
+
+
+def _takes_project(
+    found: Inventory, whole: Plan, asks: Asks, wanted: bool | None, lost: Sequence[Rule]
+) -> bool:
+    """Whether the project's files are changed: not by default where others get the change."""
+    default = not found.known.tracked & {each.path for each in whole.changes} if wanted is None else wanted
+    if not asks.is_person():
+        return default
+    text = f"Change these files of the project {found.project}, too?"
+    return asks.answer(_question(text, lost), default=default)
+
+
+def _trusted(project: str, plan: Plan, asks: Asks) -> carpool_files.Before | None:
+    """What was trusted of the project before, if its servers may run from now on."""
+    after = {each.role: each.after for each in plan.changes}
+    if "project" not in after or (asks.yes and not asks.trust):
+        return None
+    before = carpool_files.sure_of(project)
+    if before is None:
+        return None
+    question = carpool_files.asked(project, after.get("own"), after["project"])
+    asks.show(page(question))
+    if asks.is_person() and not asks.answer(f"May the servers of {project} run for you?"):
+        return None
+    return structs.replace(before, taken_over=question["taken_over"])
+
+
+def _unchanged() -> NoReturn:
+    click.echo("nothing is changed", err=True)
+    raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _apply(store: str, plan: Plan, trusted: carpool_files.Before | None) -> list[str]:
+    """Change the files, ours first. What could not be done; programs whose file failed have their servers
+    still. `trusted`: of the project, if its file is to be trusted as it will be.
+    """
+    known = () if trusted is None else trusted.listed
+    run = run_record.begin(store, plan.changes, None if trusted is None else trusted.digest, known)
+    failures: list[str] = []
+    for entry, change in zip(run.record.entries, plan.changes, strict=True):
+        mode = 0o600 if change.role == "secrets" else entry.mode
+        try:
+            if file_io.bytes_of(change.path) != change.before:
+                failures.append(
+                    f"{change.path} was changed this very moment, and stays as it is; say it again"
+                )
+            else:
+                file_io.sweep_parts(change.path)
+                file_io.write(change.path, change.after, _new_mode(change, mode))
+                continue
+        except OSError as error:
+            failures.append(f"{change.path} cannot be written ({error.strerror})")
+        if change.role != "client":
+            break  # a program's servers leave it only once carpool has them
+    return failures
+
+
+def _new_mode(change: Change, mode: int) -> int:
+    return 0o644 if change.role == "project" and change.before is None else mode
+
+
+def _nothing(found: Inventory, plan: Plan, stays: Sequence[Left], *, as_json: bool) -> None:
+    if as_json:
+        told = {"project": None, "rules": [], "not_looked_into": diff.other_facts(found.others)}
+        print_json({**diff.facts(plan, stays, done=False), **told, "failures": [], "next": []})
+        return
+    if stays:
+        click.echo(diff.left(tuple(stays)))
+    for line in diff.of_others(found.others):
+        click.echo(line)
+    programs = found.sources or found.untouched
+    what = (
+        "no program has a server that could go to carpool"
+        if programs
+        else "no program with MCP servers was found"
+    )
+    click.echo(f"{what}; nothing is changed")
+    if not programs:
+        click.echo("`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry")
+
+
+def _tell(
+    plan: Plan,
+    stays: Sequence[Left],
+    failures: list[str],
+    told: Mapping[str, Any],
+    *,
+    as_json: bool,
+    done: bool,
+    untrusted: str = "",
+) -> None:
+    done = done and bool(plan.changes)
+    said = next_steps(plan, untrusted) if done else ["carpool setup"]
+    project = told["project"]
+    more = []
+    if count := sum(each["protects"] for each in told["rules"]):
+        more.append(f"Rules that keep nothing back until you change them: {count} (see above)")
+    if project is not None and not project["changed"]:
+        more.append("carpool setup --project  changes the files of the project, too")
+    if as_json:
+        found = diff.facts(plan, stays, done=done)
+        print_json({**found, **told, "failures": failures, "next": [*said, *more]})
+        return
+    for each in failures:
+        click.echo(f"carpool: {display.printable(each)}", err=True)
+    if not done:
+        said = ["nothing is changed: it was a dry run" if plan.changes else "nothing is changed"]
+    click.echo("\n".join(map(display.printable, [*said, *more])))
+
+
+def next_steps(plan: Plan, untrusted: str) -> list[str]:
+    """What a person does now, at most six lines."""
+    titles = list(dict.fromkeys(each.client for each in plan.moved))
+    said = [f"Done. Restart {', '.join(titles)}; carpool starts by itself." if titles else "Done."]
+    if untrusted:
+        said.append(f"carpool trust {untrusted}     lets the project's servers run")
+    logins = list(dict.fromkeys(each.name for each in plan.moved if each.login and not each.under))
+    if logins:
+        more = f" (also {', '.join(logins[1:])})" if len(logins) > 1 else ""
+        said.append(f"carpool login {logins[0]}     if that server wants one{more}")
+    return [
+        *said,
+        "carpool status           who is there, which servers run, what is saved",
+        "carpool tools            what agents see",
+        "carpool setup --undo     everything back as it was",
+    ]

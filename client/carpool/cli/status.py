@@ -1,0 +1,435 @@
+"""Verbs that look at a running carpool and change nothing: `status`, `ps`.
+
+Owns how the broker's facts are laid out for people; programs get them as they are.
+Refuses to know where the facts come from.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from carpool.check.server_path import path_lines
+from carpool.cli.hook_table import hook_table
+from carpool.cli.main import ask, fail_at, json_option, open_door, print_json, reach, the_place
+from carpool.control.control_client import DoorError
+from carpool.launcher.http_door import ToldDoor, told_door
+from carpool.terminal import display
+
+Facts = dict[str, Any]
+
+NOTHING: Facts = {
+    "healthy": False,
+    "reason": "",
+    "silent": None,
+    "broker": None,
+    "supervisors": [],
+    "servers": {},
+    "sessions": [],
+    "totals": {
+        "instances": 0,
+        "sessions": 0,
+        "in_flight": 0,
+        "calls": 0,
+        "private_processes_avoided": 0,
+        "memory_saved_bytes": 0,
+    },
+    "processes": [],
+    "config": None,
+    "workspaces": [],
+    "hooks": [],
+    "audit": None,
+    "path": None,
+    "door": None,
+}
+"""`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
+
+
+BROKER_S: Final = 5.0
+"""`status` waits no longer for the broker to let it in, and again for its answer."""
+SUPERVISOR_S: Final = 2.0
+"""The broker waits no longer for the supervisor: less than `status` waits for the broker."""
+
+
+@click.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show whether all is well, the servers and the sessions."""
+    try:
+        door = reach(the_place(), control=True, attach_s=BROKER_S)
+    except DoorError as error:
+        if as_json:
+            reason = "not_running" if error.no_broker else "broker_silent"
+            silent = None if error.no_broker else {"process": "broker", "for_s": None}
+            print_json({**NOTHING, "reason": reason, "silent": silent})
+        fail_at(error)
+    with door:
+        facts = with_door(
+            ask(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S),
+            told_door(the_place().directory),
+        )
+    if as_json:
+        print_json(with_verdict(facts))
+    else:
+        click.echo(status_page(facts))
+
+
+def with_door(facts: Facts, door: ToldDoor | None) -> Facts:
+    """The broker's facts and the HTTP door, of which no broker knows."""
+    return {**facts, "door": None if door is None else door._asdict()}
+
+
+def with_verdict(facts: Facts) -> Facts:
+    """A door that is not open comes before what leaves carpool healthy, after what does not."""
+    worse = _is_closed(facts.get("door")) and facts["healthy"]
+    return {**facts, **({"healthy": False, "reason": DOOR_CLOSED} if worse else {})}
+
+
+def _is_closed(door: Facts | None) -> bool:
+    return door is not None and not door["url"]
+
+
+@click.command()
+@json_option
+def ps(as_json: bool) -> None:
+    """Show every running process: instances of servers, and carpool's own."""
+    with open_door(control=True) as door:
+        facts = ask(door, "carpool/status", {})
+    rows = processes(facts)
+    if as_json:
+        print_json(rows)
+        return
+    click.echo(ps_page(facts, rows))
+
+
+_ROLES = "launcher broker supervisor spawner door hook shim"
+"""In this order."""
+
+
+_PS_KEYS = (
+    *("generation", "state", "era", "in_flight", "calls", "rss_bytes", "pss_bytes", "cpu_percent"),
+    *("uptime_s", "sharing", "verified", "holder", "holder_agent", "holder_pid", "asks", "why"),
+)
+UNVERIFIED = "?  nobody has looked yet whether the server may be shared like this; see `carpool why SERVER`"
+
+
+def processes(facts: Facts) -> list[Facts]:
+    """One row per process, with the same keys for each; `None` where a fact is not known of it."""
+    unknown: Facts = dict.fromkeys(_PS_KEYS)
+    rows: list[Facts] = []
+    names = {supervisor["pid"]: supervisor["id"] for supervisor in facts.get("supervisors", [])}
+    rows += [
+        {
+            **unknown,
+            "role": own["role"],
+            "server": "",
+            "id": names.get(own["pid"], ""),
+            "pid": own["pid"],
+            "rss_bytes": own["rss_bytes"],
+            "pss_bytes": own["pss_bytes"],
+        }
+        for own in sorted(facts.get("processes", []), key=lambda each: _ROLES.find(each["role"]))
+    ]
+    for server, each in facts.get("servers", {}).items():
+        # Pools of one server (workspaces, classes of agents) may be shared in different ways.
+        pools = {one: pool for pool in each.get("pools") or () for one in pool.get("instances", ())}
+        for one in each["instances"]:
+            pool = pools.get(one["id"], each)
+            mode = {"sharing": pool["sharing"], "verified": pool.get("verified", True)}
+            rows.append({**unknown, "role": "instance", "server": server, **mode, **one})
+    return rows
+
+
+DOOR_CLOSED: Final = "door_closed"
+LOST = "a project cannot be read, so its servers are not there: "
+
+
+def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
+    """What the author or the user of a project should know."""
+    for each in workspaces:
+        file, root = display.printable(each["file"]), display.printable(each["root"])
+        servers = ", ".join(map(display.printable, each["servers"]))
+        if each["trust"] in ("untrusted", "changed"):
+            why = "has changed since it was trusted" if each["trust"] == "changed" else "is not trusted"
+            wait = "waits" if len(each["servers"]) == 1 else "wait"
+            yield f"{file} {why}: {servers} {wait} for `carpool trust {root}`"
+        # "nothing": no earlier reading is in force either.
+        lost = LOST if each["trust"] == "nothing" else ""
+        yield from (lost + display.one_line(text, 200) for text in each["problems"])
+        yield from (display.one_line(text, 200) for text in each["warnings"])
+
+
+def ps_page(facts: Facts, rows: list[Facts]) -> str:
+    """The whole of `carpool ps`, for people. Holders and questions have columns only while there are any."""
+    holders = any(row["holder"] for row in rows)
+    asks = any(row["asks"] for row in rows)
+    heads = ["PID", "SERVER", "ID", "GEN", "STATE", "SHARING", "ERA", "IN FLIGHT", "CALLS"]
+    heads += ["ASKS"] * asks + ["PSS", "RSS", "CPU %"] + ["HOLDER"] * holders
+    table = [
+        [
+            row["pid"],
+            row["server"] or f"({row['role']})",
+            row["id"],
+            *(_or_dash(row[key]) for key in ("generation", "state")),
+            _sharing(row),
+            *(_or_dash(row[key]) for key in ("era", "in_flight", "calls")),
+            *([_or_dash(row["asks"])] if asks else []),
+            *(_size(row[key]) for key in ("pss_bytes", "rss_bytes")),
+            _or_dash(row["cpu_percent"]),
+            *([_holder(row)] if holders else []),
+        ]
+        for row in rows
+    ]
+    right = {"PID", "GEN", "IN FLIGHT", "CALLS", "ASKS", "PSS", "RSS", "CPU %"}
+    parts = [display.columns(heads, table, right=right)]
+    waiting = [
+        f"{_count(server['waiting'], 'call')} for {display.printable(name)}"
+        for name, server in (facts.get("servers") or {}).items()
+        if server["waiting"]
+    ]
+    parts += [f"waiting: {', '.join(waiting)}"] if waiting else []
+    leaving = [
+        f"{display.printable(row['server'])} #{row['id']} is being replaced: {display.printable(row['why'])}"
+        for row in rows
+        if row["why"]
+    ]
+    parts += ["\n".join(leaving)] if leaving else []
+    parts += [shut] if (shut := _breakers(facts)) else []
+    parts += [off] if (off := _switches(facts)) else []
+    parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
+    return "\n\n".join(parts)
+
+
+def _place(session: Facts) -> str:
+    """The name of its workspace, else its directory."""
+    place = session.get("workspace") or {}
+    return str(place.get("name") or place.get("root") or "")
+
+
+def status_page(facts: Facts) -> str:
+    """The whole of `carpool status`, for people."""
+    broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
+    up = display.duration(broker.get("uptime_s", 0))
+    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_how_it_is(facts)}"]
+    if deaths := broker.get("restarts", 0):
+        parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
+    servers = facts.get("servers") or {}
+    parts.append(
+        _servers_table(servers)
+        or "no servers are configured; put them into carpool.json and see `carpool check`"
+    )
+    errors = [
+        f"{display.printable(name)}: {display.one_line(server['last_error'], 400)}"
+        for name, server in servers.items()
+        if server.get("last_error")
+    ]
+    if shut := _breakers(facts):
+        parts.append(shut)
+    if off := _switches(facts):
+        parts.append(off)
+    if errors:
+        parts.append(
+            "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
+        )
+    if held := _held_back(servers):
+        parts.append(held)
+    if missing := (facts.get("audit") or {}).get("missed"):
+        why = facts["audit"]["problem"] or "it is written again"
+        parts.append(f"the audit misses {_count(missing, 'call')}: {display.printable(why)}")
+    if notes := list(_of_workspaces(facts.get("workspaces") or [])):
+        parts.append("\n".join(notes))
+    sessions = facts.get("sessions") or []
+    keys = ("id", "agent", "pid", "carrier", "era", "profile", "workspace", "in_flight")
+    rows = [
+        [_or_dash(_place(session) if key == "workspace" else session.get(key)) for key in keys]
+        for session in sessions
+    ]
+    heads = ["SESSION", "AGENT", "PID", "VIA", "ERA", "PROFILE", "WORKSPACE", "IN FLIGHT"]
+    parts.append(display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached")
+    parts += [
+        display.printable(f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list")
+        for each in sessions
+        if (left := each.get("tools_left_out"))
+    ]
+    if hooks := hook_table(facts.get("hooks") or []):
+        parts.append(hooks)
+    sums = (
+        f"{_count(totals.get('instances', 0), 'server process', 'es')} for "
+        f"{_count(totals.get('sessions', 0), 'session')}, "
+        f"{totals.get('in_flight', 0)} calls in flight, {totals.get('calls', 0)} so far"
+    )
+    if totals.get("private_processes_avoided"):
+        sums += (
+            f"; {_count(totals['private_processes_avoided'], 'private process', 'es')} avoided, "
+            f"{_saved(totals.get('memory_saved_bytes', 0))}"
+        )
+    parts.append(sums)
+    if (path := facts.get("path")) is not None:
+        parts.append(display.printable(path_lines(path, servers, os.environ), lines=True))
+    if line := _door_line(facts.get("door")):
+        parts.append(line)
+    return "\n\n".join(parts)
+
+
+def _door_line(door: Facts | None) -> str:
+    if not door:
+        return ""
+    if door["url"]:
+        return f"MCP over HTTP: {display.printable(door['url'])}"
+    again = (
+        "it is tried again by itself" if door["retried"] else "it is tried again when the file has changed"
+    )
+    return f"the HTTP door is not open: {display.printable(door['problem'])} ({again})"
+
+
+def _how_it_is(facts: Facts) -> str:
+    """The broker's `reason`, for people."""
+    match facts.get("reason"):
+        case "ok" if _is_closed(facts.get("door")):
+            return "serving agents on the socket; the HTTP door is not open"
+        case "ok":
+            return "all is well"
+        case "servers_failing":
+            servers: Facts = facts.get("servers") or {}
+            names = [
+                f"{name} (it has not greeted yet)" if server["state"] == "starting" else name
+                for name, server in servers.items()
+                if not server["well"]
+            ]
+            return f"serving; not well: {display.printable(', '.join(names))}"
+        case "config_broken":
+            problem = (facts.get("config") or {}).get("problem", "")
+            text = display.printable(problem, lines=True)
+            return f"serving with the last good configuration; the file is broken:\n{text}"
+        case "supervisor_silent" if silent := facts.get("silent"):
+            return (
+                f"the supervisor has not answered for {display.duration(silent['for_s'])}, so the servers "
+                "are shown as last known; see `carpool logs --daemon`, and if it stays so run "
+                "`carpool restart --all`"
+            )
+        case "supervisor_away" | "supervisor_silent":
+            return "no server can be reached: the supervisor is away and is started again by itself"
+        case reason:
+            return f"not well: {display.printable(str(reason or '?'))}"
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
+def _servers_table(servers: Facts) -> str:
+    """With the questions that are open to agents, while there are any."""
+    asks = {name: sum(each.get("asks") or 0 for each in one["instances"]) for name, one in servers.items()}
+    heads = [
+        "SERVER",
+        "STATE",
+        "SHARING",
+        "INSTANCES",
+        "IN FLIGHT",
+        *(["ASKS"] if any(asks.values()) else []),
+    ]
+    heads += ["WAITING", "RESTARTS", "TOOLS", "PSS"]
+    rows: list[list[object]] = []
+    for name, server in servers.items():
+        instances: list[Facts] = server["instances"]
+        rows.append(
+            [
+                name,
+                server["state"],
+                _sharing(server),
+                len(instances),
+                sum(instance["in_flight"] for instance in instances),
+                *([asks[name]] if any(asks.values()) else []),
+                server["waiting"],
+                server["restarts"],
+                server["tools"],
+                _size(sum(instance["pss_bytes"] for instance in instances)) if instances else "-",
+            ]
+        )
+    table = display.columns(heads, rows, right=set(heads) - {"SERVER", "STATE", "SHARING"})
+    unsure = any(map(_is_assumed, servers.values()))
+    return f"{table}\n{UNVERIFIED}" if unsure else table
+
+
+def _breakers(facts: Facts) -> str:
+    """A line for each pool whose breaker is not closed: it is not trusted to start freely."""
+    lines = []
+    for name, server in (facts.get("servers") or {}).items():
+        for pool in server.get("pools") or ():
+            if pool.get("breaker", "closed") == "closed":
+                continue
+            left = pool.get("retry_after_s")
+            again = f", closed to starts for {display.duration(left)} more" if left is not None else ""
+            state = pool["breaker"].replace("_", " ")
+            lines.append(display.printable(f"breaker of {name}: {state}{again}"))
+    return "\n".join(lines)
+
+
+_INSTRUCTIONS: Final = "(instructions)"
+"""Stands among the held tools of a server for its instructions."""
+
+
+def _held_back(servers: Facts) -> str:
+    """A line for each pinned server of which something is not approved."""
+    lines = []
+    for name, server in servers.items():
+        pinned = server.get("pinned") or {}
+        if pinned.get("problem"):
+            lines.append(f"{name}: {pinned['problem']}")
+        if held := pinned.get("held"):
+            tools = _count(len([each for each in held if each != _INSTRUCTIONS]), "tool")
+            what = f"{tools} and its instructions" if _INSTRUCTIONS in held else tools
+            lines.append(f"{name}: {what} held back (`carpool pin diff {name}`)")
+    return "\n".join(map(display.printable, lines))
+
+
+def _switches(facts: Facts) -> str:
+    """A line for each server that is disabled, or enabled in spite of its file: until when, and by what."""
+    lines = []
+    for name, server in (facts.get("servers") or {}).items():
+        files = " and ".join(server.get("disabled_in") or ())
+        if server.get("switched") == "off":
+            lines.append(f"{name}: disabled (until carpool stops; `carpool enable {name}`)")
+        elif server.get("switched") == "on":
+            lines.append(f"{name}: enabled (until carpool stops); disabled in {files}")
+        elif files:
+            lines.append(f"{name}: disabled in {files}")
+    for session in facts.get("sessions") or ():
+        for name, how in (session.get("switched") or {}).items():
+            what = "enabled" if how == "on" else "disabled"
+            lines.append(f"{name}: {what} for {session['id']} (until that session ends)")
+    return "\n".join(map(display.printable, lines))
+
+
+def _sharing(one: Facts) -> str:
+    """The mode, with a `?` where it is only assumed."""
+    mode = one["sharing"] or "-"
+    return f"{mode}?" if _is_assumed(one) else str(mode)
+
+
+def _is_assumed(one: Facts) -> bool:
+    """Not so for `auto`: nothing is decided before somebody wants the server."""
+    return one.get("verified") is False and one["sharing"] != "auto"
+
+
+def _holder(row: Facts) -> str:
+    """Whose lease an instance is: the session, and its agent's name."""
+    if not row["holder"]:
+        return "-"
+    return f"{row['holder']} {display.one_line(row['holder_agent'] or '', 24)}".rstrip()
+
+
+def _saved(size_bytes: int) -> str:
+    """Negative while too few agents share: then it is what carpool itself costs more."""
+    if size_bytes < 0:
+        return f"{display.size(-size_bytes)} more memory than private ones"
+    return f"{display.size(size_bytes)} saved"
+
+
+def _or_dash(value: object) -> object:
+    return "-" if value is None or value == "" else value
+
+
+def _size(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else display.size(size_bytes)

@@ -1,0 +1,138 @@
+"""The verb `tools`: what agents may call, for people, programs and model APIs.
+
+Owns which of the tools are shown and in what form, and which servers are named because theirs are missing;
+what tools cost a model is `tool_costs`', how model APIs want them is `adapters`'. Refuses to know where the
+facts come from.
+"""
+
+from typing import Any
+
+import click
+
+from carpool.cli import tool_costs
+from carpool.cli.main import (
+    ask,
+    asked,
+    fail,
+    json_option,
+    open_door,
+    print_json,
+    profile_option,
+    refused,
+    workspace_option,
+)
+from carpool.control.control_client import AnsweredError, Door
+from carpool.terminal import display
+
+Facts = dict[str, Any]
+
+_FORMATS = ("openai", "openai-responses", "anthropic")
+_AS_WISHED = frozenset({"serving", "cold", "disabled"})
+"""States in which a server without tools needs no word: it offers none, or nobody wants it."""
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--tag", default="", help="Only tools of servers with this tag.")
+@click.option("--tokens", is_flag=True, help="What they cost a model that is shown them, the most first.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    help="The list that a model API takes as `tools`, as JSON (docs/function-calling.md).",
+)
+@profile_option
+@workspace_option
+@json_option
+def tools(
+    name: str | None,
+    tag: str,
+    form: str | None,
+    *,
+    tokens: bool,
+    profile: str,
+    workspace: str,
+    as_json: bool,
+) -> None:
+    """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
+    plain = not as_json and not form
+    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
+        try:
+            answer = asked(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
+        except AnsweredError as error:
+            refused(error, _not_listed(door, tag) if plain else "")
+        missing = _not_listed(door, tag) if plain and not name else ""
+    found: list[Facts] = answer.get("tools") or []
+    if tag:
+        found = [tool for tool in found if tag in tool["tags"]]
+    problem = answer.get("error") or (
+        f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
+    )
+    if form:
+        print_json(_in_form(found, form))
+    elif as_json:
+        print_json([{**tool, "tokens": tool_costs.tokens_of(tool)} for tool in found] if tokens else found)
+    elif found and tokens:
+        click.echo(tool_costs.costs_page(found))
+    elif found and name:
+        click.echo("\n\n".join(_explained(tool) for tool in found))
+    elif found:
+        rows = [[tool["name"], tool["server"], display.one_line(tool["description"])] for tool in found]
+        click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
+    if not found and (name or answer.get("error")):
+        fail(_sentence(problem))
+    if not found and plain and tag:
+        click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
+    elif not found and plain:
+        click.echo(
+            "no tools: no server is configured, none may run here before `carpool trust`, or none has told "
+            "its tools; `carpool status` says which"
+        )
+    if missing:
+        click.echo(missing, err=True)
+
+
+def _not_listed(door: Door, tag: str) -> str:
+    """A line about servers that have no tools because of the state they are in; empty: there are none. `tag`:
+    only those that have it.
+    """
+    servers: list[Facts] = ask(door, "carpool/servers", {}).get("servers") or []
+    missing = [
+        f"{each['name']} ({each['state']})"
+        for each in servers
+        if not each["tools"] and each["state"] not in _AS_WISHED and (not tag or tag in each["tags"])
+    ]
+    return display.printable(f"not listed: {', '.join(missing)}; see `carpool status`") if missing else ""
+
+
+def _in_form(found: list[Facts], form: str) -> list[Facts]:
+    from carpool.adapters import Toolbox  # late: no other verb of these needs it
+
+    toolbox = Toolbox(
+        {**(tool.get("definition") or {}), "name": tool["name"], "description": tool["description"]}
+        for tool in found
+    )
+    match form:
+        case "openai":
+            return toolbox.openai()
+        case "openai-responses":
+            return toolbox.openai_responses()
+        case _:
+            return toolbox.anthropic()
+
+
+def _explained(tool: Facts) -> str:
+    lines = [
+        f"{display.printable(tool['name'])}",
+        f"  server   {display.printable(tool['server'])}",
+        f"  tool     {display.printable(tool['tool'])}  (the server's own name)",
+        f"  also as  {display.printable(', '.join(tool['aliases']) or '-')}",
+    ]
+    text = display.printable(tool["description"].strip(), lines=True)
+    return "\n".join([*lines, *(f"  {line}" for line in text.splitlines())])
+
+
+def _sentence(problem: object) -> str:
+    if isinstance(problem, dict):
+        return str(problem.get("message") or problem.get("text") or problem)
+    return str(problem)

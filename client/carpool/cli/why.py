@@ -1,0 +1,52 @@
+"""The verb `why`: which sharing mode a server has, since when, on what evidence, and how to change it.
+
+Owns how the supervisor's lines are laid out, also of servers with several pools.
+Knows nothing of: how a mode is decided.
+"""
+
+from typing import Any
+
+import click
+import msgspec
+
+from carpool.cli.main import ask, fail, fail_at, json_option, open_door, print_json
+from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.terminal import display
+from carpool_protocol.config.text.problems import no_such_server
+
+
+@click.command()
+@click.argument("server")
+@json_option
+def why(server: str, as_json: bool) -> None:
+    """Tell how SERVER is shared, why, and how to change that."""
+    with open_door(control=True) as door:
+        answer = _explained(door, server)
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(why_page(answer.get("pools") or []))
+
+
+def why_page(pools: list[dict[str, Any]]) -> str:
+    """For people: the lines of each pool; pools (of several workspaces, say) with the same lines once."""
+    texts: dict[str, list[str]] = {}
+    for pool in pools:
+        text = "\n".join(display.printable(str(line)) for line in pool.get("lines") or [])
+        texts.setdefault(text, []).append(display.printable(str(pool.get("key", ""))))
+    if len(texts) < 2:
+        return "".join(texts)
+    return "\n\n".join(f"pool {', '.join(keys)}:\n{text}" for text, keys in texts.items())
+
+
+def _explained(door: Door, server: str) -> dict[str, Any]:
+    try:
+        answer = msgspec.json.decode(door.request("carpool/why", {"server": server}))
+    except DoorError as error:
+        fail_at(error)
+    except AnsweredError as error:
+        known = ask(door, "carpool/status", {}).get("servers") or {}
+        fail(str(error) if server in known else no_such_server(server, known))
+    if not isinstance(answer, dict):
+        fail("the broker's answer is not understood; run `carpool restart --all`")
+    return answer

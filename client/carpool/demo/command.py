@@ -1,0 +1,112 @@
+"""The verb `carpool demo`: two real MCP servers, many agents, without carpool and with it.
+
+Owns the options, what is needed beforehand, the end in every case (also Ctrl-C) and the exit code:
+0 when every answer was right and nothing is left running, 1 when not, 2 when something is not installed,
+130 when interrupted. Knows nothing of: what happens in between (`demo_run`).
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import time
+
+import click
+
+from carpool.cli.main import EXIT_FAILED, EXIT_USAGE, json_option
+from carpool.demo import report, repository
+from carpool.demo.questions import MODULES
+from carpool.demo.run import Run
+from carpool.demo.sandbox import DemoError, House
+from carpool.demo.show import Show
+from carpool.launcher.sandbox import HouseError
+from carpool.terminal import end_signals
+
+LIMIT_S = 75.0
+"""For everything but the end, which takes at worst 45 s: together under two minutes."""
+EXIT_INTERRUPTED = 130
+
+
+@click.command("demo")
+@click.option(
+    "--agents", type=click.IntRange(1, 60), default=20, show_default=True, help="How many agent processes."
+)
+@json_option
+def demo(*, agents: int, as_json: bool) -> None:
+    """Show on real servers what sharing them buys: memory, speed, and what a crash does.
+
+    Runs mcp-server-time and mcp-server-git, first a copy for each agent, then once for all through
+    carpool, and kills one in the middle. Half a minute. Uses a private directory and a carpool of its
+    own, and leaves nothing behind.
+    """
+    if missing := lacking():
+        click.echo(f"carpool demo: {missing}", err=True)
+        sys.exit(EXIT_USAGE)
+    sys.exit(perform(agents, as_json=as_json))
+
+
+def lacking() -> str:
+    """What is not installed and the command that installs it; empty when all is there."""
+    absent = [module.replace("_", "-") for module in MODULES.values() if not importlib.util.find_spec(module)]
+    if absent:
+        return (
+            f"{' and '.join(absent)} must be installed first (the extra `demo`):\n"
+            f"  {sys.executable} -m pip install {' '.join(absent)}"
+        )
+    if not shutil.which("git"):
+        return "`git` must be installed first; the git server runs it"
+    return ""
+
+
+def perform(agents: int, *, as_json: bool) -> int:
+    """The whole demo; says everything itself. The exit code."""
+    show = Show()
+    deadline_s = time.monotonic() + LIMIT_S
+    found: report.Facts = {}
+    problems: list[str] = []
+    code = 0
+    end_signals.interrupt()
+    house = House()
+    try:
+        run = Run(house, show, agents, deadline_s)
+        if not as_json:
+            click.echo(report.opening(agents))
+        house.configure()
+        run.commits = repository.make(house.base / "repo")
+        show.step(f"made a git repository with {len(run.commits)} commits for the git server")
+        show.step("1. WITHOUT CARPOOL: every agent starts its own servers")
+        private = run.private()
+        show.step("2. WITH CARPOOL: the servers are shared")
+        shared = run.shared()
+        found = report.facts(agents, run.memory_kind, os.cpu_count(), private, shared)
+        problems += report.problems(found)
+    except (DemoError, HouseError, repository.RepoError) as error:
+        problems.append(str(error))
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    finally:
+        end_signals.hold_off()  # the end is bounded
+        show.step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
+        left = house.close()
+    found |= {"seconds": round(show.elapsed_s(), 1), "problems": problems, "left": left}
+    _tell(found, interrupted=code != 0, as_json=as_json)
+    return code if code and not left else EXIT_FAILED if problems or left else code
+
+
+def _tell(found: report.Facts, *, interrupted: bool, as_json: bool) -> None:
+    """The result, and last what is left."""
+    if as_json:
+        well = not interrupted and not found["problems"] and not found["left"]
+        click.echo(json.dumps({"ok": well, "interrupted": interrupted, **found}, indent=2))
+        return
+    if "answers" in found:
+        click.echo(f"\n{report.table(found)}\n")
+        if not found["problems"]:
+            right, took = f"{found['answers']['right']:,}", f"{found['seconds']:.0f} s"
+            click.echo(f"All {right} answers were checked, and every one was right. It took {took}.")
+            click.echo(report.NEXT)
+    for problem in [*found["problems"], *found["left"]]:
+        click.echo(f"carpool demo failed: {problem}", err=True)
+    if not found["left"]:
+        click.echo("Nothing is left: no process bears the demo's mark, and its directory is gone.")

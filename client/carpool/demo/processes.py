@@ -1,0 +1,123 @@
+"""Processes as `carpool demo` sees them from outside: their memory, their families, who is its own.
+
+Owns the reading: /proc on Linux, `ps` elsewhere. Memory is PSS in bytes where the system tells it (a page
+that several processes share is divided among them, so it may be added up), else RSS, and `memory_kind`
+says which. Own is what carries the demo's runtime directory in its environment, which everything that
+it starts inherits or is given (rule 2: a pid alone proves nothing).
+Ends only what carries that mark. Knows nothing of: what the processes are for.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+
+from carpool_protocol.bootstrap import paths
+
+_ON_LINUX = os.path.exists("/proc/self/stat")
+_PS_S = 10.0
+
+
+def memory_kind() -> str:
+    """`PSS`, or `RSS` where this system (or this sandbox) does not tell PSS."""
+    return "RSS" if _pss_bytes(os.getpid()) is None else "PSS"
+
+
+def memory_bytes(pids: Iterable[int], kind: str, *, families: bool = True) -> int:
+    """Memory of processes, each counted once; those gone count nothing. `families`: with all descendants."""
+    table = _table()
+    wanted = list(dict.fromkeys(pids))
+    for pid in wanted if families else ():  # grows while it is walked
+        wanted += [child for child, (parent, _) in table.items() if parent == pid and child not in wanted]
+    if kind == "PSS":
+        return sum(_pss_bytes(pid) or 0 for pid in wanted)
+    return sum(table[pid][1] for pid in wanted if pid in table)
+
+
+def marked(directory: str) -> list[tuple[int, str]]:
+    """(pid, command line) of every running process that belongs to this runtime directory, not ourselves."""
+    if not _ON_LINUX:
+        found: list[tuple[int, str]] = []
+        for line in _ps("-axEww", "-U", str(os.getuid()), "-o", "pid=,command=").splitlines():
+            pid, _, command = line.strip().partition(" ")
+            if pid.isdecimal() and int(pid) != os.getpid() and _is_ours(command.split(), directory):
+                found.append((int(pid), command.split()[0]))
+        return found
+    return [
+        (pid, _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip())
+        for pid in _pids()
+        if pid != os.getpid() and _is_ours(_read(f"/proc/{pid}/environ").split("\0"), directory)
+    ]
+
+
+def kill_marked(pid: int, directory: str, number: signal.Signals = signal.SIGKILL) -> float | None:
+    """Send `pid` this signal if it carries the mark. When that was (monotonic); None: it was not sent."""
+    fd = -1
+    try:
+        if hasattr(os, "pidfd_open"):
+            fd = os.pidfd_open(pid)  # pins the process before its mark is read: a reused pid is never hit
+        if pid not in [each for each, _ in marked(directory)]:
+            return None
+        now_s = time.monotonic()  # before: what a death makes others do may be quicker than we are
+        if fd >= 0:
+            signal.pidfd_send_signal(fd, number)
+        else:
+            os.kill(pid, number)
+    except OSError:
+        return None
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return now_s
+
+
+def _is_ours(environ: list[str], directory: str) -> bool:
+    runtime = paths.runtime_id(directory)
+    exact = (f"{paths.RUNTIME_VARIABLE}={directory}", f"{paths.DAEMON_MARK}={runtime}")
+    instance = f"{paths.INSTANCE_MARK}={runtime}:"
+    return any(entry in exact or entry.startswith(instance) for entry in environ)
+
+
+def _table() -> dict[int, tuple[int, int]]:
+    """Every process: its parent and its RSS in bytes."""
+    table: dict[int, tuple[int, int]] = {}
+    if not _ON_LINUX:
+        for line in _ps("-axo", "pid=,ppid=,rss=").splitlines():
+            pid, parent, rss = (int(field) for field in line.split())
+            table[pid] = (parent, rss * 1024)
+        return table
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    for pid in _pids():
+        # After the name, which may hold anything: state, parent, ...; proc(5) counts RSS as field 24.
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 21:
+            table[pid] = (int(fields[1]), int(fields[21]) * page_bytes)
+    return table
+
+
+def _pss_bytes(pid: int) -> int | None:
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:  # gone, or another user's
+        return ""
+
+
+def _ps(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["ps", *arguments], capture_output=True, timeout=_PS_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,451 @@
+"""HTTP/1.1 on one connection: requests in, whole answers or streams of events out, within limits.
+
+Owns parsing (httptools), keep-alive, chunked streams, the sizes and times a client may take, and the news
+that it hung up. Invariants: one request of a connection is worked on at a time and they are answered in
+order; what is kept of one that is not complete is bounded, alone and together (`BodyRoom`), and
+so is what is kept for a client that does not read (`MAX_UNSENT_BYTES` of events), then it is cut; a broken
+request gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
+
+Knows nothing of: MCP, the broker, what paths mean.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from socket import socket
+from typing import Any, Final, Literal, Protocol
+
+import httptools
+
+from carpool.http.body_room import BodyRoom
+from carpool.http.core.effects import SSE, Request, Respond
+from carpool.http.core.limits import (
+    ASK_FIRST_BYTES,
+    LINGER_S,
+    MAX_AHEAD,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_UNSENT_BYTES,
+    MAX_URL_BYTES,
+    STALLED_BYTES,
+    Limits,
+)
+
+
+class Taker(Protocol):
+    """Who gets the requests (the shell)."""
+
+    limits: Limits
+    date: bytes
+    """The `Date` header of this second."""
+    room: BodyRoom
+    """For bodies that wait for their turn, of all connections."""
+
+    def principal_of(self, connection: "Connection", headers: dict[str, str]) -> str:
+        """The one for which the body of a request with these headers counts in `room`."""
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        """The refusal of a client that has no business here, before its body is taken."""
+
+    def come(self, connection: "Connection") -> Respond | None:
+        """A client connected. The refusal of one that may not, or is one too many."""
+
+    def asked(self, connection: "Connection", request: Request) -> int:
+        """A request; its number, by which `gone` tells of it."""
+
+    def gone(self, x: int) -> None:
+        """Its client hung up before the answer was complete."""
+
+    def left(self, connection: "Connection") -> None:
+        """The connection is closed."""
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, taker: Taker, clock: Callable[[], float]) -> None:
+        self._taker = taker
+        self._clock = clock
+        self._transport: Any = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._fields: list[tuple[bytes, bytes]] = []
+        """Headers as they came."""
+        self._read: tuple[list[tuple[bytes, bytes]], dict[str, str]] = ([], {})
+        """Those of the request before, and what they were read as."""
+        self._body: bytes | bytearray = b""
+        self._size = 0
+        self._moved = False
+        self._still = 0
+        """Bytes since the parser last had something to give: it keeps what does not end."""
+        self._kept = 0
+        """Bytes of bodies here, counted in the taker's `room`."""
+        self._principal = ""
+        """The one for which they count."""
+        self._phase: Literal["between", "head", "body"] = "between"
+        self._failed = False
+        self._held: bytes | None = None
+        """What came while it is not known whether this client is let in; None: that is known."""
+        self._ahead: deque[tuple[Request, bool, bool]] = deque()
+        self._x = 0
+        """The request that is being worked on; 0: none."""
+        self._modern = True
+        """The request that is being read is of HTTP/1.1."""
+        self._chunked = False
+        self._bare = False
+        """The answer has no body: it is one to HEAD."""
+        self._last_keeps = True
+        self.due = clock() + taker.limits.head_s
+        """When patience with this client ends; `inf`: not at all."""
+        self._arrives_by = float("inf")
+        """By then the request that is being read must have arrived so far, also behind one that is open."""
+        self._stalled = float("inf")
+        self._unsent = 0
+        """When it was last looked at, while it is stalled."""
+
+    # --- the transport's side ---
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=256 * 1024)
+        refused = self._taker.come(self)
+        if refused is not None:
+            self.turn_away(refused)
+
+    def data_received(self, data: bytes) -> None:
+        if self._failed:
+            return
+        if self._held is not None:
+            self._held += data
+            self._transport.pause_reading()  # so that it hears of a hang-up until then
+            return
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            if not self._failed:  # otherwise it is our own refusal
+                self._fail(400, f"the request is not HTTP/1.1 ({type(error).__name__})")
+            return
+        if len(self._ahead) > MAX_AHEAD:
+            self.cut()
+
+    def _feed(self, data: bytes) -> None:
+        self._moved = False
+        rest: bytes | memoryview = data
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+                break
+            except httptools.HttpParserUpgrade as stop:
+                rest = memoryview(rest)[stop.args[0] :]
+                self._decline_upgrade()
+        self._still = 0 if self._moved else self._still + len(data)
+        if self._still > MAX_HEAD_BYTES:
+            self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
+
+    def _decline_upgrade(self) -> None:
+        """Clients in Java offer h2c with every request. It is declined: the request goes on as HTTP/1.1."""
+        method, url = self._parser.get_method(), self._url
+        if method == b"CONNECT":
+            self._fail(501, "this is no proxy")
+            self._parser = httptools.HttpRequestParser(self)
+            return
+        lines = [b"%b %b HTTP/%b" % (method, url, self._parser.get_http_version().encode())]
+        lines += [
+            f"{name}: {value}".encode("latin-1") for name, value in self._headers.items() if name != "upgrade"
+        ]
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._stalled = self._clock() + self._taker.limits.stalled_s
+        self._unsent = self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        self._stalled = float("inf")
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._failed = True
+        self._ahead.clear()
+        self._let_go()
+        x, self._x = self._x, 0
+        if x:
+            self._taker.gone(x)
+        self._taker.left(self)
+        # It leads back here: what stands in no circle is freed now, not when the collector comes.
+        del self._parser
+
+    def _let_go(self) -> None:
+        self._body = b""
+        self._give_back(self._kept)
+
+    def _give_back(self, size: int) -> None:
+        self._kept -= size
+        self._taker.room.give_back(self._principal, size)
+
+    # --- the parser's side ---
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers = {}
+        self._fields = []
+        self._body = b""
+        self._size = 0
+        self._moved = True
+        self._phase = "head"
+        self._arrives_by = self._clock() + self._taker.limits.head_s
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > MAX_URL_BYTES:
+            self._fail(414, f"the URL has more than {MAX_URL_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Read when there are no more of them. What comes later is a trailer, which no rule that was checked
+        # at the head may depend on (RFC 9110, 6.5.1): nobody looks at it.
+        self._fields.append((name, value))
+
+    def _read_headers(self) -> None:
+        fields = self._fields
+        if fields == self._read[0]:  # of most clients all requests have the same
+            self._headers = self._read[1]
+            return
+        headers = self._headers
+        size = 0
+        for name, value in fields:
+            size += len(name) + len(value)
+            key = name.decode("latin-1").lower()
+            text = value.decode("latin-1").strip(" \t")
+            known = headers.get(key)
+            headers[key] = text if known is None else f"{known}, {text}"
+        if size > MAX_HEAD_BYTES:
+            self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
+            return
+        self._read = (fields, headers)
+
+    def on_headers_complete(self) -> None:
+        if len(self._fields) > MAX_HEADERS:
+            self._fail(431, f"there are more than {MAX_HEADERS} headers")
+        else:
+            self._read_headers()
+            self._fields = []  # a trailer is none of those that were read
+        if self._failed or self._parser.should_upgrade():
+            return
+        self._phase = "body"
+        self._moved = True
+        self._size = 0
+        version, headers = self._parser.get_http_version(), self._headers
+        self._modern = version == "1.1"
+        coded = headers.get("transfer-encoding")
+        if version not in {"1.1", "1.0"}:
+            self._fail(505, "HTTP/1.1 is spoken here")
+        elif coded is not None and (coded.lower() != "chunked" or not self._modern):
+            self._fail(501, "bodies come as they are or chunked (HTTP/1.1)")
+        else:
+            self._expect_body(headers, chunked=coded is not None)
+
+    def _expect_body(self, headers: dict[str, str], *, chunked: bool) -> None:
+        limit = self._taker.limits.body_bytes
+        length = headers.get("content-length", "")
+        size = int(length[:19]) if length.isdecimal() else 0
+        waits = headers.get("expect", "").lower() == "100-continue"
+        if size > ASK_FIRST_BYTES or chunked or waits:
+            path = self._url.decode("latin-1").partition("?")[0]
+            refused = self._taker.turned_away(path, headers)
+            if refused is not None:
+                self.turn_away(refused)
+                return
+        if size > limit:
+            self._fail(413, f"the body has more than {limit} bytes")
+            return
+        self._arrives_by = self._clock() + self._taker.limits.body_s
+        if waits and not self._x:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        if self._failed:
+            return
+        self._moved = True
+        self._size += len(body)
+        if not self._kept:  # of one connection all count for the first, while any of them waits
+            self._principal = self._taker.principal_of(self, self._headers)
+        self._kept += len(body)
+        has_room = self._taker.room.take(self._principal, len(body))
+        if self._size > self._taker.limits.body_bytes:
+            self._fail(413, f"the body has more than {self._taker.limits.body_bytes} bytes")
+        elif not has_room:
+            self._fail(503, "too many long requests are arriving; try again in a moment")
+        elif not self._body:
+            self._body = body
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._failed or self._parser.should_upgrade():
+            return
+        path, _, query = self._url.decode("latin-1").partition("?")
+        method = self._parser.get_method().decode("latin-1")
+        request = Request(method, path, query, self._headers, bytes(self._body))
+        self._body = b""
+        self._phase = "between"
+        self._arrives_by = float("inf")
+        self._moved = True
+        keep = self._modern and self._parser.should_keep_alive()
+        if self._x or self._ahead:
+            self._ahead.append((request, keep, self._modern))
+        else:
+            self._work(request, keep, self._modern)
+
+    def _work(self, request: Request, keep: bool, chunked: bool) -> None:
+        self._last_keeps, self._chunked = keep, chunked
+        self._bare = request.method == "HEAD"
+        self._give_back(len(request.body))
+        self.due = float("inf")
+        self._x = -1  # answered from within `asked`, perhaps
+        x = self._taker.asked(self, request)
+        if self._x == -1:
+            self._x = x
+
+    # --- the answer's side ---
+
+    def respond(
+        self, status: int, body: bytes, media: str, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """The whole answer to the request that is being worked on."""
+        more = "".join([f"{name}: {value}\r\n" for name, value in headers]) if headers else ""
+        if body:
+            more += f"Content-Type: {media}\r\n"
+        if not self._last_keeps:
+            more += "Connection: close\r\n"
+        self._transport.write(
+            b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b"
+            % (
+                status,
+                _REASONS.get(status, b""),
+                self._taker.date,
+                len(body),
+                more.encode("latin-1"),
+                b"" if self._bare else body,
+            )
+        )
+        self._answered()
+
+    def begin(self, headers: tuple[tuple[str, str], ...]) -> None:
+        """The answer is a stream of events."""
+        more = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        if self._chunked:
+            more += "Transfer-Encoding: chunked\r\n"
+        if not self._last_keeps or not self._chunked:
+            more += "Connection: close\r\n"
+        fixed = f"HTTP/1.1 200 OK\r\nContent-Type: {SSE}\r\nCache-Control: no-cache, no-transform\r\n{more}"
+        self._transport.write(fixed.encode("latin-1") + self._taker.date + b"\r\n")
+
+    def write(self, data: bytes) -> None:
+        """Events. A client with too much unread is cut, which `gone` then tells."""
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.cut()
+        elif self._chunked:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """The stream is complete."""
+        if self._chunked:
+            self._transport.write(b"0\r\n\r\n")
+        else:
+            self._last_keeps = False
+        self._answered()
+
+    def _answered(self) -> None:
+        self._x = 0
+        if not self._last_keeps:
+            self._failed = True
+            self._transport.close()
+            return
+        self.due = self._clock() + self._taker.limits.keep_s
+        if self._ahead:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        if self._ahead and not self._x and not self._failed:
+            self._work(*self._ahead.popleft())
+
+    def _fail(self, status: int, text: str) -> None:
+        """Refuse what cannot be understood. The rest of the connection has no meaning."""
+        self.turn_away(Respond(0, status, text.encode(), media="text/plain; charset=utf-8"))
+
+    def turn_away(self, answer: Respond) -> None:
+        """Answer with this, and take nothing more."""
+        if self._failed:
+            return
+        self._failed = True
+        if self._held is not None:
+            self._held = None
+            self._transport.resume_reading()  # what is left unread would take the answer along
+        if self._x or self._ahead:  # the answer before it is not to be mixed up with this one
+            self.cut()
+            return
+        self._let_go()
+        head = f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, b'').decode()}\r\n"
+        head += f"Content-Type: {answer.media}\r\n"
+        head += "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
+        head += f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+        self._transport.write(head.encode("latin-1") + answer.body)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self.due = self._clock() + LINGER_S
+
+    # --- the shell's side ---
+
+    @property
+    def socket(self) -> socket:
+        """The connection's own; for questions about its other end."""
+        found: socket = self._transport.get_extra_info("socket")
+        return found
+
+    def hold(self) -> None:
+        """Work on nothing that comes before `let_in`."""
+        self._held = b""
+
+    def let_in(self) -> None:
+        """Go on after `hold`, with what has come meanwhile."""
+        held, self._held = self._held, None
+        if held is None or self._failed or self._transport.is_closing():
+            return
+        self.due = self._clock() + self._taker.limits.head_s
+        self._transport.resume_reading()
+        if held:
+            self.data_received(held)
+
+    def cut(self) -> None:
+        """End the connection now; what was not sent is lost."""
+        self._failed = True
+        self._transport.abort()
+
+    def finish(self) -> None:
+        """End the connection after what is written; `gone` tells of an unfinished answer."""
+        self._failed = True
+        self._transport.close()
+
+    def look(self, now: float) -> None:
+        """End it if its client's time is up."""
+        if now >= self._stalled:
+            unsent = self._transport.get_write_buffer_size()
+            if self._unsent - unsent < STALLED_BYTES:
+                self.cut()
+            else:
+                self._stalled, self._unsent = now + self._taker.limits.stalled_s, unsent
+        elif now >= self.due and (self._phase == "between" or self._failed):
+            self._transport.close()
+        elif now >= self._arrives_by and not self._failed:
+            self._fail(408, "the request took too long to arrive")
+
+
+_REASONS: Final = {each.value: each.phrase.encode() for each in HTTPStatus} | {421: b"Misdirected Request"}

@@ -1,0 +1,270 @@
+"""What a POST's body is: requests, notifications, answers; and what a message of the broker is.
+
+Owns the reading of JSON-RPC as far as the door must understand it: which messages a body holds, their ids and
+methods, and whether they are of the stateless era. All else stays as bytes for the broker. Nothing raises.
+
+Knows nothing of: headers, sessions, sockets.
+"""
+
+from functools import lru_cache
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from carpool_protocol.wire.json_scan import fields, mended
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+METHOD_NOT_FOUND: Final = -32601
+SESSION_NOT_FOUND: Final = -32001
+"""What the SDKs say for it (MCP 2025-11-25 gives it no code)."""
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+UNSUPPORTED_VERSION: Final = -32022
+
+HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+STATELESS_VERSIONS: Final = ("2026-07-28",)
+BATCH_VERSION: Final = "2025-03-26"
+"""The only version with arrays of messages."""
+PRIMING_VERSION: Final = "2025-11-25"
+"""Since this one a stream begins with an event that has an id and no data (basic/transports)."""
+MAX_BATCH: Final = 256
+
+VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+
+Sort = Literal["request", "notification", "answer"]
+
+
+class Message(Struct, frozen=True, gc=False):
+    """One message of a client."""
+
+    line: bytes
+    """Itself, as it came."""
+    sort: Sort
+    id: bytes
+    """Of a request or an answer, as it is written; empty for a notification."""
+    method: str
+    params: bytes
+    """As written; empty where there are none."""
+
+
+class BadBody(Struct, frozen=True):
+    """A body that is refused as a whole, with status 400."""
+
+    code: int
+    text: str
+    id: bytes = b"null"
+
+
+class Envelope(Struct, frozen=True):
+    """What `_meta` of a request says of the protocol. `None`: it does not say it, or not as it should."""
+
+    version: str | None
+    complete: bool
+    """Both required keys are there (MCP 2026-07-28, basic, "_meta")."""
+
+
+class Said(Struct, frozen=True, gc=False):
+    """A message of the broker: what the door must know of it."""
+
+    answer: bool
+    asks: bool
+    """It is a request: somebody must answer it."""
+    id: bytes
+    method: str
+    code: int | None
+    """Of an error answer."""
+
+
+class _Incoming(Struct, gc=False):
+    jsonrpc: Raw = Raw(b"")
+    id: Raw = Raw(b"")
+    method: Raw = Raw(b"")
+    params: Raw = Raw(b"")
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class _Params(Struct):
+    meta: Raw = field(default=Raw(b""), name="_meta")
+
+
+class _Meta(Struct):
+    version: Raw = field(default=Raw(b""), name=VERSION_KEY)
+    capabilities: Raw = field(default=Raw(b""), name=CAPABILITIES_KEY)
+
+
+class _Outgoing(Struct, gc=False):
+    id: Raw = Raw(b"")
+    method: Raw = Raw(b"")
+    error: Raw | UnsetType = UNSET
+
+
+class _Initialized(Struct):
+    protocolVersion: str = ""  # noqa: N815 - the wire's name
+
+
+class _Greeting(Struct):
+    result: _Initialized
+
+
+_incoming = msgspec.json.Decoder(_Incoming).decode
+_incomings = msgspec.json.Decoder(list[Raw]).decode
+_params = msgspec.json.Decoder(_Params).decode
+_meta = msgspec.json.Decoder(_Meta).decode
+_text = msgspec.json.Decoder(str).decode
+_outgoing = msgspec.json.Decoder(_Outgoing).decode
+_greeting = msgspec.json.Decoder(_Greeting).decode
+_texts = msgspec.json.Decoder(dict[str, Raw]).decode
+UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+_NONE: Final = Envelope(None, complete=False)
+_KEPT: Final = 512
+_SMALL_BYTES: Final = 2048
+
+
+def read_body(body: bytes) -> list[Message] | Message | BadBody:
+    """A list where the body is an array. Never raises."""
+    if not body.isascii():
+        try:  # `msgspec` does not look where it skips, and an id that is echoed must be text
+            body.decode()
+        except UnicodeDecodeError:
+            return BadBody(PARSE_ERROR, "Parse error: the body is not valid UTF-8")
+    bare = body.lstrip(b" \t\r\n")
+    if not bare.startswith(b"["):
+        return _read(body)
+    try:
+        parts = _incomings(body)
+    except UNREADABLE:
+        return BadBody(PARSE_ERROR, "Parse error: the body is not valid JSON")
+    if not 0 < len(parts) <= MAX_BATCH:
+        return BadBody(INVALID_REQUEST, f"Invalid Request: an array of messages holds 1 to {MAX_BATCH}")
+    found = []
+    for part in parts:
+        message = _read(bytes(part))
+        if isinstance(message, BadBody):
+            return message
+        found.append(message)
+    return found
+
+
+def _read(raw: bytes) -> Message | BadBody:
+    try:
+        found = _incoming(raw)
+    except msgspec.ValidationError:
+        return BadBody(INVALID_REQUEST, "Invalid Request: the body is no JSON-RPC message")
+    except UNREADABLE:
+        unusual = _unusual(raw)
+        if unusual is None:
+            return BadBody(PARSE_ERROR, "Parse error: the body is not valid JSON")
+        found = _Incoming(**{key: Raw(unusual[key]) for key in _Incoming.__struct_fields__ if key in unusual})
+    ident = bytes(found.id)
+    # MCP, basic, "Requests": a string or a number, never null.
+    good_id = ident[:1] == b'"' or ident[:1].isdigit() or ident[:1] == b"-"
+    name = ident if good_id else b"null"
+    if bytes(found.jsonrpc) != b'"2.0"':
+        return BadBody(INVALID_REQUEST, 'Invalid Request: "jsonrpc" must be "2.0"', name)
+    if found.method:
+        method = text_of(bytes(found.method))
+        if method is None or (ident and not good_id):
+            return BadBody(
+                INVALID_REQUEST, "Invalid Request: method and id must be text (id: or a number)", name
+            )
+        return Message(raw, "request" if ident else "notification", ident, method, bytes(found.params))
+    if good_id and (found.result is not UNSET or found.error is not UNSET):
+        return Message(raw, "answer", ident, "", b"")
+    return BadBody(
+        INVALID_REQUEST, "Invalid Request: neither a request, nor a notification, nor an answer", name
+    )
+
+
+def envelope_of(message: Message) -> Envelope:
+    """What the message says of the stateless era. Never raises."""
+    params = message.params
+    if b"_meta" not in params and b"\\" not in params:
+        return _NONE  # the key is not there, and no escape hides it
+    try:
+        raw = bytes(_params(params).meta)
+    except UNREADABLE:
+        raw = bytes((_unusual(params) or {}).get("_meta", b""))
+    return _read_small_meta(raw) if len(raw) <= _SMALL_BYTES else _read_meta(raw)
+
+
+def _read_meta(raw: bytes) -> Envelope:
+    try:
+        meta = _meta(raw)
+    except UNREADABLE:
+        return _NONE
+    version = text_of(bytes(meta.version)) if meta.version else None
+    return Envelope(version, complete=version is not None and bytes(meta.capabilities)[:1] == b"{")
+
+
+_read_small_meta = lru_cache(_KEPT)(_read_meta)
+"""Agents say the same with each request."""
+
+
+def texts_of(raw: bytes) -> dict[str, Raw]:
+    """The members of a JSON object; empty for anything else."""
+    try:
+        return _texts(raw)
+    except UNREADABLE:
+        return {key: Raw(value) for key, value in (_unusual(raw) or {}).items()}
+
+
+def _unusual(raw: bytes) -> dict[str, bytes] | None:
+    """The members of an object with half of a surrogate pair in it, which is legal JSON (rule 16).
+
+    JavaScript writes that for a cut emoji, and `msgspec` refuses it even where it skips. None: junk.
+    """
+    try:
+        _incoming(mended(raw))
+    except UNREADABLE:
+        return None
+    return fields(raw)
+
+
+def text_of(raw: bytes) -> str | None:
+    """A JSON string; None for anything else."""
+    try:
+        return _text(raw)
+    except UNREADABLE:
+        return None
+
+
+def read_said(line: bytes) -> Said:
+    """Look at a message of the broker. What cannot be read counts as a notification."""
+    try:
+        found = _outgoing(line)
+    except UNREADABLE:
+        return Said(answer=False, asks=False, id=b"", method="", code=None)
+    ident, method = bytes(found.id), (text_of(bytes(found.method)) or "") if found.method else ""
+    code = None
+    if found.error is not UNSET:
+        code = _code_of(bytes(found.error))
+    return Said(not method, bool(method and ident), ident, method, code)
+
+
+def _code_of(error: bytes) -> int:
+    """0 for what is none: servers put all sorts of things there."""
+    try:
+        return int(bytes(texts_of(error).get("code", b"0")))
+    except ValueError:
+        return 0
+
+
+def version_of(line: bytes) -> str:
+    """The protocol version in an answer to `initialize`; empty where there is none."""
+    try:
+        return _greeting(line).result.protocolVersion
+    except UNREADABLE:
+        return ""
+
+
+def error_line(ident: bytes, code: int, text: str) -> bytes:
+    """A JSON-RPC error answer, without line end."""
+    quoted = msgspec.json.encode(text)
+    return b'{"jsonrpc":"2.0","id":%b,"error":{"code":%d,"message":%b}}' % (ident or b"null", code, quoted)

@@ -1,0 +1,436 @@
+"""What the door does with a request: the order of the checks, the routes, and the two eras.
+
+Pure: requests, lines of the broker and the time come in, effects go out. The order of the checks is that of
+MCP's transports (2025-11-25 and 2026-07-28) and of the conformance suite: where it comes from, who it is, how
+it is written, which era, which session, what it says.
+
+Which era a POST is of: that of its body where `params._meta` names a version, else that of its header
+`MCP-Protocol-Version`; a header that no handshake-era version is, is taken for the stateless era.
+
+Knows nothing of: sockets, frames, how answers become streams (`table`).
+"""
+
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from carpool.http.bridge_mark import HEADER
+from carpool.http.core import own_requests
+from carpool.http.core.access import STRANGER, Gate
+from carpool.http.core.body import (
+    BATCH_VERSION,
+    HANDSHAKE_VERSIONS,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    SESSION_NOT_FOUND,
+    STATELESS_VERSIONS,
+    Envelope,
+    Message,
+    envelope_of,
+)
+from carpool.http.core.effects import SSE, Effect, Request, Respond, Rules, refusal
+from carpool.http.core.headers import VERSION_HEADER, standard_mismatch
+from carpool.http.core.kept_messages import GREETING, READY
+from carpool.http.core.negotiation import accepts, is_json
+from carpool.http.core.pages import AWAY, Pages
+from carpool.http.core.pending import PATIENCE_S, RETURN_S
+from carpool.http.core.post_body import read
+from carpool.http.core.routing import UNKNOWN_SESSION, Table
+from carpool.http.core.sse_2024 import OldTransport
+from carpool.http.core.streams import Endpoint, Stream
+from carpool.http.core.tool_calls import Calls
+from carpool_protocol.wire.tool_names import (
+    MAX_NAME_CHARS,
+    MIN_NAME_CHARS,
+    check_name_length,
+    check_server_name,
+)
+
+HEALTH: Final = "/health"
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
+_MAX_SESSION_ID: Final = 64
+_NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
+_NO_META: Final = (
+    "Invalid params: params._meta must have io.modelcontextprotocol/protocolVersion (text) and "
+    "io.modelcontextprotocol/clientCapabilities (an object)"
+)
+
+
+class Core:
+    """The door's decisions. Every method returns the effects, in order."""
+
+    def __init__(self, rules: Rules, gate: Gate, first: int = 0, heir_s: float = 0.0) -> None:
+        """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
+        broker is there it may know sessions of such a door.
+        """
+        self.rules = rules
+        self.gate = gate
+        self._heir_s = heir_s
+        self._heir_until = float("-inf")
+        self._table = Table(rules, first)
+        self._divide_sessions()
+        self._calls = Calls(self._table)
+        self._pages = Pages(self._table)
+        self._old = OldTransport(self._table)
+        self._linked = False
+        self._return_by: float | None = None
+        """The broker has died; by then another is there, or there is none."""
+
+    def number(self) -> int:
+        """For the next HTTP request."""
+        return self._table.number()
+
+    @property
+    def sessions(self) -> int:
+        """How many handshake-era sessions are open."""
+        return self._table.session_count
+
+    def linked(self, now: float) -> list[Effect]:
+        """The broker takes frames."""
+        self._linked, self._return_by = True, None
+        if self._heir_until == float("-inf"):
+            self._heir_until = now + self._heir_s
+        self._table.back()
+        return self._taken()
+
+    def lost(self, now: float) -> list[Effect]:
+        """The broker is gone. What is open waits for another."""
+        if self._linked:
+            self._linked, self._return_by = False, now + RETURN_S
+            self._heir_until = now  # what that broker knew of other doors, the next one does not
+            self._table.away(now)
+        return self._taken()
+
+    def gave_up(self, now: float) -> list[Effect]:
+        """No other broker is awaited."""
+        self._return_by = None
+        self._table.lost(now)
+        return self._taken()
+
+    def waits_until(self, path: str, now: float) -> float:
+        """How long an HTTP request may wait for the broker, where that is not there."""
+        if path == HEALTH:
+            return now
+        if self._return_by is None:
+            return now + PATIENCE_S
+        return self._return_by
+
+    def said(self, line: bytes, now: float) -> list[Effect] | None:
+        """A line of the broker, without its end. None: it is no frame."""
+        return self._taken() if self._table.said(line, now) else None
+
+    def let_in_by(self, gate: Gate, now: float) -> list[Effect]:
+        """Another gate from now on. What those have open who may not come in any more is ended."""
+        before, self.gate = self.gate, gate
+        self._divide_sessions()
+        self._table.evict(lambda who: gate.key_of(who) == before.key_of(who), now)
+        return self._taken()
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        """The answer to a client that would be refused whatever it sends."""
+        who = self._who(0, path, headers)
+        return who if isinstance(who, Respond) else None
+
+    def gone(self, x: int, now: float) -> list[Effect]:
+        """The client of a request hung up before its answer was complete."""
+        self._table.gone(x, now)
+        return self._taken()
+
+    def tick(self, now: float) -> list[Effect]:
+        """To be called about every second."""
+        if self._return_by is not None and now >= self._return_by:
+            return self.gave_up(now)
+        self._table.tick(now)
+        self._calls.tick(now)
+        return self._taken()
+
+    def asked(self, x: int, request: Request, now: float) -> list[Effect]:
+        """An HTTP request, whole and within the limits."""
+        answer = self._asked(x, request, now)
+        if answer is not None:
+            self._table.out.append(answer)
+        return self._taken()
+
+    def _divide_sessions(self) -> None:
+        self._table.share = max(1, self.rules.max_sessions // self.gate.principals)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        self._table.check()
+
+    def _taken(self) -> list[Effect]:
+        out, self._table.out = self._table.out, []
+        return out
+
+    # --- routes ---
+
+    def _who(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
+        """Whose request this is."""
+        if not self.gate.host_allowed(headers.get("host")):
+            text = "this door does not answer to that Host; see `http.hosts` in docs/settings.md"
+            return refusal(x, 421, INVALID_REQUEST, text)
+        if not self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site")):
+            text = "pages of that Origin may not ask here; see `http.origins` in docs/settings.md"
+            return refusal(x, 403, INVALID_REQUEST, text)
+        if self.gate.is_own_bridge(headers.get(HEADER)):
+            text = "this is carpool's own HTTP door, so none of its servers may lead here: mend their `url`"
+            return refusal(x, 508, INVALID_REQUEST, text)
+        if self.gate.is_open and any(name in headers for name in _FORWARDED):
+            text = (
+                "this door has no tokens, so it serves local processes only, and this request came through a "
+                "proxy; make a token with `carpool token NAME`"
+            )
+            return refusal(x, 403, INVALID_REQUEST, text)
+        principal = self.gate.principal(headers.get("authorization"))
+        if principal is None and path != HEALTH:
+            text = "a bearer token that this door knows is needed; `carpool token NAME` makes one"
+            return refusal(x, 401, INVALID_REQUEST, text, WWW_Authenticate='Bearer realm="carpool"')
+        return STRANGER if principal is None else principal
+
+    def _asked(self, x: int, request: Request, now: float) -> Respond | None:
+        path = request.path
+        principal = self._who(x, path, request.headers)
+        if isinstance(principal, Respond):
+            return principal
+        own = self.gate.profile_of(principal)
+        if path == HEALTH:  # which names every server: not for whoever may see only some
+            known = principal != STRANGER and not own
+            return self._pages.health(x, request, now, known=known, linked=self._linked)
+        query = parse_qs(request.query) if request.query else {}
+        workspace = query.get("workspace", [""])[0]
+        length = _name_length(query.get("tool-name-length", ["0"])[0])
+        if length is None:
+            text = f"tool-name-length is a number from {MIN_NAME_CHARS} to {MAX_NAME_CHARS}"
+            return refusal(x, 400, INVALID_REQUEST, text)
+        everything = (principal, "", own, workspace, length)
+        if path == self.rules.path:
+            return self._endpoint(x, request, everything, now)
+        if path == f"{self.rules.path}/tools":
+            return self._pages.tools(x, request, everything, now, linked=self._linked)
+        if path == "/sse" and request.method == "GET":
+            return self._old.stream(x, everything, now, linked=self._linked)
+        if path == "/messages" and request.method == "POST":
+            return self._old.post(x, request, principal, now)
+        inner = path.removeprefix(self.rules.path + "/").split("/")
+        if path.startswith(self.rules.path + "/") and len(inner) == 2 and inner[0] in {"s", "p"}:
+            name = unquote(inner[1])
+            if name and check_server_name(name) is None:
+                server, profile = (name, own) if inner[0] == "s" else ("", name)
+                if own and profile != own:
+                    text = f"the token of this request has the profile {own}, and no other"
+                    return refusal(x, 403, INVALID_REQUEST, text)
+                return self._endpoint(x, request, (principal, server, profile, workspace, length), now)
+        return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
+
+    def _endpoint(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
+        if request.method == "POST":
+            return self._post(x, request, endpoint, now)
+        if request.method not in {"GET", "DELETE"}:
+            return refusal(x, 405, INVALID_REQUEST, "POST, GET and DELETE only", Allow="GET, POST, DELETE")
+        version = request.headers.get(VERSION_HEADER)
+        if version in STATELESS_VERSIONS or self.rules.stateless:
+            return refusal(x, 405, INVALID_REQUEST, "POST only: there are no sessions here", Allow="POST")
+        if version is not None and version not in HANDSHAKE_VERSIONS:
+            return refusal(x, 400, INVALID_REQUEST, "Bad Request: unsupported MCP-Protocol-Version")
+        if request.method == "GET" and not accepts(request.headers.get("accept"), (SSE,)):
+            return refusal(x, 406, INVALID_REQUEST, "Not Acceptable: GET is for text/event-stream")
+        found = self._session(x, request, endpoint, b"null", now)
+        if found is None or isinstance(found, Respond):
+            return found
+        if request.method == "DELETE":
+            self._table.close(found, 404, SESSION_NOT_FOUND, "the session was ended by its client", now)
+            return Respond(x, 200)
+        last = request.headers.get("last-event-id")
+        if last is None:
+            self._table.listen(x, found)
+            return None
+        exchange, dash, number = last.partition("-")
+        known = dash and exchange.isdecimal() and number.isdecimal() and len(last) <= 40
+        if not known or not self._table.resume(x, found, int(exchange), int(number)):
+            text = "Bad Request: that event is not kept here (any more); ask again without Last-Event-ID"
+            return refusal(x, 400, INVALID_REQUEST, text)
+        return None
+
+    def _session(
+        self, x: int, request: Request, endpoint: Endpoint, ident: bytes, now: float
+    ) -> Stream | Respond | None:
+        """None: it waits until the broker has said whether a door before this one had its session."""
+        told = request.headers.get("mcp-session-id")
+        if not told:
+            return refusal(x, 400, INVALID_REQUEST, _NO_SESSION, ident)
+        stream = self._table.sessions.get(told)
+        if stream is None and self._may_know(told, endpoint, now):
+            self._table.seek(x, told, endpoint, lambda now: self._go_on(x, request, endpoint, now), now)
+            return None
+        if stream is None or stream.endpoint != endpoint or stream.sort != "session":
+            return refusal(x, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, ident)
+        return stream
+
+    def _may_know(self, told: str, endpoint: Endpoint, now: float) -> bool:
+        if not self._linked or now >= self._heir_until or len(told) > _MAX_SESSION_ID:
+            return False
+        return not self._table.has_no_room(endpoint[0]) and not self._table.crowded(endpoint[0])
+
+    def _go_on(self, x: int, request: Request, endpoint: Endpoint, now: float) -> None:
+        answer = self._endpoint(x, request, endpoint, now)
+        if answer is not None:
+            self._table.out.append(answer)
+
+    # --- POST ---
+
+    def _post(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
+        headers = request.headers
+        if not is_json(headers.get("content-type")):
+            return refusal(x, 415, INVALID_REQUEST, "Unsupported Media Type: POST application/json")
+        needed = ("application/json",) if self.rules.json_response else ("application/json", SSE)
+        if not accepts(headers.get("accept"), needed):
+            text = "Not Acceptable: Accept must have application/json and text/event-stream"
+            return refusal(x, 406, INVALID_REQUEST, text)
+        body = read(x, request.body)
+        if isinstance(body, Respond):
+            return body
+        if not self._linked:
+            ident = b"null" if isinstance(body, list) else body.id
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, ident, Retry_After="1")
+        told = headers.get(VERSION_HEADER)
+        stateless = told is not None and told not in HANDSHAKE_VERSIONS
+        if isinstance(body, list):
+            if stateless:
+                return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
+            return self._batch(x, request, body, endpoint, now)
+        envelope = envelope_of(body)
+        if stateless or envelope.version is not None:
+            return self._stateless(x, request, body, endpoint, now, envelope=envelope)
+        return self._handshake(x, request, body, endpoint, now)
+
+    def _handshake(
+        self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float
+    ) -> Respond | None:
+        begins = message.sort == "request" and message.method == "initialize"
+        if self.rules.stateless:
+            return self._once(x, request, message, endpoint, now, begins=begins)
+        if begins and "mcp-session-id" not in request.headers:
+            crowded = self._crowded(x, message, endpoint)
+            if crowded is not None:
+                return crowded
+            if self._table.has_no_room(endpoint[0]):
+                is_full = self._table.session_count >= self.rules.max_sessions
+                whose = (
+                    f"{self.rules.max_sessions} sessions" if is_full else "the sessions of this token's share"
+                )
+                text = f"{whose} are open, and more are not taken"
+                return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
+            found: Stream | Respond | None = self._table.open_stream("session", endpoint, now)
+        else:
+            found = self._session(x, request, endpoint, message.id or b"null", now)
+        if found is None or isinstance(found, Respond):
+            return found
+        if message.sort == "request":
+            crowded = self._crowded(x, message, endpoint)
+            if crowded is None:
+                self._open(x, found, message, now)
+            return crowded
+        self._table.pass_on(found, message, now)
+        return Respond(x, 202)
+
+    def _batch(
+        self, x: int, request: Request, messages: list[Message], endpoint: Endpoint, now: float
+    ) -> Respond | None:
+        if self.rules.stateless:
+            return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
+        found = self._session(x, request, endpoint, b"null", now)
+        if found is None or isinstance(found, Respond):
+            return found
+        if found.version != BATCH_VERSION:
+            text = f"Invalid Request: arrays of messages are for version {BATCH_VERSION} only"
+            return refusal(x, 400, INVALID_REQUEST, text)
+        if any(each.method == "initialize" for each in messages):
+            return refusal(x, 400, INVALID_REQUEST, "Invalid Request: initialize goes alone")
+        if self._table.crowded(endpoint[0]):
+            return self._crowded(x, messages[0], endpoint)
+        for each in messages:
+            if each.sort != "request":
+                self._table.pass_on(found, each, now)
+        requests = [each for each in messages if each.sort == "request"]
+        if not requests:
+            return Respond(x, 202)
+        self._table.open_exchange(x, found, requests, now, array=True)
+        return None
+
+    def _once(
+        self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float, *, begins: bool
+    ) -> Respond | None:
+        """A handshake-era POST without a session: it gets one of its own, for as long as it takes."""
+        if message.sort != "request":
+            return Respond(x, 202)
+        crowded = self._crowded(x, message, endpoint)
+        if crowded is not None:
+            return crowded
+        stream = self._table.open_stream("once", endpoint, now)
+        if begins:
+            self._open(x, stream, message, now)
+            return None
+        version = request.headers.get(VERSION_HEADER, BATCH_VERSION)
+
+        def greeted(good: Any, now: float) -> None:
+            if good:
+                stream.kept.put(GREETING, own_requests.greeting(version))
+                stream.kept.put(READY, own_requests.INITIALIZED)
+                self._table.tell(stream, own_requests.INITIALIZED)
+                self._open(x, stream, message, now)
+            elif stream.refused:
+                self._table.out.append(refusal(x, 404, INVALID_REQUEST, stream.refused, message.id))
+            else:
+                self._table.out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
+                self._table.close(stream, 502, INTERNAL_ERROR, AWAY, now)
+
+        self._table.inquire(x, stream, own_requests.greet(version), greeted, now)
+        return None
+
+    def _stateless(
+        self,
+        x: int,
+        request: Request,
+        message: Message,
+        endpoint: Endpoint,
+        now: float,
+        *,
+        envelope: Envelope,
+    ) -> Respond | None:
+        ident = message.id or b"null"
+        if message.sort == "answer":
+            text = "Invalid Request: clients of this version send no answers"
+            return refusal(x, 400, INVALID_REQUEST, text, ident)
+        if envelope.version is None or not envelope.complete:
+            return refusal(x, 400, INVALID_PARAMS, _NO_META, ident)
+        wrong = standard_mismatch(request.headers, envelope.version, message)
+        if wrong:
+            return refusal(x, 400, HEADER_MISMATCH, wrong, ident)
+        if message.sort == "notification":
+            return Respond(x, 202)  # the only one there is, `notifications/cancelled`, is for stdio
+        if message.method != "subscriptions/listen":
+            crowded = self._crowded(x, message, endpoint)
+            if crowded is not None:
+                return crowded
+        stream = self._table.shared("shared", endpoint, now)
+        if message.method == "tools/call":
+            return self._calls.call(x, request, message, stream, now)
+        self._open(x, stream, message, now)
+        return None
+
+    def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
+        self._table.open_exchange(x, stream, [message], now)
+
+    def _crowded(self, x: int, message: Message, endpoint: Endpoint) -> Respond | None:
+        if not self._table.crowded(endpoint[0]):
+            return None
+        text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
+        return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
+
+
+def _name_length(said: str) -> int | None:
+    """A bound on the length of names, as the URL says it; 0: it says none; None: it cannot be one."""
+    length = int(said) if said.isascii() and said.isdecimal() and len(said) <= 3 else -1
+    return length if not length or check_name_length(length) is None else None

@@ -1,0 +1,88 @@
+"""What goes into the door's core and what comes out: a request, the rules, and the effects.
+
+Every HTTP request has a number `x`, which is also its exchange with the broker (rule 9). Effects are carried
+out in order; one for an `x` whose client has gone means nothing.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from carpool.http.core.body import error_line
+
+JSON: Final = "application/json"
+SSE: Final = "text/event-stream"
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """How this door was configured; see `docs/settings.md`, `http.…`."""
+
+    path: str = "/mcp"
+    stateless: bool = False
+    json_response: bool = False
+    max_sessions: int = 10_000
+    max_open: int = 1024
+    """Requests of one principal that are open at once."""
+    session_idle_s: float = 3600.0
+
+
+class Request(Struct, frozen=True, gc=False):
+    """One HTTP request, whole."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    """Names in lower case; what came twice is joined with commas."""
+    body: bytes
+
+
+class Respond(Struct, frozen=True, gc=False):
+    """The whole answer."""
+
+    x: int
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    media: str = JSON
+
+
+class Begin(Struct, frozen=True):
+    """The answer is a stream of events, and begins."""
+
+    x: int
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Write(Struct, frozen=True, gc=False):
+    """Events of a stream that has begun, formatted."""
+
+    x: int
+    data: bytes
+
+
+class End(Struct, frozen=True):
+    """The stream is complete."""
+
+    x: int
+
+
+class Tell(Struct, frozen=True, gc=False):
+    """A line for the broker."""
+
+    line: bytes
+
+
+Effect = Respond | Begin | Write | End | Tell
+
+
+def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:
+    """An error that HTTP and JSON-RPC both can read. `headers`: names with `_` for `-`."""
+    more = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return Respond(x, status, error_line(ident, code, text), more)
+
+
+def event(data: bytes, ident: bytes = b"", name: bytes = b"message") -> bytes:
+    """One server-sent event. `data` is one line."""
+    told = b"id: %b\n" % ident if ident else b""
+    return b"event: %b\n%bdata: %b\n\n" % (name, told, data)

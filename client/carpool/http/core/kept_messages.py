@@ -1,0 +1,153 @@
+"""What of a session a later broker must hear again, because the one that heard it has died.
+
+Owns which messages of a client make its session what it is (its greeting, its level, each subscription until
+it is taken back, the last list of each family; docs/decisions/0019), and the room for all that is kept of all
+sessions. Invariants: what is kept was answered with a result; only the last of its kind is kept; it has an id
+of ours, because a client may use its own again.
+
+Knows nothing of: streams, exchanges, when a broker dies.
+"""
+
+from typing import Final
+
+from carpool.http.core.body import Message, texts_of
+
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Of everything that is kept for a later broker. What does not fit is told as lost when the broker dies."""
+
+Slot = tuple[str, bytes]
+"""What only the last message of its kind counts for."""
+GREETING: Final = ("greeting", b"")
+READY: Final = ("ready", b"")
+LEVEL: Final = ("level", b"")
+
+_LISTS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+REPEATABLE: Final = _LISTS | {
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "server/discover",
+    "subscriptions/listen",
+}
+"""Requests that do nothing when they are made twice."""
+_OF_CONSEQUENCE: Final = REPEATABLE - {"ping", "server/discover", "subscriptions/listen"}
+"""Those that may make the session what it is."""
+
+
+class Room:
+    """How much is kept, of all sessions together."""
+
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._max = max_bytes
+        self.used_bytes = 0
+
+    def take(self, line: bytes) -> bytes:
+        """The line, if there is room for it; else nothing."""
+        size = len(line)
+        if self.used_bytes + size > self._max:
+            return b""
+        self.used_bytes += size
+        return line
+
+    def give(self, line: bytes) -> None:
+        """What `take` returned is kept no longer."""
+        self.used_bytes -= len(line)
+
+
+class Kept:
+    """Of one session. A slot may hold nothing: then there was no room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._lines: dict[Slot, bytes] = {}
+        self.pending: dict[tuple[int, bytes], tuple[Slot, bytes]] = {}
+        """By exchange and id: what its answer makes so. No line: the answer ends it."""
+        self._last = 0
+
+    def lines(self) -> list[bytes]:
+        """What to say again, in order."""
+        first = [self._lines[slot] for slot in (GREETING, READY) if slot in self._lines]
+        return first + [line for slot, line in self._lines.items() if slot not in {GREETING, READY}]
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything makes the session what it is."""
+        return bool(self._lines)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a later broker can make the session what it is."""
+        return GREETING in self._lines and all(self._lines.values())
+
+    def asked(self, x: int, message: Message) -> None:
+        """A request of the session goes to the broker, on exchange `x`."""
+        if message.method not in _OF_CONSEQUENCE:
+            return
+        slot = _slot_of(message)
+        if slot is not None:
+            line = b"" if message.method == "resources/unsubscribe" else self._ours(message)
+            self.pending[x, message.id] = (slot, line)
+
+    def said(self, message: Message) -> None:
+        """A notification of the session goes to the broker."""
+        if message.method == "notifications/initialized":
+            self.put(READY, message.line)
+
+    def answered(self, x: int, ident: bytes, *, is_error: bool) -> None:
+        """The answer to a request."""
+        slot, line = self.pending.pop((x, ident), (None, b""))
+        if slot is None or is_error:
+            return
+        if line:
+            self.put(slot, line)
+        else:
+            self._room.give(self._lines.pop(slot, b""))
+
+    def unanswered(self, x: int) -> None:
+        """No answer to anything on exchange `x` will come, or none that is read."""
+        self.pending = {key: each for key, each in self.pending.items() if key[0] != x}
+
+    def loosened(self, x: int) -> None:
+        """Answers to what came on exchange `x` come on none."""
+        self.pending = {(0 if on == x else on, ident): each for (on, ident), each in self.pending.items()}
+
+    def put(self, slot: Slot, line: bytes) -> None:
+        """From now on this is a part of the session."""
+        self._room.give(self._lines.pop(slot, b""))
+        self._lines[slot] = self._room.take(line)
+
+    def clear(self) -> None:
+        """The session is over."""
+        for line in self._lines.values():
+            self._room.give(line)
+        self._lines.clear()
+        self.pending.clear()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what counts against the room."""
+        return sum(map(len, self._lines.values()))
+
+    def _ours(self, message: Message) -> bytes:
+        self._last += 1
+        return b'{"jsonrpc":"2.0","id":"carpool-%d","method":"%b","params":%b}' % (
+            self._last,
+            message.method.encode(),
+            message.params or b"{}",
+        )
+
+
+def _slot_of(message: Message) -> Slot | None:
+    match message.method:
+        case "initialize":
+            return GREETING
+        case "logging/setLevel":
+            return LEVEL
+        case "resources/subscribe" | "resources/unsubscribe":
+            return ("watch", bytes(texts_of(message.params).get("uri", b"")))
+        case method if method in _LISTS and "cursor" not in texts_of(message.params):
+            return ("list", method.encode())
+        case _:
+            return None

@@ -1,0 +1,108 @@
+"""Questions of the door itself, as dialogues: yield a request line, get its answer, return what was found.
+
+Used for `/health`, for the list at `/mcp/tools`, for the arguments that tools tell in headers, and to greet
+the broker for a client that does not (`http.stateless`). Each returns `None` where the answer is an error.
+
+Knows nothing of: streams, clients, time.
+"""
+
+from collections.abc import Generator
+from typing import Any, Final
+
+import msgspec
+
+from carpool.http.core.body import CAPABILITIES_KEY, STATELESS_VERSIONS, UNREADABLE, VERSION_KEY
+from carpool.http.core.headers import Annotated, annotated_arguments
+
+MAX_PAGES: Final = 1000
+SUPERVISOR_S: Final = 0.5
+"""`/health` lets the broker wait so long for the supervisor: less than it waits for the broker itself."""
+_ENVELOPE: Final = {
+    VERSION_KEY: STATELESS_VERSIONS[-1],
+    CAPABILITIES_KEY: {},
+    "io.modelcontextprotocol/clientInfo": {"name": "carpool-http", "version": "0"},
+}
+INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+
+def list_tools() -> Generator[bytes, bytes, list[Any] | None]:
+    """All tools, over all pages, on a shared stream."""
+    found: list[Any] = []
+    cursor: dict[str, Any] = {}
+    for _ in range(MAX_PAGES):
+        result = _result((yield _request("tools/list", {**cursor, "_meta": _ENVELOPE})))
+        if result is None or not isinstance(result.get("tools"), list):
+            return None
+        found += result["tools"]
+        if not isinstance(result.get("nextCursor"), str):
+            break
+        cursor = {"cursor": result["nextCursor"]}
+    return found
+
+
+def list_annotated() -> Generator[bytes, bytes, dict[str, Annotated] | None]:
+    """Tools with arguments that are told in headers, on a shared stream."""
+    tools = yield from list_tools()
+    if tools is None:
+        return None
+    named = ((each.get("name"), annotated_arguments(each.get("inputSchema"))) for each in tools)
+    return {name: arguments for name, arguments in named if isinstance(name, str) and arguments}
+
+
+def await_tools_news() -> Generator[bytes, bytes, None]:
+    """Returns when the list of tools has changed, or when nobody would say so."""
+    yield _request("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": _ENVELOPE})
+
+
+def greet(version: str) -> Generator[bytes, bytes, bool]:
+    """Whether a new session took an `initialize`."""
+    answer = yield greeting(version)
+    return _result(answer) is not None
+
+
+def greeting(version: str) -> bytes:
+    """An `initialize` of the door itself."""
+    return _request(
+        "initialize",
+        {
+            "protocolVersion": version,
+            "capabilities": {},
+            "clientInfo": {"name": "carpool-http", "version": "0"},
+        },
+    )
+
+
+def health() -> Generator[bytes, bytes, dict[str, Any] | None]:
+    """What `/health` says, from the broker's status page, on a control stream."""
+    page = _result((yield _request("carpool/status", {"within_s": SUPERVISOR_S})))
+    if page is None:
+        return None
+    servers = page.get("servers") or {}
+    return {
+        "healthy": bool(page.get("healthy")),
+        "reason": str(page.get("reason", "")),
+        "silent": page.get("silent"),
+        "tool_count": sum(int(each.get("tools", 0)) for each in servers.values()),
+        "uptime_s": (page.get("broker") or {}).get("uptime_s", 0.0),
+        "servers": {
+            name: {
+                "state": each.get("state", ""),
+                "tools": each.get("tools", 0),
+                "instances": len(each.get("instances") or ()),
+            }
+            for name, each in servers.items()
+        },
+    }
+
+
+def _request(method: str, params: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+
+def _result(answer: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(answer)
+    except UNREADABLE:
+        return None
+    result = found.get("result") if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None

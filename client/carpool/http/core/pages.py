@@ -1,0 +1,97 @@
+"""The door's own pages, for programs that speak no MCP: how carpool is, and which tools there are.
+
+Knows nothing of: who may see them (`core`), streams of events.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from carpool.http.core import own_requests
+from carpool.http.core.body import INTERNAL_ERROR, INVALID_REQUEST
+from carpool.http.core.effects import Request, Respond, refusal
+from carpool.http.core.routing import Table
+from carpool.http.core.streams import Endpoint
+
+AWAY = "carpool's broker is not there (it may be starting); try again in a moment"
+
+
+HEALTH_S: Final = 0.8
+"""`/health` waits no longer for the broker: probes give up after a second."""
+
+
+class Pages:
+    """`/health` and the list of tools."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._last: dict[str, Any] = NOTHING
+        """What the broker last said of itself and of the servers."""
+        self._silent_since: float | None = None
+        """When the broker was first asked for its health, or was gone, without an answer since."""
+
+    def tools(
+        self, x: int, request: Request, endpoint: Endpoint, now: float, *, linked: bool
+    ) -> Respond | None:
+        """All tools of an endpoint."""
+        if request.method != "GET":
+            return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
+        if not linked:
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
+
+        def found(tools: Any, now: float) -> None:
+            if tools is None and stream.refused:
+                self._table.out.append(refusal(x, 404, INVALID_REQUEST, stream.refused))
+            elif tools is None:
+                text = "the list could not be had; try again"
+                self._table.out.append(refusal(x, 502, INTERNAL_ERROR, text))
+            else:
+                self._table.out.append(Respond(x, 200, msgspec.json.encode({"tools": tools})))
+
+        stream = self._table.shared("shared", endpoint, now)
+        self._table.inquire(x, stream, own_requests.list_tools(), found, now)
+        return None
+
+    def health(self, x: int, request: Request, now: float, *, known: bool, linked: bool) -> Respond | None:
+        """How carpool is; `known`: this is somebody who may also hear what runs."""
+        if request.method not in {"GET", "HEAD"}:
+            return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET, HEAD")
+
+        def found(page: Any, now: float) -> None:
+            if page is None:
+                page = self._unwell("broker_silent", asked_at, now)
+            else:
+                self._last, self._silent_since = page, None
+            self._table.out.append(_health_page(x, page, known=known))
+
+        asked_at = now
+        if not linked:
+            return _health_page(x, self._unwell("broker_away", now, now), known=known)
+        stream = self._table.shared("control", ("", "", "", "", 0), now)
+        self._table.inquire(x, stream, own_requests.health(), found, now, limit_s=HEALTH_S)
+        return None
+
+    def _unwell(self, reason: str, asked_at: float, now: float) -> dict[str, Any]:
+        """What was known last, where the broker does not answer."""
+        if self._silent_since is None:
+            self._silent_since = asked_at
+        silent = {"process": "broker", "for_s": round(now - self._silent_since, 3)}
+        return {**self._last, "healthy": False, "reason": reason, "silent": silent}
+
+
+NOTHING: Final[dict[str, Any]] = {
+    "healthy": False,
+    "reason": "",
+    "silent": None,
+    "tool_count": 0,
+    "uptime_s": 0.0,
+    "servers": {},
+}
+"""Of a broker that has not said anything yet."""
+
+
+def _health_page(x: int, page: dict[str, Any], *, known: bool) -> Respond:
+    """Strangers (without the token that is needed) hear how it is, not what runs."""
+    shown = page if known else {**page, "tool_count": 0, "servers": {}}
+    body, headers = msgspec.json.encode(shown), (("Cache-Control", "no-store"),)
+    return Respond(x, 200 if page["healthy"] else 503, body, headers)

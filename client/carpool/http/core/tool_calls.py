@@ -1,0 +1,109 @@
+"""Tool calls of the stateless era, after their `Mcp-Param-*` headers are found right.
+
+MCP 2026-07-28, basic/transports, "Custom headers from tool parameters". Owns which arguments each shared
+stream's tools tell in headers: asked of the broker with the first call, believed until it says that the list
+has changed. A call waits for the list at most `PARAMS_WAIT_S`, then goes unchecked: the headers are for
+intermediaries, and the broker goes by the body alone.
+
+Knows nothing of: where a request came from, the other methods.
+"""
+
+from typing import Any, Final
+
+from carpool.http.core import own_requests
+from carpool.http.core.body import HEADER_MISMATCH, Message, text_of, texts_of
+from carpool.http.core.effects import Request, Respond, refusal
+from carpool.http.core.headers import param_mismatch
+from carpool.http.core.routing import Table
+from carpool.http.core.streams import Schemas, Stream
+
+PARAMS_WAIT_S: Final = 2.0
+_FRESH_S: Final = 30.0
+"""How long a list is believed where nobody says that it has changed."""
+
+
+class Calls:
+    """The checks of one door's calls."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def tick(self, now: float) -> None:
+        """Let calls go that have waited long enough."""
+        for stream in self._table.shared_streams():
+            if stream.schemas is not None:
+                self._unpark(stream.schemas, now, late_only=True)
+
+    def call(self, x: int, request: Request, message: Message, stream: Stream, now: float) -> Respond | None:
+        """A tool call, after its `Mcp-Param-*` headers are found right."""
+        schemas = stream.schemas
+        if schemas is None:
+            schemas = stream.schemas = Schemas()
+        tools = schemas.tools
+        if tools is not None and not schemas.listening and now >= schemas.stale_at:
+            tools = schemas.tools = None
+        if tools is None:
+            self._table.hold(x, stream)
+            schemas.parked.append((now, x, lambda now: self._checked(x, request, message, stream, now)))
+            self._fetch(stream, schemas, now)
+            return None
+        return self._checked_call(x, request, message, stream, now)
+
+    def _checked(self, x: int, request: Request, message: Message, stream: Stream, now: float) -> None:
+        if not self._table.release(x):
+            return  # its client has gone
+        if not self._table.has(stream):
+            stream = self._table.shared("shared", stream.endpoint, now)
+        answer = self._checked_call(x, request, message, stream, now)
+        if answer is not None:
+            self._table.out.append(answer)
+
+    def _checked_call(
+        self, x: int, request: Request, message: Message, stream: Stream, now: float
+    ) -> Respond | None:
+        tools = stream.schemas.tools if stream.schemas is not None else None
+        if tools:
+            name = text_of(bytes(texts_of(message.params).get("name", b"")))
+            wrong = param_mismatch(request.headers, tools.get(name or "", {}), message)
+            if wrong:
+                return refusal(x, 400, HEADER_MISMATCH, wrong, message.id)
+        self._open(x, stream, message, now)
+        return None
+
+    def _fetch(self, stream: Stream, schemas: Schemas, now: float) -> None:
+        if schemas.fetching:
+            return
+        schemas.fetching = True
+        if not schemas.listening:
+            schemas.listening = self._table.number()
+
+            def news(_: Any, now: float) -> None:
+                schemas.listening = 0
+                schemas.tools = None
+
+            self._table.inquire(
+                schemas.listening,
+                stream,
+                own_requests.await_tools_news(),
+                news,
+                now,
+                method="subscriptions/listen",
+            )
+
+        def found(tools: Any, now: float) -> None:
+            schemas.fetching = False
+            schemas.tools = tools or {}
+            schemas.stale_at = now + _FRESH_S
+            self._unpark(schemas, now)
+
+        self._table.inquire(self._table.number(), stream, own_requests.list_annotated(), found, now)
+
+    def _unpark(self, schemas: Schemas, now: float, *, late_only: bool = False) -> None:
+        parked = schemas.parked
+        ready = [each for each in parked if not late_only or now - each[0] >= PARAMS_WAIT_S]
+        schemas.parked = [each for each in parked if each not in ready]
+        for _, _, go_on in ready:
+            go_on(now)
+
+    def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
+        self._table.open_exchange(x, stream, [message], now)

@@ -1,0 +1,163 @@
+"""One process of the daemon as the launcher sees it: command, log file, lifeline.
+
+Owns the process's descriptor of its lifeline, its exit status and its log's size.
+Invariants: one incarnation at a time; its log says when it started and how it ended, where there is room;
+a launcher that dies leaves end of file on the lifeline, which ends the process; no module is taken from the
+directory that it runs in (`-P`), which is that of whoever said `carpool up`.
+Refuses to decide when to start again (`vigil`) and what its words mean (`launcher`).
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+
+from carpool_protocol.files import private_files
+from carpool_protocol.runtime.variables_pipe import pipe_with
+
+LOG_BYTES = 1024 * 1024
+"""A log longer than this is set aside (`.1`) when its process starts."""
+_LONGEST_WORD_BYTES = 4096
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Without a log is better than not at all; whatever else keeps us from the file is somebody's doing."""
+
+
+class DaemonChild:
+    """A broker or a supervisor, over all its incarnations."""
+
+    def __init__(
+        self, name: str, module: str, arguments: list[str], log: str, *, handed: bytes = b""
+    ) -> None:
+        """`handed`: each incarnation gets these bytes in a pipe (`--variables`)."""
+        self._handed = handed
+        self.name = name
+        self.log = log
+        self.ready = False
+        """This incarnation does its work."""
+        self.log_trouble = ""
+        """Why this incarnation has no log."""
+        self._command = [module, *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._unread = b""
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """0 when it does not run."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def fd(self) -> int:
+        """To wait on for its words; -1 when there is nothing to wait for."""
+        return self._lifeline.fileno() if self._lifeline else -1
+
+    def start(self, python: str, environ: dict[str, str]) -> None:
+        """Start the next incarnation. Raises `OSError` when the machine refuses."""
+        ours, its = socket.socketpair()
+        handed = -1
+        try:
+            handed = pipe_with(self._handed) if self._handed else -1
+            variables = ["--variables", str(handed)] if handed >= 0 else []
+            with open(self._opened_log(), "ab") as log:
+                self._log_start = log.seek(0, os.SEEK_END) if self.log_trouble == "" else 0
+                self._process = subprocess.Popen(
+                    [python, "-P", "-m", *self._command, "--lifeline", str(its.fileno()), *variables],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environ,
+                    pass_fds=[fd for fd in (its.fileno(), handed) if fd >= 0],
+                    # Ctrl-C is for the launcher: it ends the others in order.
+                    process_group=0,
+                )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            its.close()
+            if handed >= 0:
+                os.close(handed)
+        ours.setblocking(False)
+        self._lifeline = ours
+        self._unread = b""
+        self.ready = False
+
+    def exit_status(self) -> int | None:
+        """`None` while it runs; then, once, its exit code (negative: the signal), and it is forgotten."""
+        if self._process is None:
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._process = None
+        self._hang_up()
+        self.ready = False
+        return code
+
+    def words(self) -> list[str]:
+        """The whole lines it has said since the last time."""
+        said: list[str] = []
+        while self._lifeline:
+            try:
+                data = self._lifeline.recv(65536)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self._hang_up()
+                break
+            *lines, rest = (self._unread + data).split(b"\n")
+            self._unread = rest[-_LONGEST_WORD_BYTES:]
+            said += [line.decode("utf-8", "replace") for line in lines]
+        return said
+
+    def say(self, text: str) -> None:
+        """One line to it. What does not fit is not sent: who does not read for so long is replaced anyway."""
+        if self._lifeline:
+            with contextlib.suppress(OSError):  # dead or deaf, and the loop will find out which
+                self._lifeline.send(text.encode() + b"\n")
+
+    def kill(self) -> None:
+        """SIGKILL this incarnation; `exit_status` tells when it is gone."""
+        if self._process:
+            self._process.send_signal(signal.SIGKILL)
+
+    def last_words(self, size_bytes: int = 4000) -> str:
+        """The end of what this incarnation wrote to its log."""
+        try:
+            with open(self.log, "rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, end - size_bytes))
+                return file.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+    def _opened_log(self) -> int:
+        rotate(self.log)
+        self.log_trouble = ""
+        try:
+            os.makedirs(os.path.dirname(self.log), mode=0o700, exist_ok=True)
+            return private_files.open_to_append(self.log)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            self.log_trouble = os.strerror(error.errno or 0)
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+    def _hang_up(self) -> None:
+        if self._lifeline:
+            self._lifeline.close()
+            self._lifeline = None
+
+
+def rotate(log: str) -> None:
+    """Set a long log aside; one generation is kept. Nothing else may have it open for writing."""
+    try:
+        if os.path.getsize(log) > LOG_BYTES:
+            os.replace(log, log + ".1")
+    except OSError:
+        pass  # there is none yet

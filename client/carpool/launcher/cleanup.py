@@ -1,0 +1,100 @@
+"""What processes of a daemon leave behind when they end: other processes, and sockets.
+
+Owns finding and ending it, at the launcher's start, after a supervisor's death and at the end. Invariant:
+only processes that carry this runtime directory's mark, or that the launcher has adopted, are touched, and no
+socket of a directory that is somebody else's by now.
+
+Standard library only. Refuses to know when a process is to be started or ended (`launcher`).
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from carpool.launcher import processes
+from carpool.launcher.log import say, spelled
+from carpool.launcher.runtime_dir import PlaceWatch
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.files import private_files
+
+CLEAR_S = 10.0
+"""The longest wait for what a dead supervisor left, before the sweep ends it."""
+_SWEEP_S = 30.0
+
+
+class Remains:
+    """Of one runtime directory. `environ` is what the sweep gets."""
+
+    def __init__(self, directory: str, environ: dict[str, str], place: PlaceWatch | None) -> None:
+        self._directory = directory
+        self._environ = environ
+        self._place = place
+        self._runtime = paths.runtime_id(directory)
+
+    def end_earlier(self) -> None:
+        """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
+        wait_until = time.monotonic() + CLEAR_S
+        while left := [pid for pid, _ in processes.marked(self._runtime)]:
+            if time.monotonic() >= wait_until:
+                say(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    def clear(self, *, unclean: bool) -> None:
+        """After all have ended, `unclean` where one did not end well: what they left, and the sockets."""
+        deadline = time.monotonic() + CLEAR_S
+        while processes.adopted(set()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if unclean or processes.adopted(set()) or processes.marked(self._runtime):
+            self.sweep()
+            processes.adopted(set())
+        self.remove_sockets()
+
+    def leave_word(self) -> None:
+        """The end is meant, and no broker is there to say so: who looks for one need not start carpool."""
+        with contextlib.suppress(OSError):  # a full disk: then it is as if we had died
+            private_files.replace(paths.down_file(self._directory), b"")
+
+    def take_back_word(self) -> None:
+        """Carpool starts."""
+        with contextlib.suppress(OSError):
+            os.unlink(paths.down_file(self._directory))
+
+    def forget(self) -> None:
+        """Carpool stops: what was enabled or disabled until then is so no longer, and a broken file of
+        configuration is refused at the next start.
+        """
+        if self._place is None or self._place.is_ours():
+            for path in paths.held_until_down(self._directory):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+    def sweep(self) -> None:
+        """Let the supervisor's own tool find and end instances that carry our mark."""
+        command = [sys.executable, "-P", "-m", "carpool_supervisor.spawn.orphans", self._runtime]
+        try:
+            done = subprocess.run(
+                command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
+            )
+            if done.returncode:
+                say(f"the sweep ended with {spelled(done.returncode)}")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            say(f"the sweep did not finish ({type(error).__name__})")
+
+    def remove_sockets(self) -> None:
+        """So that nobody waits at a door that nobody opens."""
+        if self._place is not None and not self._place.is_ours():
+            return
+        for path in (
+            paths.agents_socket(self._directory),
+            paths.link_socket(self._directory),
+            paths.door_file(self._directory),
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)

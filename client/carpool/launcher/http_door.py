@@ -1,0 +1,154 @@
+"""Whether the HTTP door is to run, as the launcher sees it, and what is told of it to others.
+
+Owns the reading of the door's exit codes, and the look at the configuration file that tells a launcher, which
+reads no JSON, that a door may be wanted now. Owns the file that tells verbs of the door: its URL, which the
+door itself writes, or why there is none, which the launcher writes. Standard library only: the launcher stays
+small.
+
+Knows nothing of: the door's settings, when a process is started again (`vigil`).
+"""
+
+import contextlib
+import os
+from typing import Any, NamedTuple
+
+from carpool.launcher.log import spelled
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.files import private_files
+
+EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN = 2, 3, 4
+"""It cannot serve as configured; no door is configured (any more); another program has the address."""
+_MAX_FILE_BYTES = 1024 * 1024
+
+
+class DoorWatch:
+    """`listen`: `HOST:PORT` of the command line, which wants a door whatever the file says; or empty.
+    `last_good`: the file of the last good reading, which counts where the configuration is broken; or empty.
+    """
+
+    def __init__(self, listen: str, config: str, environ: dict[str, str], last_good: str = "") -> None:
+        self.listen = listen
+        self._last_good = last_good
+        self._path = config or _default_config(environ)
+        self._seen: object = ""
+        """The file as it was when the door was last begun, or found unwanted."""
+        self._said = ""
+        self._dropped = False
+
+    def due(self) -> bool:
+        """Whether a door that does not run should be begun: the file is new or changed, and may want one."""
+        stamp = _stamp(self._path)
+        if stamp == self._seen:
+            return False
+        self._seen = stamp
+        wanted = bool(self.listen) or self._mentioned()
+        self._dropped = not wanted
+        return wanted
+
+    def dropped(self) -> bool:
+        """Whether the file has changed and wants no door; told once for each change."""
+        dropped, self._dropped = self._dropped, False
+        return dropped
+
+    def again(self, status: int) -> bool:
+        """Whether to start it again after it ended so. Otherwise when the file has changed."""
+        return status not in {EXIT_CONFIG, EXIT_UNWANTED}
+
+    def news(self, words: str) -> str:
+        """Its last words, if they are not those of the time before."""
+        last = words.rpartition("\n")[2]
+        note = last.partition(" http: ")[2] or last
+        fresh = note != self._said
+        self._said = note
+        return note if fresh else ""
+
+    def _mentioned(self) -> bool:
+        """A false yes costs one short process; the door reads the file properly."""
+        return _holds(self._path, b'"http"') or _holds(self._last_good, rb"\"http\"")
+
+
+def _holds(path: str, text: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return text in file.read(_MAX_FILE_BYTES)
+    except OSError:
+        return False
+
+
+def _default_config(environ: dict[str, str]) -> str:
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
+    return os.path.join(base, "carpool", "carpool.json")
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+class ToldDoor(NamedTuple):
+    """The HTTP door as verbs see it. Either `url` or `problem` is empty."""
+
+    url: str
+    problem: str
+    """Why it is not open, and what to do."""
+    retried: bool
+    """It is tried again by itself. Otherwise once the configuration file has changed."""
+
+
+def told_door(directory: str) -> ToldDoor | None:
+    """The door that listens here, or could not open; `None`: nothing is known of one."""
+    found = _read(paths.door_file(directory))
+    try:
+        if "problem" in found:
+            problem = str(found["problem"])
+            return ToldDoor("", problem, found["retried"] is True) if problem.isprintable() else None
+        os.kill(int(found["pid"]), 0)
+        url = str(found["url"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return ToldDoor(url, "", False) if url.isprintable() else None
+
+
+def told_url(directory: str) -> str:
+    """The URL of the door that listens here; empty: none does."""
+    door = told_door(directory)
+    return door.url if door else ""
+
+
+def tell_problem(directory: str, status: int, words: str, *, retried: bool) -> None:
+    """Write down that the door ended with this exit status, and its last words. The door itself takes that
+    back by its URL, once it listens.
+    """
+    import json  # late: no launcher needs it whose door opens
+
+    last = words.rpartition("\n")[2]
+    told = last.partition(" http: ")[2] if status in {EXIT_CONFIG, EXIT_TAKEN} else ""
+    if status == EXIT_CONFIG:
+        told = told or last
+    problem = told or f"the HTTP door ended with {spelled(status)}; see `carpool logs --daemon`"
+    problem = "".join(each if each.isprintable() else "?" for each in problem)
+    data = json.dumps({"problem": problem, "retried": retried}).encode()
+    with contextlib.suppress(OSError):  # a full disk: the log has it, or nothing has
+        private_files.replace(paths.door_file(directory), data)
+
+
+def forget_door(directory: str) -> None:
+    """No door is wanted any more."""
+    with contextlib.suppress(OSError):
+        os.unlink(paths.door_file(directory))
+
+
+def _read(path: str) -> dict[str, Any]:
+    import json  # late: the launcher does not ask
+
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,414 @@
+"""The launcher (`carpool up`): starts the broker and the supervisor, and keeps them up until told to stop.
+
+And the HTTP door where one is wanted, without which the others do as well. Owns the lock of the runtime
+directory and all these processes' lives. Invariants: one launcher per runtime
+directory; no new supervisor before what the old one left is gone (rule 2); nothing of ours runs when it ends.
+
+Standard library only, no event loop: it sleeps in `select` until a lifeline speaks, a
+signal comes or a second has passed. Refuses to know sessions, servers and the link.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from carpool.launcher import processes
+from carpool.launcher.child import DaemonChild
+from carpool.launcher.cleanup import CLEAR_S, Remains
+from carpool.launcher.http_door import (
+    EXIT_CONFIG,
+    EXIT_TAKEN,
+    EXIT_UNWANTED,
+    DoorWatch,
+    forget_door,
+    tell_problem,
+)
+from carpool.launcher.log import say, spelled
+from carpool.launcher.restart_policy import SILENT_S, Vigil
+from carpool.launcher.runtime_dir import PlaceWatch
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.machine.stop_commands import AGAIN, AGAIN_NOW, DRAIN_S, STOP
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+RESTART = signal.SIGUSR1
+"""Stop, the broker first, which waits for what is under way (`stop_words.DRAIN_S`). Whoever says this starts
+carpool again at once, and agents wait for that.
+"""
+DRAINED_S = DRAIN_S + 5.0
+"""From `stop again` to the word for the others: the broker's own patience, and time for its last words."""
+STOP_S = 15.0
+"""From `stop` to SIGKILL."""
+DOOR_S = 10.0
+"""Whoever starts carpool waits so long for a door that is wanted."""
+START_DEATHS = 3
+"""Deaths before anything was ever ready, after which starting is given up."""
+_NO_START = "carpool does not start without the HTTP door that it was told to open"
+_TICK_S = 1.0
+_LOOK_S = 0.05
+"""How often to look for what cannot be waited for."""
+
+
+class Keep:
+    """One process with its vigil and the time at which it is to be started again."""
+
+    def __init__(self, child: DaemonChild, vigil: Vigil) -> None:
+        self.child = child
+        self.vigil = vigil
+        self.start_at: float | None = 0.0
+        """`None` while it runs."""
+        self.clear_by: float | None = None
+        """A dead supervisor: its instances may still end by themselves until then."""
+
+
+class Launcher:
+    """The loop. `environ` is what the processes get; `ready_fd` hears once how starting went (-1: nobody)."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: str,
+        environ: dict[str, str],
+        *,
+        supervisors: int = 1,
+        ready_fd: int = -1,
+        http: str = "",
+        silent_s: float = SILENT_S,
+        place: PlaceWatch | None = None,
+        variables: bytes = b"",
+        needs_door: bool = False,
+    ) -> None:
+        """`variables`: of the operator, handed to every broker and to nobody else. `needs_door`: without the
+        door, starting has failed.
+        """
+        self._needs_door = needs_door
+        self._place = place
+        self._place_said = ""
+        """Why the directory cannot be put back, as it was said last."""
+        self._directory = directory
+        self._environ = environ
+        self._ready_fd = ready_fd
+        self._remains = Remains(directory, environ, place)
+        logs = paths.log_dir(environ, directory)
+        os.makedirs(logs, mode=0o700, exist_ok=True)
+        at = ["--runtime-dir", directory]
+        broker = DaemonChild(
+            "broker",
+            "carpool_broker",
+            [*at, *(["--config", config] if config else [])],
+            paths.daemon_log(logs, "broker"),
+            handed=variables,
+        )
+        # All agents wait for the next one: only one that does not live at all is waited for.
+        self._broker = Keep(broker, Vigil(silent_s, settled_after_s=2.0, first_delay_s=0.05))
+        self._supervisors = []
+        for number in range(1, supervisors + 1):
+            name = f"sup{number}"
+            child = DaemonChild(
+                name,
+                "carpool_supervisor",
+                [*at, "--name", name],
+                paths.daemon_log(logs, f"supervisor-{name}"),
+            )
+            self._supervisors.append(Keep(child, Vigil(silent_s)))
+        door = DaemonChild(
+            "http",
+            "carpool.http",
+            [*at, *(["--config", config] if config else []), *(["--listen", http] if http else [])],
+            paths.daemon_log(logs, "http"),
+        )
+        self._door = Keep(door, Vigil(silent_s))
+        self._door.start_at = None
+        self._door_watch = DoorWatch(http, config, environ, paths.last_good_file(directory))
+        self._heritage = os.urandom(32).hex()
+        self._life, self._since = -1, 0
+        """The number of the last broker, and of the first one whose sessions may still come back."""
+        self._door_by = 0.0
+        self._door_note = self._broker_note = ""
+        self._all = [self._broker, *self._supervisors, self._door]
+        self._was_ready = False
+        self._stop_by: float | None = None
+        """Set once it is stopping; then the time at which it stops being polite."""
+        self._others_by: float | None = None
+        """Set while the broker drains; then the time at which the others are told to stop all the same."""
+        self._again = False
+        """What it was told last is that it is started again."""
+        self._unclean = False
+        self._exit = EXIT_OK
+        self._wake, self._bell = socket.socketpair()
+        self._wake.setblocking(False)
+        self._bell.setblocking(False)
+
+    def run(self) -> int:
+        """Start, keep up, stop. The exit code: 0, 1 it does not start, 2 the configuration is refused."""
+        self._catch_signals()
+        processes.become_subreaper()
+        self._remains.end_earlier()
+        self._remains.sweep()
+        self._remains.remove_sockets()
+        self._remains.take_back_word()
+        then = time.monotonic()
+        looked = then
+        while True:
+            now = time.monotonic()
+            if now - looked >= _TICK_S:
+                looked = now
+                self._look_at_place()
+            if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
+                for keep in self._all:
+                    keep.vigil.heard(now)
+            then = now
+            if not self._door.child.pid and self._stop_by is None:
+                self._look_for_door(now)
+            for keep in self._all:
+                self._look_after(keep, now)
+            if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
+                break
+            self._announce()
+            self._stop_others(now)
+            self._press(now)
+            self._sleep(now)
+        self._remains.clear(unclean=self._unclean)
+        if not self._again:
+            self._remains.forget()
+        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
+        say("stopped")
+        return self._exit
+
+    def _look_at_place(self) -> None:
+        if self._place is None:
+            return
+        match self._place.look():
+            case "kept":
+                return
+            case "put back":
+                say(f"{self._directory} had vanished, or a part of it; it is there again")
+                self._place_said = ""
+            case "taken":
+                if self._stop_by is None:
+                    self._stop("another carpool has taken the runtime directory")
+            case "gone":
+                if self._place.why != self._place_said:
+                    self._place_said = self._place.why
+                    say(f"{self._directory} has vanished and cannot be put back: {self._place.why}")
+
+    # --- one process ---
+
+    def _look_after(self, keep: Keep, now: float) -> None:
+        child = keep.child
+        for word in child.words():
+            keep.vigil.heard(now)
+            if word == "ready":
+                child.ready = True
+            elif word == "alone":
+                self._since = self._life
+            elif word.startswith("note "):
+                self._broker_note = word[5:]
+        status = child.exit_status()
+        if status is not None:
+            self._mourn(keep, status, now)
+        elif child.pid and keep.vigil.silent(now, lambda: processes.is_stopped(child.pid)):
+            say(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
+            child.kill()
+        elif not child.pid and self._stop_by is None:
+            self._start_again(keep, now)
+
+    def _mourn(self, keep: Keep, status: int, now: float) -> None:
+        child = keep.child
+        if self._stop_by is not None:
+            self._unclean |= status != 0
+            if keep in self._supervisors:
+                self._broker.child.say(f"gone {child.name}")  # it may be waiting for calls there
+            return
+        delay_s = keep.vigil.died(now)
+        if keep is self._door:
+            self._mourn_door(status, now + delay_s)
+            return
+        keep.start_at = now + delay_s
+        say(f"{child.name} ended with {spelled(status)}; starting it again in {delay_s:.1f} s")
+        if keep is not self._broker:
+            keep.clear_by = now + CLEAR_S
+            self._broker.child.say(f"gone {child.name}")
+        if self._was_ready:
+            return
+        if status == EXIT_USAGE:
+            self._give_up(EXIT_USAGE, child.last_words() or f"{child.name} refuses to start")
+        elif keep.vigil.deaths >= START_DEATHS:
+            self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.last_words()}")
+
+    def _look_for_door(self, now: float) -> None:
+        """A configuration that has changed may want a door, or none any more."""
+        if self._door_watch.due():
+            self._door.start_at = now
+        elif self._door_watch.dropped():
+            self._forget_door()
+
+    def _forget_door(self) -> None:
+        if self._place is None or self._place.is_ours():
+            forget_door(self._directory)
+
+    def _mourn_door(self, status: int, start_at: float) -> None:
+        """The others live on; where starting it again would not help, a changed configuration may."""
+        again = self._door_watch.again(status)
+        self._door.start_at = start_at if again else None
+        words = self._door.child.last_words()
+        if status == EXIT_UNWANTED:
+            self._forget_door()
+        elif self._place is None or self._place.is_ours():
+            tell_problem(self._directory, status, words, retried=again)
+        expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
+        if not expected:
+            say(f"http ended with {spelled(status)}; starting it again")
+        if status in {EXIT_CONFIG, EXIT_TAKEN}:
+            note = self._door_watch.news(words)
+            if note:
+                self._door_note = note
+                say(note)
+            if self._needs_door and not self._was_ready:
+                self._give_up(EXIT_USAGE if status == EXIT_CONFIG else EXIT_FAILED, _NO_START)
+
+    def _start_again(self, keep: Keep, now: float) -> None:
+        if keep.clear_by is not None:
+            if now < keep.clear_by and processes.adopted({other.child.pid for other in self._all}):
+                return
+            self._remains.sweep()
+            keep.clear_by = None
+        if keep.start_at is None or now < keep.start_at:
+            return
+        try:
+            keep.child.start(sys.executable, self._environ)
+        except OSError as error:
+            keep.start_at = now + keep.vigil.died(now)
+            say(f"cannot start {keep.child.name}: {error.strerror}; trying again")
+            return
+        if keep.child.log_trouble:
+            say(f"{keep.child.name} runs without a log: {keep.child.log_trouble}")
+        keep.start_at = None
+        keep.vigil.started(now)
+        if keep is self._broker:
+            self._life += 1
+            keep.child.say(f"heir {self._life} {self._since} {self._heritage}")
+
+    # --- the whole ---
+
+    def _announce(self) -> None:
+        """Say once that sessions are taken: the broker is ready and its socket accepts."""
+        if self._was_ready or not self._broker.child.ready:
+            return
+        if not accepts(self._directory):
+            return
+        door = self._door
+        now = time.monotonic()
+        self._door_by = self._door_by or now + DOOR_S
+        opening = (door.child.pid or door.start_at is not None) and not door.child.ready
+        if opening and not self._door_note and now < self._door_by:
+            return
+        self._was_ready = True
+        say(f"ready in {self._directory}")
+        self._tell_starter("\n".join(["ready", *filter(None, (self._broker_note, self._door_note))]))
+
+    def _give_up(self, code: int, text: str) -> None:
+        say(text)
+        self._tell_starter(f"failed {code}\n{text}")
+        self._exit = code
+        self._stop("giving up")
+
+    def _stop(self, why: str, word: str = STOP) -> None:
+        now = time.monotonic()
+        self._again = word == AGAIN
+        if self._others_by is not None:
+            say(f"draining no longer: {why}")
+            self._broker.child.say(AGAIN_NOW if word == AGAIN else word)
+            self._others_by = now
+        elif self._stop_by is not None:
+            self._stop_by = now  # asked twice: no more patience
+        elif word == AGAIN and self._broker.child.pid:
+            say(f"draining: {why}")
+            self._broker.child.say(word)
+            self._others_by = now + DRAINED_S
+            self._stop_by = self._others_by + STOP_S
+        else:
+            say(f"stopping: {why}")
+            if word == STOP and not self._broker.child.pid:
+                self._remains.leave_word()
+            self._stop_by = now + STOP_S
+            for keep in self._all:
+                keep.child.say(word)
+
+    def _stop_others(self, now: float) -> None:
+        """They serve the calls that the broker waits for: their turn is when it has ended, or is late."""
+        if self._others_by is not None and (not self._broker.child.pid or now >= self._others_by):
+            self._others_by = None
+            self._stop_by = now + STOP_S
+            for keep in self._all:
+                if keep is not self._broker:
+                    keep.child.say(STOP)
+
+    def _press(self, now: float) -> None:
+        if self._stop_by is not None and now >= self._stop_by:
+            self._unclean = True
+            for keep in self._all:
+                keep.child.kill()
+
+    def _sleep(self, now: float) -> None:
+        waits = [_TICK_S]
+        for keep in self._all:
+            if keep.clear_by is not None:  # what it waits for makes no sound
+                waits.append(_LOOK_S)
+            elif keep.start_at is not None:
+                waits.append(keep.start_at - now)
+        if self._broker.child.ready and not self._was_ready:
+            waits.append(_LOOK_S)
+        fds = [self._wake.fileno(), *(keep.child.fd for keep in self._all if keep.child.fd >= 0)]
+        ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
+        if self._wake.fileno() in ready:
+            for number in set(self._wake.recv(4096)):
+                if number == RESTART:
+                    self._stop("to be started again", AGAIN)
+                elif number != signal.SIGCHLD:
+                    self._stop(f"got {signal.Signals(number).name}")
+
+    def _catch_signals(self) -> None:
+        signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RESTART):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, lambda _number, _frame: None)
+
+    def _tell_starter(self, text: str) -> None:
+        if self._ready_fd >= 0:
+            with contextlib.suppress(OSError):  # whoever started us has not waited
+                os.write(self._ready_fd, text.encode())
+            os.close(self._ready_fd)
+            self._ready_fd = -1
+
+
+def accepts(directory: str) -> bool:
+    """Whether a broker takes sessions here, now."""
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(2.0)
+            sock.connect(paths.agents_socket(directory))
+    except OSError:  # of our own descriptors running out, too
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    """`carpool up …` (see `up.USAGE`). The exit code: 0, 1 failed, 2 usage, config, already up."""
+    from carpool.launcher.up import up
+
+    return up(arguments)
+
+
+if __name__ == "__main__":
+    # Under its importable name, so that there is one copy of this module.
+    from carpool.launcher.launcher import main as run
+
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The lock is given up: whoever waited for that is to find nobody here, not an interpreter that tidies up.
+    os._exit(code)

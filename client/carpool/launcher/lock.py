@@ -1,0 +1,141 @@
+"""The single-instance lock of a runtime directory, and who holds it.
+
+Owns the lock file: locked (flock) by the launcher for its whole life, its text
+says `pid=…`, `config=…` and `http=…` for people and for `carpool down`. The lock is the truth,
+the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
+text with it; one that was killed leaves it, for whoever brings carpool back before the machine starts anew
+(`boot=…`): after that nobody is left who knew it.
+
+Standard library only: the launcher stays small.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+
+from carpool_protocol.bootstrap import paths
+
+_PID_DIGITS = 9
+"""A number with more is no pid: the system would not take it."""
+_BOOT = "/proc/sys/kernel/random/boot_id"
+_TRIES, _PAUSE_S = 10, 0.02
+"""Whoever asks `holder` locks for a moment himself; a launcher tries again rather than believe in him."""
+
+
+class Holder:
+    """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
+    of an HTTP door (empty: that of the configuration) it was given. `boot`: when the machine was started.
+    """
+
+    def __init__(self, pid: int, config: str, http: str = "", boot: str = "") -> None:
+        self.pid = pid
+        self.config = config
+        self.http = http
+        self.boot = boot
+
+
+def take(directory: str, config: str, http: str = "") -> int | None:
+    """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it.
+
+    Raises `OSError` where the file cannot be written: nobody could find us by a lock without a text.
+    """
+    fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
+        else:
+            try:
+                os.ftruncate(fd, 0)
+                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\nboot={this_boot()}\n"
+                data = text.encode("utf-8", "surrogateescape")
+                if os.pwrite(fd, data, 0) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - closed below
+            except OSError:
+                os.close(fd)
+                raise
+            return fd
+    os.close(fd)
+    return None
+
+
+def is_in_place(fd: int, directory: str) -> bool:
+    """Whether the lock that `fd` holds is the one that others find in `directory`."""
+    ours = os.fstat(fd)
+    try:
+        found = os.stat(paths.lock_file(directory), follow_symlinks=False)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def release(fd: int) -> None:
+    """Give the lock up. The text goes first, so that no stale pid is ever read under somebody's lock."""
+    os.ftruncate(fd, 0)
+    os.close(fd)
+
+
+def holder(directory: str) -> Holder | None:
+    """Who holds the lock, or `None` when nobody does. Pid 0: held, but the holder has not said who he is."""
+    for _ in range(_TRIES):
+        try:
+            found, is_held = _look(directory)
+        except FileNotFoundError:
+            return None
+        if not is_held:
+            return None
+        if found.pid:
+            return found
+        time.sleep(_PAUSE_S)
+    return Holder(0, "")
+
+
+def killed(directory: str) -> Holder | None:
+    """The launcher that was here last, if it was killed since the machine was started and nobody has
+    followed it or said `carpool down`.
+    """
+    try:
+        found, is_held = _look(directory)
+    except OSError:
+        return None
+    return found if not is_held and found.pid and found.boot == this_boot() else None
+
+
+def forget_killed(directory: str) -> None:
+    """Nobody is to follow the one that was killed. Nothing happens where somebody holds the lock."""
+    with contextlib.suppress(OSError):  # a full disk, or there is no directory
+        if killed(directory) is not None and (fd := take(directory, "")) is not None:
+            release(fd)
+
+
+def this_boot() -> str:
+    """Another one each time that the machine is started; empty where the system does not tell (macOS)."""
+    try:
+        with open(_BOOT, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _look(directory: str) -> tuple[Holder, bool]:
+    """What the file says, and whether anybody holds it. Raises `OSError` where it cannot be opened."""
+    fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(fd), True
+    else:
+        return _read(fd), False
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int) -> Holder:
+    text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    pid = values.get("pid", "")
+    number = int(pid) if pid.isdecimal() and len(pid) <= _PID_DIGITS else 0
+    return Holder(number, values.get("config", ""), values.get("http", ""), values.get("boot", ""))

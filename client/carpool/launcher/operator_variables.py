@@ -1,0 +1,23 @@
+"""The variables that an explicit `carpool up` brings along, for servers with `auto_connect`.
+
+Owns their choice: exactly the names that servers with `auto_connect` in the user's file use, from the
+environment of whoever says `carpool up`. A start by an agent brings none (`up --quiet`).
+
+Refuses to know: the way to the broker (`variables_pipe`), their use there.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from carpool_protocol.config.reading.load import find_config_file, home_of, load_layer
+from carpool_protocol.config.schema.expand import is_usable
+from carpool_protocol.config.schema.model import operator_variables
+
+
+def of_operator(environ: Mapping[str, str], config: str) -> bytes:
+    """The variables, as JSON; empty where there is none. `config`: the file; empty: the user's own."""
+    loaded = load_layer(find_config_file(environ, config or None), home_of(environ)).loaded
+    names = operator_variables(loaded.config) if loaded.config is not None else frozenset()
+    found = {name: environ[name] for name in sorted(names) if is_usable(environ.get(name, "\0"))}
+    return msgspec.json.encode(found) if found else b""

@@ -1,0 +1,57 @@
+"""How somebody else starts carpool: the command that is written into other programs' files and units.
+
+Owns where our executable is. It is said by its whole path: who starts it later has another PATH. And another
+directory: none of our modules may come from there (`-P`).
+
+Knows nothing of: what is done with it.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from carpool_protocol.runtime.login_path import login_path
+
+_ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
+"""Variables that name the environment which is active in this shell."""
+
+
+def executable() -> list[str]:
+    """Absolute, the one in PATH where that is this carpool."""
+    beside = Path(sys.executable).with_name("carpool")
+    there = shutil.which("carpool")
+    if not beside.exists():
+        return [os.path.abspath(there)] if there else [sys.executable, "-P", "-m", "carpool"]
+    if there is not None and os.path.samefile(there, beside):
+        return [os.path.abspath(there)]
+    return [str(beside)]
+
+
+def is_in_path() -> bool:
+    """Whether the bare name starts this carpool in the user's next shell as well. A directory that only this
+    shell has in its PATH does not count: that of an environment which was activated here, or one that the
+    login shell has not.
+    """
+    lasting = [each for each in os.environ.get("PATH", "").split(os.pathsep) if _lasts(each)]
+    if not _finds_us(lasting):
+        return False
+    said = login_path(os.environ)
+    return said is None or _finds_us(filter(os.path.isabs, said.split(os.pathsep)))
+
+
+def _finds_us(directories: Iterable[str]) -> bool:
+    there = shutil.which("carpool", path=os.pathsep.join(directories))
+    return there is not None and os.path.samefile(there, executable()[0])
+
+
+def _lasts(directory: str) -> bool:
+    """Whether an entry of PATH is one of the user's own, as far as can be seen."""
+    if not os.path.isabs(directory):
+        return False
+    above = os.path.dirname(os.path.realpath(directory))
+    active = {os.path.realpath(os.environ[name]) for name in _ACTIVE if os.environ.get(name)}
+    marks = (os.path.join(above, each) for each in ("pyvenv.cfg", "conda-meta"))
+    return above not in active and not any(map(os.path.lexists, marks))

@@ -1,0 +1,67 @@
+"""Whether the runtime directory is still this launcher's: put back when it vanishes, given up when taken.
+
+Cleaners of temporary files and `rm -rf` take directories from under programs that run. Then the lock that we
+hold is one on a file without a name, and the next `carpool up` would start a second carpool beside this one.
+
+Owns the lock from `take` on, and the directory of the logs. Invariants: `look` says "taken" for ever once
+another launcher has the lock; the lock is never given up before the one that replaces it is held.
+
+Standard library only. Refuses to know what the launcher does about it; sockets are put back by whoever
+listens on them.
+"""
+
+import os
+from typing import Literal
+
+from carpool.launcher import lock
+from carpool_protocol.bootstrap import paths
+
+Found = Literal["kept", "put back", "taken", "gone"]
+"""`gone`: it has vanished and cannot be made; `look` tries again."""
+
+
+class PlaceWatch:
+    """One launcher's hold on its runtime directory; `held` is what `lock.take` gave."""
+
+    def __init__(self, directory: str, logs: str, config: str, http: str, held: int) -> None:
+        self._directory = directory
+        self._logs = logs
+        self._config = config
+        self._http = http
+        self._held = held
+        self._is_taken = False
+        self.why = ""
+        """Why it is gone, a clause."""
+
+    def look(self) -> Found:
+        """Cheap while all is well: call it every second."""
+        if self._is_taken:
+            return "taken"
+        if lock.is_in_place(self._held, self._directory) and os.path.isdir(self._logs):
+            return "kept"
+        try:
+            paths.ensure_private(self._directory)
+            paths.ensure_private(self._logs, paths.STATE_VARIABLE)
+            if lock.is_in_place(self._held, self._directory):
+                return "put back"
+            held = lock.take(self._directory, self._config, self._http)
+        except paths.NotPrivateError as error:
+            self.why = str(error)
+            return "gone"
+        except OSError as error:
+            self.why = error.strerror or "no reason given"
+            return "gone"
+        if held is None:
+            self._is_taken = True
+            return "taken"
+        os.close(self._held)
+        self._held = held
+        return "put back"
+
+    def is_ours(self) -> bool:
+        """What lies in the directory is ours, now."""
+        return not self._is_taken and lock.is_in_place(self._held, self._directory)
+
+    def release(self) -> None:
+        """Give the lock up."""
+        lock.release(self._held)

@@ -1,0 +1,134 @@
+"""A private carpool for one command (`carpool demo`, `carpool check --probe`): its directory and its end.
+
+Owns the temporary directory and everything in it. Invariants: nothing here touches the user's own carpool
+(runtime, state and configuration are private); every process that is started for it carries the runtime
+directory in its environment; `close` ends them all, however far the command came, and says what it had to
+end by force and what is left.
+Knows nothing of: what is configured, who calls.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from carpool.bench.spawn import carpool_argv
+from carpool.demo import processes
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.project_marks import project_around
+
+COMMAND_S = 28.0
+LONGEST_TEMP = 50
+"""A directory with a longer name than this may hold no socket (rule 20)."""
+_CLEAR_S = 3.0
+_POLL_S = 0.02
+
+
+class HouseError(Exception):
+    """A command of the private carpool failed; the text says how."""
+
+
+class PrivateHouse:
+    """A private carpool, not up yet. `prefix`: what the name of its directory begins with."""
+
+    def __init__(self, prefix: str) -> None:
+        place = tempfile.gettempdir()
+        if len(place) > LONGEST_TEMP or project_around(place, paths.home_dir(os.environ)):
+            place = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
+        self.base = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        self.directory = str(self.base / "run")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("CARPOOL_")}
+        self.environ = {
+            **kept,
+            paths.RUNTIME_VARIABLE: self.directory,
+            paths.STATE_VARIABLE: str(self.base / "state"),
+        }
+        self._may_be_up = False
+
+    @property
+    def config_file(self) -> Path:
+        """Where `up` finds the configuration; to be written before."""
+        return self.base / "carpool.json"
+
+    def lend(self, logins: str) -> None:
+        """Its servers log in with the logins in this directory, and renew them there. Before `up`."""
+        mine = paths.logins_dir(paths.state_dir(self.environ, self.directory))
+        paths.ensure_private(os.path.dirname(mine))
+        os.symlink(logins, mine)
+
+    def up(self) -> None:
+        """Start carpool in the background; returns when it takes sessions."""
+        self._may_be_up = True
+        self.carpool("up", "--detach", "--config", str(self.config_file))
+
+    def status(self) -> dict[str, Any]:
+        """What `carpool status --json` says."""
+        said = json.loads(self.carpool("status", "--json"))
+        assert isinstance(said, dict)
+        return said
+
+    def carpool(self, *arguments: str) -> str:
+        """Run one carpool command; its stdout. Raises `HouseError` with the end of its stderr."""
+        what = f"`carpool {arguments[0]}`"
+        process = subprocess.Popen(
+            [*carpool_argv(), *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,  # Ctrl-C is for the command, which ends everything in order
+        )
+        with process:
+            try:
+                out, err = process.communicate(timeout=COMMAND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise HouseError(f"{what} did not end within {COMMAND_S:g} s") from None
+            except KeyboardInterrupt:
+                # A start in its middle must come to its end: only then can `down` find it.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(COMMAND_S / 2)
+                process.kill()
+                raise
+        if process.returncode:
+            raise HouseError(f"{what} failed (exit code {process.returncode}): {err.strip()[-500:]}")
+        return out
+
+    def close(self) -> list[str]:
+        """End all and remove the directory. What did not go as it should, in sentences; empty is well."""
+        troubles: list[str] = []
+        if self._may_be_up:
+            try:
+                self._down()
+            except HouseError as error:
+                troubles.append(str(error))
+        for pid, command in self._settled():
+            troubles.append(f"had to kill process {pid}: {command[:120]}")
+            processes.kill_marked(pid, self.directory)
+        troubles += [f"process {pid} is left: {command[:120]}" for pid, command in self._settled()]
+        shutil.rmtree(self.base, ignore_errors=True)
+        if self.base.exists():
+            troubles.append(f"the directory {self.base} could not be removed")
+        return troubles
+
+    def _down(self) -> None:
+        """End carpool, also one that an interrupt caught while it was starting: `down` finds it only once it
+        holds its lock, so it is asked again as long as anything runs.
+        """
+        deadline_s = time.monotonic() + COMMAND_S / 2
+        self.carpool("down")
+        while self._settled() and time.monotonic() < deadline_s:
+            self.carpool("down")
+
+    def _settled(self) -> list[tuple[int, str]]:
+        """What still runs after a moment's patience."""
+        deadline_s = time.monotonic() + _CLEAR_S
+        while (left := processes.marked(self.directory)) and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        return left

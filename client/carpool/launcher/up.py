@@ -1,0 +1,408 @@
+"""`carpool up`: its options, its environment, and how a detached one is started and waited for.
+
+Owns what happens around a launcher's life, not the life itself (`launcher`).
+Several starters may race: the launcher's lock decides, the losers wait for the socket.
+Standard library only, so that the foreground launcher stays small.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+
+from carpool import import_path
+from carpool.http.address import split_address
+from carpool.launcher import lock
+from carpool.launcher.child import rotate
+from carpool.launcher.http_door import told_door
+from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
+from carpool.launcher.runtime_dir import PlaceWatch
+from carpool_protocol.bootstrap import paths, trusted_places
+from carpool_protocol.bootstrap.project_marks import project_around
+from carpool_protocol.files import private_files
+from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
+
+START_S = 60.0
+"""The longest wait for a start: by us, or by somebody else whose socket we wait for."""
+_POLL_S = 0.05
+_CHECKED = {"--stay", "--checked"}
+"""Said by processes of ours that have looked at the environment themselves (`trusted_places`)."""
+_OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
+
+USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT]
+
+Run carpool for this runtime directory until Ctrl-C or `carpool down`.
+--detach  start it in the background and return when sessions are taken
+--config  use this file instead of the user's carpool.json
+--http    open the HTTP door there, above the configuration's `http`; also CARPOOL_HTTP
+
+Exit codes: 0; 1 it failed, or the HTTP door cannot open now (its port is taken); 2 usage or configuration,
+also an address that is none (then nothing starts) and one that all could use without tokens.
+With --detach carpool runs without its door all the same, for agents on its socket: it opens the door as soon
+as it can, and `carpool status` tells why it is not open. Without --detach and with --http it does not start.
+"""
+
+
+class Place:
+    """Where this carpool lives: the runtime directory, private, and a note if it is not the wished one."""
+
+    def __init__(self) -> None:
+        self.directory, self.note = paths.find_runtime_dir(os.environ, os.getuid())
+        paths.ensure_private(self.directory)
+        self.logs = paths.log_dir(os.environ, self.directory)
+
+
+def up(arguments: list[str]) -> int:
+    """The whole verb; says everything itself. The exit code: 0, 1 failed, 2 usage, config, already up."""
+    values, problem = _parse(arguments)
+    if "--help" in values or problem:
+        (sys.stderr if problem else sys.stdout).write(f"carpool: {problem}\n{USAGE}" if problem else USAGE)
+        return EXIT_USAGE if problem else EXIT_OK
+    try:
+        if not values.keys() & _CHECKED:
+            # A file that somebody has typed is his word; one that the environment names may be a project's.
+            named = trusted_places.VARIABLES[1:] if "--config" in values else trusted_places.VARIABLES
+            trusted_places.refuse_untrusted(os.environ, named)
+        place = Place()
+    except (paths.NotPrivateError, trusted_places.UntrustedPlaceError) as error:
+        _say(str(error))
+        return EXIT_USAGE
+    if place.note:
+        _say(place.note)
+    config = wished_config(values.get("--config", ""))
+    http = values.get("--http", "")
+    if "--quiet" in values:
+        # An agent's program may have these from a project's file: one opens a door, the other writes files.
+        for name in ("CARPOOL_HTTP", "CARPOOL_PROFILE"):
+            os.environ.pop(name, None)
+    if "--stay" in values:
+        return _stay(place, config, int(values.get("--ready-fd", "-1")), http, _handed(values))
+    http = http or os.environ.get("CARPOOL_HTTP", "")
+    if why := _why_no_address(http):
+        _say(why)
+        return EXIT_USAGE
+    if "--detach" not in values:
+        # A new program: in the daemon's environment, and without what finding that out took.
+        command = [sys.executable, "-P", "-m", "carpool.launcher.launcher", "--stay"]
+        command += ["--config", config] if config else []
+        command += ["--http", http] if http else []
+        command += _inherited(_pipe_with(_of_operator(config)))
+        os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
+    # Shims and clients say `--quiet`: they bring carpool back, or up, for their agent and choose nothing.
+    if "--quiet" in values:
+        code, text = bring_up(place)
+        if text:
+            _say(text)
+        return code
+    return _detach(place, config, http)
+
+
+def _why_no_address(http: str) -> str:
+    """Why no door can be at `http`, whoever asks; empty: it is an address, or none is asked for."""
+    try:
+        if http:
+            split_address(http)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _detach(place: Place, config: str, http: str) -> int:
+    """`carpool up --detach`, as people and scripts say it. The exit code."""
+    code, text = bring_up(place, config, http=http, explicit=True)
+    if code != EXIT_OK:
+        _say(text)
+        return code
+    url, why, code = _door_outcome(place.directory, http)
+    for said in filter(None, (text, "" if why in text else why)):
+        _say(said)
+    if not text and not why:
+        sys.stdout.write(f"carpool is up in {place.directory}{f', MCP is spoken at {url}' if url else ''}\n")
+    return code
+
+
+def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
+    """The URL of the door that was asked for, or why it is not open, and the exit code that tells.
+
+    `http`: the address asked for; empty: the configuration says whether there is to be one.
+    """
+    holder = lock.holder(directory)
+    if http and holder is not None and holder.http != http:
+        return "", "", EXIT_FAILED  # `_other_config` has the sentence
+    deadline = time.monotonic() + DOOR_S
+    while (door := told_door(directory)) is None and http and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if door is None:
+        late = f"the HTTP door at {http} has not opened yet; see `carpool status`"
+        return ("", late, EXIT_FAILED) if http else ("", "", EXIT_OK)
+    if door.url:
+        return door.url, "", EXIT_OK
+    return "", door.problem, EXIT_FAILED if door.retried else EXIT_USAGE
+
+
+def wished_config(option: str = "") -> str:
+    """The file that `--config` or `$CARPOOL_CONFIG` names, absolute; empty: the user's own.
+
+    Resolved by whoever starts the daemon, which has no CARPOOL_CONFIG and another directory.
+    """
+    config = option or os.environ.get("CARPOOL_CONFIG", "")
+    return os.path.abspath(os.path.expanduser(config)) if config else ""
+
+
+def environment_in_force(directory: str) -> dict[str, str]:
+    """The environment of a verb, naming in CARPOOL_CONFIG the file that the carpool in `directory` was given.
+
+    So every verb works on the file in force. CARPOOL_CONFIG of the verb itself comes first.
+    """
+    held = None if os.environ.get("CARPOOL_CONFIG") else lock.holder(directory)
+    return {**os.environ, **({"CARPOOL_CONFIG": held.config} if held is not None and held.config else {})}
+
+
+def bring_up(
+    place: Place,
+    config: str | None = None,
+    wait_s: float = START_S,
+    http: str | None = None,
+    *,
+    explicit: bool = False,
+) -> tuple[int, str]:
+    """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason.
+
+    With code 0 a text is a warning. `config`, and `http`, where its HTTP door is to be; None: as the launcher
+    had it that was killed here, so that sessions go on with the same servers and rights, else as
+    CARPOOL_CONFIG and CARPOOL_HTTP say. `explicit`: a person or a service says so, and servers with
+    `auto_connect` get their variables from this environment.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        killed = lock.killed(place.directory)
+        before = (
+            (killed.config, killed.http) if killed else (wished_config(), os.environ.get("CARPOOL_HTTP", ""))
+        )
+        wished = before[0] if config is None else config
+        door = before[1] if http is None else http
+        if accepts(place.directory):
+            return EXIT_OK, _other_config(place, wished, door)
+        if lock.holder(place.directory) is None:
+            variables = _of_operator(wished) if explicit else b""
+            code, text = _start(place, wished, door, deadline, variables)
+            if code is not None:
+                return code, text
+        if time.monotonic() >= deadline:
+            return EXIT_FAILED, (
+                f"carpool took no session within {wait_s:.0f} s; see `carpool logs --daemon`"
+            )
+        time.sleep(_POLL_S)
+
+
+def daemon_environment(directory: str) -> dict[str, str]:
+    """What the daemon's processes get: scrubbed of whoever starts them (rule 13), and told the places."""
+    from carpool_protocol.config.schema.environment import scrub  # here: the launcher stays without it
+
+    environ = dict(scrub(os.environ))
+    # Neither we nor servers are to find their files in a project that has set the variable.
+    for name in [
+        each for each in environ if each.startswith("XDG_") and each.endswith(("_HOME", "_RUNTIME_DIR"))
+    ]:
+        if not os.path.isabs(environ[name]) or project_around(environ[name], paths.home_dir(environ)):
+            del environ[name]
+    # For whoever looks into carpool itself: invariants checked after every event, profiles at the end.
+    for_us = ("CARPOOL_CHECK", "CARPOOL_JOURNAL", "CARPOOL_PROFILE")
+    environ |= {name: os.environ[name] for name in for_us if name in os.environ}
+    environ[paths.RUNTIME_VARIABLE] = directory
+    environ[paths.STATE_VARIABLE] = paths.state_dir(os.environ, directory)
+    # A source tree on PYTHONPATH is how carpool itself is found when it is not installed.
+    ours = [entry for entry in import_path.kept(os.environ.get("PYTHONPATH", "")) if _holds_us(entry)]
+    if ours:
+        environ["PYTHONPATH"] = os.pathsep.join(ours)
+    return environ
+
+
+def _handed(values: dict[str, str]) -> bytes:
+    """The operator's variables, from whoever has started this launcher; empty: there are none."""
+    return read_pipe(int(values["--variables-fd"])) if "--variables-fd" in values else b""
+
+
+def _of_operator(config: str) -> bytes:
+    from carpool.launcher.operator_variables import of_operator  # here: the launcher stays without it
+
+    return of_operator(os.environ, config)
+
+
+def _inherited(fd: int) -> list[str]:
+    if fd < 0:
+        return []
+    os.set_inheritable(fd, True)
+    return ["--variables-fd", str(fd)]
+
+
+def _pipe_with(variables: bytes) -> int:
+    """A pipe for the launcher to read them from; -1 where there are none, or where they are too large."""
+    if not variables:
+        return -1
+    try:
+        return pipe_with(variables)
+    except OSError:
+        _say("the variables of servers with auto_connect are too large together: none of them is passed on")
+        return -1
+
+
+def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes) -> int:
+    """Be the launcher, in the environment that `daemon_environment` made."""
+    try:
+        paths.ensure_private(place.logs, paths.STATE_VARIABLE)
+    except paths.NotPrivateError as error:
+        _say(str(error))
+        return EXIT_USAGE
+    try:
+        held = lock.take(place.directory, config, http)
+    except OSError as error:
+        text = f"cannot write {paths.lock_file(place.directory)}: {error.strerror}"
+        _say(text)
+        if ready_fd >= 0:  # the log, where that went, may be on the same full disk
+            os.write(ready_fd, f"failed {EXIT_FAILED}\n{text}".encode())
+        return EXIT_FAILED
+    if held is None:
+        holder = lock.holder(place.directory)
+        who = f"pid {holder.pid}" if holder and holder.pid else "another process"
+        _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
+        return EXIT_USAGE
+    watch = PlaceWatch(place.directory, place.logs, config, http, held)
+    try:
+        environ = dict(os.environ)
+        environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
+        return Launcher(
+            place.directory,
+            config,
+            environ,
+            ready_fd=ready_fd,
+            http=http,
+            place=watch,
+            variables=variables,
+            needs_door=bool(http) and ready_fd < 0,  # on somebody's terminal, or under a service manager
+        ).run()
+    finally:
+        watch.release()
+
+
+def _start(place: Place, config: str, http: str, deadline: float, variables: bytes) -> tuple[int | None, str]:
+    """Start a launcher and hear how it went. Code `None`: another one was quicker."""
+    try:
+        paths.ensure_private(place.logs, paths.STATE_VARIABLE)
+    except paths.NotPrivateError as error:
+        return EXIT_USAGE, str(error)
+    log_path = paths.daemon_log(place.logs, "launcher")
+    rotate(log_path)
+    try:
+        log_fd = private_files.open_to_append(log_path)
+    except OSError as error:
+        return EXIT_FAILED, f"cannot write the log {log_path}: {error.strerror}"
+    hear, tell = os.pipe()
+    handed = _pipe_with(variables)
+    try:
+        with open(log_fd, "ab") as log:
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "carpool.launcher.launcher",
+                "--stay",
+                "--ready-fd",
+                str(tell),
+            ]
+            command += ["--variables-fd", str(handed)] if handed >= 0 else []
+            process = subprocess.Popen(
+                [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=daemon_environment(place.directory),
+                pass_fds=[fd for fd in (tell, handed) if fd >= 0],
+                start_new_session=True,  # it outlives the process group of the agent that needed it
+            )
+        os.close(tell)
+        tell = -1
+        said = _hear(hear, deadline)
+    finally:
+        for fd in (hear, tell, handed):
+            if fd >= 0:
+                os.close(fd)
+    first, _, text = said.partition("\n")
+    if first == "ready":
+        process.returncode = 0  # it lives on; nobody waits for it here
+        return EXIT_OK, text
+    if first.startswith("failed "):
+        process.wait()
+        return int(first[7:]), text
+    if time.monotonic() >= deadline:
+        process.returncode = 0
+        return None, ""
+    # Nothing said and gone: it lost the race for the lock, or could not even begin.
+    if process.wait() == EXIT_USAGE and lock.holder(place.directory) is not None:
+        return None, ""
+    return EXIT_FAILED, f"the launcher did not start; its log {log_path} ends:\n{_tail(log_path)}"
+
+
+def _hear(fd: int, deadline: float) -> str:
+    """Everything said on `fd` until its end or the deadline."""
+    said = b""
+    while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        data = os.read(fd, 65536)
+        if not data:
+            break
+        said += data
+    return said.decode("utf-8", "replace")
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - 2000))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _other_config(place: Place, config: str, http: str) -> str:
+    holder = lock.holder(place.directory)
+    if holder is not None and http and holder.http != http:
+        return "carpool already runs without that HTTP door; `carpool down` first to open it"
+    if not config or holder is None or holder.config == config:
+        return ""
+    return (
+        f"carpool already runs with {holder.config or 'the default configuration'}, and keeps it; "
+        f"`carpool down` first to use {config}"
+    )
+
+
+def _holds_us(entry: str) -> bool:
+    return any(os.path.isdir(os.path.join(entry, name)) for name in _OUR_PACKAGES)
+
+
+def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name in {"-h", "--help"}:
+            return {"--help": ""}, ""
+        if name in {"--detach", "--quiet", "--stay", "--checked"} and not equals:
+            values[name] = ""
+        elif name in {"--config", "--ready-fd", "--variables-fd", "--http"}:
+            if not equals and not rest:
+                return values, f"{name} needs a value"
+            values[name] = value if equals else rest.pop(0)
+        else:
+            return values, f"`carpool up` does not know {name!r}"
+    for name in ("--ready-fd", "--variables-fd"):
+        if not values.get(name, "0").isdecimal():
+            return values, f"{name} needs a number"
+    return values, ""
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a log on a full disk
+        sys.stderr.write(f"carpool: {text}\n")

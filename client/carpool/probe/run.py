@@ -1,0 +1,220 @@
+"""The divergence probe's experiment: a server on private instances, then one instance for two sessions.
+
+Owns the private carpool and the order of calls. Invariants: only the calls that are asked for are made;
+every wait is bounded, all of them together by `LIMIT_S`; argument values are in no error.
+Knows nothing of: what the answers mean (`probe_judge`), which calls are worth making, the user's own
+carpool.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.launcher.sandbox import HouseError, PrivateHouse
+from carpool.probe.config import ALONE, SHARED
+from carpool.probe.judge import ROUNDS, Said, said, turns
+from carpool.terminal import display
+
+LIMIT_S = 420.0
+CALL_S = 60.0
+APART_S = 1.1
+"""Between private runs: enough for a clock that tells seconds to show that it is one."""
+_MOST_PAGES = 1000
+
+
+class ProbeError(Exception):
+    """The experiment came to no end; the text says why."""
+
+
+class Tool(Struct, frozen=True):
+    """A tool, as far as it matters here."""
+
+    name: str
+    """The server's own."""
+    reads: bool
+    """It says itself that it changes nothing (`readOnlyHint`, MCP 2025-03-26, server/tools)."""
+    bare: bool
+    """It needs no argument."""
+
+
+class Try(Struct, frozen=True):
+    """One call to make."""
+
+    tool: str
+    arguments: Raw = Raw(b"{}")
+
+
+class _Schema(Struct):
+    required: list[Any] = []
+
+
+class _Annotations(Struct):
+    read_only: bool = msgspec.field(name="readOnlyHint", default=False)
+
+
+class _Definition(Struct):
+    name: str = ""
+    schema: _Schema = msgspec.field(name="inputSchema", default_factory=_Schema)
+    annotations: _Annotations | None = None
+
+
+class _Page(Struct):
+    tools: list[Raw] = []
+    next_cursor: str | None = msgspec.field(name="nextCursor", default=None)
+
+
+class Bench:
+    """One experiment. `close` it in any case; the others raise `ProbeError`."""
+
+    def __init__(self, logins: str, say: Callable[[str], None]) -> None:
+        """`logins`: the directory of the user's logins to servers over a URL. `say` hears of each round that
+        begins, for calls may take their time.
+        """
+        self._say = say
+        self._alone = 0
+        """Private instances so far."""
+        self._house = PrivateHouse("carpool-probe-")
+        self._house.lend(logins)
+        self._deadline_s = time.monotonic() + LIMIT_S
+        self._names: dict[tuple[str, str], str] = {}
+        """By server and the server's own name of a tool: what agents call it."""
+
+    def close(self) -> list[str]:
+        """End everything; what did not go as it should, in sentences."""
+        return self._house.close()
+
+    def open(self, config: str) -> list[Tool]:
+        """Start the private carpool with this configuration; the tools that each instance has."""
+        file = self._house.config_file
+        file.touch(mode=0o600)  # it may hold secrets, as the user's own does
+        file.write_text(config)
+        with _explained():
+            self._house.up()
+            for arm in (ALONE, SHARED):
+                with self._door(arm, control=True) as door:
+                    listed = self._asked(door, "carpool/tools")["tools"]
+                    if not listed:
+                        raise ProbeError(self._why_no_tools(door, arm))
+                    self._names |= {(arm, each["tool"]): each["name"] for each in listed}
+            self._leave_out()
+            with self._agent(ALONE) as agent:
+                return self._tools(agent)
+
+    def _leave_out(self) -> None:
+        """What only one of two instances offers cannot be compared."""
+        tools = {arm: {tool for each, tool in self._names if each == arm} for arm in (ALONE, SHARED)}
+        if odd := tools[ALONE] ^ tools[SHARED]:
+            self._names = {key: name for key, name in self._names.items() if key[1] not in odd}
+            self._say(f"leaving out {', '.join(sorted(odd))}: of two instances only one offers them")
+
+    def private(self, tries: Sequence[Try], runs: int) -> list[list[Said]]:
+        """So many private runs, one after the other. All sessions stay to the end: each has its instance."""
+        transcripts: list[list[Said]] = []
+        with _explained(), contextlib.ExitStack() as stack:
+            for run in range(runs):
+                time.sleep(APART_S if run else 0)
+                agent = stack.enter_context(self._agent(ALONE))
+                self._alone += 1
+                transcripts.append([])
+                for number in range(ROUNDS):
+                    self._say(f"private instance {self._alone}, round {number + 1} of {ROUNDS}")
+                    transcripts[-1] += [self._called(agent, ALONE, each) for each in tries]
+        return transcripts
+
+    def shared(self, tries: Sequence[Try]) -> list[list[Said]]:
+        """Two sessions on one instance."""
+        with _explained(), self._agent(SHARED) as one, self._agent(SHARED) as other:
+            transcripts: tuple[list[Said], list[Said]] = ([], [])
+            for session, call in turns(len(tries)):
+                if call == 0:
+                    number = len(transcripts[session]) // len(tries) + 1
+                    self._say(f"shared instance, session {session + 1}, round {number} of {ROUNDS}")
+                transcripts[session].append(self._called((one, other)[session], SHARED, tries[call]))
+            return list(transcripts)
+
+    # --- talking to the private carpool ---------------------------------------------------------------------
+
+    def _door(self, arm: str, *, control: bool) -> Door:
+        return Door(self._house.directory, control=control, profile=arm)
+
+    def _agent(self, arm: str) -> Door:
+        agent = self._door(arm, control=False)
+        agent.initialize()
+        return agent
+
+    def _left_s(self, most_s: float = LIMIT_S) -> float:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise ProbeError(f"the probe was not done within {LIMIT_S:g} s")
+        return min(left_s, most_s)
+
+    def _asked(self, door: Door, method: str) -> dict[str, Any]:
+        answer = msgspec.json.decode(door.request(method, {}, self._left_s()))
+        assert isinstance(answer, dict)
+        return answer
+
+    def _why_no_tools(self, door: Door, arm: str) -> str:
+        server = self._asked(door, "carpool/status")["servers"][arm]
+        why = display.one_line(server.get("last_error") or "", 300)
+        return f"the server offers no tools ({server['state']}){': ' if why else ''}{why}"
+
+    def _tools(self, agent: Door) -> list[Tool]:
+        own = {name: tool for (server, tool), name in self._names.items() if server == ALONE}
+        found: list[Tool] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            page = msgspec.json.decode(agent.request("tools/list", params, self._left_s()), type=_Page)
+            for raw in page.tools:
+                each = _definition(raw)
+                if each.name in own:
+                    reads = each.annotations is not None and each.annotations.read_only
+                    found.append(Tool(own[each.name], reads, bare=not each.schema.required))
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return found
+
+    def _called(self, agent: Door, server: str, each: Try) -> Said:
+        """One call's answer, from the server itself."""
+        params = {"name": self._names[server, each.tool], "arguments": each.arguments}
+        try:
+            result = msgspec.json.decode(agent.request("tools/call", params, self._left_s(CALL_S)))
+        except AnsweredError as error:
+            refusal = msgspec.json.decode(error.error)
+            data = refusal.get("data")
+            if isinstance(data, dict) and "delivered" in data:
+                raise ProbeError(f"{each.tool} was not answered: {error}") from None
+            return said(refusal, refused=True)
+        meta = result.get("_meta") if isinstance(result, dict) else None
+        if isinstance(meta, dict) and "carpool/error" in meta:
+            text = " ".join(str(block.get("text", "")) for block in result.get("content", []))
+            raise ProbeError(f"{each.tool} was not answered: {text}")
+        return said(result)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What goes wrong between us and the private carpool, as a `ProbeError`."""
+    try:
+        yield
+    except HouseError as error:
+        raise ProbeError(str(error)) from None
+    except (DoorError, AnsweredError) as error:
+        raise ProbeError(f"the probe's own carpool: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ProbeError("an answer of the server or of the probe's own carpool is not understood") from None
+
+
+def _definition(raw: Raw) -> _Definition:
+    """A tool's definition; one of another shape is not chosen by itself, but may be named."""
+    try:
+        return msgspec.json.decode(raw, type=_Definition)
+    except msgspec.ValidationError:
+        name = msgspec.json.decode(raw).get("name")
+        return _Definition(name=str(name), schema=_Schema(required=[None]))

@@ -1,0 +1,172 @@
+"""Carpool's own side of `carpool setup`: its files as they are, how it is started, and trust in a project.
+
+Owns where servers go: carpool.json with its `env_file`, and `.carpool/mcp.json` of a project. A file of ours
+that is broken, or a link in a project, ends the verb: nobody can tell what a change of it would do.
+
+Knows nothing of: other programs' files.
+"""
+
+import os
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool.check.trust_facts import Facts, described
+from carpool.cli.main import EXIT_USAGE, fail, the_place
+from carpool.launcher import own_command
+from carpool.setup import file_io
+from carpool.setup.clients import Candidate
+from carpool.setup.model import Own, Secrets
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import (
+    ConfigFile,
+    Layer,
+    Texts,
+    env_file_path,
+    find_config_file,
+    home_of,
+    load_config,
+    load_layer,
+)
+from carpool_protocol.config.reading.merge import merge, taken_over
+from carpool_protocol.config.reading.parse import read_config
+from carpool_protocol.config.reading.project import Workspace, find_workspace, named_at
+from carpool_protocol.config.reading.trust import give_trust, read_listed, read_trust, trust_of
+from carpool_protocol.config.reading.workspaces import roots_of
+from carpool_protocol.config.text.file_stamps import Stamp
+from carpool_protocol.ids import ServerName
+
+_SECRETS = "secrets.env"
+PROJECT_FILE = os.path.join(".carpool", "mcp.json")
+
+
+def project_of(home: str) -> str:
+    """The directory whose files are looked at; empty: none."""
+    root = os.path.realpath(find_workspace(os.getcwd(), home).root)
+    return "" if root == os.path.realpath(home) else root
+
+
+def own_files(home: str) -> tuple[Own, Secrets]:
+    """carpool.json and its `env_file` as they are, which must be sound."""
+    where = find_config_file(os.environ)
+    path = os.path.realpath(where.path)
+    file = ConfigFile(path, asked_for=False)
+    layer = load_layer(file, home)
+    config = layer.loaded.config
+    if config is None:
+        fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
+    text = _text(path)
+    taken = (
+        frozenset(name for name in config.servers if config.servers[name].file != path)
+        | config.unusable.keys()
+    )
+    beside = os.path.dirname(path)
+    if config.env_file is not None:
+        said = os.path.realpath(env_file_path(config, home) or "")
+        return Own(path, text, taken), Secrets(said, _text(said), layer.env)
+    names = (_SECRETS if number == 1 else f"secrets-{number}.env" for number in range(1, 100))
+    name = next(each for each in names if not os.path.lexists(os.path.join(beside, each)))
+    return Own(path, text, taken), Secrets(os.path.join(beside, name), None, {}, name)
+
+
+def project_file(project: str) -> Own:
+    path = os.path.join(project, PROJECT_FILE)
+    if os.path.islink(path) or os.path.islink(os.path.dirname(path)):
+        fail(f"{path} is a link in a project; say --user-only, or look at it", EXIT_USAGE)
+    layer = load_layer(ConfigFile(path, asked_for=False), "", project=True)
+    if layer.loaded.config is None:
+        fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
+    return Own(path, _text(path))
+
+
+def _text(path: str) -> str | None:
+    data = file_io.bytes_of(path)
+    return None if data is None else data.decode()
+
+
+def command(candidate: Candidate) -> list[str]:
+    """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH may be
+    another one. In a project's file it stands for those programs as well: others have no such path.
+    """
+    bare = own_command.is_in_path() and (candidate.scope == "project" or not candidate.client.desktop)
+    return [*(["carpool"] if bare else own_command.executable()), "connect"]
+
+
+class Before(Struct, frozen=True):
+    """What is trusted of a project before setup changes its file."""
+
+    others: dict[str, Stamp]
+    """The other files that belong to it, which setup leaves alone."""
+    digest: str
+    """Empty: there is no file, and nothing is trusted."""
+    listed: frozenset[ServerName]
+    """See `trust.read_listed`."""
+    taken_over: frozenset[ServerName] = frozenset()
+    """Servers that the question named, as taking the place of the user's own."""
+
+
+def sure_of(project: str) -> Before | None:
+    """Whether trust may be given to the project's file once setup has changed it: what else is in it was
+    trusted before, or nothing is. What setup puts there has been shown.
+    """
+    workspace = _workspace(project)
+    if not os.path.lexists(workspace.file):
+        return Before({}, "", frozenset())
+    layer = _layer(workspace)
+    if trust_of(read_trust(trust_store()), workspace, layer.digest) != "trusted":
+        return None
+    listed = frozenset(map(ServerName, read_listed(trust_store(), workspace)))
+    return Before(_others(layer), layer.digest, listed)
+
+
+def asked(project: str, own: bytes | None, its: bytes) -> Facts:
+    """What the question of trust is about. `own`: carpool.json as it will be, if it is changed; `its`: the
+    project's file as it will be.
+    """
+    home, workspace = home_of(os.environ), _workspace(project)
+    where = find_config_file(os.environ)
+    user = load_config(where).config
+    if own is not None and (planned := read_config(own.decode(), where.path).config) is not None:
+        servers = planned.servers if user is None else {**user.servers, **planned.servers}
+        user = replace(planned, servers=servers)
+    if user is not None and (name := named_at(project, roots_of(user, home))):
+        user = merge(user, user.workspaces[name])
+    loaded = read_config(its.decode(), workspace.file, project=True)
+    assert loaded.config is not None  # `plan.check` has refused what is not sound
+    layer = Layer(loaded, (workspace.file,), {}, {}, "", Texts())
+    return {
+        **described(workspace, layer, loaded.config, "untrusted", user),
+        "taken_over": frozenset() if user is None else taken_over(user, loaded.config),
+    }
+
+
+def trust_now(project: str, its: bytes, before: Before) -> str:
+    """Trust the project's file, which is now `its`, if it is what was shown with what was trusted before. Why
+    not, a sentence. Raises `OSError`.
+    """
+    workspace = _workspace(project)
+    layer = _layer(workspace)
+    if file_io.bytes_of(workspace.file) != its or _others(layer) != before.others:
+        return f"{workspace.file} was changed this very moment, and is not trusted"
+    config = layer.loaded.config
+    named = (before.listed | before.taken_over) & (
+        config.servers.keys() if config is not None else frozenset()
+    )
+    give_trust(trust_store(), workspace, layer.digest, named)
+    return ""
+
+
+def _others(layer: Layer) -> dict[str, Stamp]:
+    return {path: layer.seen[path] for path in layer.files[1:]}
+
+
+def _workspace(project: str) -> Workspace:
+    return Workspace(project, os.path.join(project, PROJECT_FILE))
+
+
+def _layer(workspace: Workspace) -> Layer:
+    return load_layer(ConfigFile(workspace.file, asked_for=True), home_of(os.environ), project=True)
+
+
+def trust_store() -> str:
+    return paths.trust_file(paths.state_dir(os.environ, the_place().directory))

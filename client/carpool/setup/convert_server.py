@@ -1,0 +1,253 @@
+"""One server of another program, made one of carpool's; or the reason why it stays where it is.
+
+Owns what is taken. A server goes only if carpool runs it as the program does: with a key that nobody knows
+here, a value that the program would ask for, or a secret that cannot be kept, it stays. The program's
+shape is read by the tables of `config.foreign`, and what comes out is checked as strictly as carpool's own
+file.
+
+Pure. Knows nothing of: files, names that are taken already.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from carpool.setup.clients import CLAUDE_CODE, Client
+from carpool.setup.secrets import is_secret_name, without_secrets
+from carpool.terminal.extras import install_command
+from carpool_protocol.config.foreign.formats import is_own_entry
+from carpool_protocol.config.reading.parse import SERVERS, read_config
+from carpool_protocol.config.schema.expand import is_usable
+from carpool_protocol.config.text.jsonc import JsonValue
+from carpool_protocol.config.text.problems import ConfigProblem, shorten
+from carpool_protocol.ids import ServerName
+from carpool_protocol.wire.tool_names import check_server_name, safe_server_name
+
+_HOLDERS: Final = {"plain": "mcpServers", "codex": "mcpServers", "vscode": "servers", "opencode": "mcp"}
+_FIRST: Final = ("command", "args", "url", "transport", "headers", "env", "cwd")
+_NOTHING: Final[dict[str, JsonValue]] = {"disabled": False, "env": {}, "headers": {}, "args": []}
+_PROGRAMS_OWN = re.compile(
+    r"\$\{(input:|command:|config:|workspaceFolderBasename|workspaceFolder:|(?:relativeF|f)ile[A-Z}]|lineNumber|selectedText"
+    r"|execPath|defaultBuildTask)"
+)
+"""Variables of VS Code and its kin that have no equal here."""
+_PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
+_RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cjs|ts|sh|rb|jar))")
+"""A path that means something only in the directory of a project."""
+
+_VALUE_OF_FLAG = re.compile(r"(?P<flag>--?[A-Za-z][\w.-]*=)?\$\{CARPOOL_\w+\}")
+_PASSWORD = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?[a-z][a-z0-9+.-]*://[^$/?#]*:\$\{CARPOOL_\w+\}@[^$]*")
+"""Of a URL."""
+_APPROVAL: Final = "default_tools_approval_mode"
+"""Of a server of Codex: which of its tools the program asks for. It holds for the program's own entries."""
+_WORD = re.compile(r"[\w.:/@+=~%,?&-]+", re.ASCII)
+
+
+class Taken(Struct, frozen=True):
+    """A server in our keys, with references for its secrets."""
+
+    name: str
+    server: dict[str, JsonValue]
+    notes: tuple[str, ...] = ()
+
+
+class Stays(Struct, frozen=True):
+    """It is left in the program's file."""
+
+    why: str
+
+
+class _CannotKeepError(Exception):
+    """A secret that no `env_file` can hold."""
+
+
+def take(
+    client: Client,
+    name: str,
+    entry: JsonValue,
+    variable: Callable[[str, str], str],
+    *,
+    project: bool,
+    remote: bool,
+    asked: bool = False,
+) -> Taken | Stays | None:
+    """One entry of the program's table; None: it is carpool's own. `variable`: from a wished name and a
+    secret to the name of the variable that holds it; `project`: it is for one project only; `asked`: it is a
+    stranger's, and somebody is asked whether it may run; `remote`: this installation reaches URLs.
+    """
+    if not isinstance(entry, dict):
+        return Stays("it is no object")
+    if is_own_entry(entry):
+        return None
+    ours = name if check_server_name(name) is None else safe_server_name(name)
+    if (own := _PROGRAMS_OWN.search(json.dumps(entry))) is not None:
+        return Stays(f"only the program can fill in ${{{own[1]}…}}")
+    read = _read(client, ours, entry)
+    if isinstance(read, Stays):
+        return read
+    server, notes = read
+    if ours != name:
+        notes.insert(0, f"was called {shorten(name)}")
+    if client.form == "codex" and entry.get(_APPROVAL, "auto") != "auto":
+        notes.append(f"its `{_APPROVAL}` does not come along: say it for the entry of carpool")
+    if "url" in server and not remote:
+        return Stays(f"it has a URL, which needs more than is installed: {install_command('remote')}")
+    written = server
+    try:
+        server = without_secrets(written, _checked(ours, variable))
+    except _CannotKeepError:
+        return Stays(
+            "it has a secret of several lines, which fits into no env_file; put it into a file of its own"
+        )
+    if asked and not _is_seen(written, server):
+        return Stays(
+            "what looks like a secret is part of what it runs, and that is to be seen before it is trusted; "
+            "put it into `env`"
+        )
+    if not project and not client.anywhere and "cwd" not in server and _is_relative(server):
+        server["cwd"] = "${workspace}"
+        notes.append("runs in each project's directory, because of a relative path")
+    strict = read_config(json.dumps({SERVERS: {ours: server}}), "carpool.json")
+    if strict.config is None:
+        return Stays(_worded(strict.problems[0]))
+    return Taken(ours, {key: server[key] for key in sorted(server, key=_place)}, tuple(notes))
+
+
+def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) -> bool:
+    """Whether it can be told from what is left in sight what is run: hidden are at most values of flags that
+    say so, and nothing that a shell would read as more than a word. A stranger chose the texts, and may have
+    given a command the form of a secret.
+    """
+    if written.get("command") != server.get("command"):
+        return False
+    said, left = written.get("args"), server.get("args")
+    if not isinstance(said, list) or not isinstance(left, list):
+        return said == left
+    before: JsonValue = None
+    for old, new in zip(said, left, strict=True):
+        if old != new:
+            hidden = _VALUE_OF_FLAG.fullmatch(str(new))
+            flag = str((hidden["flag"] or before) if hidden is not None else "").rstrip("=")
+            of_flag = flag.startswith("-") and is_secret_name(flag)
+            if _WORD.fullmatch(str(old)) is None or not (of_flag or _PASSWORD.fullmatch(str(new))):
+                return False
+        before = old
+    return True
+
+
+def _read(
+    client: Client, name: str, entry: dict[str, JsonValue]
+) -> tuple[dict[str, JsonValue], list[str]] | Stays:
+    """It in our keys, and what is to be said of it."""
+    notes = []
+    document = {_HOLDERS[client.form]: {name: _in_our_spelling(client, entry)}}
+    loaded = read_config(json.dumps(document), client.reads_as or "carpool.json")
+    for warning in loaded.warnings:
+        if warning.text.startswith("carpool does not know"):
+            return Stays(warning.text.partition(";")[0].replace("the key", "its key"))
+        notes.append(f"timeout {warning.text}")
+    if loaded.config is None:
+        return Stays(_worded(loaded.problems[0]))
+    if (why := loaded.config.unusable.get(ServerName(name))) is not None:
+        return Stays(_PLACE.sub("", why))
+    server = dict(loaded.written[ServerName(name)])
+    for key, plain in _NOTHING.items():
+        if server.get(key) == plain:
+            del server[key]
+    return server, notes
+
+
+def _worded(problem: ConfigProblem) -> str:
+    return f"`{problem.where.rpartition('.')[2]}`: {problem.text}"
+
+
+def _place(key: str) -> int:
+    """Where people look for a key: what is run comes first."""
+    return _FIRST.index(key) if key in _FIRST else len(_FIRST)
+
+
+def _checked(server: str, variable: Callable[[str, str], str]) -> Callable[[str, str], str]:
+    """`CARPOOL_GITHUB_TOKEN`: no agent has a variable of this name, which would count before ours."""
+    stem = _ILLEGAL.sub("_", server).replace("-", "_").strip("_").upper()
+
+    def name(purpose: str, value: str) -> str:
+        if not is_usable(value) or "\n" in value:
+            raise _CannotKeepError
+        plain = re.sub(r"\W+", "_", purpose).strip("_").upper() or "SECRET"
+        whole = plain if plain == stem or plain.startswith(f"{stem}_") else f"{stem}_{plain}"
+        return variable(f"CARPOOL_{re.sub(r'[^A-Z0-9_]', '_', whole)}", value)
+
+    return name
+
+
+def _is_relative(server: Mapping[str, JsonValue]) -> bool:
+    command, args = server.get("command"), server.get("args")
+    words = [command] if isinstance(command, str) else []
+    words += [each for each in args if isinstance(each, str)] if isinstance(args, list) else []
+    return any(_RELATIVE.fullmatch(each) for each in words)
+
+
+def _in_our_spelling(client: Client, entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """What the tables do not know: keys of Codex."""
+    if client.form == "codex":
+        return _of_codex(entry)
+    if client is CLAUDE_CODE and entry.get("type") == "streamable-http":
+        return {**entry, "type": "http"}
+    return entry
+
+
+_CODEX: Final = {
+    "startup_timeout_sec": "start_s",
+    "tool_timeout_sec": "timeout_s",
+    "url": "url",
+    "command": "command",
+    "args": "args",
+    "cwd": "cwd",
+}
+_UNREAD_CODEX: Final = frozenset({"required", "description", "supports_parallel_tool_calls", _APPROVAL})
+
+
+def _of_codex(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Keys of `[mcp_servers.NAME]`, as https://developers.openai.com/codex/mcp lists them, in ours. What is
+    not known stays as it is, and is refused by who reads it. A literal is one: Codex fills in no `${VAR}`.
+    """
+    out: dict[str, JsonValue] = {}
+    env: dict[str, JsonValue] = {}
+    headers: dict[str, JsonValue] = {}
+    tools: dict[str, JsonValue] = {}
+    for key, value in entry.items():
+        match key, value:
+            case "env", dict():
+                env |= {name: _literal(inner) for name, inner in value.items()}
+            case "env_vars", list() if all(isinstance(each, str) for each in value):
+                env |= {str(each): f"${{{each}:-}}" for each in value}
+            case "http_headers", dict():
+                headers |= {name: _literal(inner) for name, inner in value.items()}
+            case "env_http_headers", dict():
+                headers |= {name: f"${{{inner}}}" for name, inner in value.items()}
+            case "bearer_token_env_var", str():
+                headers["Authorization"] = f"Bearer ${{{value}}}"
+            case "enabled", bool():
+                out |= {} if value else {"disabled": True}
+            case (("enabled_tools" | "disabled_tools"), list()):
+                tools["allow" if key == "enabled_tools" else "deny"] = value
+            case _ if key in _CODEX:
+                out[_CODEX[key]] = _literal(value)
+            case _ if key not in _UNREAD_CODEX:
+                out[key] = value
+            case _:
+                pass
+    out |= {"env": env} if env else {}
+    out |= {"headers": headers} if headers else {}
+    out |= {"tools": tools} if tools else {}
+    return out
+
+
+def _literal(value: JsonValue) -> JsonValue:
+    if isinstance(value, list):
+        return [_literal(each) for each in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value

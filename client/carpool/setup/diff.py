@@ -1,0 +1,267 @@
+"""What `carpool setup` shows: the difference that it makes, without a single secret.
+
+Owns the masking. Shown are keys, commands and plain arguments; every value of an environment or a header, and
+every text that is or looks like a secret, is `…`, also in lines that stay.
+
+Pure. Knows nothing of: terminals but that texts are made printable.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from carpool.setup.model import Change, Given, Known, Left, Moved, Plan
+from carpool.setup.other_programs import Unlooked
+from carpool.setup.permission_rules import ORDER, Rule
+from carpool.setup.secrets import is_secret_name, looks_secret
+from carpool.terminal import display
+
+_LITERAL = re.compile(
+    r"(?P<before>(?:\"(?P<key>[^\"\\\n]{1,200})\"|(?P<word>[A-Za-z_][\w-]{0,200}))\s{0,9}[:=]\s{0,9})?"
+    r"(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*')"
+)
+_MASK = '"…"'
+_LEAST = 4
+"""A shorter text is masked only where it is a whole value: it is part of too many others."""
+_AROUND = 2
+_MOST_LINES = 400
+
+
+def masked(text: str, hidden: Collection[str], values: Collection[str] = ()) -> str:
+    """A text of JSON or TOML that anybody may see. `hidden`: what is shown nowhere; `values`: not as a whole
+    text.
+    """
+    whole = frozenset(hidden) | frozenset(values)
+    parts = sorted(
+        {line for each in hidden for line in each.splitlines() if len(line.strip()) >= _LEAST},
+        key=len,
+        reverse=True,
+    )
+
+    def literal(found: re.Match[str]) -> str:
+        said = _decoded(found["text"])
+        key = found["key"] or found["word"] or ""
+        told = said in whole or any(each in said for each in parts) or looks_secret(said)
+        refers = "${" in said or "{env:" in said
+        if told or (key and is_secret_name(key) and not refers):
+            return (found["before"] or "") + _MASK
+        return found.group()
+
+    text = _LITERAL.sub(literal, text)
+    for each in parts:
+        text = text.replace(each, "…")
+    return text
+
+
+def _decoded(literal: str) -> str:
+    if literal.startswith('"'):
+        try:
+            return str(json.loads(literal))
+        except ValueError:
+            pass
+    return literal[1:-1]
+
+
+def difference(change: Change, plan: Plan) -> str:
+    """What becomes of a file, as a unified diff. Of the `env_file` only names."""
+    if change.role == "secrets":
+        before = (change.before or b"").decode().split("\n")
+        new = [line for line in change.after.decode().split("\n") if line not in before]
+        return "\n".join(
+            [f"--- {change.path} (only you may read it)", *(f"+{_name(line)}=…" for line in new)]
+        )
+    return between(change.before, change.after, change.path, plan.hidden, plan.values)
+
+
+def between(
+    before: bytes | None,
+    after: bytes | None,
+    path: str,
+    hidden: Collection[str],
+    values: Collection[str] = (),
+) -> str:
+    """Two states of a file as a unified diff; None: there is none."""
+    old, new = (
+        masked(each.decode("utf-8", "replace"), hidden, values).splitlines() if each is not None else []
+        for each in (before, after)
+    )
+    first, then = (path if each is not None else "(no file)" for each in (before, after))
+    lines = list(difflib.unified_diff(old, new, first, then, n=_AROUND, lineterm=""))
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"(and {len(lines) - _MOST_LINES} more lines)"]
+    if not lines:
+        lines = [f"--- {path}", "(a difference in values that are not shown, or in white space)"]
+    return display.printable("\n".join(lines), lines=True)
+
+
+def _name(line: str) -> str:
+    return line.partition("=")[0]
+
+
+def page(plan: Plan) -> str:
+    """All of it, for people."""
+    said = [difference(each, plan) for each in plan.changes]
+    said.append("\n".join(_moves(plan.moved)))
+    said.append(left(plan.left))
+    said.append("\n".join(map(display.printable, [*_profiles(plan.given), *plan.notes])))
+    return "\n\n".join(each for each in said if each)
+
+
+def _moves(moved: tuple[Moved, ...]) -> Iterator[str]:
+    for each in moved:
+        where = f" (in {each.under})" if each.under else ""
+        what = "is in carpool already" if each.known else "goes to carpool"
+        what = f"is the same server as that of {each.same_as}" if each.same_as else what
+        notes = "".join(f"; {note}" for note in each.notes)
+        yield display.printable(f"{each.name}{where}: {what}, from {each.client}{notes}")
+
+
+def _profiles(given: tuple[Given, ...]) -> Iterator[str]:
+    for each in given:
+        count = f"{each.had} of {each.of}"
+        yield f"{each.title} keeps the servers it had, {count}: profile {each.profile} in carpool.json"
+    if given:
+        yield (
+            "A server that you add later is seen there once the profile allows it. A profile is for "
+            "convenience, no boundary: a program that runs as you can connect without it"
+        )
+
+
+def beyond(whole: Plan, part: Plan) -> Plan:
+    """What a plan changes beyond another one that is a part of it."""
+    done = {each.path: each.after for each in part.changes}
+    given = [(each.path, each.value) for each in part.given]
+    changes = [
+        structs.replace(each, before=done.get(each.path, each.before))
+        for each in whole.changes
+        if each.after != done.get(each.path)
+    ]
+    return structs.replace(
+        whole,
+        changes=tuple(changes),
+        moved=tuple(each for each in whole.moved if each not in part.moved),
+        left=tuple(each for each in whole.left if each not in part.left),
+        given=tuple(each for each in whole.given if (each.path, each.value) not in given),
+        notes=tuple(each for each in whole.notes if each not in part.notes),
+    )
+
+
+def of_rules(rules: Sequence[Rule]) -> list[str]:
+    """Rules of the programs that name tools which get other names, those that keep something back first."""
+    if not rules:
+        return []
+    said = ["These rules name tools that are called otherwise from then on. Setup changes none of them:"]
+    ordered = sorted(rules, key=lambda each: ORDER.index(each.kind))
+    said += [f"{each.kind}  {each.path}: {each.text} -> {each.needs}" for each in ordered]
+    if any(each.protects for each in rules):
+        said.append(
+            "Until you change those of deny, ask and hook, nothing keeps their tools back. What no program "
+            "may call goes into `tools.deny` of the server in carpool.json."
+        )
+    return [display.printable(each) for each in said]
+
+
+def of_others(found: Sequence[Unlooked]) -> list[str]:
+    """Programs that are not looked into, a line for each file."""
+    read = 'carpool can read a copy in servers.d beside carpool.json, by "include": ["servers.d/*.json"]'
+    cannot = "carpool cannot read it; `carpool add` adds a server of it"
+    return [
+        display.printable(
+            f"{each.path} ({each.title}) is not looked into: {read if each.readable else cannot}"
+        )
+        for each in found
+    ]
+
+
+def rule_facts(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "file": each.path,
+            "kind": each.kind,
+            "rule": each.text,
+            "needs": each.needs,
+            "protects": each.protects,
+        }
+        for each in sorted(rules, key=lambda each: ORDER.index(each.kind))
+    ]
+
+
+def other_facts(found: Sequence[Unlooked]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [{"program": each.title, "file": each.path, "readable": each.readable} for each in found]
+
+
+def of_git(project: str, plan: Plan, known: Known) -> list[str]:
+    """What git will show of the project's files, a line each."""
+    tracked, new = _seen_by_git(plan, known)
+    said = []
+    if known.why:
+        said.append(f"git could not be asked about {project} ({known.why}): its files count as tracked")
+    elif tracked:
+        said.append(f"git tracks {', '.join(tracked)}: others get this change with your next commit")
+    if new:
+        said.append(f"git will show {', '.join(new)} as new")
+    return [display.printable(each) for each in said]
+
+
+def _seen_by_git(plan: Plan, known: Known) -> tuple[list[str], list[str]]:
+    paths = [each.path for each in plan.changes]
+    return [each for each in paths if each in known.tracked], [each for each in paths if each in known.new]
+
+
+def project_facts(project: str, whole: Plan, known: Known, *, changed: bool) -> dict[str, Any] | None:
+    """The project's part for programs; None: there is nothing to change. `whole`: the plan with that part."""
+    if not any(each.role == "project" for each in whole.changes):
+        return None
+    tracked, new = _seen_by_git(whole, known)
+    return {"root": project, "changed": changed, "tracked": tracked, "new": new}
+
+
+def left(stays: tuple[Left, ...]) -> str:
+    """What stays and why, a line each."""
+    lines = [
+        f"{each.name} stays in {each.path}: {each.why}" if each.name else f"{each.path} {each.why}"
+        for each in stays
+    ]
+    return "\n".join(map(display.printable, lines))
+
+
+def facts(plan: Plan, stays: Iterable[Left], *, done: bool) -> dict[str, Any]:
+    """The same for programs. `stays`: all that stays, what is no part of the plan as well."""
+    return {
+        "changed": done and bool(plan.changes),
+        "files": [
+            {
+                "file": each.path,
+                "role": each.role,
+                "new": each.before is None,
+                "diff": difference(each, plan),
+            }
+            for each in plan.changes
+        ],
+        "moved": [
+            {
+                "name": each.name,
+                "client": each.client,
+                "from": each.path,
+                "to": each.to,
+                "under": each.under,
+                "known": each.known,
+                "same_as": each.same_as,
+                "notes": list(each.notes),
+            }
+            for each in plan.moved
+        ],
+        "left": [{"file": each.path, "name": each.name, "why": each.why} for each in stays],
+        "secrets": list(plan.secrets),
+        "profiles": [
+            {"client": each.client, "profile": each.profile, "servers": each.had, "of_servers": each.of}
+            for each in plan.given
+        ],
+        "notes": list(plan.notes),
+    }

@@ -1,0 +1,155 @@
+"""What setup has done, kept so that it can be undone: `setup/` in the state directory.
+
+Owns the records, one directory for each run, made before the first file is changed: which files, their modes,
+and their bytes before and after. All of it is for this user's eyes only, for those bytes hold secrets. A run
+that was killed half-way has its record whole, or has changed nothing.
+
+Knows nothing of: what the files mean.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool.setup import file_io
+from carpool.setup.model import Change, KeyPath, Role
+from carpool_protocol.files import private_files
+from carpool_protocol.runtime.wallclock import wallclock
+
+_RECORD: Final = "record.json"
+
+
+class Entry(Struct, frozen=True):
+    """One file of a run."""
+
+    path: str
+    role: Role
+    existed: bool
+    mode: int
+    """Before; of a file that is made, the one it got."""
+    regions: tuple[KeyPath, ...] = ()
+    made: tuple[str, ...] = ()
+    """Directories that were made for it."""
+    client: str = ""
+    """The program whose file it is, as `--client` says it; empty: the file is carpool's."""
+
+
+class Record(Struct, frozen=True):
+    """One run."""
+
+    at: str
+    """When, for people."""
+    entries: tuple[Entry, ...]
+    trust: str | None = None
+    """Of the project's file, before: the digest that was trusted, or empty. None: trust is as it was."""
+    listed: tuple[str, ...] = ()
+    """With that: servers that were said to take the place of the user's own."""
+    undone: dict[int, str] = {}
+    """Entries that were undone, by number, and how. They are not touched again."""
+    version: Literal[1] = 1
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+class Run(Struct, frozen=True):
+    """A record and where it lies."""
+
+    directory: str
+    record: Record
+
+    def before(self, number: int) -> bytes | None:
+        """The bytes of its file NUMBER before setup; None: there was none."""
+        return (
+            file_io.bytes_of(f"{self.directory}/{number}.before")
+            if self.record.entries[number].existed
+            else None
+        )
+
+    def is_undone(self) -> bool:
+        """Nothing of it is left to be undone; only its copies are there."""
+        return len(self.record.undone) == len(self.record.entries)
+
+    def after(self, number: int) -> bytes:
+        """The same after it."""
+        return file_io.bytes_of(f"{self.directory}/{number}.after") or b""
+
+
+@contextlib.contextmanager
+def alone(store: str) -> Iterator[None]:
+    """One setup at a time. Raises `OSError`."""
+    with open(private_files.open_to_append(f"{store}/lock"), "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def begin(store: str, changes: Sequence[Change], trust: str | None, listed: Collection[str] = ()) -> Run:
+    """Write down what is about to be done. `trust`, `listed`: see `Record`. Raises `OSError`."""
+    numbers = [int(name) for name in os.listdir(store) if name.isdecimal()]
+    directory = f"{store}/{max(numbers, default=0) + 1:04d}"
+    os.mkdir(directory, 0o700)
+    entries = []
+    for number, each in enumerate(changes):
+        mode = file_io.mode_of(each.path)
+        made = tuple(file_io.missing_directories(each.path))
+        entries.append(
+            Entry(
+                each.path,
+                each.role,
+                each.before is not None,
+                0o600 if mode is None else mode,
+                each.regions,
+                made,
+                each.client,
+            )
+        )
+        if each.before is not None:
+            private_files.replace(f"{directory}/{number}.before", each.before)
+        private_files.replace(f"{directory}/{number}.after", each.after)
+    run = Run(directory, Record(wallclock(), tuple(entries), trust, tuple(sorted(listed))))
+    _write(run)
+    return run
+
+
+def mark_undone(run: Run, undone: dict[int, str]) -> Run:
+    """Note that more of its files were undone. Raises `OSError`."""
+    record = msgspec.structs.replace(run.record, undone={**run.record.undone, **undone})
+    marked = Run(run.directory, record)
+    _write(marked)
+    return marked
+
+
+def _write(run: Run) -> None:
+    data = msgspec.json.format(msgspec.json.encode(run.record), indent=1)
+    private_files.replace(f"{run.directory}/{_RECORD}", data)
+
+
+def runs(store: str) -> list[Run]:
+    """Runs that can be undone, the newest first. One without a record has changed nothing, and goes. Raises
+    `OSError`, and `ValueError` for a record that is none of this version.
+    """
+    found = []
+    names = [name for name in os.listdir(store) if name.isdecimal()] if os.path.isdir(store) else []
+    for name in sorted(names, key=int, reverse=True):
+        data = file_io.bytes_of(f"{store}/{name}/{_RECORD}")
+        if data is None:
+            shutil.rmtree(f"{store}/{name}", ignore_errors=True)
+            continue
+        try:
+            found.append(Run(f"{store}/{name}", _decoder.decode(data)))
+        except msgspec.MsgspecError:
+            raise ValueError(f"{store}/{name}/{_RECORD} is no record of this version") from None
+    return [run for run in found if not run.is_undone()]
+
+
+def forget(run: Run) -> None:
+    """It is undone; its copies go, the record first."""
+    with contextlib.suppress(OSError):
+        os.unlink(f"{run.directory}/{_RECORD}")
+    shutil.rmtree(run.directory, ignore_errors=True)

@@ -1,0 +1,215 @@
+"""What has passed through a shim and is not settled: what it needs when the broker dies.
+
+Owns the raw bytes of both directions, as they were read, and how far the broker says that things are
+(`carpool/settled`, docs/decisions/0019, 0030). The Python client keeps the same. Invariants:
+
+- whatever the agent has sent is here until it is settled, to the last half line;
+- nothing is decoded: a settled line is cut at its quotes, and the lines that it names are found by their
+  names;
+- a settled line that means a line which did not pass here settles nothing: from then on all is kept, and what
+  is in no record counts as lost (`in_doubt`);
+- memory is bounded: by the settled lines, and where they do not come by giving up (`KEEP_BYTES`).
+
+Refuses to know JSON, MCP and sockets. What is made of it after a death is `shim_return`'s.
+"""
+
+from carpool_protocol.bootstrap.line_names import name_of, names_in
+
+OURS = b'{"jsonrpc":"2.0","method":"carpool/'
+"""How every line starts that is from the broker itself and not for the agent."""
+SETTLED = OURS + b'settled"'
+ENDED = OURS + b'ended"'
+MOVED = OURS + b'moved"'
+WANTED = OURS + b'wanted"'
+
+DONE_LINES = 256
+"""So many lines that are done with are remembered by their names. A broker reports after 64 answers which
+ones are with their agents: until then they are in the record.
+"""
+KEEP_BYTES = 32 * 1024 * 1024
+"""More than this unsettled, and nothing is kept: the next death of the broker is the end of the session."""
+
+
+class _DoubtError(Exception):
+    """The broker means a line that did not pass here."""
+
+
+class Kept:
+    """One session, over all brokers that serve it."""
+
+    def __init__(self) -> None:
+        self.attached = b""
+        """What the broker said last to the attach line: session, secret, epoch."""
+        self.epoch: bytes | None = None
+        """The supervisor's, as said by the last settled line; None before the first one of this broker."""
+        self.is_full = False
+        """There was too much to keep."""
+        self.in_doubt = False
+        """This broker and we do not mean the same lines."""
+        self.open: dict[int, bytes] = {}
+        """Settled lines that are not done with, without their line ends, under numbers of ours in their
+        order.
+        """
+        self.made: dict[int, bytes] = {}
+        """Settled lines that make the session what it is. One may be both."""
+        self.held: list[tuple[int, bytes]] = []
+        """Lines of the broker that count still, with their names."""
+        self.fresh = bytearray()
+        self.heard = bytearray()
+        """What came after the last settled line: of the agent, and (whole lines only) of the broker. No list
+        of what was read: each piece would hold on to the room that was made for a longer one.
+        """
+        self.moved = b""
+        """In which workspace the session is, as the broker said it last; empty: where it began."""
+        self.asks: list[str] = []
+        """Questions of earlier brokers."""
+        self.stateful = b""
+        """Servers at which the session may have state, in blanks."""
+        self.has_told = False
+        """This broker has said more than its first line."""
+        self.done: dict[int, None] = {}
+        """Names of the last of the agent's lines that were done with: one that is said once more is an id
+        that is used again, for the very same.
+        """
+        self._names: dict[int, int] = {}
+        """Of the lines of `open` and `made`, under their numbers."""
+        self._last = 0
+        """The number of the last line before `fresh`."""
+        self._size_bytes = 0
+
+    def sent(self, data: bytes) -> None:
+        """The agent has said this."""
+        if not self.is_full:
+            self.fresh += data
+            self._size_bytes += len(data)
+            if self._size_bytes > KEEP_BYTES:
+                self._give_up()
+
+    def passed(self, lines: bytes) -> None:
+        """Lines of the broker that are for the agent."""
+        self.has_told = True
+        if not self.is_full:
+            self.heard += lines
+            self._size_bytes += len(lines)
+            if self._size_bytes > KEEP_BYTES:
+                self._give_up()
+
+    def greeted(self, attached: bytes) -> None:
+        """The broker's first line."""
+        self.attached = attached
+        self.epoch = None
+        self.has_told = False
+        if b'"secret":"' not in attached or b'"secret":""' in attached:
+            self._give_up()  # an old broker: it settles nothing
+
+    def settled(self, line: bytes) -> None:
+        """The broker says how far things are."""
+        self.has_told = True
+        if self.is_full:
+            return
+        # ,"params":["EPOCH","READ TIMES","OPEN","KEPT","BOTH","HELD","STATEFUL"]}
+        part = line[len(SETTLED) :].split(b'"')
+        self.epoch = part[3]
+        self.stateful = part[15]
+        if self.in_doubt:
+            return
+        read, open_, made, both, held = [names_in(part[place]) for place in (5, 7, 9, 11, 13)]
+        try:
+            self._settle(read, open_, made, both, held)
+        except _DoubtError:
+            self.in_doubt = True
+            return
+        self.heard.clear()
+        self._size_bytes = len(self.fresh) + sum(len(line) for _, line in self.held)
+        for lines_of in (self.open, self.made):
+            self._size_bytes += sum(map(len, lines_of.values()))
+
+    def _settle(
+        self, read: list[int], open_: list[int], made: list[int], both: list[int], held: list[int]
+    ) -> None:
+        """All of it, or nothing."""
+        old = self.open | self.made
+        places: dict[int, list[int]] = {}
+        """Numbers of the lines that are meant, by their names."""
+        for number in sorted(old):
+            places.setdefault(self._names[number], []).append(number)
+        passed, end = self._find(read, {*open_, *made, *both}, old, places) if read else ([], 0)
+        names: dict[int, int] = {}
+        found: list[dict[int, bytes]] = []
+        for named in (open_, made, both):
+            found.append({})
+            for name in named:
+                if not places.get(name):
+                    raise _DoubtError
+                number = places[name].pop(0)
+                found[-1][number] = old[number]
+                names[number] = name
+        self.held = self._still_held(held)
+        for number, name in (*self._names.items(), *enumerate(passed, self._last + 1)):
+            if number not in names:
+                self.is_done_with(name)
+        self.open, self.made, self._names = found[0] | found[2], found[1] | found[2], names
+        del self.fresh[:end]
+        self._last += len(passed)
+
+    def _find(
+        self, read: list[int], meant: set[int], lines: dict[int, bytes], places: dict[int, list[int]]
+    ) -> tuple[list[int], int]:
+        """Find the line that was read last, and on the way those that are `meant`, which are entered in
+        `lines` and `places`. The names of all up to there, and where it ends.
+        """
+        last, times = read
+        at = 0
+        names: list[int] = []
+        with memoryview(self.fresh) as text:
+            while (end := self.fresh.find(b"\n", at)) >= 0:
+                with text[at:end] as line:
+                    name = name_of(line)
+                    names.append(name)
+                    if name in meant:
+                        lines[self._last + len(names)] = bytes(line)
+                        places.setdefault(name, []).append(self._last + len(names))
+                at = end + 1
+                times -= name == last
+                if not times:
+                    return names, at
+        raise _DoubtError
+
+    def _still_held(self, names: list[int]) -> list[tuple[int, bytes]]:
+        if not names:
+            return []
+        lines = self.held + [(name_of(line), line) for line in bytes(self.heard).split(b"\n")]
+        found: list[tuple[int, bytes]] = []
+        for name in names:
+            each = next((each for each in lines if each[0] == name), None)
+            if each is None:
+                raise _DoubtError
+            lines.remove(each)
+            found.append(each)
+        return found
+
+    def is_done_with(self, name: int) -> None:
+        """The agent's line of this name needs nothing any more."""
+        self.done.pop(name, None)
+        self.done[name] = None
+        if len(self.done) > DONE_LINES:
+            del self.done[next(iter(self.done))]
+
+    def begin_again(self, made: list[bytes], open_: list[bytes], fresh: bytes, asks: list[str]) -> None:
+        """All of it is said anew, to another broker. Numbers begin with that."""
+        count = len(made)
+        self.made = dict(enumerate(made, 1))
+        self.open = dict(enumerate(open_, count + 1))
+        self._names = {number: name_of(line) for number, line in (self.made | self.open).items()}
+        self._last = count + len(open_)
+        self.fresh = bytearray(fresh)
+        self.heard.clear()
+        self.held = []
+        self.asks = asks
+        self.in_doubt = False
+        self.has_told = False
+
+    def _give_up(self) -> None:
+        self.is_full = True
+        self.fresh, self.heard = bytearray(), bytearray()
+        self.open, self.made, self.held, self._names = {}, {}, [], {}

@@ -1,0 +1,281 @@
+"""The stdio shim: `carpool connect` and `carpool run`, one small process per agent.
+
+Owns the way from an agent's pipes to the broker's socket: finds it (and starts
+carpool when none runs), says who attaches, then pumps. Invariants:
+
+- a line reaches the agent whole or not at all: what a dying broker left half is thrown away;
+- when the broker dies the agent is attached to the next one and notices a pause (docs/decisions/0019): what
+  that takes is imported only then;
+- neither direction waits for the other, and none is polled while it cannot move;
+- the agent's lines are never decoded, and of the broker's only the first is looked at;
+- an agent that cannot be attached hears the reason as the answer to each of its requests (`shim_refusal`,
+  imported only then), and stderr has it too.
+
+The standard library's smallest corner only, because there is one of these per
+agent: `socket`, `signal`, `subprocess` and `json` would cost more than all the rest
+(so their C halves are used, and `json` only to say why the broker refuses).
+Refuses to know MCP.
+"""
+
+import os
+import sys
+
+from carpool import import_path
+from carpool.shim.kept_lines import Kept
+from carpool.shim.pump import AGENT_GONE, REFUSED, Pump, quote
+from carpool_protocol.bootstrap import paths, peer_credentials, trusted_places
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+
+try:
+    from _socket import AF_UNIX, SOCK_STREAM, socket
+except ImportError:
+    from socket import AF_UNIX, SOCK_STREAM, socket  # type: ignore[assignment]  # the same class, by its long way
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
+START_TRIES = 3
+DEATHS = 5
+"""So many brokers in a row that died without a word: perhaps it is of what we say to them."""
+
+LENGTH = "--tool-name-length"
+
+USAGE = {
+    "connect": "usage: carpool connect [--workspace NAME|DIRECTORY] [--profile PROFILE]\n"
+    "                       [--tool-name-length CHARACTERS]\n\n"
+    "Attach an agent: speak MCP on stdin and stdout. Starts carpool when it does not run.\n"
+    "The workspace is found from this directory, unless one is named. Names of tools are cut to\n"
+    "CHARACTERS (32 to 64), for programs that put something before them.\n",
+    "run": "usage: carpool run [--name NAME] [--profile PROFILE] [--tool-name-length CHARACTERS]\n"
+    "                   [--] COMMAND [ARGUMENT...]\n\n"
+    "Attach an agent to one server, COMMAND, with its tools' own names; the server is shared\n"
+    "with everybody who runs the same command in the same directory and environment.\n",
+}
+
+
+class _EndedError(Exception):
+    """SIGTERM or SIGINT."""
+
+
+def main(verb: str, arguments: list[str]) -> int:
+    """Be the shim. `verb` is `connect` or `run`. The exit code: 0, 2 usage or config, 69 no broker."""
+    kept, code = Kept(), 0
+    try:
+        _catch_signals()
+        code, text = _main(verb, arguments, kept)
+        if code:
+            _leave(code, text, kept)
+    except (_EndedError, KeyboardInterrupt):
+        pass
+    return code
+
+
+def _main(verb: str, arguments: list[str], kept: Kept) -> tuple[int, str]:
+    """Attach the agent and pump. The exit code, and the reason where it is not 0."""
+    options, command, problem = _parse(verb, arguments)
+    if "help" in options:
+        sys.stdout.write(USAGE[verb])
+        return 0, ""
+    if problem:
+        return EXIT_USAGE, f"{problem}\n{USAGE[verb].rstrip()}"
+    directory, note = paths.find_runtime_dir(os.environ, os.getuid())
+    if note:
+        _say(note)
+    try:
+        trusted_places.refuse_untrusted(os.environ)
+        paths.ensure_private(directory)
+        mark = os.urandom(16).hex()
+        hello = _attach_line(verb, options, command, mark)
+    except (trusted_places.UntrustedPlaceError, paths.NotPrivateError, ValueError) as error:
+        return EXIT_USAGE, str(error)
+    sock, code, text = _reach(directory)
+    first, deaths = hello, 0
+    while sock is not None:
+        pump = Pump(sock, first, kept, mark=mark)
+        outcome = pump.run()
+        sock.close()
+        if outcome == AGENT_GONE:
+            return 0, ""
+        if outcome == REFUSED:
+            return (
+                EXIT_USAGE,
+                pump.refusal,
+            )  # a broker is there: what it was told is wrong, or of another version
+        deaths = 0 if kept.has_told else deaths + 1
+        if kept.is_full or deaths > DEATHS:
+            why = "more was open than is kept for that" if kept.is_full else "those before it died as well"
+            return EXIT_NO_BROKER, (
+                f"the broker has gone away, and {why} (`carpool logs --daemon`)\n"
+                "open calls may have been executed; connect the agent again, or start it again"
+            )
+        from carpool.shim import resume
+
+        text, again = resume.read_farewell(pump.farewell)
+        if text and not again:
+            return EXIT_NO_BROKER, text
+        first = resume.resume(kept, hello, again=again, untaken_bytes=pump.untaken_bytes)
+        sock, code, text = resume.reach(directory, _start, again=again)
+    return code, text
+
+
+def _leave(code: int, text: str, kept: Kept) -> None:
+    """Tell why this agent is not served: a person on stderr, and the agent as long as it asks.
+
+    An agent that was attached before hears nothing more: what it had asked may have been executed.
+    """
+    _say(text)
+    if kept.attached:
+        return
+    from carpool.shim import refusal
+
+    fault = refusal.ATTACH_REFUSED if code == EXIT_USAGE else refusal.NOT_RUNNING
+    refusal.refuse(f"carpool: {text}", fault, bytes(kept.fresh))
+
+
+def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:
+    """Options by name, the command of `run`, and what is wrong with them."""
+    known = {"connect": ("--profile", "--workspace", LENGTH), "run": ("--profile", "--name", LENGTH)}[verb]
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name == "--":
+            break
+        if name in {"-h", "--help"}:
+            return {"help": ""}, [], ""
+        if name not in known:
+            return options, rest, f"{name} is not an option of `carpool {verb}`"
+        if not equals:
+            if not rest:
+                return options, rest, f"{name} needs a value"
+            value = rest.pop(0)
+        if name == LENGTH and not (value.isascii() and value.isdigit() and len(value) < 4):
+            return options, rest, f"{name} needs a number of characters, 32 to 64"
+        options[name[2:]] = value
+    if verb == "run" and not rest:
+        return options, rest, "`carpool run` needs a command"
+    if verb == "connect" and rest:
+        return options, rest, "`carpool connect` takes options only, no arguments"
+    return options, rest, ""
+
+
+def _attach_line(verb: str, options: dict[str, str], command: list[str], mark: str) -> bytes:
+    """What `carpool_protocol.carrier.attach` reads. Raises `ValueError` for what JSON cannot carry."""
+    try:
+        cwd = os.getcwd()
+    except OSError:  # the directory is gone
+        cwd = ""
+    run = ""
+    if verb == "run":
+        # What is not valid UTF-8 cannot be said in JSON.
+        env = ",".join(f"{quote(k)}:{quote(v)}" for k, v in os.environ.items() if _is_text(k) and _is_text(v))
+        argv = ",".join(quote(_text(word, "the command")) for word in command)
+        name = quote(_text(options.get("name", ""), "--name"))
+        where = quote(_text(cwd, "the directory"))
+        run = f',"run":{{"argv":[{argv}],"env":{{{env}}},"cwd":{where},"name":{name}}}'
+    carrier = "run" if verb == "run" else "shim"
+    cwd = cwd if _is_text(cwd) else ""
+    profile = quote(_text(options.get("profile", ""), "--profile"))
+    version, workspace = ATTACH_VERSION, ""
+    if options.get("workspace"):
+        version, workspace = NAMING_VERSION, f',"workspace":{quote(_workspace(options["workspace"]))}'
+    length = f',"tool_name_length":{int(options[LENGTH[2:]])}' if LENGTH[2:] in options else ""
+    return (
+        f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{version},'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true,"mark":"{mark}"{workspace}{length}{run}}}}}\n'
+    ).encode()
+
+
+def _workspace(value: str) -> str:
+    """A name as it is, a directory absolute. Raises `ValueError`."""
+    if "/" not in value and value not in {".", "..", "~"}:
+        return _text(value, "--workspace")
+    path = _text(os.path.realpath(os.path.expanduser(value)), "--workspace")
+    if not os.path.isdir(path):
+        raise ValueError("--workspace names no directory that is there")
+    return path
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(value: str, what: str) -> str:
+    if _is_text(value):
+        return value
+    raise ValueError(f"{what} is not valid UTF-8, which JSON needs")
+
+
+def _reach(directory: str) -> "tuple[socket | None, int, str]":
+    """A connection to the broker, started where there is none; or the exit code and the reason."""
+    path = paths.agents_socket(directory)
+    for _ in range(START_TRIES):
+        sock = socket(AF_UNIX, SOCK_STREAM)
+        try:
+            sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            sock.close()
+            code, text = _start()
+            if code:
+                return None, code, text
+        except OSError as error:
+            sock.close()
+            return None, EXIT_NO_BROKER, f"cannot connect to {path}: {error.strerror}"
+        else:
+            if peer_credentials.is_ours(sock):
+                return sock, 0, ""
+            sock.close()
+            return None, EXIT_NO_BROKER, f"nothing was said to {path}: {peer_credentials.NOT_OURS}"
+    text = "carpool was started but does not stay up; see `carpool logs --daemon`"
+    return None, EXIT_NO_BROKER, text
+
+
+def _start() -> tuple[int, str]:
+    """`carpool up --detach`, which waits until sessions are taken. The exit code, and what it said then."""
+    # Not the agent's stdin and stdout: the starter must neither eat a line nor write one. `-P`: the directory
+    # is the agent's, and may hold modules that some stranger gave the names of ours.
+    hear, tell = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-m", "carpool.launcher.launcher", "--detach", "--quiet", "--checked"],
+            import_path.for_children(os.environ),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, tell, 1),
+                (os.POSIX_SPAWN_DUP2, tell, 2),
+            ],
+        )
+    finally:
+        os.close(tell)
+    said = b""
+    while data := os.read(hear, 65536):
+        said += data
+    os.close(hear)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    text = said.decode("utf-8", "replace").strip().removeprefix("carpool: ")
+    if code == 0:
+        if text:
+            _say(text)
+        return 0, ""
+    text = text or f"carpool could not be started (exit code {code})"
+    return EXIT_USAGE if code == EXIT_USAGE else EXIT_NO_BROKER, text
+
+
+def _catch_signals() -> None:
+    try:
+        import _signal as signal  # type: ignore[import-not-found]  # `signal` itself builds enums
+    except ImportError:
+        import signal
+
+    def end(_number: int, _frame: object) -> None:
+        raise _EndedError
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"carpool: {text}\n")

@@ -1,0 +1,249 @@
+"""Frames: the lines of a carrier with many streams (rule 9).
+
+Ours, not MCP's. An attach line may say `"carrier": "door"` and `"streams": true`; then each line after the
+broker's `attached`, both ways, is one frame:
+
+    [S,message]      of stream S, belonging to no exchange
+    [S,message,X]    of stream S, belonging to exchange X
+    [S,null,word]    about stream S; a word is one of `Word`, under its own name
+
+S and X are positive integers that the door chooses: S grows with every stream of the connection, X is unique
+on its stream. A stream is a session of the broker; an exchange is one POST.
+
+A session outlives its broker and its door (docs/decisions/0019). At a later broker the same door opens its
+streams again, each with what `Opened` said, followed by what is to be replayed and by what has no answer. At
+the same broker a later door has only what the client shows: `Mcp-Session-Id`.
+
+    door → broker    {"open": Open}          answered by `opened` or `refused`; messages may follow at once
+                     {"gone": X}             the client of exchange X went away
+                     {"close": {}}           the session is over; nothing of it comes any more
+    broker → door    {"opened": Opened}      before everything else of the stream
+                     {"refused": Refused}    there is no such stream; what was sent on it is dropped
+                     {"over": X}             exchange X gets no answer (any more): its client cancelled it
+                     {"closed": Closed}      the broker has ended the stream
+                     {"served": EPOCH}       which life of the supervisor serves the stream from now on
+                     {"moved": Moved}        in which workspace the session is now: for `Open.resume`
+                     {"stateful": [SERVER]}  where the session may have state: the same
+
+What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
+A message is passed on as bytes that nobody here reads: one client's garbage is no garbage frame. It has no
+line feed (`on_one_line`) and towards the broker at most `MESSAGE_CAP_BYTES`. Frames are cut at their ends, so
+they are written without blanks, and a message that may be neither object nor array needs an exchange.
+
+Refuses to know sockets, HTTP and what messages mean.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.carrier.attach import Moved, ResumeSession
+
+MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
+"""The longest message that the broker takes in a frame. The door refuses what is longer."""
+
+WORD: Final = -1
+"""In place of an exchange: what was cut out of the frame is a word."""
+
+Kind = Literal["session", "shared", "control"]
+Why = Literal["unknown_server", "unknown_profile", "unknown_workspace", "unknown_session"]
+
+
+class Open(Struct, frozen=True, kw_only=True):
+    """A session begins."""
+
+    kind: Kind = "session"
+    """`session`: one agent of the handshake era; its request ids are unique. `shared`: requests of the
+    stateless era, of all agents of one principal. `control`: it may use the `carpool/…` methods.
+    """
+    principal: str = ""
+    """The name of whoever the client has shown to be; empty: nobody in particular."""
+    server: str = ""
+    """Only this server, under its own names; empty: all."""
+    profile: str = ""
+    agent: str = ""
+    """A name for people, where one is known before `initialize`."""
+    workspace: str = ""
+    """Where it belongs: the name of a workspace of the user's file. Never a directory: over HTTP nobody has
+    us read one of their choice.
+    """
+    cwd: str = ""
+    max_open_calls: int = 0
+    """0: as many as any session."""
+    tool_name_length: int = 0
+    """As in `attach.Attach`."""
+    resume: ResumeSession | None = None
+    """A session of a broker that died: `kept` and `open` count messages on this stream. Or one of a door that
+    died: then `session` is empty, and the secret is what `Opened.session` was.
+    """
+
+
+class Opened(Struct, frozen=True):
+    """The stream is there."""
+
+    session: str
+    """For `Mcp-Session-Id`: 128 bits that nobody can guess, as visible ASCII. Whoever has it has the session.
+    The same at every broker of a launcher.
+    """
+    name: str = ""
+    """The session as people see it (`s12`). No secret."""
+    secret: str = ""
+    """What resumes it at a later broker. Never shown to the client."""
+    supervisor: str = ""
+    """The supervisor's epoch; empty while there is none, and where nothing is known of open requests."""
+    version: str = ""
+    """The protocol version that was negotiated; only of a session that a door before this one had."""
+
+
+class Refused(Struct, frozen=True):
+    """There is no such stream."""
+
+    text: str
+    why: Why
+
+
+class Gone(Struct, frozen=True):
+    """The client of an exchange went away."""
+
+    exchange: int
+
+
+class Close(Struct, frozen=True):
+    """The door ends the stream."""
+
+
+class Over(Struct, frozen=True):
+    """An exchange is over without an answer."""
+
+    exchange: int
+
+
+class Closed(Struct, frozen=True):
+    """The broker has ended the stream."""
+
+    text: str = ""
+
+
+class Served(Struct, frozen=True):
+    """Calls of the stream go to this life of the supervisor from now on. Those before are answered."""
+
+    epoch: str
+
+
+class Stateful(Struct, frozen=True):
+    """The session may have state at these servers, and nobody else may be left who knows."""
+
+    servers: list[str]
+
+
+Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served | Moved | Stateful
+
+
+class _Words(Struct, frozen=True, omit_defaults=True):
+    """The wire's form: exactly one of these is there."""
+
+    open: Open | None = None
+    opened: Opened | None = None
+    refused: Refused | None = None
+    gone: int | None = None
+    close: Close | None = None
+    over: int | None = None
+    closed: Closed | None = None
+    served: str | None = None
+    moved: Moved | None = None
+    stateful: list[str] | None = None
+
+
+_read = msgspec.json.Decoder(_Words).decode
+_write = msgspec.json.Encoder().encode
+
+_NULL: Final = b"null,{"
+_OPEN_ARRAY, _CLOSE_ARRAY = b"[]"
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+_DIGITS = frozenset(b"0123456789")
+_ZERO = b"0"[0]
+_MAX_DIGITS: Final = 18
+_SMALL_BYTES: Final = 16 * 1024
+
+
+def frame_line(stream: int, message: bytes, exchange: int = 0) -> bytes:
+    """A frame, with its line end. `message` with or without one; `exchange` 0: it belongs to none."""
+    bare: bytes | memoryview = message
+    if message.endswith(b"\n"):  # a view is dearer than a copy, unless that is one of perhaps 64 MiB
+        bare = message[:-1] if len(message) < _SMALL_BYTES else memoryview(message)[:-1]
+    return b"".join((b"[%d," % stream, bare, b",%d]\n" % exchange if exchange else b"]\n"))
+
+
+def word_line(stream: int, word: Word) -> bytes:
+    """A frame about a stream, with its line end."""
+    return b"[%d,null,%b]\n" % (stream, _write(_words(word)))
+
+
+def on_one_line(body: bytes) -> bytes:
+    """A message as it may be put into a frame. Only for what is JSON: there a line end is white space."""
+    return body.translate(_ONE_LINE).strip() if b"\n" in body or b"\r" in body else body
+
+
+def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
+    """Stream, message and exchange (0: none) of a line without its line end; the exchange is `WORD` and the
+    message its JSON where the frame is a word. None: this is no frame. Never raises.
+    """
+    first = line.find(b",", 0, _MAX_DIGITS + 2)
+    if first < 0 or line[0] != _OPEN_ARRAY or line[-1] != _CLOSE_ARRAY:
+        return None
+    # Numbers are looked at here, without a call: each message comes through twice.
+    digits = line[1:first]
+    if not digits.isdigit() or digits[0] == _ZERO:
+        return None
+    if line.startswith(_NULL, first + 1):
+        return int(digits), line[first + 6 : -1], WORD
+    if line[-2] in _DIGITS:
+        last = line.rfind(b",", first + 1)
+        exchange = line[last + 1 : -1]
+        if last <= first + 1 or not exchange.isdigit() or exchange[0] == _ZERO or len(exchange) > _MAX_DIGITS:
+            return None
+        return int(digits), line[first + 1 : last], int(exchange)
+    return (int(digits), line[first + 1 : -1], 0) if len(line) > first + 2 else None
+
+
+def read_word(raw: bytes) -> Word | None:
+    """The word that `split_frame` cut out. None: there is no such word. Never raises."""
+    try:
+        words = _read(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    said: list[Word] = [
+        each
+        for each in (words.open, words.opened, words.refused, words.close, words.closed, words.moved)
+        if each is not None
+    ]
+    said += [] if words.gone is None else [Gone(words.gone)]
+    said += [] if words.over is None else [Over(words.over)]
+    said += [] if words.served is None else [Served(words.served)]
+    said += [] if words.stateful is None else [Stateful(words.stateful)]
+    return said[0] if len(said) == 1 else None
+
+
+def _words(word: Word) -> _Words:
+    match word:
+        case Open():
+            return _Words(open=word)
+        case Opened():
+            return _Words(opened=word)
+        case Refused():
+            return _Words(refused=word)
+        case Gone():
+            return _Words(gone=word.exchange)
+        case Close():
+            return _Words(close=word)
+        case Over():
+            return _Words(over=word.exchange)
+        case Closed():
+            return _Words(closed=word)
+        case Served():
+            return _Words(served=word.epoch)
+        case Moved():
+            return _Words(moved=word)
+        case Stateful():
+            return _Words(stateful=word.servers)

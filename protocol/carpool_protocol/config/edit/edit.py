@@ -1,0 +1,239 @@
+"""A configuration file with some members changed, and everything else as its author wrote it.
+
+Owns the edits that verbs make of it: comments, order and layout stay. Invariant: what comes out reads
+as what went in with these changes, or nothing comes out (`CannotEditError`).
+
+Pure. Knows nothing of: files, what the keys mean.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from carpool_protocol.config.text.jsonc import JsonValue, Parsed, Span, parse, skip_blank
+from carpool_protocol.config.text.problems import KeyPath
+
+_STEP = "  "
+_MOST = 500
+"""Members that one `swap` changes: each reads the object anew."""
+_INDENT = re.compile(r"[ \t]*")
+
+
+class CannotEditError(ValueError):
+    """It is for a person to edit. The text says why."""
+
+
+class Swap(NamedTuple):
+    """Members of an object that go, and those that come."""
+
+    out: Collection[str]
+    put_in: Mapping[str, JsonValue]
+
+
+_NOWHERE = Span(0, 0, 0)
+
+
+def put(text: str, path: tuple[str, ...], value: JsonValue) -> str:
+    """Set the member at `path` of a file with an object; objects on the way are made where they are missing.
+
+    Raises `CannotEditError`.
+    """
+    return put_all(text, path[:-1], {path[-1]: value})
+
+
+def put_all(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) -> str:
+    """The same for members of the object at `path`. The file is read once before and once after, however many
+    there are.
+    """
+    parsed = _parsed(text)
+    wished = copy.deepcopy(parsed.value)
+    holder = wished
+    for key in path:
+        holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
+    if not isinstance(holder, dict):
+        raise CannotEditError("what is there already is not an object")
+    holder.update(members)
+    step = _step(text, parsed)
+    there = [(parsed.spans[*path, key], key) for key in members if (*path, key) in parsed.spans]
+    known = {key for _, key in there}
+    changed = text
+    if new := {key: value for key, value in members.items() if key not in known}:
+        made = max(length for length in range(len(path) + 1) if path[:length] in parsed.spans)
+        for key in reversed(path[made:]):
+            new = {key: new}
+        changed = _with_members(text, parsed, path[:made], new, step=step)
+    for at, key in sorted(there, reverse=True):  # all of them before what is new
+        value = _written(members[key], _indent_at(text, at.start), step)
+        changed = changed[: at.value] + value + changed[at.end :]
+    return _checked(changed, wished)
+
+
+def append(text: str, path: tuple[str, ...], value: JsonValue) -> str:
+    """Put a last element into the list at `path`, which must be there. Raises `CannotEditError`."""
+    parsed = _parsed(text)
+    wished = copy.deepcopy(parsed.value)
+    holder = value_at(wished, path)
+    if not isinstance(holder, list):
+        raise CannotEditError("there is no list of servers")
+    holder.append(value)
+    return _checked(_with_members(text, parsed, path, [value], step=_step(text, parsed)), wished)
+
+
+def drop(text: str, path: KeyPath) -> str:
+    """Take the member of an object, or the element of a list, at `path` out. Raises `CannotEditError`, also
+    where there is none.
+    """
+    parsed = _parsed(text)
+    if path not in parsed.spans or not path:
+        raise CannotEditError("it is not written there")
+    wished = copy.deepcopy(parsed.value)
+    holder = wished
+    for key in path[:-1]:
+        holder = holder[key]  # type: ignore[index] # a span says that it is there
+    del holder[path[-1]]  # type: ignore[union-attr,arg-type]
+    at = parsed.spans[path]
+    start, end = at.start, skip_blank(text, at.end)
+    if text[end] == ",":
+        end += 1
+    else:  # the last one: the comma before it goes, too
+        end = at.end
+        before = [span.end for span in _members(parsed, path[:-1]) if span.end <= start]
+        if before:
+            comma = skip_blank(text, max(before))
+            text = text[:comma] + text[comma + 1 :]
+            start, end = start - 1, end - 1
+            if not text[comma:start].strip(" \t"):  # on one line with it, as `_with_members` puts it
+                start = comma
+    line = text.rfind("\n", 0, start) + 1
+    rest = re.compile(r"[ \t\r]*\n").match(text, end)
+    if not text[line:start].strip() and rest is not None:
+        start, end = line, rest.end()  # whole lines
+    return _checked(text[:start] + text[end:], wished)
+
+
+def swap(text: str, swaps: Mapping[tuple[str, ...], Swap]) -> str:
+    """Take members out of objects and put others in, by the paths of the objects, none of which lies within
+    another. Outside of them not a byte changes; inside, indentation and ends of lines are those of the file.
+    Raises `CannotEditError`.
+
+    The file is read once before and once after, however many members go: it may be long.
+    """
+    parsed = _parsed(text)
+    if sum(len(each.out) + len(each.put_in) for each in swaps.values()) > _MOST:
+        raise CannotEditError(f"more than {_MOST} members would change")
+    ends = "\r\n" if "\r\n" in text else "\n"
+    step = _step(text, parsed)
+    changed = text
+    for path in sorted(swaps, key=lambda each: parsed.spans.get(each, _NOWHERE).value, reverse=True):
+        holder = value_at(parsed.value, path)
+        if path not in parsed.spans or not isinstance(holder, dict):
+            raise CannotEditError("there is no object with servers")
+        at, (out, put_in) = parsed.spans[path], swaps[path]
+        indent, part = _indent_at(text, at.start), text[at.value : at.end]
+        inner = indent + part.replace("\r\n", "\n")  # a text of its own, as far indented as the object
+        for key in out:
+            inner = drop(inner, (key,))
+            del holder[key]
+        if put_in:
+            inner = _put_in(inner, put_in, step)
+        holder.update(put_in)  # what was read is, by now, what is wished
+        changed = changed[: at.value] + inner[len(indent) :].replace("\n", ends) + changed[at.end :]
+    return _checked(changed, parsed.value)
+
+
+def value_at(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
+    """What is at a path of objects; None where nothing is."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _put_in(text: str, members: Mapping[str, JsonValue], step: str) -> str:
+    parsed = _parsed(text)
+    assert isinstance(parsed.value, dict)
+    for key in members:
+        if key in parsed.value:
+            raise CannotEditError(f"there is a {json.dumps(key)} already")
+    return _checked(_with_members(text, parsed, (), members, step=step), {**parsed.value, **members})
+
+
+def _parsed(text: str) -> Parsed:
+    parsed = parse(text, "")
+    if not parsed.complete or parsed.problems:
+        raise CannotEditError("the file is broken; `carpool check` says where")
+    return parsed
+
+
+def _checked(text: str, wished: JsonValue) -> str:
+    again = parse(text, "")
+    if not again.complete or again.problems or again.value != wished:
+        raise CannotEditError("its layout is too unusual to be edited by a program")
+    return text
+
+
+def _members(parsed: Parsed, path: KeyPath) -> list[Span]:
+    return [span for each, span in parsed.spans.items() if len(each) == len(path) + 1 and each[:-1] == path]
+
+
+def _with_members(
+    text: str,
+    parsed: Parsed,
+    path: tuple[str, ...],
+    new: Mapping[str, JsonValue] | list[JsonValue],
+    *,
+    step: str,
+) -> str:
+    """The object at `path` with more members, or the list with more elements, behind all others. `step`: one
+    level of indentation.
+    """
+    pairs = [("", value) for value in new] if isinstance(new, list) else _named(new)
+    around, members = parsed.spans[path], _members(parsed, path)
+    closing = around.end - 1
+    line = text.rfind("\n", around.value, closing) + 1
+    if members and line == 0:  # all on one line
+        last = max(span.end for span in members)
+        comma = skip_blank(text, last)
+        said = ", ".join(f"{key}{json.dumps(value)}" for key, value in pairs)
+        if text[comma] == ",":
+            return f"{text[: comma + 1]} {said}{text[comma + 1 :]}"
+        return f"{text[:last]}, {said}{text[last:]}"
+    outer = _indent_at(text, around.start)
+    inner = _indent_at(text, max(members).start) if members else outer + step
+    lines = (f"{inner}{key}{_written(value, inner, step)}" for key, value in pairs)
+    said = ",\n".join(lines) + "\n"
+    if members:
+        last = max(span.end for span in members)
+        if text[skip_blank(text, last)] != ",":
+            text = f"{text[:last]},{text[last:]}"
+            closing, line = closing + 1, line + 1
+    if line and not text[line:closing].strip():
+        return text[:line] + said + text[line:]
+    return f"{text[:closing].rstrip(' ')}\n{said}{outer}{text[closing:]}"
+
+
+def _named(members: Mapping[str, JsonValue]) -> list[tuple[str, JsonValue]]:
+    """Members with their keys as they are written: `"a": `."""
+    return [(f"{json.dumps(key, ensure_ascii=False)}: ", value) for key, value in members.items()]
+
+
+def _written(value: JsonValue, indent: str, step: str) -> str:
+    return json.dumps(value, indent=step, ensure_ascii=False).replace("\n", "\n" + indent)
+
+
+def _step(text: str, parsed: Parsed) -> str:
+    """How far the file indents a level: as its first member does."""
+    for path, at in parsed.spans.items():
+        if len(path) == 1:
+            around, inner = _indent_at(text, parsed.spans[()].start), _indent_at(text, at.start)
+            if inner.startswith(around) and len(inner) > len(around):
+                return inner[len(around) :]
+            break
+    return _STEP
+
+
+def _indent_at(text: str, at: int) -> str:
+    """How far the line is indented that a position is in."""
+    found = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
+    return found.group() if found is not None else ""

@@ -1,0 +1,381 @@
+"""Another program's file, rewritten in our keys, with every line kept.
+
+Owns the application of the tables in `foreign`. What comes out has the form of our own file and is read by
+`shape` like one; `spelled` says how the file itself spells a path, for problems. Invariants: any value gives
+a result, never an exception; no warning quotes a value.
+
+Pure. Knows nothing of: what our settings accept, how single values are spelled (`foreign_values`).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.config.foreign.formats import (
+    COMMAND_TRANSPORTS,
+    OAUTH,
+    REMOTE_TRANSPORTS,
+    UNSPOKEN,
+    Program,
+    Shape,
+    Way,
+    is_own_entry,
+)
+from carpool_protocol.config.foreign.values import names_a_file, rewritten, texts, words
+from carpool_protocol.config.text.jsonc import JsonValue
+from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path, shorten
+from carpool_protocol.wire.tool_names import check_server_name, safe_server_name, safe_server_names
+
+SERVERS: Final = "mcpServers"
+_UNLIMITED: Final = 1_000_000
+"""The most failures that `restart.give_up_after` takes."""
+_MILLISECONDS: Final = 1000
+_TOTAL_S: Final = 1800
+"""The default of `max_total_s`, below which a longer `timeout` would be refused."""
+
+NO_WEBSOCKET: Final = "is a WebSocket, which carpool does not speak; does the server have another URL?"
+_SIMPLE_PROVIDER: Final = "dynamic_discovery"
+"""The one `authProviderType` of Gemini CLI that is plain OAuth."""
+
+
+class Translated(Struct, frozen=True):
+    """A file in our form."""
+
+    value: dict[str, JsonValue]
+    lines: dict[KeyPath, int]
+    spelled: dict[KeyPath, KeyPath]
+    """Our path: the one in the file. A path that is not here is spelled as the nearest one around it."""
+    problems: list[ConfigProblem]
+    warnings: list[ConfigProblem]
+    unusable: dict[str, tuple[KeyPath, str]]
+    """Servers that cannot be run as they are written: where in our form, and why."""
+
+
+def translate(
+    value: JsonValue,
+    lines: dict[KeyPath, int],
+    file: str,
+    shape: Shape,
+    *,
+    program: Program | None,
+    ours: frozenset[str],
+) -> Translated:
+    """Rewrite. `ours`: our own keys of a server, undotted at the top. `program`: None where the file is ours,
+    so that its unknown keys stay for `shape` to refuse.
+    """
+    return _Translation(lines, file, shape, program, ours).run(value)
+
+
+class _Translation:
+    def __init__(
+        self,
+        lines: dict[KeyPath, int],
+        file: str,
+        shape: Shape,
+        program: Program | None,
+        ours: frozenset[str],
+    ) -> None:
+        self.before = lines
+        self.file = file
+        self.shape = shape
+        self.program = program
+        self.ours = ours
+        self.unit = shape.unit if shape.unit or program is None else program.unit
+        self.out: dict[str, JsonValue] = {}
+        self.lines: dict[KeyPath, int] = {(): lines[()]}
+        self.spelled: dict[KeyPath, KeyPath] = {}
+        self.problems: list[ConfigProblem] = []
+        self.warnings: list[ConfigProblem] = []
+        self.warned: set[str] = set()
+        self.unusable: dict[str, tuple[KeyPath, str]] = {}
+        self.below: dict[KeyPath, list[KeyPath]] = {}
+        depth = len(shape.holders) + 2
+        for path in lines:
+            if len(path) >= depth:
+                self.below.setdefault(path[:depth], []).append(path)
+
+    def run(self, value: JsonValue) -> Translated:
+        held: JsonValue = value
+        path: KeyPath = ()
+        for key in self.shape.holders:
+            assert isinstance(held, dict)  # `shape_of` looked
+            self.beside(path, held, key)
+            path = (*path, key)
+            held = held[key]
+        self.spell((SERVERS,), path)
+        servers: dict[str, JsonValue] = {}
+        first: dict[str, KeyPath] = {}
+        entries = list(self.entries(held, path))
+        if self.program is not None:  # its own entry is how that program reaches us
+            entries = [each for each in entries if not is_own_entry(each[2])]
+        safe = safe_server_names(name for name, _, _ in entries)
+        for name, at, entry in entries:
+            if name in first:
+                why = (
+                    f"the name is used twice, also on line {self.before[first[name]]}; give one another name"
+                )
+                self.problem(at, why)
+                continue
+            first[name] = at
+            called = self.called(name, at, safe[name])
+            self.spell((SERVERS, called), at)
+            servers[called] = _Entry(self, called, at, entry).run() if isinstance(entry, dict) else entry
+        if isinstance(held, dict | list):
+            self.out[SERVERS] = servers
+        return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
+
+    def called(self, name: str, at: KeyPath, safe: str) -> str:
+        """What a server is called here. Other programs take names that ours may not have: those go by the
+        nearest one, `safe`. A file of ours is told what is wrong with it.
+        """
+        if self.program is None or safe == name:
+            return name
+        nearest = safe_server_name(name)
+        more = "" if safe == nearest else f"; {nearest} would be another server of this file as well"
+        self.warn(at, f"name {name}", f"{check_server_name(name)} Here it is called {safe}{more}.")
+        return safe
+
+    def beside(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
+        """Keys next to the servers: settings of the program, ours in a file of ours, or nobody's."""
+        known = self.shape.beside
+        if path or known is None or (self.program is not None and self.program.holds_more):
+            return
+        for key, inner in held.items():
+            if key == holder or key in known or key == "$schema":
+                continue
+            if self.program is None:
+                self.out[key] = inner
+                for each in self.before:
+                    if each[:1] == (key,):
+                        self.spell(each, each)
+            else:
+                self.warn((key,), key)
+
+    def entries(self, held: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
+        """Every server: its name, its path in the file, what is written."""
+        if isinstance(held, dict):
+            for key, inner in held.items():
+                yield key, (*path, key), inner
+        elif isinstance(held, list):
+            for at, entry in enumerate(held):
+                name = entry.get("name") if isinstance(entry, dict) else None
+                if isinstance(name, str):
+                    yield name, (*path, at), entry
+                else:
+                    self.problem((*path, at), 'must be an object with a "name"')
+        else:
+            self.problem(path, "must be an object of names and servers, or a list of servers with names")
+
+    # --- where things stand ----------------------------------------------------------------------------
+
+    def copy(self, ours: KeyPath, there: KeyPath) -> None:
+        """Take over the lines of a path and of everything inside it."""
+        self.spell(ours, there)
+        depth = len(there)
+        for path in self.below.get(there[: len(self.shape.holders) + 2], ()):
+            if len(path) > depth and path[:depth] == there:
+                self.spell((*ours, *path[depth:]), path)
+
+    def spell(self, ours: KeyPath, there: KeyPath) -> None:
+        at = there
+        while at not in self.before:
+            at = at[:-1]
+        self.lines[ours] = self.before[at]
+        self.spelled[ours] = there
+
+    def problem(self, there: KeyPath, text: str) -> None:
+        self.problems.append(ConfigProblem(self.file, self.before[there], render_path(there), text))
+
+    def warn(self, there: KeyPath, key: str, text: str = "") -> None:
+        """Once for each key, however many servers have it."""
+        if key in self.warned:
+            return
+        self.warned.add(key)
+        why = text or f"carpool does not know the key {shorten(key)}; it is passed over"
+        self.warnings.append(ConfigProblem(self.file, self.before[there], render_path(there), why))
+
+
+class _Entry:
+    """One server on its way into our keys."""
+
+    def __init__(self, file: _Translation, name: str, at: KeyPath, entry: dict[str, JsonValue]) -> None:
+        self.file = file
+        self.ways = file.shape.ways
+        self.name = name
+        self.base: KeyPath = (SERVERS, name)
+        self.at = at
+        self.entry = entry
+        self.found: dict[str, JsonValue] = {}
+
+    def run(self) -> dict[str, JsonValue]:
+        """The server in our keys."""
+        for key, value in self.entry.items():
+            way = self.ways.get(key)
+            if self.file.shape.braces and names_a_file(value):
+                self.refuse(
+                    (*self.at, key), "`{file:…}` is a file that carpool does not read; write `{env:VAR}`"
+                )
+            if way is not None:
+                self.turn(key, way, value)
+            elif key in self.file.ours or self.file.program is None:  # a file of ours is strict
+                self.found[key] = value
+                self.file.copy((*self.base, key), (*self.at, key))
+            else:
+                self.file.warn((*self.at, key), key)
+        for key, value in self.entry.items():  # once an own `restart` is there, whose keys stay
+            way = self.ways.get(key)
+            if way is not None and way.turn in {"reconnect", "attempts"}:
+                self.failures(key, way, value)
+        self.transport()
+        self.command_line()
+        return self.found
+
+    def turn(self, key: str, way: Way, value: JsonValue) -> None:
+        there: KeyPath = (*self.at, key)
+        match way.turn:
+            case "same":
+                self.put(way.key, self.rewritten(value), there)
+            case "texts":
+                self.put(way.key, self.rewritten(texts(value)), there)
+            case "opposite":
+                if isinstance(value, bool):
+                    self.put(way.key, not value, there)
+                else:
+                    self.refuse(there, f"`{key}` must be true or false")
+            case "time":
+                self.time(there, value)
+            case "url" | "http url" | "oauth" | "cannot":
+                self.reached(key, way, value)
+            case "command" | "transport" | "reconnect" | "attempts" | "unread":
+                pass  # all but the last in a pass of their own
+
+    def failures(self, key: str, way: Way, value: JsonValue) -> None:
+        """How often it is started again."""
+        there: KeyPath = (*self.at, key)
+        match way.turn:
+            case "reconnect":
+                if value is False:
+                    self.put(way.key, 1, there, keep=True)
+                    self.put("restart.open_s", 0, there, keep=True)  # else it is tried again after a pause
+                elif value is not True:
+                    self.refuse(there, f"`{key}` must be true or false")
+            case "attempts":
+                if isinstance(value, int) and not isinstance(value, bool):
+                    failures = _UNLIMITED if value < 0 else min(value + 1, _UNLIMITED)
+                    self.put(way.key, failures, there, keep=True)
+                else:
+                    self.refuse(there, f"`{key}` must be a whole number")
+            case _:
+                pass
+
+    def reached(self, key: str, way: Way, value: JsonValue) -> None:
+        """Keys of servers over a URL."""
+        there: KeyPath = (*self.at, key)
+        match way.turn:
+            case "url":
+                self.put(way.key, self.rewritten(value), there, keep=True)
+            case "http url":  # of Gemini CLI, which takes it before `url`
+                self.put(way.key, self.rewritten(value), there)
+                self.put("transport", "http", there)
+            case "oauth":
+                self.oauth(there, value)
+            case "cannot":
+                if value != _SIMPLE_PROVIDER:
+                    self.refuse(there, f"`{key}` is nothing that carpool can do; write `headers` or `oauth`")
+            case _:
+                pass
+
+    def time(self, there: KeyPath, value: JsonValue) -> None:
+        """`timeout`: a call ends after this long without progress."""
+        if self.file.unit is None:
+            self.file.warn(
+                there, "timeout", "is passed over: its unit is not known here; write `timeout_s`, in seconds"
+            )
+            return
+        seconds = value
+        if self.file.unit == "ms" and isinstance(value, int | float) and not isinstance(value, bool):
+            seconds = value / _MILLISECONDS
+        elif self.file.unit == "ms" and isinstance(value, str):
+            self.refuse(there, "`timeout` is milliseconds and must be a number; or write `timeout_s`")
+            return
+        self.put("timeout_s", seconds, there)
+        if isinstance(seconds, int | float) and seconds > _TOTAL_S:
+            self.put("max_total_s", seconds, there, keep=True)
+
+    def oauth(self, there: KeyPath, value: JsonValue) -> None:
+        """`false` says that there is none, which `headers` or the server say as well."""
+        if not isinstance(value, dict):
+            return
+        for key, inner in value.items():
+            ours = OAUTH.get(key)
+            if ours is None:
+                self.file.warn((*there, key), key)
+            else:
+                said: JsonValue = inner
+                if key == "scope" and isinstance(inner, str):
+                    said = [*inner.split()]
+                self.put(f"oauth.{ours}", self.rewritten(said), (*there, key))
+
+    def transport(self) -> None:
+        """How it is reached, where that is written."""
+        for key, value in self.entry.items():
+            way = self.ways.get(key)
+            if way is None or way.turn != "transport" or not isinstance(value, str):
+                continue
+            ours = REMOTE_TRANSPORTS.get(value, value)
+            if value in UNSPOKEN:
+                self.refuse((*self.at, key), NO_WEBSOCKET)
+            elif value not in COMMAND_TRANSPORTS:
+                ours = "url" if ours == "http" and self.file.shape.either else ours
+                self.put("transport", ours, (*self.at, key), keep=True)
+            return
+
+    def command_line(self) -> None:
+        """`command` as a list holds the first arguments, too."""
+        if "command" in self.entry:
+            command = self.entry["command"]
+            first: list[JsonValue] = []
+            if isinstance(command, list) and command:
+                first = command[1:]
+                command = command[0]
+            elif isinstance(command, str) and self.file.shape.words and "args" not in self.entry:
+                command, first = words(command)
+            self.put("command", self.rewritten(command), (*self.at, "command"))
+            if first or "args" in self.entry:
+                rest = self.entry.get("args", [])
+                whole: JsonValue = [*first, *rest] if isinstance(rest, list) else rest
+                there = "args" if "args" in self.entry else "command"
+                self.put("args", self.rewritten(whole), (*self.at, there))
+        elif "args" in self.entry:
+            self.put("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
+
+    def rewritten(self, value: JsonValue) -> JsonValue:
+        program = self.file.program
+        dollars = program is not None and program.dollars
+        return rewritten(value, braces=self.file.shape.braces, dollars=dollars)
+
+    def put(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
+        """Set one of our keys. `keep`: unless it is set already."""
+        group, _, name = key.rpartition(".")
+        holder = self.found
+        path = self.base
+        if group:
+            path = (*self.base, group)
+            inner = self.found.setdefault(group, {})
+            if not isinstance(inner, dict):
+                return  # `shape` refuses it
+            holder = inner
+            if path not in self.file.lines:
+                self.file.spell(path, there)
+        if keep and name in holder:
+            return
+        holder[name] = value
+        self.file.copy((*path, name), there)
+
+    def refuse(self, there: KeyPath, text: str) -> None:
+        """The server cannot be run as it is written; the first reason counts."""
+        ours: KeyPath = (*self.base, *there[len(self.file.shape.holders) + 1 :])
+        if ours not in self.file.lines:
+            self.file.spell(ours, there)
+        self.file.unusable.setdefault(self.name, (ours, text))

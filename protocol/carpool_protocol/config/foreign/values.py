@@ -1,0 +1,79 @@
+"""Values as other programs write them, in our spelling.
+
+Owns their variables, environments and command lines. Any value gives a result, never an exception.
+
+Pure. Knows nothing of: keys, where a value stands.
+"""
+
+import json
+import re
+import shlex
+from typing import Final
+
+from carpool_protocol.config.text.jsonc import JsonValue
+
+_ENV: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_DOLLAR: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_BRACES: Final = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACES: Final = {
+    "${workspaceFolder}": "${workspace}",
+    "${workspaceRoot}": "${workspace}",
+    "${userHome}": "${HOME}",
+    "${pathSeparator}": "/",
+    "${/}": "/",
+}
+"""Predefined variables of VS Code and its kin."""
+
+
+def rewritten(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonValue:
+    """With the program's spelling of variables in ours. `braces`: see `foreign.Shape`, `dollars`: see
+    `foreign.Program`.
+    """
+    match value:
+        case str() if braces:
+            return _BRACES.sub(r"${\1}", value.replace("${", "$${"))
+        case str():
+            for theirs, ours in _PLACES.items():
+                value = value.replace(theirs, ours)
+            return (_DOLLAR if dollars else _ENV).sub(r"${\1}", value)
+        case list():
+            return [rewritten(each, braces=braces, dollars=dollars) for each in value]
+        case dict():
+            return {key: rewritten(inner, braces=braces, dollars=dollars) for key, inner in value.items()}
+        case _:
+            return value
+
+
+def names_a_file(value: JsonValue) -> bool:
+    """Whether a text in it is to be filled in from a file, as opencode writes that."""
+    match value:
+        case str():
+            return "{file:" in value
+        case list():
+            return any(map(names_a_file, value))
+        case dict():
+            return any(map(names_a_file, value.values()))
+        case _:
+            return False
+
+
+def texts(value: JsonValue) -> JsonValue:
+    """An environment as VS Code takes it: numbers are texts, null is nothing."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: json.dumps(inner) if isinstance(inner, int | float) else inner
+        for key, inner in value.items()
+        if inner is not None
+    }
+
+
+def words(command: str) -> tuple[JsonValue, list[JsonValue]]:
+    """The command and the arguments of a command line that is one text. One that cannot be split is left to
+    be looked up as it is.
+    """
+    try:
+        found = shlex.split(command)
+    except ValueError:
+        return command, []
+    return (found[0], [*found[1:]]) if found else (command, [])

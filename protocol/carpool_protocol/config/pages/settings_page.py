@@ -1,0 +1,194 @@
+"""`python -m carpool_protocol.config.pages.settings_page` prints `docs/settings.md`.
+
+A test holds the two together.
+"""
+
+import json
+import sys
+
+from msgspec import UNSET
+
+from carpool_protocol.config.schema.environment import KEPT, VOLATILE
+from carpool_protocol.config.schema.settings import (
+    FILE_SETTINGS,
+    HOOK_SETTINGS,
+    PROFILE_SETTINGS,
+    SERVER_SETTINGS,
+    WORKSPACE_SETTINGS,
+    MiB,
+    Setting,
+)
+
+_KINDS = {
+    "text": "text",
+    "template": "text with `${VAR}`",
+    "switch": "true or false",
+    "count": "whole number",
+    "seconds": "seconds",
+    "texts": "list of texts",
+    "templates": "list of texts with `${VAR}`",
+    "template map": "object of texts with `${VAR}`",
+    "seconds map": "object of seconds",
+    "token map": "object of hashes, or of `{hash, profile}`",
+    "url": "URL with `${VAR}`",
+    "secret": "text with `${VAR}`",
+    "header map": "object of texts with `${VAR}`",
+}
+
+_HEAD = """\
+# Settings
+
+<!-- Made by `python -m carpool_protocol.config.pages.settings_page`; change `config/settings.py` instead. -->
+
+One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else `carpool/carpool.json` in
+`$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine. An
+unknown key is an error. Other programs' files and shapes are read, too: [shapes.md](shapes.md). `carpool
+check` shows the value of every setting and where it comes from. `carpool schema` prints a JSON Schema for
+editors. A project's own file comes over this one: [workspaces.md](workspaces.md). Where state, logs and
+sockets are, and which variables say so: [files.md](files.md).
+
+```jsonc
+{
+  "mcpServers": {
+    "time": { "command": "uvx", "args": ["mcp-server-time"] },
+    "github": {
+      "command": "npx",
+      "args": ["-y", "@modelcontextprotocol/server-github"],
+      "env": { "GITHUB_TOKEN": "${GITHUB_TOKEN}" },
+      "pool": { "max": 4 }, // a dot in the tables below is an object: pool.max
+    },
+  },
+}
+```
+"""
+
+_WORKSPACE = """\
+## A workspace
+
+Under `"workspaces": { NAME: { … } }`; NAME is like that of a server. Its `mcpServers` lie over
+those of the file, and one may be just `{ "disabled": true }` ([workspaces.md](workspaces.md)). Beside them:
+
+"""
+
+_PROFILE = """\
+## A profile
+
+Under `"profiles": { NAME: { … } }`, in the user's own file only; NAME is like that of a server
+([profiles.md](profiles.md)). The bounds hold for one session; for all sessions of a bearer token together
+where they came with one.
+
+"""
+
+_HOOK = """\
+## A hook
+
+In the list `"hooks": [ { … } ]`, in the user's own file only ([hooks.md](hooks.md)). Hooks look at a call in
+the order of the list.
+
+"""
+
+_TEMPLATES = """\
+## `${VAR}`
+
+| written | becomes |
+|---|---|
+| `${VAR}` | the variable; where it is not set, this one server is `unset` and the others run |
+| `${VAR:-default}` | `default` where the variable is not set or empty |
+| `${workspace}` | the workspace directory of the agent's session |
+| `${cwd}` | the directory the agent runs in; the root of its workspace where that is elsewhere |
+| `$${` | `${` itself |
+
+Where a number or a switch is wanted, `"${VAR}"` is read as one (not for `pool.min` and settings of the file
+as a whole). Variables are those of the agent's own environment, else of the `env_file`. Only the names that
+the configuration uses are asked for, and their values stay in memory. Two agents with different values
+never share an instance.
+
+A server of your own file with `"auto_connect": true` also gets them from the environment of an explicit
+`carpool up` or `carpool restart --all` (a start by `carpool service install` is one): after the agent's own,
+before the `env_file`. carpool takes exactly the names that such servers use at that start, keeps them in
+memory, also over the death of a broker, and gives them to no other server. Agents without the variable share
+the server that was so connected. A carpool that an agent has started takes
+none, nor one that an agent brings back after the launcher was killed.
+"""
+
+_ENVIRONMENT = """\
+## The environment of a server
+
+A configured server gets its `env` and what the daemon keeps of the environment it was started in:
+"""
+
+_SEARCH_PATH = """\
+`PATH` has first the directories of your login shell, in its order, then those of the `PATH` that carpool was
+started with. Left out are directories that are not absolute, and those that lie in a project
+([files.md](files.md#variables-and-projects)).
+
+carpool runs the login shell once, beside its own start: `SHELL`, else that of the account, as
+`SHELL -i -l -c …`, in your home directory, with only `HOME`, `USER`, `LOGNAME` and `LANG` of its own
+environment and `TERM=dumb`, for 5 s at most. Only the first start of a server waits for it. It is asked again
+when carpool starts, and at `carpool start SERVER` and `carpool restart SERVER`. A shell that does not answer
+costs nothing but a line in `carpool logs --daemon` and in `carpool status`, which shows the directories.
+
+An `"env": {"PATH": …}` of a server replaces all of this. `"login_shell": false` leaves the shell alone.
+"""
+
+_VOLATILE = """\
+The server of `carpool run` gets the whole environment of its caller. Two callers share it when command,
+directory and environment are equal; these names do not count in that comparison:
+"""
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    kept = "\n".join(f"- {why}: {_names(patterns)}" for why, patterns in KEPT)
+    parts = [
+        _HEAD,
+        "## The file as a whole\n\nBeside `mcpServers`, `workspaces`, `profiles` and `hooks`:\n\n"
+        + _table(FILE_SETTINGS),
+        _WORKSPACE + _table(WORKSPACE_SETTINGS),
+        '## One server\n\nUnder `"mcpServers": { NAME: { … } }`. NAME is letters, digits, hyphens and single '
+        "underscores.\n\n" + _table(SERVER_SETTINGS),
+        _PROFILE + _table(PROFILE_SETTINGS),
+        _HOOK + _table(HOOK_SETTINGS),
+        _TEMPLATES,
+        _ENVIRONMENT + "\n" + kept + "\n",
+        _SEARCH_PATH,
+        _VOLATILE + "\n" + _names(VOLATILE) + ".\n",
+    ]
+    return "\n".join(parts)
+
+
+def _table(settings: tuple[Setting, ...]) -> str:
+    rows = [
+        f"| `{setting.key}` | {_kind(setting)} | {_default(setting)} | {setting.text} |\n"
+        for setting in settings
+    ]
+    return "| key | kind | default | what it does |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _kind(setting: Setting) -> str:
+    if setting.choices:
+        return " or ".join(f'`"{choice}"`' for choice in setting.choices)
+    return _KINDS[setting.kind]
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is UNSET:
+        return "required"
+    if setting.kind.endswith("map"):
+        return "`{}`"
+    if setting.default is None:
+        return "none"
+    default = setting.default
+    if setting.unit == "bytes" and isinstance(default, int):
+        return f"`{default}` bytes ({default // MiB} MiB)"
+    if isinstance(default, float):
+        default = int(default) if default.is_integer() else default
+    return f"`{json.dumps(default)}`" + (f" {setting.unit}" if setting.unit else "")
+
+
+def _names(patterns: tuple[str, ...]) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in patterns)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,109 @@
+"""Which files the patterns of `include` name, and where more of them may come.
+
+Owns the search. It is bounded in the names that it looks at and in directories, and gives up past that: a
+stranger's project is searched before anybody has trusted it, and a directory full of links to itself has as
+many files two steps deep as it has links, squared.
+
+Knows nothing of: what is in files.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import translate
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.config.schema.setting import is_magic
+from carpool_protocol.config.text.file_stamps import Stamp, stamp
+
+MAX_INCLUDED: Final = 256
+"""Files, and likewise directories that they are looked for in."""
+MAX_PATTERNS: Final = 32
+MAX_NAMES: Final = 10_000
+"""In all directories together, with repetitions."""
+
+
+class Included(Struct, frozen=True):
+    """What was found."""
+
+    files: tuple[str, ...]
+    """By pattern, then by name; each once. One that is named without a wildcard may be missing."""
+    looked_in: dict[str, Stamp]
+    """Directories in which more may come or go, also such as are not there yet."""
+
+
+class _TooMuchError(Exception):
+    """The search was given up. The text says what there is too much of."""
+
+
+def find_included(base: str, patterns: Sequence[str]) -> Included | str:
+    """Search below `base`; a text where that would be too much, saying of what."""
+    if len(patterns) > MAX_PATTERNS:
+        return f"more than {MAX_PATTERNS} patterns"
+    search = _Search()
+    found: dict[str, None] = {}
+    try:
+        for pattern in patterns:
+            steps = _steps(pattern)
+            matched = sorted(search.below(base, steps)) if steps else []
+            if not matched and not is_magic(pattern):
+                matched = [os.path.join(base, pattern)]
+            found |= dict.fromkeys(matched)
+            if len(found) > MAX_INCLUDED:
+                return f"more than {MAX_INCLUDED} files match it"
+    except _TooMuchError as error:
+        return str(error)
+    return Included(tuple(found), search.looked_in)
+
+
+class _Search:
+    def __init__(self) -> None:
+        self.looked_in: dict[str, Stamp] = {}
+        self.left = MAX_NAMES
+
+    def below(self, directory: str, steps: Sequence[str]) -> Iterator[str]:
+        """What these steps lead to from there."""
+        step, *rest = steps
+        place = directory if is_magic(step) else os.path.dirname(os.path.join(directory, step))
+        self.looked_in.setdefault(place, stamp(place))
+        if len(self.looked_in) > MAX_INCLUDED:
+            raise _TooMuchError(f"more than {MAX_INCLUDED} directories match it")
+        for name in self._names(directory, step):
+            path = os.path.join(directory, name)
+            if not rest:
+                yield path
+            elif os.path.isdir(path):
+                yield from self.below(path, rest)
+
+    def _names(self, directory: str, step: str) -> list[str]:
+        if not is_magic(step):
+            return [step] if os.path.lexists(os.path.join(directory, step)) else []
+        fits = re.compile(translate(step)).match
+        found = []
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    self.left -= 1
+                    if self.left < 0:
+                        raise _TooMuchError(f"there are more than {MAX_NAMES} names where it looks")
+                    # As a shell does: what is hidden is meant only by a pattern that says so.
+                    if fits(entry.name) and (step[0] == "." or entry.name[0] != "."):
+                        found.append(entry.name)
+        except OSError:  # no directory, or not ours to read
+            return []
+        return found
+
+
+def _steps(pattern: str) -> list[str]:
+    """Taken apart where a wildcard is: as many steps as there are wildcards, however deep it goes."""
+    found: list[str] = []
+    for name in pattern.split("/"):
+        if name in {"", "."}:
+            continue
+        if found and not is_magic(name) and not is_magic(found[-1]):
+            found[-1] += f"/{name}"
+        else:
+            found.append(name)
+    return found

@@ -1,0 +1,347 @@
+"""Where the configuration file is, its bytes, and those of the files it includes.
+
+Owns all file access of configuration but the search for a project's (`project`). Raises nothing: a file that
+cannot be read is a problem like any other. Reads regular files only that not everybody may write (they say
+what is run), opens nothing else, and never waits for one (a FIFO in its place is refused); but a disk that
+does not answer holds whoever calls. A layer is bounded in files, bytes and, of a project, values: whoever
+enters a stranger's project has it read.
+
+Knows nothing of: what the text means, when to read again.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from typing import Final, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_protocol.bootstrap.project_marks import project_around
+from carpool_protocol.bootstrap.trusted_places import CONFIG_VARIABLE
+from carpool_protocol.config.reading.flagged_variables import all_flagged
+from carpool_protocol.config.reading.includes import find_included
+from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, Loaded, empty_config, read_config
+from carpool_protocol.config.reading.tools_file import read_tools
+from carpool_protocol.config.schema.environment import read_env_file
+from carpool_protocol.config.schema.expand import from_home
+from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.text.file_stamps import Stamp, stamp
+from carpool_protocol.config.text.jsonc import Allowance
+from carpool_protocol.config.text.problems import ConfigProblem, render_path
+from carpool_protocol.ids import ServerName
+from carpool_protocol.link.messages import ToolOffer
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
+"""Of all files of a layer together."""
+MAX_PROJECT_BYTES: Final = 512 * 1024
+"""Of a project's file and what it includes."""
+MAX_PROJECT_VALUES: Final = 30_000
+"""In these and its `tools_file`s together: the reading of so many takes up to half a second, and 512 KiB can
+hold many more. A thousand servers have less than ten thousand.
+"""
+
+_MISSING: Final = f"there is no such file: write it, or name another one (--config, {CONFIG_VARIABLE})"
+
+
+class ConfigFile(Struct, frozen=True):
+    """Which file is the configuration."""
+
+    path: str
+    """Absolute."""
+    asked_for: bool
+    """Somebody named it: then it must exist."""
+
+
+def find_config_file(environ: Mapping[str, str], option: str | None = None) -> ConfigFile:
+    """`option` (`--config`), else `$CARPOOL_CONFIG`, else `carpool.json` in the XDG config directory.
+
+    Processes that people and agents start ask `trusted_places` first, for all of CARPOOL_… variables.
+    """
+    named = option or environ.get(CONFIG_VARIABLE)
+    if named:
+        return ConfigFile(os.path.abspath(from_home(named, home_of(environ))), asked_for=True)
+    base, home = environ.get("XDG_CONFIG_HOME", ""), home_of(environ)
+    # The XDG specification: relative ones are to be ignored. Nor has a project a say in this.
+    if not os.path.isabs(base) or project_around(base, home):
+        base = os.path.join(home, ".config")
+    return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
+
+
+class Texts(Struct, frozen=True):
+    """The very texts of a layer but that of its `env_file`: enough to read it again when the files are
+    others.
+    """
+
+    by_path: Mapping[str, str] = {}
+    included: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without what is in them."""
+        return f"Texts({list(self.by_path)!r})"
+
+
+class Layer(Struct, frozen=True):
+    """One file of configuration with everything that belongs to it."""
+
+    loaded: Loaded
+    files: tuple[str, ...]
+    """All that were read, or would have been: the file itself, what it includes, its `tools_file`s, its
+    `env_file`.
+    """
+    seen: dict[str, Stamp]
+    """These files, and the directories where more may come and go: while all are so, so is the layer."""
+    env: dict[str, str]
+    """The variables of the `env_file`. Secrets: memory only."""
+    digest: str
+    """Of the very bytes of `files` (rule 19); another one when any of them is another. Of a project it
+    covers the variables that the trust question flags: a carpool that flags more of them asks again.
+    """
+    texts: Texts
+
+    def __repr__(self) -> str:
+        """Without `env` and what is in the files."""
+        return f"Layer({self.files!r}, {self.digest!r})"
+
+
+def load_config(file: ConfigFile) -> Loaded:
+    """Read it and what it includes. A file nobody named may be missing: then there are no servers."""
+    return load_layer(file, "").loaded
+
+
+def load_layer(file: ConfigFile, home: str, *, project: bool = False, earlier: Texts | None = None) -> Layer:
+    """Read a file, what it includes, its `tools_file`s and its `env_file`. Without `home` these two are left
+    out. `earlier`: in place of what is in these files now; only the `env_file` is read, and without it its
+    variables are not set.
+    """
+    reading = _Layer(project=project, earlier=earlier)
+    text = reading.configuration(file.path)
+    if text is None:
+        loaded = Loaded(None, [ConfigProblem(file.path, 1, "", _MISSING)])
+        if not file.asked_for:
+            loaded = Loaded(empty_config(file.path), [])
+    elif isinstance(text, ConfigProblem):
+        loaded = Loaded(None, [text])
+    else:
+        loaded = reading.with_included(reading.servers_in(text, file.path))
+        loaded = reading.with_tools(loaded, home) if home else loaded
+    env: dict[str, str] = {}
+    path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
+    if loaded.config is not None and path is not None:
+        env, problems = _env_of(loaded.config, path, reading.text(path, secret=True))
+        if problems and earlier is None:
+            loaded = replace(loaded, config=None, problems=problems)
+    texts = Texts(reading.texts, tuple(reading.matched))
+    if project and loaded.config is not None and (warned := all_flagged(loaded.config)):
+        reading.digest.update(f"flagged {warned!a}\n".encode())
+    return Layer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest(), texts)
+
+
+class _Layer:
+    """The files of one layer as they are read."""
+
+    def __init__(self, *, project: bool, earlier: Texts | None) -> None:
+        self.project = project
+        self.earlier = earlier
+        self.texts: dict[str, str] = {}
+        self.matched: list[str] = []
+        """What `include` names."""
+        self.files: list[str] = []
+        self.seen: dict[str, Stamp] = {}
+        self.digest = hashlib.sha256()
+        self.left_bytes = MAX_LAYER_BYTES
+        self.left_project_bytes = MAX_PROJECT_BYTES
+        self.allowance = Allowance(MAX_PROJECT_VALUES) if project else Allowance()
+
+    def configuration(self, path: str) -> str | ConfigProblem | None:
+        """The text of a file that holds servers."""
+        found = self.text(path)
+        if not self.project or not isinstance(found, str):
+            return found
+        self.left_project_bytes -= len(found.encode())
+        return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
+
+    def servers_in(self, text: str, path: str) -> Loaded:
+        """What a text of these says."""
+        return read_config(text, path, project=self.project, allowance=self.allowance)
+
+    def text(self, path: str, *, secret: bool = False) -> str | ConfigProblem | None:
+        """See `_read`; what was read counts in the digest."""
+        self.seen.setdefault(path, stamp(path))
+        found: str | ConfigProblem | None
+        if self.earlier is not None and not secret:
+            found = self.earlier.by_path.get(path)
+        else:
+            found = _read(path) if self.left_bytes > 0 else _too_much(path)
+        if isinstance(found, str) and not secret:
+            self.texts[path] = found
+        self.files.append(path)
+        data = found.encode() if isinstance(found, str) else b""
+        # Below the first one's directory by what is below it, however that is reached; else as it is.
+        name = path.removeprefix(os.path.join(os.path.dirname(self.files[0]), ""))
+        self.digest.update(f"{os.fsencode(name).hex()} {len(data)} {isinstance(found, str)}\n".encode())
+        self.digest.update(data)
+        self.left_bytes -= len(data)
+        return found if self.left_bytes >= 0 or not isinstance(found, str) else _too_much(path)
+
+    def with_included(self, loaded: Loaded) -> Loaded:
+        """The servers of all included files, too. One file with a problem is a problem of the whole."""
+        config = loaded.config
+        if config is None:
+            return loaded
+        problems: list[ConfigProblem] = []
+        warnings = list(loaded.warnings)
+        written = dict(loaded.written)
+        servers, unusable = dict(config.servers), dict(config.unusable)
+        found = find_included(os.path.dirname(config.file), config.include)
+        if not isinstance(found, str):
+            self.seen = {**found.looked_in, **self.seen}
+            self.matched = list(found.files)
+        elif self.earlier is None:
+            problem = ConfigProblem(config.file, config.lines["include",], "include", found)
+            return Loaded(None, [problem], warnings)
+        if self.earlier is not None:
+            self.matched = list(self.earlier.included)
+        for path in self.matched:
+            inner = self.one(path)
+            problems += inner.problems
+            warnings += inner.warnings
+            written |= inner.written
+            if inner.config is None:
+                continue
+            for name in (*inner.config.servers, *inner.config.unusable):
+                if name in servers or name in unusable:
+                    first = servers[name].file if name in servers else config.file
+                    line = inner.config.servers[name].lines[()] if name in inner.config.servers else 1
+                    why = f"the name is used twice, also in {first}; give one another name"
+                    problems.append(ConfigProblem(path, line, name, why))
+            servers |= inner.config.servers
+            unusable |= inner.config.unusable
+            if self.project and len(servers) + len(unusable) > MAX_PROJECT_SERVERS:
+                why = f"a project may have {MAX_PROJECT_SERVERS} servers in all its files, and here are more"
+                return Loaded(None, [ConfigProblem(path, 1, "", why)], warnings)
+        if problems:
+            return Loaded(None, problems, warnings)
+        whole = replace(config, servers=servers, unusable=unusable, included=tuple(self.matched))
+        return Loaded(whole, [], warnings, written)
+
+    def with_tools(self, loaded: Loaded, home: str) -> Loaded:
+        """The lists of the servers that have a `tools_file`. A bad one is that server's problem."""
+        config = loaded.config
+        if config is None:
+            return loaded
+        workspaces: dict[str, NamedWorkspace] = {}
+        for name, each in config.workspaces.items():
+            servers, unusable = self._listed(each, home)
+            workspaces[name] = replace(each, servers=servers, unusable=unusable)
+        servers, unusable = self._listed(config, home)
+        whole = replace(config, servers=servers, unusable=unusable, workspaces=workspaces)
+        return replace(loaded, config=whole)
+
+    def _listed(
+        self, of: Config | NamedWorkspace, home: str
+    ) -> tuple[dict[ServerName, ServerConfig], dict[ServerName, str]]:
+        servers, unusable = dict(of.servers), dict(of.unusable)
+        for name, server in of.servers.items():
+            if server.tools_file is None or server.disabled:
+                continue
+            path = os.path.join(os.path.dirname(server.file), from_home(server.tools_file, home))
+            text = self.text(path)
+            found: tuple[ToolOffer, ...] | list[ConfigProblem]
+            if text is None:
+                line = server.lines.get(("tools_file",), server.lines[()])
+                where = render_path((*server.under, "tools_file"))
+                found = [ConfigProblem(server.file, line, where, f"there is no file {path}")]
+            elif isinstance(text, ConfigProblem):
+                found = [text]
+            else:
+                found = read_tools(text, path, name, self.allowance)
+            if isinstance(found, tuple):
+                servers[name] = replace(server, offline=found)
+            else:
+                del servers[name]
+                unusable[name] = "; ".join(each.render() for each in found[:3])
+        return servers, unusable
+
+    def one(self, path: str) -> Loaded:
+        text = self.configuration(path)
+        if text is None:
+            return Loaded(None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")])
+        if isinstance(text, ConfigProblem):
+            return Loaded(None, [text])
+        loaded = self.servers_in(text, path)
+        if loaded.config is not None and len(loaded.config.lines) > 1:
+            at = min(line for key, line in loaded.config.lines.items() if key)
+            return Loaded(None, [ConfigProblem(path, at, "", "a file that is included holds servers only")])
+        return loaded
+
+
+def _env_of(
+    config: Config, path: str, text: str | ConfigProblem | None
+) -> tuple[dict[str, str], list[ConfigProblem]]:
+    if isinstance(text, str):
+        return read_env_file(text, path)
+    if text is not None:
+        return {}, [text]
+    return {}, [ConfigProblem(config.file, config.lines["env_file",], "env_file", f"there is no file {path}")]
+
+
+def env_file_path(config: Config, home: str) -> str | None:
+    """Where the `env_file` is: relative to the configuration file, `~/` is `home`. `None`: there is none."""
+    if config.env_file is None:
+        return None
+    return os.path.join(os.path.dirname(config.file), from_home(config.env_file, home))
+
+
+def home_of(environ: Mapping[str, str]) -> str:
+    """The home directory: `$HOME`, else the account's."""
+    return environ.get("HOME") or os.path.expanduser("~")
+
+
+def _read(path: str) -> str | ConfigProblem | None:
+    """The text of a file; `None` where there is none."""
+    try:
+        # A stranger's project says what is read before anybody trusts it: to open a device can do something.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ConfigProblem(path, 1, "", "is not a regular file")
+        # It may be another one by now. Without O_NONBLOCK, opening a FIFO waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return ConfigProblem(path, 1, "", f"cannot be opened: {_reason(error)}")
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)  # not left to `open`, which refuses a directory without closing it
+        return ConfigProblem(path, 1, "", "is not a regular file")
+    if mode & 0o002:
+        os.close(descriptor)
+        return ConfigProblem(
+            path, 1, "", "may be written by anybody, who could have any program run; run `chmod o-w` on it"
+        )
+    with open(descriptor, "rb") as file:
+        try:
+            data = cast("bytes | None", file.read(MAX_FILE_BYTES + 1))
+        except OSError as error:
+            return ConfigProblem(path, 1, "", f"cannot be read: {_reason(error)}")
+    if data is None:  # some of the kernel's own files look regular, and have nothing to read just now
+        return ConfigProblem(path, 1, "", "cannot be read: there is nothing in it now")
+    if len(data) > MAX_FILE_BYTES:
+        return ConfigProblem(path, 1, "", f"is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        return ConfigProblem(
+            path, data.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 here; save it as UTF-8"
+        )
+
+
+def _too_much(path: str, of: str = "one configuration", most_bytes: int = MAX_LAYER_BYTES) -> ConfigProblem:
+    why = f"is not read: with it the files of {of} are larger than {most_bytes} bytes"
+    return ConfigProblem(path, 1, "", why)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "the system gave no reason"

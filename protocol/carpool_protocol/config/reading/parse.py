@@ -1,0 +1,401 @@
+"""From text to `model.Config`.
+
+Owns the structure of the file (which object holds which settings) and the rules between settings. Collects
+every problem of a file, up to `MAX_PROBLEMS`; a file with one is refused as a whole. Unknown keys are
+problems: a misspelt `disabled` that is ignored would start a server. A file that is another program's (by its
+path) is judged server by server: one that we cannot run is `unusable`, and the others run.
+
+Knows nothing of: where the text came from, environments, how other shapes become ours (`translate`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from carpool_protocol.config.foreign.formats import MCP_SERVERS, Program, program_of, shape_of
+from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate
+from carpool_protocol.config.reading.hooks import HOOKS, read_hooks
+from carpool_protocol.config.reading.merge import least_instances
+from carpool_protocol.config.reading.profiles import PROFILES, check_tokens, read_profiles
+from carpool_protocol.config.reading.workspaces import WORKSPACES, read_workspaces
+from carpool_protocol.config.schema.expand import BadTemplate, read_template
+from carpool_protocol.config.schema.model import (
+    AuditConfig,
+    Config,
+    HttpConfig,
+    ServerConfig,
+    SessionBounds,
+)
+from carpool_protocol.config.schema.rejected_keys import FILE_LATER, IGNORED_KEYS, SERVER_LATER
+from carpool_protocol.config.schema.server_kinds import way_problems
+from carpool_protocol.config.schema.setting import with_defaults
+from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting, may_be_late
+from carpool_protocol.config.schema.value_types import Refusal, kind_of, read_value
+from carpool_protocol.config.text.jsonc import Allowance, JsonValue, Parsed, parse
+from carpool_protocol.config.text.problems import (
+    SIMILAR_KEY,
+    ConfigProblem,
+    KeyPath,
+    did_you_mean,
+    render_path,
+    same_name,
+)
+from carpool_protocol.ids import ServerName
+from carpool_protocol.link.messages import Policy
+from carpool_protocol.wire.tool_names import check_server_name
+
+__all__ = ["SERVERS", "Loaded", "empty_config", "order_problem", "read_config"]
+
+MAX_PROBLEMS: Final = 100
+"""The same of warnings."""
+MAX_PROJECT_SERVERS: Final = 1000
+"""A stranger's project is read, and its servers are named, before anybody has trusted it."""
+
+_FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (each.key, *each.also)}
+_SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
+_PROJECT_KEYS: Final = frozenset({"env_file", "include"})
+"""What a project's file may set beside its servers: the rest concerns all projects."""
+_USERS_OWN: Final = (
+    frozenset({WORKSPACES, PROFILES, HOOKS, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
+)
+_OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
+
+
+class Loaded(Struct, frozen=True):
+    """A file, read."""
+
+    config: Config | None
+    """`None` where there are problems."""
+    problems: list[ConfigProblem]
+    warnings: list[ConfigProblem] = []
+    """What was passed over, in files of other programs."""
+    written: dict[ServerName, dict[str, JsonValue]] = {}
+    """Each server as it is written, in our keys."""
+
+    def __repr__(self) -> str:
+        """Without what is written: it may hold secrets."""
+        return f"Loaded({self.config!r}, {self.problems!r})"
+
+
+def read_config(text: str, file: str, *, project: bool = False, allowance: Allowance | None = None) -> Loaded:
+    """Read a configuration. `file` is the name shown in problems, and says whose file it is. `project`: it
+    belongs to a project. `allowance`: see `parse`. Never raises, whatever the text.
+    """
+    parsed = parse(text, file, allowance=allowance)
+    if not parsed.complete:
+        return Loaded(None, parsed.problems)
+    program = program_of(file)
+    ours = _in_our_form(parsed, file, program)
+    reading = _Reading(file, ours, lenient=program is not None, project=project)
+    config = reading.file_shape(ours.value if isinstance(parsed.value, dict | list) else parsed.value)
+    problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
+    if problems:
+        return Loaded(None, _bounded(problems, "problems"))
+    warnings = _bounded(ours.warnings, "warnings")
+    return Loaded(config, [], warnings, reading.written)
+
+
+def _bounded(said: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
+    """So many that people read them, and how many more there are."""
+    left = said[MAX_PROBLEMS:]
+    if not left:
+        return said
+    more = ConfigProblem(left[0].file, left[0].line, "", f"and {len(left)} more {of_these}")
+    return [*said[:MAX_PROBLEMS], more]
+
+
+def empty_config(file: str) -> Config:
+    """What holds where there is no file: no servers, every default."""
+    loaded = read_config("{}", file)
+    assert loaded.config is not None  # the defaults are valid; a test holds it
+    return loaded.config
+
+
+def _in_our_form(parsed: Parsed, file: str, program: Program | None) -> Translated:
+    """A file in our shape is taken as it is; ours may hold other shapes, and is strict all the same."""
+    value = parsed.value
+    shape = shape_of(value)
+    if shape is None and program is not None and isinstance(value, dict):
+        # No servers: fine in a program's settings. Elsewhere each key gets its warning.
+        held = {} if program.holds_more else value
+        value, shape = {SERVERS: {}, **held}, MCP_SERVERS
+    if shape is None or (program is None and shape is MCP_SERVERS):
+        same = value if isinstance(value, dict) else {}
+        return Translated(same, parsed.lines, {}, [], [], {})
+    return translate(value, parsed.lines, file, shape, program=program, ours=_OURS)
+
+
+class _Reading:
+    """One file on its way from JSON to `Config`: the lines of its keys, and the problems so far."""
+
+    def __init__(self, file: str, ours: Translated, *, lenient: bool, project: bool) -> None:
+        lines = ours.lines
+        self.file = file
+        self.lines = lines
+        self.spelled = ours.spelled
+        self.lenient = lenient
+        self.project = project
+        self.cannot = ours.unusable
+        self.unusable: dict[ServerName, str] = {}
+        self.written: dict[ServerName, dict[str, JsonValue]] = {}
+        self.late: dict[KeyPath, str] = {}
+        """Numbers and switches of the server being read that a variable decides, by path below it."""
+        self.problems: list[ConfigProblem] = []
+        self.at: KeyPath = ()
+        """The server being read."""
+        self.below: dict[KeyPath, dict[KeyPath, int]] = {}
+        """The lines of each server, by path below its name. One pass: a file may hold many servers."""
+        for path, line in lines.items():
+            depth = 2 if path[:1] == (SERVERS,) else 4
+            if len(path) >= depth and (depth == 2 or (path[0], path[2]) == (WORKSPACES, SERVERS)):
+                self.below.setdefault(path[:depth], {})[path[depth:]] = line
+
+    def problem(self, path: KeyPath, text: str) -> None:
+        """Report at the line of `path`, or of the nearest thing around it that is written."""
+        at = path
+        while at not in self.lines:
+            at = at[:-1]
+        self.problems.append(
+            ConfigProblem(self.file, self.lines[at], render_path(self.as_spelled(path)), text)
+        )
+
+    def as_spelled(self, path: KeyPath) -> KeyPath:
+        """A path of ours as the file spells it."""
+        at = path
+        while at not in self.spelled and at:
+            at = at[:-1]
+        return (*self.spelled.get(at, at), *path[len(at) :])
+
+    def file_shape(self, value: JsonValue) -> Config | None:
+        if not isinstance(value, dict):
+            self.problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
+            return None
+        apart = {SERVERS, *IGNORED_KEYS}
+        if not self.project:
+            apart |= {WORKSPACES, PROFILES, HOOKS}
+        rest = {key: inner for key, inner in value.items() if key not in apart}
+        known = {key: each for key, each in _FILE_KEYS.items() if not self.project or key in _PROJECT_KEYS}
+        found = self.section((), rest, known, FILE_LATER, others=(SERVERS, WORKSPACES, PROFILES, HOOKS))
+        servers = self.servers(value.get(SERVERS, {}), (SERVERS,))
+        fields = with_defaults(FILE_SETTINGS, found)
+        cap = fields["max_instances"]
+        self.check_cap(cap, servers)
+        written = {} if self.project else value.get(WORKSPACES, {})
+        workspaces = read_workspaces(self, written, servers, cap, SERVERS)
+        profiles = read_profiles(self, {} if self.project else value.get(PROFILES, {}))
+        http = HttpConfig(**_under("http", fields))
+        check_tokens(self, http, profiles)
+        # Other programs have hooks of their own, which are not ours to run.
+        hooks = read_hooks(self, [] if self.project or self.lenient else value.get(HOOKS, []), profiles)
+        if self.problems:
+            return None
+        lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
+        bounds = SessionBounds(**_under("session", fields))
+        audit = AuditConfig(**_under("audit", fields))
+        return Config(
+            file=self.file,
+            servers=servers,
+            unusable=self.unusable,
+            session=bounds,
+            audit=audit,
+            http=http,
+            workspaces=workspaces,
+            profiles=profiles,
+            hooks=hooks,
+            lines=lines,
+            **_under("", fields),
+        )
+
+    def servers(
+        self, value: JsonValue, path: KeyPath, workspace: str = "", root: str = ""
+    ) -> dict[ServerName, ServerConfig]:
+        if not isinstance(value, dict):
+            self.problem(path, f"must be an object of names and servers, found {kind_of(value)}")
+            return {}
+        if self.project and len(value) > MAX_PROJECT_SERVERS:
+            self.problem(path, f"a project may have {MAX_PROJECT_SERVERS} servers, found {len(value)}")
+            return {}
+        within = (workspace, root)
+        read = (self.server((*path, name), ServerName(name), inner, within) for name, inner in value.items())
+        return {server.name: server for server in read if server is not None}
+
+    def server(
+        self, path: KeyPath, name: ServerName, value: JsonValue, within: tuple[str, str]
+    ) -> ServerConfig | None:
+        """One server. In a file that is not ours, one that cannot be read is put aside with the reason."""
+        before = len(self.problems)
+        read = self.strict_server(path, name, value, within)
+        if not self.lenient or len(self.problems) == before:
+            return read
+        found = self.problems[before:]
+        del self.problems[before:]
+        self.unusable[name] = "; ".join(each.render() for each in found[:3])
+        return None
+
+    def strict_server(
+        self, path: KeyPath, name: ServerName, value: JsonValue, within: tuple[str, str]
+    ) -> ServerConfig | None:
+        """`within`: the named workspace that it is written under, and its root; empty for none."""
+        workspace, root = within
+        before = len(self.problems)
+        if (why := check_server_name(name)) is not None:
+            self.problem(path, why)
+        if not isinstance(value, dict):
+            self.problem(path, f'must be an object like {{ "command": "…" }}, found {kind_of(value)}')
+            return None
+        self.at, self.late = path, {}
+        found = self.section(path, value, _SERVER_KEYS, SERVER_LATER)
+        cannot = name in self.cannot and not workspace
+        off = found.get("disabled") is True and (self.lenient or cannot or bool(workspace))
+        if cannot and not off:
+            self.problem(*self.cannot[name])
+        elif not off and not SERVER_LATER.keys() & value.keys():
+            for key, why in way_problems(value):
+                self.problem((*path, *key), why)
+        if len(self.problems) > before:
+            return None
+        fields = with_defaults(SERVER_SETTINGS, found)
+        if (self.project or root) and "cwd" not in found:
+            fields["cwd"] = "${workspace}"
+        self.check_server(path, fields)
+        if not workspace:
+            self.written[name] = value
+        policy = Policy(**_under("policy", fields))
+        return ServerConfig(
+            name=name,
+            file=self.file,
+            under=self.as_spelled(path),
+            project=self.project,
+            workspace=workspace,
+            policy=policy,
+            late=self.late,
+            lines=self.below[path],
+            **_under("", fields),
+        )
+
+    def section(
+        self,
+        path: KeyPath,
+        value: dict[str, JsonValue],
+        known: Mapping[str, Setting],
+        later: Mapping[str, str],
+        *,
+        prefix: str = "",
+        others: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """The values of one object and the groups inside it, by their field in `model`."""
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            at = (*path, key)
+            dotted = prefix + key
+            setting = known.get(dotted)
+            if setting is not None and "." not in key:
+                found[setting.field] = self.value(at, setting, inner)
+            elif not prefix and any(each.startswith(f"{key}.") for each in known):
+                if isinstance(inner, dict):
+                    found.update(self.section(at, inner, known, later, prefix=f"{key}."))
+                else:
+                    self.problem(at, f"must be an object, found {kind_of(inner)}")
+            elif dotted in later:
+                self.problem(at, later[dotted])
+            elif self.project and not prefix and at[:1] != (SERVERS,) and key in _USERS_OWN:
+                self.problem(at, "concerns every project: it belongs into the user's own file")
+            elif setting is not None:
+                group, _, name = key.partition(".")
+                self.problem(at, f'write it as "{group}": {{ "{name}": … }}')
+            else:
+                # Guessing costs a millisecond, and a file may hold a hundred thousand strange keys.
+                guess = len(self.problems) < MAX_PROBLEMS
+                self.problem(at, _unknown(key, prefix, (*known, *others)) if guess else "unknown key")
+        return found
+
+    def value(self, path: KeyPath, setting: Setting, value: JsonValue) -> Any:
+        def refuse(refusal: Refusal) -> None:
+            self.problem((*path, *refusal.inner), refusal.text)
+
+        depth = len(self.at)
+        within = bool(depth) and path[:depth] == self.at
+        late = within and may_be_late(setting)
+        if late and isinstance(value, str) and "${" in value:
+            if isinstance(bad := read_template(value), BadTemplate):
+                self.problem(path, bad.text)
+            self.late[path[depth:]] = value
+            return setting.default
+        return read_value(setting, value, refuse)
+
+    def check_server(self, path: KeyPath, fields: Mapping[str, Any]) -> None:
+        """The rules between settings of one server."""
+        late = {_SERVER_KEYS[".".join(map(str, each))].field for each in self.late}
+        for at, why in order_problem(fields, lambda key: (*path, *key) in self.lines, late):
+            self.problem((*path, *at), why)
+
+    def check_cap(self, cap: int, servers: Mapping[ServerName, ServerConfig]) -> None:
+        """Rule 14: what must always run has to fit."""
+        least = least_instances(servers)
+        if least > cap:
+            self.problem(
+                ("max_instances",) if ("max_instances",) in self.lines else (SERVERS,),
+                f"the servers' pool.min add up to {least} instances, but max_instances is {cap}; "
+                "raise max_instances or lower a pool.min",
+            )
+
+
+def order_problem(
+    fields: Mapping[str, Any],
+    is_written: Callable[[KeyPath], bool],
+    without: frozenset[str] | set[str] = frozenset(),
+) -> list[tuple[KeyPath, str]]:
+    """What is wrong between settings of one server, each with its place: each pair must be in order.
+
+    `fields`: values by their field in `model`; `without`: fields that are not known yet.
+    """
+    found: list[tuple[KeyPath, str]] = []
+    for low, high in _ORDERED:
+        if {_SERVER_KEYS[low].field, _SERVER_KEYS[high].field} & without:
+            continue
+        least, most = fields[_SERVER_KEYS[low].field], fields[_SERVER_KEYS[high].field]
+        if least > most and (high, most) != ("pool.max", 0):  # 0: as many as are needed
+            # Only one of the two may be written; the problem belongs there.
+            keys: list[KeyPath] = [tuple(key.split(".")) for key in (low, high)]
+            at = next((key for key in keys if is_written(key)), ())
+            found.append((at, f"{low} ({least:g}) is above {high} ({most:g}); lower one or raise the other"))
+    if "policy.max_total_s" in without:
+        return found
+    limit = fields["policy.max_total_s"]
+    for tool, timeout_s in fields["policy.tool_timeouts_s"].items():
+        if timeout_s > limit:
+            why = f"is above max_total_s ({limit:g}), which would end the call first; raise that too"
+            found.append((("tool_timeouts_s", tool), why))
+    return found
+
+
+_ORDERED: Final = (
+    ("pool.min", "pool.max"),
+    ("timeout_s", "max_total_s"),
+    ("restart.first_delay_s", "restart.max_delay_s"),
+)
+"""Pairs of settings of which the first must not be above the second."""
+
+
+def _under(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that belong to one struct: `policy`, `session` or, with an empty group, the outer one."""
+    return {
+        field.rpartition(".")[2]: value
+        for field, value in fields.items()
+        if field.rpartition(".")[0] == group
+    }
+
+
+def _unknown(key: str, prefix: str, known: tuple[str, ...]) -> str:
+    """The sentence about a key that is not known. Close names count at the same place of the file only; at
+    another place the name must be the same but for case and separators (`idle_s` is `pool.idle_s`).
+    """
+    inside = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+    here = [each for each in inside if "." not in each]
+    meant = did_you_mean(key, [*here, *_groups(tuple(inside))], SIMILAR_KEY) or same_name(key, known)
+    return "unknown key" + (f"; did you mean `{meant}`?" if meant else "; `carpool schema` has every key")
+
+
+def _groups(known: tuple[str, ...]) -> list[str]:
+    return sorted({key.split(".")[0] for key in known if "." in key})

@@ -1,0 +1,49 @@
+"""Profiles that the user's file names: the object under `profiles`.
+
+Owns its structure. Only the user's own file has any: what an agent may do is not for a project to say.
+
+Knows nothing of: sessions, tokens, which servers there are.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from carpool_protocol.config.reading.workspaces import Reading
+from carpool_protocol.config.schema.model import HttpConfig, ProfileConfig
+from carpool_protocol.config.schema.setting import with_defaults
+from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
+from carpool_protocol.config.schema.value_types import kind_of
+from carpool_protocol.config.text.jsonc import JsonValue
+from carpool_protocol.config.text.problems import KeyPath, did_you_mean
+from carpool_protocol.wire.tool_names import check_server_name
+
+PROFILES: Final = "profiles"
+_KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}
+
+
+def check_tokens(reading: Reading, http: HttpConfig, profiles: Mapping[str, ProfileConfig]) -> None:
+    """A token has a profile that there is: else whoever brings it would find every door shut."""
+    for name, token in http.tokens.items():
+        if token.profile and token.profile not in profiles:
+            meant = did_you_mean(token.profile, profiles)
+            why = "there is no profile of that name" + (f"; did you mean {meant}?" if meant else "")
+            reading.problem(("http", "tokens", name, "profile"), why)
+
+
+def read_profiles(reading: Reading, value: JsonValue) -> dict[str, ProfileConfig]:
+    """All of them, in the order of the file."""
+    if not isinstance(value, dict):
+        reading.problem((PROFILES,), f"must be an object of names and profiles, found {kind_of(value)}")
+        return {}
+    found: dict[str, ProfileConfig] = {}
+    for name, inner in value.items():
+        path: KeyPath = (PROFILES, name)
+        if (why := check_server_name(name, "profile")) is not None:
+            reading.problem(path, why)
+        elif not isinstance(inner, dict):
+            kind = kind_of(inner)
+            reading.problem(path, f'must be an object like {{ "allow": ["mcp:time:*"] }}, found {kind}')
+        else:
+            fields = with_defaults(PROFILE_SETTINGS, reading.section(path, inner, _KEYS, {}))
+            found[name] = ProfileConfig(name=name, **fields)
+    return found

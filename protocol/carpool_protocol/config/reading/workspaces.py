@@ -1,0 +1,102 @@
+"""Workspaces that the user's file names: the object under `workspaces`.
+
+Owns its structure and what must hold between two of them. What a server may say there is `shape`'s: the same
+as anywhere, but that `{"disabled": true}` alone is enough, to be without a server of everybody's.
+
+Knows nothing of: directories that exist, sessions.
+"""
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from carpool_protocol.config.reading.merge import least_instances
+from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.schema.setting import Setting
+from carpool_protocol.config.schema.settings import WORKSPACE_SETTINGS
+from carpool_protocol.config.schema.value_types import kind_of
+from carpool_protocol.config.text.jsonc import JsonValue
+from carpool_protocol.config.text.problems import KeyPath
+from carpool_protocol.ids import ServerName
+from carpool_protocol.wire.tool_names import check_server_name
+
+WORKSPACES: Final = "workspaces"
+_KEYS: Final = {each.key: each for each in WORKSPACE_SETTINGS}
+
+
+class Reading(Protocol):
+    """What is needed of whoever reads the file."""
+
+    file: str
+    lines: dict[KeyPath, int]
+
+    def problem(self, path: KeyPath, text: str) -> None:
+        """Something is wrong there."""
+
+    def section(
+        self,
+        path: KeyPath,
+        value: dict[str, JsonValue],
+        known: Mapping[str, Setting],
+        later: Mapping[str, str],
+        *,
+        prefix: str = "",
+        others: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """The values of one object."""
+
+    def servers(
+        self, value: JsonValue, path: KeyPath, workspace: str = "", root: str = ""
+    ) -> dict[ServerName, ServerConfig]:
+        """An object of servers."""
+
+
+def roots_of(config: Config, home: str) -> dict[str, str]:
+    """The directories of the named workspaces that have one: absolute, by name."""
+    return {name: root_of(each, home) for name, each in config.workspaces.items() if each.root}
+
+
+def root_of(workspace: NamedWorkspace, home: str) -> str:
+    """Its directory; empty where it has none."""
+    root = workspace.root or ""
+    if root.startswith("~"):
+        root = posixpath.join(home, root[2:])
+    return posixpath.normpath(root) if root else ""
+
+
+def read_workspaces(
+    reading: Reading, value: JsonValue, servers: Mapping[ServerName, ServerConfig], cap: int, holder: str
+) -> dict[str, NamedWorkspace]:
+    """All of them. `servers`: those of everybody; `cap`: running instances at most; `holder`: the key that
+    servers stand under.
+    """
+    if not isinstance(value, dict):
+        reading.problem((WORKSPACES,), f"must be an object of names and workspaces, found {kind_of(value)}")
+        return {}
+    found: dict[str, NamedWorkspace] = {}
+    roots: dict[str, str] = {}
+    for name, inner in value.items():
+        path: KeyPath = (WORKSPACES, name)
+        if (why := check_server_name(name, "workspace")) is not None:
+            reading.problem(path, why)
+        elif not isinstance(inner, dict):
+            kind = kind_of(inner)
+            reading.problem(path, f'must be an object like {{ "root": "~/code/shop" }}, found {kind}')
+        else:
+            rest = {key: each for key, each in inner.items() if key != holder}
+            root: str | None = reading.section(path, rest, _KEYS, {}, others=(holder,)).get("root")
+            place = posixpath.normpath(root) if root else ""
+            if place in roots:
+                reading.problem((*path, "root"), f"is the root of the workspace {roots[place]}, too")
+            elif place:
+                roots[place] = name
+            own = reading.servers(inner.get(holder, {}), (*path, holder), name, root or "")
+            if (least := least_instances({**servers, **own})) > cap:
+                why = f"the pool.min of its servers and of all others add up to {least} instances"
+                reading.problem(
+                    path, f"{why}, more than max_instances ({cap}); raise that or lower a pool.min"
+                )
+            found[name] = NamedWorkspace(
+                name=name, file=reading.file, line=reading.lines[path], root=root, servers=own
+            )
+    return found

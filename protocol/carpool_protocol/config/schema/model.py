@@ -1,0 +1,289 @@
+"""A configuration that has been read and found right.
+
+Owns the values everybody else works with. Invariant: what `shape` builds here is valid on its own terms
+(types, bounds, names, templates); only expansion can still fail. Defaults stand in `settings`, so that
+these values are always complete.
+
+Knows nothing of: text, files, sessions, processes.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from carpool_protocol.config.schema.expand import PLACES, references
+from carpool_protocol.config.text.problems import KeyPath
+from carpool_protocol.ids import ServerName
+from carpool_protocol.link.messages import Policy, ToolOffer
+
+Replace = Literal["greet_first", "stop_first"]
+Roots = Literal["workspace", "agent"]
+Era = Literal["auto", "legacy", "modern", "match"]
+
+
+class SessionBounds(Struct, frozen=True, kw_only=True):
+    """What one session may have open and waiting (rule 3)."""
+
+    max_open_calls: int
+    max_waiting_calls: int
+    max_waiting_bytes: int
+    park_s: float
+    return_s: float
+    slow_reader_s: float
+
+
+class AuditConfig(Struct, frozen=True, kw_only=True):
+    """What is put down of calls."""
+
+    on: bool
+    max_bytes: int
+
+
+class Token(Struct, frozen=True):
+    """Who may come in over HTTP, under the name that it has in the file."""
+
+    hash: str
+    """`sha256:` and 64 hex digits."""
+    profile: str = ""
+    """What whoever brings it may see and call; empty: everything."""
+
+
+class HttpConfig(Struct, frozen=True, kw_only=True):
+    """The HTTP door. There is one where the file has `http` (see `Config.http_wanted`)."""
+
+    host: str
+    port: int
+    path: str
+    stateless: bool
+    json_response: bool
+    tokens: dict[str, Token]
+    """By the name of the principal."""
+    hosts: tuple[str, ...]
+    origins: tuple[str, ...]
+    max_body_bytes: int
+    max_sessions: int
+    max_open: int
+    max_connections: int
+    session_idle_s: float
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """One server as written, before expansion."""
+
+    name: ServerName
+    file: str
+    """Where it is written; as shown to people."""
+    under: KeyPath
+    """Its place in that file."""
+    project: bool
+    """The file is a project's own: its servers run in the workspace (rule 13), once trusted (rule 19)."""
+    workspace: str = ""
+    """The named workspace that it is written under; empty: none."""
+    command: str | None
+    """`None`: the server is `url` or `python`, or disabled. `ways` says which keys go with which."""
+    args: tuple[str, ...]
+    python: str | None
+    """A module whose functions are the tools."""
+    strict: bool
+    interpreter: str | None
+    """`None`: the daemon's own."""
+    env: dict[str, str]
+    cwd: str
+    transport: Literal["stdio", "http", "sse", "url"] | None
+    """`None`: `stdio`, or `url` with a URL."""
+    url: str | None
+    headers: dict[str, str]
+    oauth_client_id: str | None
+    oauth_client_secret: str | None
+    oauth_scopes: tuple[str, ...]
+    oauth_redirect_port: int
+    era: Era
+    disabled: bool
+    replace: Replace
+    roots: Roots | None
+    """`None`: roots are not declared to the server (rule 6)."""
+    tools_allow: tuple[str, ...]
+    tools_deny: tuple[str, ...]
+    tools_prefix: str | None
+    """`None`: the server's name."""
+    description_prefix: bool | None
+    """`None`: that of the file."""
+    pin: bool
+    """Tools whose definition is not the approved one are held back."""
+    max_tools: int | None
+    tags: tuple[str, ...]
+    tools_file: str | None
+    """As written; `tools_file.path_of` says where it is."""
+    offline: tuple[ToolOffer, ...] | None = None
+    """What stands in it; `None` without one, and until `load` has read it."""
+    policy: Policy
+    beneath: Policy | None = None
+    """That of everybody's server of this name, or the defaults where there is none; `None`: it lies over no
+    other configuration. See `merge`."""
+    late: dict[KeyPath, str]
+    """Numbers and switches that are written as `${VAR}`, by path below the server; `late.fill` reads them.
+    Until then they are at their defaults."""
+    lines: dict[KeyPath, int]
+    """Lines in the file, by path below the server; `()` is the server's name."""
+
+    def __repr__(self) -> str:
+        """Without `env` and `args`: they may hold secrets, and reprs end up in logs."""
+        return f"ServerConfig({self.name!r})"
+
+    @property
+    def written_in(self) -> str:
+        """Where it is written, for people: the file, and the workspace where it is for that one alone."""
+        return f"{self.file} (workspace {self.workspace})" if self.workspace else self.file
+
+    def templates(self) -> list[tuple[KeyPath, str]]:
+        """Every text in which `${VAR}` is expanded, with its path below the server."""
+        return [
+            *(
+                ((key,), text)
+                for key, text in (
+                    ("command", self.command),
+                    ("python", self.python),
+                    ("interpreter", self.interpreter),
+                    ("url", self.url),
+                )
+                if text is not None
+            ),
+            *((("headers", name), text) for name, text in self.headers.items()),
+            *([(("oauth", "client_id"), self.oauth_client_id)] if self.oauth_client_id is not None else []),
+            *((("args", at), text) for at, text in enumerate(self.args)),
+            *((("env", name), text) for name, text in self.env.items()),
+            (("cwd",), self.cwd),
+            *self.late.items(),
+        ]
+
+    def login_templates(self) -> list[tuple[KeyPath, str]]:
+        """The same with what only `carpool login` needs."""
+        secret = self.oauth_client_secret
+        return [*self.templates(), *([(("oauth", "client_secret"), secret)] if secret is not None else [])]
+
+
+class ProfileConfig(Struct, frozen=True, kw_only=True):
+    """What agents that have this profile may see and call, and how much (docs/profiles.md)."""
+
+    name: str
+    allow: tuple[str, ...]
+    """Capabilities (`carpool_protocol.config.schema.capability`). Empty: nothing."""
+    deny: tuple[str, ...]
+    """Stronger than `allow`."""
+    max_in_flight: int | None
+    calls_per_minute: int | None
+    max_servers: int | None
+    max_tools: int | None
+    show: Literal["all", "search"]
+    resource_tools: bool
+
+
+class HookConfig(Struct, frozen=True, kw_only=True):
+    """One hook as written, before expansion (docs/hooks.md)."""
+
+    name: str
+    on: tuple[str, ...]
+    command: str | None
+    """`None`: it is `python`."""
+    args: tuple[str, ...]
+    python: str | None
+    """`package.module:function`"""
+    env: dict[str, str]
+    match: tuple[str, ...]
+    """Capabilities (`carpool_protocol.config.schema.capability`)."""
+    profiles: tuple[str, ...]
+    """Empty: agents of any."""
+    timeout_s: float
+    on_failure: Literal["deny", "allow"]
+    rewrite: bool
+
+    def __repr__(self) -> str:
+        """Without `env` and `args`: they may hold secrets."""
+        return f"HookConfig({self.name!r})"
+
+
+class NamedWorkspace(Struct, frozen=True, kw_only=True):
+    """A workspace that the user's file names: servers for the sessions in it, over those for everybody."""
+
+    name: str
+    file: str
+    line: int
+    root: str | None
+    """As written: absolute, or below `~`. Sessions below it are in the workspace; None: those that say so."""
+    servers: dict[ServerName, ServerConfig]
+    unusable: dict[ServerName, str] = {}
+    """See `Config.unusable`."""
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """One configuration file."""
+
+    file: str
+    """As shown to people."""
+    servers: dict[ServerName, ServerConfig]
+    """In the order of the file."""
+    unusable: dict[ServerName, str]
+    """Servers that are written in a way that cannot be run, and why, with file and line."""
+    include: tuple[str, ...]
+    """Patterns of files whose servers belong to this file, too; relative to it."""
+    included: tuple[str, ...] = ()
+    """The files that they have named, when this was read."""
+    separator: str
+    tool_name_length: int
+    description_prefix: bool
+    max_tools: int | None
+    env_file: str | None
+    """As written; `load.env_file_path` says where it is."""
+    login_shell: bool
+    max_instances: int
+    max_greeting: int
+    list_wait_s: float
+    receive_budget_bytes: int
+    argument_budget_bytes: int
+    unread_budget_bytes: int
+    session: SessionBounds
+    audit: AuditConfig
+    http: HttpConfig
+    workspaces: dict[str, NamedWorkspace]
+    """In the order of the file."""
+    profiles: dict[str, ProfileConfig]
+    hooks: tuple[HookConfig, ...]
+    """In the order of the file, which is the order in which they look."""
+    """In the order of the file."""
+    lines: dict[KeyPath, int]
+    """Lines of the settings outside `mcpServers`."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that servers of this configuration may be written in."""
+        return self.file, *self.included
+
+    @property
+    def http_wanted(self) -> bool:
+        """Whether the file opens the HTTP door."""
+        return ("http",) in self.lines
+
+
+def takes_operator_variables(server: ServerConfig) -> bool:
+    """True for a server of the user's file that connects when carpool starts, before any agent is there."""
+    return server.policy.auto_connect and not server.project and not server.workspace
+
+
+def operator_variables(config: Config) -> frozenset[str]:
+    """The variables that such servers use."""
+    servers = filter(takes_operator_variables, config.servers.values())
+    return frozenset(
+        name for server in servers for _, text in server.templates() for name in references(text)
+    ) - frozenset(PLACES)
+
+
+def variables(config: Config, *, disabled: bool = False) -> frozenset[str]:
+    """The environment variables that enabled servers use; with `disabled` those that any server does."""
+    names = {
+        name
+        for server in config.servers.values()
+        if disabled or not server.disabled
+        for _, text in server.templates()
+        for name in references(text)
+    }
+    return frozenset(names - PLACES)

@@ -1,0 +1,67 @@
+"""What a server is: a command, a server over a URL, or a Python module. Exactly one of them.
+
+Owns which keys of a server go with which of the three.
+
+Pure. Knows nothing of: values, files, how either is run.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from carpool_protocol.config.text.jsonc import JsonValue
+from carpool_protocol.config.text.problems import KeyPath
+
+WAYS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
+"""The keys of which a server has exactly one, each with what it makes of the server."""
+
+ONLY_WITH: Final = {
+    "args": "command",
+    "headers": "url",
+    "oauth": "url",
+    "strict": "python",
+    "interpreter": "python",
+}
+"""Keys that mean something to servers of one kind alone."""
+
+
+def way_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
+    """What is wrong with a server as it is written, each with its place below it."""
+    ways = [way for way in WAYS if way in server]
+    transport = _transport(server)
+    if not ways and transport is not None and transport[1] != _PIPES:
+        return [((), 'has no url: write "url": "https://…", where the server is')]
+    if not ways and "tools_file" in server:
+        return [((), _FILE_ALONE)]
+    if not ways:
+        return [((), 'has no command: write "command": "…", the program to run')]
+    if len(ways) > 1:
+        found = " and ".join(f"`{way}`" for way in ways)
+        return [((ways[1],), f"a server has only one of {found}; take one of them out")]
+    (way_here,) = ways
+    if transport is not None and (transport[1] == _PIPES) != (way_here != "url"):
+        wanted = '"http", "sse" or "url"' if way_here == "url" else f'"{_PIPES}"'
+        return [((transport[0],), f"must be {wanted}: this server is {WAYS[way_here]}")]
+    if way_here == "url" and "cwd" in server:
+        return [(("cwd",), "means nothing to a server over a URL; take it out")]
+    return [
+        ((key,), f"goes with `{way}` only, and this server is {WAYS[way_here]}; take it out")
+        for key, way in ONLY_WITH.items()
+        if server.get(key) and way != way_here
+    ]
+
+
+_FILE_ALONE: Final = (
+    'has a `tools_file` and nothing to run: write "command", "url" or "python", too. With "command": "false" '
+    "its tools are listed and `carpool call --dry-run` checks arguments, and every real call fails"
+)
+_PIPES: Final = "stdio"
+_OVER_URL: Final = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http", "sse", "url"})
+
+
+def _transport(server: Mapping[str, JsonValue]) -> tuple[str, str] | None:
+    """The key and what it says, where it is a transport that there is."""
+    for key in ("transport", "type"):
+        said = server.get(key)
+        if isinstance(said, str) and (said == _PIPES or said in _OVER_URL):
+            return key, said
+    return None

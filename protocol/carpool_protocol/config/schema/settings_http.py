@@ -1,0 +1,127 @@
+"""The settings of the HTTP door: `http` in the file. Its being there, empty or not, opens the door.
+
+Knows nothing of: HTTP; the door itself (`carpool.http`) checks what only it understands.
+"""
+
+from typing import Final
+
+from carpool_protocol.config.schema.setting import MiB, Setting, count, seconds, size
+
+_NO_VARIABLES: Final = (
+    "no ${VAR} is filled in here; for an address from the environment set CARPOOL_HTTP=HOST:PORT where "
+    "`carpool up` runs, or say `carpool up --http HOST:PORT`"
+)
+
+
+def _check_host(value: str) -> str | None:
+    if "${" in value:
+        return _NO_VARIABLES
+    if not value or not value.isprintable() or set(value) & set(" /[]"):
+        return 'must be a name or an address alone, such as "127.0.0.1"; the port goes into `http.port`'
+    return None
+
+
+def _check_path(value: str) -> str | None:
+    good = value.startswith("/") and not value.endswith("/") and value.isascii() and value.isprintable()
+    if good and not set(value) & set("?#% "):
+        return None
+    return 'must be a path such as "/mcp": with a slash before and none behind it'
+
+
+HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="http.host",
+        field="http.host",
+        kind="text",
+        default="127.0.0.1",
+        check=_check_host,
+        text="Name or address the HTTP door listens on. Anything but loopback needs `http.tokens`.",
+    ),
+    Setting(
+        key="http.port",
+        field="http.port",
+        kind="count",
+        default=8808,
+        unit="port",
+        low=0,
+        high=65535,
+        no_variables=_NO_VARIABLES,
+        text="Its port, without quotes. 0: any free one.",
+    ),
+    Setting(
+        key="http.path",
+        field="http.path",
+        kind="text",
+        default="/mcp",
+        check=_check_path,
+        text="Where MCP is spoken. `PATH/s/SERVER` shows one server, under its own names.",
+    ),
+    Setting(
+        key="http.stateless",
+        field="http.stateless",
+        kind="switch",
+        default=False,
+        text="Serve handshake-era requests without sessions: each POST has one of its own. Servers cannot "
+        "ask such agents anything.",
+    ),
+    Setting(
+        key="http.json_response",
+        field="http.json_response",
+        kind="switch",
+        default=False,
+        text="Answer every POST with plain JSON, never with a stream of events: progress and log messages of "
+        "a request are left out, and what a server asks during one is refused (in the stateless era it is "
+        "answered by rounds, as ever).",
+    ),
+    Setting(
+        key="http.tokens",
+        field="http.tokens",
+        kind="token map",
+        text="Who may come in: a name and the hash of its bearer token, both from `carpool token NAME`. In "
+        'place of the hash, `{"hash": …, "profile": NAME}`: whoever brings that token has that profile. With '
+        "one of them, nobody comes in without.",
+    ),
+    Setting(
+        key="http.hosts",
+        field="http.hosts",
+        kind="texts",
+        default=(),
+        text="Names beside those of loopback that a `Host` header may have, without port. `*`: any.",
+    ),
+    Setting(
+        key="http.origins",
+        field="http.origins",
+        kind="texts",
+        default=(),
+        text="Web pages beside those of loopback that may ask, such as `https://app.example.org`. `*`: any.",
+    ),
+    size("http.max_body_bytes", "http.max_body_bytes", 4 * MiB, "The longest body of a request."),
+    count(
+        "http.max_sessions",
+        "http.max_sessions",
+        10_000,
+        "sessions",
+        "Sessions of the handshake era, divided evenly among the tokens; more are answered 503.",
+    ),
+    count(
+        "http.max_open",
+        "http.max_open",
+        1024,
+        "requests",
+        "Requests that one token (or all agents without one) may have open; more are answered 429.",
+    ),
+    count(
+        "http.max_connections",
+        "http.max_connections",
+        16_384,
+        "connections",
+        "Connections of all agents together; how tokens share them is in docs/http.md.",
+    ),
+    seconds(
+        "http.session_idle_s",
+        "http.session_idle_s",
+        3600.0,
+        "A session ends after this long without a request.",
+    ),
+)
+"""Settings of the door, in the file's `http`."""

@@ -1,0 +1,215 @@
+"""Whether one value suits its setting.
+
+Owns what each `settings.Kind` accepts and the sentence for what it refuses. No sentence quotes a value: a
+value in the wrong place may be a secret.
+
+Knows nothing of: files, lines, which settings there are.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from carpool_protocol.carrier.remote import check_header_name, check_url
+from carpool_protocol.config.schema.expand import BadTemplate, read_template
+from carpool_protocol.config.schema.model import Token
+from carpool_protocol.config.schema.settings import Setting
+from carpool_protocol.config.text.jsonc import JsonValue
+from carpool_protocol.config.text.problems import KeyPath, did_you_mean
+
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST_NAME: Final = 64
+_TOKEN_KEYS: Final = frozenset({"hash", "profile"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Shells take other names for functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
+
+
+class Refusal(Struct, frozen=True):
+    """One thing wrong with a value, and where inside it."""
+
+    inner: KeyPath
+    text: str
+
+
+def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> Any:
+    """The value in the form `model` holds it. Meaningless once `refuse` was called."""
+    match setting.kind:
+        case "switch":
+            return _switch(value, refuse)
+        case "count":
+            return _count(setting, value, refuse)
+        case "seconds":
+            return _seconds(setting, value, (), refuse)
+        case "text" | "template" | "url" | "secret":
+            return _text(setting, value, (), refuse)
+        case "texts" | "templates":
+            return _texts(setting, value, refuse)
+        case "template map":
+            return _template_map(setting, value, refuse)
+        case "seconds map":
+            return _seconds_map(setting, value, refuse)
+        case "header map":
+            return _header_map(setting, value, refuse)
+        case "token map":
+            return _token_map(value, refuse)
+
+
+def _switch(value: JsonValue, refuse: Callable[[Refusal], None]) -> bool:
+    if isinstance(value, bool):
+        return value
+    hint = " (without quotes)" if isinstance(value, str) and value.lower() in {"true", "false"} else ""
+    refuse(Refusal((), f"must be true or false{hint}, found {kind_of(value)}"))
+    return False
+
+
+def _count(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        way_out = setting.no_variables if isinstance(value, str) and "${" in value else ""
+        wanted = f"must be a whole number, found {kind_of(value)}{_unquote(value)}"
+        refuse(Refusal((), f"{wanted}; {way_out}" if way_out else wanted))
+        return 0
+    if not setting.low <= value <= setting.high:
+        refuse(Refusal((), f"must be from {setting.low:.0f} to {setting.high:.0f} {setting.unit}"))
+    return value
+
+
+def _seconds(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Refusal], None]) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        refuse(Refusal(at, f"must be a number of seconds, found {kind_of(value)}{_unquote(value)}"))
+        return 0.0
+    if value < 0 or (value == 0 and not setting.zero) or value > setting.high:
+        least = "0 s or more" if setting.zero else "above 0 s"
+        refuse(Refusal(at, f"must be {least} and at most {setting.high:.0f} s"))
+    return float(value)
+
+
+def _text(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Refusal], None]) -> str:
+    if not isinstance(value, str):
+        refuse(Refusal(at, f"must be text, found {kind_of(value)}{_text_hint(setting, value)}"))
+        return ""
+    value = dict(setting.spellings).get(value, value)
+    if (why := _why_not_text(setting, value)) is not None:
+        refuse(Refusal(at, why))
+    return value
+
+
+def _why_not_text(setting: Setting, value: str) -> str | None:
+    if "\0" in value:
+        return "holds a NUL character, which no process can be given"
+    if setting.choices and value not in setting.choices:
+        allowed = " or ".join(f'"{choice}"' for choice in setting.choices)
+        if value in setting.later:
+            return f'"{value}" is not there yet in this version; use {allowed}'
+        meant = did_you_mean(value, setting.choices)
+        return f"must be {allowed}" + (f'; did you mean "{meant}"?' if meant else "")
+    if setting.check is not None and (why := setting.check(value)) is not None:
+        return why
+    if setting.kind in _TEMPLATES and isinstance(bad := read_template(value), BadTemplate):
+        return bad.text
+    if setting.kind == "url" and "${" not in value:  # else it is checked when its variables are filled in
+        return check_url(value)
+    if setting.key in _NEVER_EMPTY and not value.strip():
+        return "is empty"
+    return None
+
+
+def _texts(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        hint = " (write it in [ ])" if isinstance(value, str) else ""
+        refuse(Refusal((), f"must be a list of texts, found {kind_of(value)}{hint}"))
+        return ()
+    return tuple(_text(setting, item, (at,), refuse) for at, item in enumerate(value))
+
+
+def _template_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and texts, found {kind_of(value)}"))
+        return {}
+    for name in value:
+        if _VARIABLE.fullmatch(name) is None:
+            refuse(
+                Refusal(
+                    (name,), "is no name of an environment variable (letters, digits and _, no digit first)"
+                )
+            )
+    return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def _header_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and texts, found {kind_of(value)}"))
+        return {}
+    seen: set[str] = set()
+    for name in value:
+        if (why := check_header_name(name)) is not None:
+            refuse(Refusal((name,), why))
+        elif name.lower() in seen:
+            refuse(Refusal((name,), "is written twice: case does not count in the name of a header"))
+        seen.add(name.lower())
+    return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def _seconds_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, float]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and seconds, found {kind_of(value)}"))
+        return {}
+    return {name: _seconds(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def _token_map(value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, Token]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and hashes, found {kind_of(value)}"))
+        return {}
+    found: dict[str, Token] = {}
+    for name, item in value.items():
+        if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+            refuse(Refusal((name,), f"must be a name of 1 to {_LONGEST_NAME} printable characters"))
+        written = item if isinstance(item, dict) else {"hash": item}
+        for key in written.keys() - _TOKEN_KEYS:
+            meant = did_you_mean(key, _TOKEN_KEYS)
+            refuse(Refusal((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
+        digest, profile = written.get("hash"), written.get("profile", "")
+        if not isinstance(digest, str) or not _HASH.fullmatch(digest):
+            at = (name, "hash") if "hash" in written and written is item else (name,)
+            refuse(Refusal(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
+        elif not isinstance(profile, str) or ("profile" in written and not profile):
+            refuse(Refusal((name, "profile"), "must be the name of a profile"))
+        else:
+            found[name] = Token(digest, profile)
+    return found
+
+
+def kind_of(value: JsonValue) -> str:
+    """What people call this sort of value."""
+    match value:
+        case None:
+            return "null (leave the key out instead)"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+
+
+def _unquote(value: JsonValue) -> str:
+    looks_like_a_number = isinstance(value, str) and re.fullmatch(r"-?[0-9.]{1,20}", value)
+    return " (write it without quotes)" if looks_like_a_number else ""
+
+
+def _text_hint(setting: Setting, value: JsonValue) -> str:
+    if isinstance(value, int | float):
+        return " (write it in double quotes)"
+    if isinstance(value, list) and setting.key == "command":
+        return " (the program is `command`, the rest goes into `args`)"
+    return ""
+
+
+_TEMPLATES: Final = frozenset({"template", "templates", "template map", "url", "secret", "header map"})
+_NEVER_EMPTY: Final = frozenset({"command", "cwd", "env_file", "tools_file"})

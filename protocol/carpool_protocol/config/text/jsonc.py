@@ -1,0 +1,251 @@
+r"""JSON with comments and trailing commas, read with the line of every key.
+
+Owns the grammar of configuration files: JSON (RFC 8259) plus `//` and `/* */` comments and one trailing
+comma in a list or object. Invariants: any text gives a value or at least one problem, never an exception; a
+key written twice is a problem that names both lines; nothing deeper than `MAX_DEPTH` is entered, and no more
+is read than the caller allows.
+
+Written here because the typed readers on PyPI either know no positions or take duplicate keys silently.
+
+Knows nothing of: files, settings, what the keys mean.
+"""
+
+import json
+import re
+import sys
+from bisect import bisect_right
+from typing import Final, NamedTuple, NoReturn
+
+from msgspec import Struct
+
+from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path, shorten
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+MAX_DEPTH: Final = 64
+
+_BLANK = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*(?s:.*?)\*/)*+")
+_STRING = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"')
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?(?![A-Za-z0-9_.])")
+_WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*+")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_WORDS: Final[dict[str, JsonValue]] = {"true": True, "false": False, "null": None}
+_FOREIGN_WORDS: Final = frozenset({"True", "False", "None", "NaN", "Infinity", "undefined", *_WORDS})
+_NUMBER_CHARACTERS: Final = 64
+
+
+class Span(NamedTuple):
+    """Positions in the text."""
+
+    start: int
+    """Of its key; of a root, of the value."""
+    value: int
+    end: int
+    """Behind the value."""
+
+
+class Parsed(Struct, frozen=True):
+    """One text, read."""
+
+    value: JsonValue
+    lines: dict[KeyPath, int]
+    """The line of every key and list element, from 1. The root `()` is where the value begins."""
+    problems: list[ConfigProblem]
+    spans: dict[KeyPath, Span]
+    """Where each member of an object is written, and the root `()`."""
+    complete: bool
+    """The text was read to its end; `False` where its grammar broke, and `value` is meaningless then."""
+
+
+def skip_blank(text: str, at: int) -> int:
+    """The next position that is neither white space nor within a comment."""
+    found = _BLANK.match(text, at)
+    assert found is not None  # it matches nothing at all
+    return found.end()
+
+
+class _Stop(Exception):  # noqa: N818  # control flow inside this file: the rest of the text cannot be read
+    def __init__(self, problem: ConfigProblem) -> None:
+        self.problem = problem
+
+
+class Allowance:
+    """How many values may be read still, of several texts together: members and elements, at all depths."""
+
+    def __init__(self, values: int = sys.maxsize) -> None:
+        self.all = self.left = values
+
+
+def parse(
+    text: str, file: str, *, least: str = '{ "mcpServers": {} }', allowance: Allowance | None = None
+) -> Parsed:
+    """Read one value. `file` is the name shown in problems, `least` what to write into one that is empty.
+    What is read is taken off the `allowance`.
+    """
+    reader = _Reader(text, file, least, allowance or Allowance())
+    try:
+        return Parsed(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
+    except _Stop as stop:
+        return Parsed(None, reader.lines, [*reader.problems, stop.problem], {}, complete=False)
+    finally:
+        reader.allowance.left -= len(reader.lines)
+
+
+class _Reader:
+    """One pass over one text: a position, and what was found so far."""
+
+    def __init__(self, text: str, file: str, least: str, allowance: Allowance) -> None:
+        self.text = text
+        self.file = file
+        self.least = least
+        self.allowance = allowance
+        self.at = 1 if text.startswith("\ufeff") else 0  # editors on Windows write a byte order mark
+        self.lines: dict[KeyPath, int] = {}
+        self.problems: list[ConfigProblem] = []
+        self.spans: dict[KeyPath, Span] = {}
+        self._line_ends = [found.start() for found in re.finditer("\n", text)]
+
+    def line(self, position: int) -> int:
+        return bisect_right(self._line_ends, position - 1) + 1
+
+    def stop(self, path: KeyPath, what: str, position: int | None = None) -> NoReturn:
+        line = self.line(self.at if position is None else position)
+        raise _Stop(ConfigProblem(self.file, line, render_path(path), what))
+
+    def document(self) -> JsonValue:
+        self.skip(())
+        if self.at == len(self.text):
+            self.stop((), f"the file is empty; write at least {self.least}")
+        self.lines[()] = self.line(self.at)
+        start = self.at
+        value = self.read(())
+        self.spans[()] = Span(start, start, self.at)
+        self.skip(())
+        if self.at != len(self.text):
+            self.stop((), f"{self.found()} after the end of the value; is there a bracket too many?")
+        return value
+
+    def skip(self, path: KeyPath) -> None:
+        """Pass white space and comments."""
+        self.at = skip_blank(self.text, self.at)
+        if self.text.startswith("/*", self.at):
+            self.stop(path, "this comment is not closed: */ is missing")
+
+    def found(self) -> str:
+        """What stands here, for people. Words are not repeated: one may be a secret that lost its quotes."""
+        if self.at >= len(self.text):
+            return "the end of the file"
+        word = _WORD.match(self.text, self.at)
+        if word is None:
+            return shorten(self.text[self.at])
+        return word.group() if word.group() in _FOREIGN_WORDS else "a word without double quotes"
+
+    def read(self, path: KeyPath) -> JsonValue:
+        if len(path) > MAX_DEPTH:
+            self.stop(path[:4], f"nested deeper than {MAX_DEPTH} levels")
+        if len(self.lines) > self.allowance.left:
+            most = self.allowance.all
+            self.stop((), f"is not read: with it there are more than {most} values in the files of a project")
+        match self.text[self.at : self.at + 1]:
+            case "{":
+                return self.read_object(path)
+            case "[":
+                return self.read_list(path)
+            case '"':
+                return self.read_string(path)
+            case _:
+                return self.read_scalar(path)
+
+    def read_object(self, path: KeyPath) -> JsonValue:
+        value: dict[str, JsonValue] = {}
+        opened = self.at
+        self.at += 1
+        while True:
+            self.skip(path)
+            if self.take("}"):
+                return value
+            if self.at == len(self.text):
+                self.stop(path, "this { is not closed: } is missing", opened)
+            if self.text[self.at] != '"':
+                self.stop(path, f"expected a key in double quotes or }}, found {self.found()}")
+            start = self.at
+            line = self.line(start)
+            key = self.read_string(path)
+            inner = (*path, key)
+            self.skip(inner)
+            if not self.take(":"):
+                self.stop(inner, f"expected : after the key, found {self.found()}")
+            self.skip(inner)
+            if key in value:
+                twice = f"written twice, also on line {self.lines[inner]}; keep one"
+                self.problems.append(ConfigProblem(self.file, line, render_path(inner), twice))
+            else:
+                self.lines[inner] = line
+            begin = self.at
+            value[key] = self.read(inner)
+            self.spans[inner] = Span(start, begin, self.at)
+            self.separate(path, "}")
+
+    def read_list(self, path: KeyPath) -> JsonValue:
+        value: list[JsonValue] = []
+        opened = self.at
+        self.at += 1
+        while True:
+            self.skip(path)
+            if self.take("]"):
+                return value
+            if self.at == len(self.text):
+                self.stop(path, "this [ is not closed: ] is missing", opened)
+            inner = (*path, len(value))
+            self.lines[inner] = self.line(self.at)
+            begin = self.at
+            value.append(self.read(inner))
+            self.spans[inner] = Span(begin, begin, self.at)
+            self.separate(path, "]")
+
+    def separate(self, path: KeyPath, closing: str) -> None:
+        """After a member: a comma, or the end (left for the loop to take)."""
+        self.skip(path)
+        if not self.take(",") and self.at < len(self.text) and self.text[self.at] != closing:
+            self.stop(path, f"expected , or {closing}, found {self.found()}")
+
+    def take(self, mark: str) -> bool:
+        if self.text.startswith(mark, self.at):
+            self.at += 1
+            return True
+        return False
+
+    def read_string(self, path: KeyPath) -> str:
+        found = _STRING.match(self.text, self.at)
+        if found is None:
+            self.stop(
+                path, 'this string is not closed on its line: " is missing (a line break is written \\n)'
+            )
+        try:
+            value = json.loads(found.group())
+        except ValueError:
+            self.stop(
+                path, "this string holds an escape that JSON does not have (a backslash is written \\\\)"
+            )
+        assert isinstance(value, str)
+        if _SURROGATE.search(value):
+            self.stop(path, "this string holds half of a surrogate pair (\\ud800 … \\udfff alone)")
+        self.at = found.end()
+        return value
+
+    def read_scalar(self, path: KeyPath) -> JsonValue:
+        word = _WORD.match(self.text, self.at)
+        if word is not None and word.group() in _WORDS:
+            self.at = word.end()
+            return _WORDS[word.group()]
+        found = _NUMBER.match(self.text, self.at)
+        if found is None:
+            self.stop(path, f"expected a JSON value, found {self.found()}")
+        digits = found.group()
+        if len(digits) > _NUMBER_CHARACTERS:
+            self.stop(path, "this number is too long")
+        self.at = found.end()
+        number: int | float = json.loads(digits)
+        if number in (float("inf"), float("-inf")):
+            self.stop(path, "this number is too large", found.start())
+        return number

@@ -1,0 +1,232 @@
+"""From a fault to what an agent reads, and the exceptions that mean a bug of ours.
+
+Owns: the value `Fault`, its text, the shape of `_meta["carpool/error"]`, and the one door (`for_method`)
+that chooses between a tool result and a JSON-RPC error. Which faults exist is the table in
+`fault_kinds`. Texts hold names, numbers and advice, never the value of an argument or of an environment
+variable; what callers pass as `detail` keeps to that.
+
+Knows nothing of: sockets, sessions, servers' own errors (those pass through untouched).
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.faults.kinds import KINDS, FaultKind
+from carpool_protocol.ids import RawJson
+from carpool_protocol.link.messages import Delivered, Failed
+
+ERROR_META_KEY: Final = "carpool/error"
+TOOLS_CALL: Final = "tools/call"
+
+_MAX_NAME_CHARS: Final = 128
+_MAX_TEXT_CHARS: Final = 4096
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """One request that ends with our words. Made by `fault` or `fault_of`; a value, not an exception."""
+
+    slug: str
+    delivered: Delivered
+    text: str
+    """Whole sentences for a model: what happened, whether it was delivered, what to do next."""
+    retry_after_s: float | None = None
+    server: str = ""
+    tool: str = ""
+    """The server's own name of the tool."""
+    call: str = ""
+    """Our own name of the call."""
+
+    @property
+    def kind(self) -> FaultKind:
+        """The row of the table."""
+        return KINDS[self.slug]
+
+
+def fault(
+    slug: str,
+    *,
+    detail: str = "",
+    retry_after_s: float | None = None,
+    server: str = "",
+    tool: str = "",
+    call: str = "",
+) -> Fault:
+    """A fault of this kind with its text written out.
+
+    `detail`: whole sentences (an exit status, a limit, candidates), free of argument and environment
+    values. A slug that is not in the table is a `Bug`.
+    """
+    kind = KINDS.get(slug)
+    if kind is None:
+        raise InvariantBroken(f"fault slug {slug!r} is not in the table")
+    server, tool = _clean(server, _MAX_NAME_CHARS), _clean(tool, _MAX_NAME_CHARS)
+    return Fault(
+        slug=slug,
+        delivered=kind.delivered,
+        text=_text(kind, _clean(detail, _MAX_TEXT_CHARS), retry_after_s, server, tool),
+        retry_after_s=retry_after_s,
+        server=server,
+        tool=tool,
+        call=call,
+    )
+
+
+def fault_of(failed: Failed, *, server: str = "", tool: str = "", call: str = "") -> Fault:
+    """What the supervisor reported, as a fault. Its text stays.
+
+    Between "not delivered" and "maybe" the worse one holds: a slug this release does not know, or one that
+    contradicts `delivered`, becomes the general one of its family.
+    """
+    known = KINDS.get(failed.fault)
+    slug = failed.fault if known is not None else "unavailable"
+    if failed.delivered == "maybe" and KINDS[slug].family != "lost":
+        slug = "lost"
+    kind = KINDS[slug]
+    server, tool = _clean(server, _MAX_NAME_CHARS), _clean(tool, _MAX_NAME_CHARS)
+    return Fault(
+        slug=slug,
+        delivered=kind.delivered,
+        text=_clean(failed.text, _MAX_TEXT_CHARS) or _text(kind, "", failed.retry_after_s, server, tool),
+        retry_after_s=failed.retry_after_s,
+        server=server,
+        tool=tool,
+        call=call,
+    )
+
+
+def for_method(fault: Fault, method: str) -> tuple[bool, RawJson]:
+    """The one door to the wire: `(is_error, body)`, in the sense of `messages.Answered`.
+
+    `tools/call` gets a result with `isError`, which a model reads and can act on; every other method, an
+    unknown method (`""`) and a request that was wrong in itself get a JSON-RPC error object (MCP,
+    server/tools, "Error Handling": unknown tools and invalid arguments are protocol errors).
+    """
+    if method == TOOLS_CALL and not fault.kind.protocol:
+        return False, as_tool_result(fault)
+    code, message, data = as_error(fault)
+    return True, RawJson(_encode({"code": code, "message": message, "data": msgspec.Raw(data)}))
+
+
+def as_tool_result(fault: Fault) -> RawJson:
+    """`{"content": [...], "isError": true, "_meta": {"carpool/error": ...}}`."""
+    return RawJson(
+        _encode(
+            {
+                "content": [{"type": "text", "text": fault.text}],
+                "isError": True,
+                "_meta": {ERROR_META_KEY: _meta(fault)},
+            }
+        )
+    )
+
+
+def as_error(fault: Fault) -> tuple[int, str, RawJson]:
+    """Code, message and data of a JSON-RPC error; data is what `_meta["carpool/error"]` holds in a result."""
+    return fault.kind.code, fault.text, RawJson(_encode(_meta(fault)))
+
+
+def as_sentence(text: str) -> str:
+    """`text` with one mark at its end: "no such file" and "no such file.." both become "no such file."."""
+    text = text.rstrip()
+    while text.endswith(("..", "?.", "!.")) and not text.endswith("..."):
+        text = text[:-1]
+    return text if not text or text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
+def slug_in(body: RawJson, *, is_error: bool) -> str:
+    """Which fault of ours a child of ours has answered with, in either form; empty: with none."""
+    if body.find(b'"delivered"') < 0:
+        return ""
+    try:
+        if is_error:
+            return _read_error(body).data.code
+        return _read_result(body).meta.fault.code
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+class _Said(Struct):
+    code: str = ""
+
+
+class _Error(Struct):
+    data: _Said
+
+
+class _Mark(Struct):
+    fault: _Said = msgspec.field(name=ERROR_META_KEY)
+
+
+class _Result(Struct):
+    meta: _Mark = msgspec.field(name="_meta")
+
+
+_read_error: Final = msgspec.json.Decoder(_Error).decode
+_read_result: Final = msgspec.json.Decoder(_Result).decode
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _meta(fault: Fault) -> dict[str, str | float | None]:
+    return {
+        "code": fault.slug,
+        "delivered": fault.delivered,
+        "retry_after_s": fault.retry_after_s,
+        "server": fault.server,
+        "tool": fault.tool,
+        "call": fault.call,
+    }
+
+
+def _text(kind: FaultKind, detail: str, retry_after_s: float | None, server: str, tool: str) -> str:
+    where = f"[{server}: {tool}] " if server and tool else f"[{server or tool}] " if server or tool else ""
+    parts = [where + kind.what]
+    if detail:
+        parts.append(as_sentence(detail))
+    if kind.family == "unavailable":
+        parts.append("Nothing was executed.")
+    elif kind.family == "lost":
+        parts.append("The call may have been executed.")
+    parts.append(kind.advice.replace("SERVER", server) if server else kind.advice)
+    if retry_after_s is not None:
+        parts.append(f"Wait at least {max(round(retry_after_s, 1), 0.1):g} s first.")
+    return " ".join(parts)
+
+
+def _clean(text: str, max_chars: int) -> str:
+    """`text` such that every encoder takes it (no lone surrogates), no log line breaks and no terminal obeys
+    (C1 too: 0x9b begins a sequence as `ESC [` does); cut to size."""
+    if len(text) > max_chars:
+        text = text[: max_chars - 1] + "…"
+    return text.encode("utf-8", "replace").decode().translate(_CONTROLS)
+
+
+_CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
+
+
+class Bug(Exception):  # noqa: N818 - the word for it; "BugError" says nothing more
+    """Our own mistake. Never caught below `main`: the journal is dumped, exit status 70, and we are
+    restarted.
+    Whatever bytes a peer sends must never cause one."""
+
+
+class InvalidTransition(Bug):
+    """A shell fed its core an event that cannot happen in this state."""
+
+    def __init__(self, machine: str, state: str, event: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{machine}: {event} cannot happen in state {state}", *story)
+        self.machine = machine
+        self.state = state
+        self.event = event
+        self.story = story
+
+
+class InvariantBroken(Bug):
+    """Two facts of one core contradict each other, or it was used against its contract."""
+
+    def __init__(self, what: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(what, *story)
+        self.what = what
+        self.story = story

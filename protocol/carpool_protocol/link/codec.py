@@ -1,0 +1,140 @@
+"""Frames of the link: a burst of messages as one msgpack list.
+
+Owns the frame: `[sender's epoch, receiver's epoch as the sender knows it or "", [messages]]`, how a burst is
+cut into frames, and how many bytes of the peer's window a message costs.
+
+Invariants:
+- messages leave the codec in the order they came in;
+- a frame holds at most `FRAME_BYTES`, except one that carries a single message whose own size is above that;
+- `decode_frame` never raises: what is not a frame is a `BadFrame` with the reason.
+
+Knows nothing of: sockets, the meaning of epochs, the state of credit (`peer`).
+"""
+
+from collections.abc import Sequence
+from typing import Final, Generic, TypeVar, cast
+
+from msgspec import Struct, msgpack
+
+from carpool_protocol.link.messages import (
+    Answered,
+    AnyMessage,
+    Asked,
+    AskWithdrawn,
+    Call,
+    Elicited,
+    Logged,
+    Progressed,
+    TaskTold,
+    ToBroker,
+    ToSupervisor,
+    Updated,
+)
+
+FRAME_BYTES: Final = 256 * 1024
+"""A burst is cut into frames of this size, and a message with more payload travels alone (rule 10): one huge
+answer must not make the small ones beside it wait for its copy."""
+
+MESSAGE_BYTES: Final = 64
+"""What a paid message costs beside its payload, so that empty payloads are not free."""
+
+
+M = TypeVar("M")
+
+
+class Frame(Struct, Generic[M], frozen=True, array_like=True):
+    """One frame as read. `receiver` is `""` when the sender does not know the receiver's epoch."""
+
+    sender: str
+    receiver: str
+    messages: list[M]
+
+
+AnyFrame = Frame[AnyMessage]
+
+
+class BadFrame(Struct, frozen=True):
+    """Bytes that are no frame for this reader. `text` says why, without any of the bytes."""
+
+    text: str
+
+
+_encoder = msgpack.Encoder()
+# A decoder per reader refuses a message that travels in the wrong direction at no cost, so that no core ever
+# meets a message it has no case for.
+_decoders: Final[dict[str, msgpack.Decoder[AnyFrame]]] = {
+    "broker": cast("msgpack.Decoder[AnyFrame]", msgpack.Decoder(Frame[ToBroker])),
+    "supervisor": cast("msgpack.Decoder[AnyFrame]", msgpack.Decoder(Frame[ToSupervisor])),
+    "any": msgpack.Decoder(AnyFrame),
+}
+
+
+def paid_size(message: AnyMessage) -> int:
+    """Bytes of the peer's window that this message costs; 0 for a message that needs no credit (rule 10)."""
+    kind = type(message)
+    if kind is Answered:
+        return len(message.body) + MESSAGE_BYTES  # type: ignore[union-attr]  # asked of the type itself: 3 x faster
+    if kind is Call:
+        return len(message.params) + len(message.meta) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
+    if kind is Progressed or kind is Asked or kind is Logged or kind is Updated or kind is TaskTold:
+        return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
+    if kind is AskWithdrawn:  # not for its size: it must not overtake the question that it takes back
+        return MESSAGE_BYTES
+    if kind is Elicited:
+        return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
+    return 0
+
+
+def encode_frames(
+    sender: str, receiver: str, messages: Sequence[AnyMessage], *, cargo_bytes: int = 0
+) -> list[bytes]:
+    """The burst as frames, in order. `cargo_bytes` is the sum of `paid_size` where the caller has it.
+
+    The sum is a hint only: it saves encoding a large burst twice.
+    """
+    if not messages:
+        return []
+    if cargo_bytes <= FRAME_BYTES:
+        data = _encoder.encode((sender, receiver, messages))
+        if len(data) <= FRAME_BYTES or len(messages) == 1:
+            return [data]
+    return _cut(sender, receiver, messages)
+
+
+def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[bytes]:
+    """Frames by the exact encoded size of each message."""
+    # An array of three begins with 0x93; the pair encodes as 0x92, so its tail is the head of every frame.
+    head = b"\x93" + _encoder.encode((sender, receiver))[1:]
+    room = FRAME_BYTES - len(head) - 5
+    frames: list[bytes] = []
+    bodies: list[bytes] = []
+    size = 0
+
+    def close() -> None:
+        nonlocal bodies, size
+        if bodies:
+            # 0xdd: an array whose length is the next four bytes.
+            frames.append(b"".join((head, b"\xdd", len(bodies).to_bytes(4, "big"), *bodies)))
+            bodies, size = [], 0
+
+    for message in messages:
+        if paid_size(message) > FRAME_BYTES:
+            close()
+            frames.append(_encoder.encode((sender, receiver, (message,))))
+            continue
+        body = _encoder.encode(message)
+        if size + len(body) > room:
+            close()
+        bodies.append(body)
+        size += len(body)
+    close()
+    return frames
+
+
+def decode_frame(data: bytes, reader: str = "any") -> AnyFrame | BadFrame:
+    """The frame, or why it is none. `reader` (`broker`, `supervisor`, `any`) limits the messages accepted."""
+    try:
+        return _decoders[reader].decode(data)
+    except (ValueError, RecursionError, MemoryError) as exc:
+        # ValueError covers msgspec's errors and broken UTF-8. Only its kind is kept: its text may quote.
+        return BadFrame(text=f"not a frame of the link ({type(exc).__name__})")

@@ -1,0 +1,171 @@
+"""The link inside one thread, for tests and simulations of both halves in one process.
+
+Owns a wire between one broker end and any number of supervisor ends: frames are really encoded and decoded,
+an end exists while its `run` runs, a connection is made when both ends run and is lost when one stops.
+Tests may `cut` and `heal` the way to a supervisor, and `delay` its frames (both ways, in order). Cutting
+loses what was not read, which is the worst a real transport does.
+
+Knows nothing of: sockets, processes.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from carpool_protocol.link.messages import Hello
+from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES
+from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
+
+
+class _Lane:
+    """The way between the broker and one supervisor."""
+
+    __slots__ = ("cut", "delay_s")
+
+    def __init__(self) -> None:
+        self.cut = False
+        self.delay_s = 0.0
+
+
+class MemoryWire:
+    """Where the ends meet, and the hooks for tests."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, MemoryLink] = {}
+        self._lanes: dict[str, _Lane] = {}
+
+    def end(self, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> "MemoryLink":
+        """An end for `me`, the broker's or a supervisor's by its name. It joins when it runs."""
+        return MemoryLink(self, me, window_bytes=window_bytes)
+
+    def cut(self, name: str) -> None:
+        """Break the way to this supervisor; frames under way are lost."""
+        self._lane(name).cut = True
+        self._lose(name, "the link was cut")
+
+    def heal(self, name: str) -> None:
+        """Let it connect again."""
+        self._lane(name).cut = False
+        self._connect(name)
+
+    def delay(self, name: str, delay_s: float) -> None:
+        """From now on each frame from and to this supervisor takes so long."""
+        self._lane(name).delay_s = delay_s
+
+    def inject(self, sender: str, receiver: str, data: bytes) -> None:
+        """Bytes as if the sender had sent them."""
+        self._ends[receiver].arrive(sender, data, 0.0)
+
+    def carry(self, sender: str, receiver: str, data: bytes) -> bool:
+        """For ends: False when there is no way."""
+        lane = self._lane(sender if receiver == BROKER else receiver)
+        end = self._ends.get(receiver)
+        if lane.cut or end is None:
+            return False
+        end.arrive(sender, data, lane.delay_s)
+        return True
+
+    def join(self, end: "MemoryLink") -> None:
+        """For ends: this one runs now. A second of the same name takes over, as a restarted process does."""
+        name = end.me.name
+        self._ends[name] = end
+        for supervisor in [n for n in self._ends if n != BROKER] if name == BROKER else [name]:
+            self._connect(supervisor)
+
+    def leave(self, end: "MemoryLink") -> None:
+        """For ends: this one has stopped."""
+        name = end.me.name
+        if self._ends.get(name) is end:
+            for supervisor in [n for n in self._ends if n != BROKER] if name == BROKER else [name]:
+                self._lose(supervisor, "the other end stopped")
+            del self._ends[name]
+
+    def _connect(self, supervisor: str) -> None:
+        if BROKER in self._ends and supervisor in self._ends and not self._lane(supervisor).cut:
+            self._ends[BROKER].arrive(supervisor, None, 0.0)
+
+    def _lose(self, supervisor: str, why: str) -> None:
+        for name, other in ((BROKER, supervisor), (supervisor, BROKER)):
+            if name in self._ends:
+                self._ends[name].lose(other, why)
+
+    def _lane(self, supervisor: str) -> _Lane:
+        return self._lanes.setdefault(supervisor, _Lane())
+
+
+class MemoryLink(PeeredLink):
+    """One end on a `MemoryWire`."""
+
+    def __init__(self, wire: MemoryWire, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> None:
+        super().__init__(me, window_bytes=window_bytes)
+        self._wire = wire
+        self._inbox: deque[tuple[float, str, bytes | None]] = deque()
+        self._woken = trio.Event()
+
+    async def run(
+        self,
+        deliver: Deliver,
+        settle: Settle,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        with self._joined():
+            task_status.started()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._beat)
+                await self._read(deliver, settle)
+
+    def arrive(self, sender: str, data: bytes | None, delay_s: float) -> None:
+        """For the wire: a frame, or (None) a connection."""
+        due = trio.current_time() + delay_s
+        if self._inbox:
+            due = max(due, self._inbox[-1][0])  # in order, also when a delay was shortened
+        self._inbox.append((due, sender, data))
+        self._kick()
+
+    def lose(self, sender: str, why: str) -> None:
+        """For the wire: the connection is gone, and what it carried."""
+        self._inbox = deque(item for item in self._inbox if item[1] != sender)
+        self._disconnected(sender, why)
+        self._kick()
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        self._wire.join(self)
+        try:
+            yield
+        finally:
+            self._wire.leave(self)
+
+    async def _read(self, deliver: Deliver, settle: Settle) -> None:
+        while True:
+            self._woken = trio.Event()
+            self._deliver_announced(deliver)
+            now = trio.current_time()
+            while self._inbox and self._inbox[0][0] <= now:
+                _, sender, data = self._inbox.popleft()
+                if data is None:
+                    self._take_connection(sender, deliver)
+                else:
+                    self._take_in(sender, data, deliver)
+            self._settle(settle)
+            due = self._inbox[0][0] if self._inbox else float("inf")
+            if self._announced:
+                self._woken.set()
+            with trio.move_on_at(due):
+                await self._woken.wait()
+
+    def _transmit(self, peer: str, frames: list[bytes]) -> str:
+        for frame in frames:
+            if not self._wire.carry(self.me.name, peer, frame):
+                return f"no connection to {peer}"
+        return ""
+
+    def _flushed(self) -> None:
+        if self._announced:
+            self._kick()
+
+    def _kick(self) -> None:
+        self._woken.set()

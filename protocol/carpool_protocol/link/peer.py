@@ -1,0 +1,310 @@
+"""One peer on the link, as this end sees it: greeting, epochs, credit, heartbeat.
+
+Owns whether the peer is up, which of its lives (epochs) we talk to, the window of bytes it lets us send, the
+messages that wait for that window, and when we last heard of it and spoke to it.
+
+How ends meet. The listening end greets first, with a `Hello` addressed to nobody (`""`), whenever its
+transport says that a connection was made (`connected`) and, once, when a peer that is not up speaks to it.
+`Hello` to `""` means "I do not have yours": the other end takes the peer as new, also in the same epoch, and
+answers with its own `Hello`, addressed; that one needs no answer. A `Hello` travels in a frame of its own,
+so that a peer of another version is refused with a sentence and not as garbage.
+
+Invariants (`check`):
+- between `PeerUp` and `PeerDown` only frames of that epoch, addressed to ours, are taken in; all else is
+  counted;
+- an epoch that was replaced by another never comes back;
+- paid messages leave in order, and one waits only while the window is used up;
+- what was appended while the peer was down, or was unsent when it went down, is dropped and counted: the
+  owner says what is still true after `PeerUp`;
+- a silent peer is not a dead one: silence never makes `PeerDown` here.
+
+Knows nothing of: sockets, clocks (time comes in), what messages mean to their owner.
+"""
+
+from collections import deque
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.link.codec import AnyFrame, BadFrame, decode_frame, encode_frames, paid_size
+from carpool_protocol.link.messages import AnyMessage, Credit, Heartbeat, Hello
+
+LINK_WINDOW_BYTES: Final = 64 * 1024 * 1024
+"""Bytes (`paid_size`) a peer may have sent that the other has not yet reported as taken in."""
+
+HEARTBEAT_S: Final = 1.0
+"""After so long without a frame of ours, we say that we run."""
+
+BROKER: Final = "broker"
+"""The broker's name on the link; every other name is a supervisor's."""
+
+
+class PeerUp(Struct, frozen=True):
+    """The peer has greeted and speaks our version. What it was told before no longer counts."""
+
+    hello: Hello
+
+
+class PeerDown(Struct, frozen=True):
+    """The peer, or the way to it, is gone. Nothing said to it since `PeerUp` is certain to have arrived."""
+
+    why: str
+
+
+class PeerRefused(Struct, frozen=True):
+    """The peer speaks another version or another name; nothing it says is taken in. `text` is for people.
+
+    `superseded`: a peer of this name spoke our version before. So the one that comes with another is of the
+    carpool that is installed now, and we are what is left of the one before.
+    """
+
+    text: str
+    superseded: bool = False
+
+
+LinkEvent = PeerUp | PeerDown | PeerRefused | AnyMessage
+
+
+class Peer:
+    """The state of one peer. Every method is synchronous and cheap; `receive` and `send` are the hot ones."""
+
+    def __init__(self, me: Hello, name: str, now: float, *, window_bytes: int = LINK_WINDOW_BYTES) -> None:
+        self.name: Final = name
+        self.up = False
+        self.heard_at = now
+        """When the last readable frame came in."""
+        self.held_bytes = 0
+        """Size of the paid messages that wait for the window."""
+        self.bad_frames = 0
+        self.stale_frames = 0
+        """Frames of another epoch, or before the greeting."""
+        self.unsent_messages = 0
+        """Messages dropped because the peer was or went down."""
+        self._me = me
+        self._epoch: str = me.epoch
+        self._reader = "broker" if me.name == BROKER else "supervisor"
+        self._limit = window_bytes
+        # Granting in 64ths keeps the sender's window full with one message of ours per MiB.
+        self._grant_at = max(1, window_bytes // 64)
+        self._their_epoch = ""
+        self._gone: deque[str] = deque(maxlen=16)
+        self._refused_epoch = ""
+        self._greeting_is_out = False
+        self._sent_at = now
+        self._window = window_bytes
+        self._held: deque[AnyMessage] = deque()
+        self._greetings: list[bytes] = []
+        self._out: list[AnyMessage] = []
+        self._out_bytes = 0
+        self._taken_bytes = 0
+
+    # --- outgoing ----------------------------------------------------------------------------------------
+
+    def send(self, message: AnyMessage) -> None:
+        """Append to the burst, or to what waits for the window; dropped while the peer is down."""
+        if not self.up:
+            self.unsent_messages += 1
+            return
+        size = paid_size(message)
+        if size:
+            if self._window <= 0:
+                self._held.append(message)
+                self.held_bytes += size
+                return
+            self._window -= size
+            self._out_bytes += size
+        self._out.append(message)
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._out or self._greetings)
+
+    def take_frames(self, now: float) -> list[bytes]:
+        """The burst as frames, to be put on the wire in this order."""
+        frames = self._greetings
+        if frames:
+            self._greetings = []
+        if self._out:
+            burst = encode_frames(self._epoch, self._their_epoch, self._out, cargo_bytes=self._out_bytes)
+            frames = frames + burst if frames else burst
+            self._out = []
+            self._out_bytes = 0
+        if frames:
+            self._sent_at = now
+        return frames
+
+    # --- facts of the transport --------------------------------------------------------------------------
+
+    def connected(self) -> list[LinkEvent]:
+        """A connection was made anew (only the listening end is told): greet, and start over."""
+        events = self._go_down(f"{self.name} connected anew")
+        self._greet("")
+        return events
+
+    def disconnected(self, why: str) -> list[LinkEvent]:
+        """The way to the peer is gone, and what was to be sent on it. `PeerDown` once."""
+        self._greetings = []
+        self._greeting_is_out = False
+        return self._go_down(why)
+
+    def forget(self, why: str) -> list[LinkEvent]:
+        """The owner knows that the peer died. `PeerDown` once; one that lives is greeted when it speaks.
+
+        A greeting that is on its way out stays: the peer may be a new life that has said nothing yet.
+        """
+        return self._go_down(why)
+
+    # --- incoming ----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[LinkEvent]:
+        """What the owner has to know of this frame, in order. Never raises on the peer's bytes."""
+        frame = decode_frame(data, self._reader)
+        if isinstance(frame, BadFrame):
+            self.bad_frames += 1
+            return []
+        self.heard_at = now
+        messages = frame.messages
+        if messages and isinstance(messages[0], Hello):
+            return self._take_greeting(frame, messages[0])
+        if not self.up or frame.sender != self._their_epoch or frame.receiver != self._epoch:
+            self.stale_frames += 1
+            if not self.up and not self._greeting_is_out:
+                self._greet("")
+            return []
+        return self._take_messages(messages)
+
+    def _take_messages(self, messages: list[AnyMessage]) -> list[LinkEvent]:
+        taken = 0
+        ours = False
+        for message in messages:
+            size = paid_size(message)
+            if size:
+                taken += size
+            elif isinstance(message, Credit):
+                self._take_credit(message.size_bytes)
+            elif isinstance(message, (Heartbeat, Hello)):
+                ours = True
+        if taken:
+            self._taken_bytes += taken
+            if self._taken_bytes >= self._grant_at:
+                self._grant()
+        if ours:
+            # A heartbeat has done its work here; a Hello that is not alone in its frame is nobody's greeting.
+            return [m for m in messages if not isinstance(m, (Heartbeat, Hello))]
+        return list(messages)
+
+    def _take_credit(self, size_bytes: int) -> None:
+        # A peer that grants more than it took must not open our window beyond its size.
+        self._window = min(self._limit, self._window + max(0, size_bytes))
+        while self._held and self._window > 0:
+            message = self._held.popleft()
+            size = paid_size(message)
+            self.held_bytes -= size
+            self._window -= size
+            self._out_bytes += size
+            self._out.append(message)
+
+    def _grant(self) -> None:
+        self._out.append(Credit(size_bytes=self._taken_bytes))
+        self._taken_bytes = 0
+
+    # --- greeting ----------------------------------------------------------------------------------------
+
+    def _greet(self, receiver: str) -> None:
+        # A connection keeps order and loses nothing until it breaks, so one greeting to nobody is enough. A
+        # second could arrive after the answer to the first: that end would start over, this one not know it.
+        self._greeting_is_out = not receiver
+        self._greetings += encode_frames(self._epoch, receiver, (self._me,))
+
+    def _take_greeting(self, frame: AnyFrame, hello: Hello) -> list[LinkEvent]:
+        unaddressed = not frame.receiver
+        if not (unaddressed or frame.receiver == self._epoch) or hello.epoch in self._gone:
+            self.stale_frames += 1
+            return []
+        if not hello.epoch or hello.epoch != frame.sender:
+            self.bad_frames += 1
+            return []
+        fault = self._fault_of(hello)
+        if fault:
+            return self._refuse(hello, fault, unaddressed)
+        events: list[LinkEvent] = []
+        if self.up and hello.epoch == self._their_epoch:
+            if not unaddressed:
+                return []
+            events += self._go_down(f"{self.name} lost the link to us and greets again")
+        elif self.up:
+            self._gone.append(self._their_epoch)
+            events += self._go_down(f"{self.name} was restarted")
+        elif self._their_epoch and hello.epoch != self._their_epoch:
+            self._gone.append(self._their_epoch)
+        self._their_epoch = hello.epoch
+        self.up = True
+        self._greeting_is_out = False
+        if unaddressed:
+            self._greet(hello.epoch)
+        events.append(PeerUp(hello))
+        return events
+
+    def _fault_of(self, hello: Hello) -> str:
+        if hello.version != self._me.version:
+            return (
+                f"{self.name} (carpool {hello.release}) speaks version {hello.version} of the link, we speak "
+                f"{self._me.version} (carpool {self._me.release}): run `carpool restart --all`"
+            )
+        if hello.name != self.name:
+            return f"a peer connected to the link as {self.name} and greets under another name: refused"
+        return ""
+
+    def _refuse(self, hello: Hello, text: str, unaddressed: bool) -> list[LinkEvent]:
+        events = self._go_down(f"{self.name} came back as a peer that is refused")
+        if unaddressed:
+            self._greet(hello.epoch)  # so that its people read the same sentence
+        if hello.epoch != self._refused_epoch:
+            self._refused_epoch = hello.epoch
+            superseded = bool(self._their_epoch) and hello.version != self._me.version
+            events.append(PeerRefused(text, superseded))
+        return events
+
+    def _go_down(self, why: str) -> list[LinkEvent]:
+        self.unsent_messages += len(self._out) + len(self._held)
+        self._out = []
+        self._out_bytes = 0
+        self._held.clear()
+        self.held_bytes = 0
+        self._window = self._limit
+        self._taken_bytes = 0
+        if not self.up:
+            return []
+        self.up = False
+        return [PeerDown(why)]
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        return self._sent_at + HEARTBEAT_S if self.up else None
+
+    def tick(self, now: float) -> None:
+        """Append what is due: the credit that is left over, else a heartbeat. Never brings events."""
+        if not self.up or now < self._sent_at + HEARTBEAT_S or self._out:
+            return
+        # Left-over credit waits for an idle second: a frame for each small burst would wake the peer for
+        # nothing, and less than a 64th of the window can be left over, so no sender ever waits for it.
+        if self._taken_bytes:
+            self._grant()
+        else:
+            self._out.append(Heartbeat())
+
+    def prod(self) -> None:
+        """Append a heartbeat now: a transport that suspects a loss learns it from the attempt."""
+        if self.up and not self._out:
+            self._out.append(Heartbeat())
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert self._window <= self._limit
+        assert not self._held or self._window <= 0
+        assert self.held_bytes == sum(map(paid_size, self._held))
+        assert self._out_bytes == sum(map(paid_size, self._out))
+        assert self._taken_bytes < self._grant_at
+        assert not self.up or (self._their_epoch and self._their_epoch not in self._gone)
+        assert self.up or not (self._out or self._held)

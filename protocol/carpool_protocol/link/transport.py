@@ -1,0 +1,236 @@
+"""The link as its owner sees it, and what every transport of it shares.
+
+Owns the interface `Link` and `PeeredLink`: the table of peers, the burst being collected for each, what is
+to be announced outside of a frame, and heartbeats. A transport adds how frames travel (`zmq_link`,
+`memory_link`); one contract suite holds for all.
+
+Rules: `send`, `flush` and `forget` are synchronous and never block; `deliver` and `settle` are only called
+from within `run`, so an owner is never entered while it is sending. What is sent while a peer is down is
+dropped and counted: the owner says what is still true when `PeerUp` comes.
+
+Knows nothing of: messages' meaning, which process is at the other end.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+from msgspec import Struct
+
+from carpool_protocol.link.messages import AnyMessage, Hello
+from carpool_protocol.link.peer import BROKER, HEARTBEAT_S, LINK_WINDOW_BYTES, LinkEvent, Peer
+
+Deliver = Callable[[str, list[LinkEvent]], None]
+"""`(peer's name, what one frame brought, in order)`."""
+
+Settle = Callable[[], None]
+"""The burst is over: nothing more can be read now. The owner flushes what it has to say."""
+
+
+class LinkCounts(Struct, frozen=True, kw_only=True):
+    """What went through one end, and what did not."""
+
+    frames_in: int
+    frames_out: int
+    bad_frames: int
+    """Frames that could not be read, or came from a peer without a name."""
+    stale_frames: int
+    """Frames of another epoch, or before the greeting."""
+    unsent_messages: int
+    """Messages for a peer that was down or unknown."""
+
+
+class Link(Protocol):
+    """One end of the link. The broker's end has a peer per supervisor; a supervisor's has one, `broker`."""
+
+    def send(self, peer: str, message: AnyMessage) -> None:
+        """Append to the peer's burst. Never blocks; dropped and counted while the peer is not up."""
+        ...
+
+    def flush(self) -> None:
+        """Hand all bursts to the transport. May be called from any synchronous code of the same thread."""
+        ...
+
+    def held_bytes(self, peer: str) -> int:
+        """`paid_size` of what waits for the peer's credit."""
+        ...
+
+    def heard_at(self, peer: str) -> float | None:
+        """When (trio's clock) the last frame of this peer came in; None for one never seen."""
+        ...
+
+    def forget(self, peer: str, why: str) -> None:
+        """The owner knows by other means that the peer died: `PeerDown`, once, if it was up."""
+        ...
+
+    def counts(self) -> LinkCounts: ...
+
+    async def run(
+        self,
+        deliver: Deliver,
+        settle: Settle,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled. Started once the address is bound, or the connection is being tried."""
+        ...
+
+
+class PeeredLink(ABC):
+    """Peers, bursts and heartbeats of one end; a transport says how frames travel and how its task wakes."""
+
+    def __init__(self, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> None:
+        self.me = me
+        self._window_bytes = window_bytes
+        self._peers: dict[str, Peer] = {}
+        self._dirty: set[Peer] = set()
+        self._announced: list[tuple[str, list[LinkEvent]]] = []
+        self._heard = False
+        self._frames_in = 0
+        self._frames_out = 0
+        self._bad_frames = 0
+        self._unsent_messages = 0
+
+    @property
+    def is_broker(self) -> bool:
+        return self.me.name == BROKER
+
+    def send(self, peer: str, message: AnyMessage) -> None:
+        known = self._peers.get(peer)
+        if known is None:
+            self._unsent_messages += 1
+            return
+        known.send(message)
+        self._dirty.add(known)
+
+    def flush(self) -> None:
+        dirty = self._dirty
+        if not dirty:
+            return
+        self._dirty = set()
+        now = trio.current_time()
+        for peer in dirty:
+            frames = peer.take_frames(now)
+            if frames:
+                self._frames_out += len(frames)
+                lost = self._transmit(peer.name, frames)
+                if lost:
+                    self._announce(peer.name, peer.disconnected(lost))
+        self._flushed()
+
+    def held_bytes(self, peer: str) -> int:
+        known = self._peers.get(peer)
+        return 0 if known is None else known.held_bytes
+
+    def heard_at(self, peer: str) -> float | None:
+        known = self._peers.get(peer)
+        return None if known is None else known.heard_at
+
+    def forget(self, peer: str, why: str) -> None:
+        known = self._peers.get(peer)
+        if known is not None:
+            self._announce(peer, known.forget(why))
+            self._kick()
+
+    def counts(self) -> LinkCounts:
+        peers = self._peers.values()
+        return LinkCounts(
+            frames_in=self._frames_in,
+            frames_out=self._frames_out,
+            bad_frames=self._bad_frames + sum(peer.bad_frames for peer in peers),
+            stale_frames=sum(peer.stale_frames for peer in peers),
+            unsent_messages=self._unsent_messages + sum(peer.unsent_messages for peer in peers),
+        )
+
+    @abstractmethod
+    async def run(
+        self,
+        deliver: Deliver,
+        settle: Settle,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """As `Link.run`."""
+
+    # --- for transports ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _transmit(self, peer: str, frames: list[bytes]) -> str:
+        """Put the frames on the wire without blocking; why the peer cannot be reached, or `""`."""
+
+    @abstractmethod
+    def _flushed(self) -> None:
+        """The transport was used outside of its task: see to it that nothing waits unseen."""
+
+    @abstractmethod
+    def _kick(self) -> None:
+        """Wake the task: something is to be announced."""
+
+    def _take_in(self, name: str, data: bytes, deliver: Deliver) -> None:
+        """One frame of this peer."""
+        self._frames_in += 1
+        peer = self._peer(name)
+        events = peer.receive(data, trio.current_time())
+        if peer.has_output:
+            self._dirty.add(peer)
+        if self._announced:
+            self._deliver_announced(deliver)  # what came first is told first
+        if events:
+            self._heard = True
+            deliver(name, events)
+
+    def _take_connection(self, name: str, deliver: Deliver) -> None:
+        """A connection of this peer was made anew (told to the listening end only)."""
+        self._frames_in += 1
+        peer = self._peer(name)
+        self._announce(name, peer.connected())
+        self._dirty.add(peer)
+        self._deliver_announced(deliver)
+
+    def _disconnected(self, name: str, why: str) -> None:
+        """The connection of this peer is gone."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            self._announce(name, peer.disconnected(why))
+
+    def _announce(self, name: str, events: list[LinkEvent]) -> None:
+        if events:
+            self._announced.append((name, events))
+
+    def _deliver_announced(self, deliver: Deliver) -> None:
+        while self._announced:
+            announced, self._announced = self._announced, []
+            self._heard = True
+            for name, events in announced:
+                deliver(name, events)
+
+    def _settle(self, settle: Settle) -> None:
+        """End a burst: the owner settles if anything was delivered, and what there is to send goes out."""
+        if self._heard:
+            self._heard = False
+            settle()
+        self.flush()
+
+    def _peer(self, name: str) -> Peer:
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = Peer(self.me, name, trio.current_time(), window_bytes=self._window_bytes)
+            self._peers[name] = peer
+        return peer
+
+    async def _beat(self) -> None:
+        """Heartbeats, and the credit that is left over when nothing else is said."""
+        while True:
+            now = trio.current_time()
+            next_beat = now + HEARTBEAT_S
+            for peer in self._peers.values():
+                peer.tick(now)
+                if peer.has_output:
+                    self._dirty.add(peer)
+            self.flush()
+            for peer in self._peers.values():
+                deadline = peer.next_deadline()
+                if deadline is not None and now < deadline < next_beat:
+                    next_beat = deadline
+            await trio.sleep_until(next_beat)

@@ -1,0 +1,268 @@
+"""The link over ZeroMQ: ROUTER at the broker, a DEALER at each supervisor, `ipc://` only.
+
+Owns the socket of one end. One task reads it; `flush` sends from whatever synchronous code of the same
+thread calls it, which saves a wake-up per burst.
+
+What keeps that safe (python-trio/trzmq, notes; tried with libzmq 4.3.5): the socket's descriptor is
+edge-triggered and *any* call on the socket may eat the edge. Reading `EVENTS` handles everything that is
+pending, and after it the next arrival signals the descriptor again. So `EVENTS` is read last of each burst
+that was taken in, and after each flush; if there is something to read after that, the ready set of the
+process does it in its next round. (To cancel the task out of its wait instead took 10 us and more, after
+every third flush under load, and three of four where many calls run.)
+
+Options, with their reasons: high-water mark 0 and ROUTER_MANDATORY (the link does not drop: rule 10);
+ROUTER_HANDOVER (a restarted supervisor takes its name over); IMMEDIATE at the DEALER (nothing is queued for
+a broker that is not there, and EAGAIN says so at once); PROBE_ROUTER (the broker learns of each connection
+by an empty frame, and greets); LINGER 0 and a context of its own (closing never waits).
+
+Knows nothing of: messages, epochs, credit (`peer`).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import trio
+import zmq
+
+from carpool_protocol.link.messages import Hello
+from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent
+from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
+from carpool_protocol.runtime.poller import ReadySet
+
+# Plain numbers: an operation on pyzmq's flag enums costs about a microsecond, and a lone call meets ten.
+_NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_SNDMORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_RCVMORE = int(zmq.RCVMORE)
+_POLLIN = int(zmq.POLLIN)
+_POLLOUT = int(zmq.POLLOUT)
+_POLLIN_POLLOUT = _POLLIN | _POLLOUT
+_RECONNECT_MS = 50
+_LOOK_S = 1.0
+"""How often the broker's end looks whether its socket's file is there."""
+_BURST_FRAMES = 256
+"""Frames taken in before the owner settles and other tasks get their turn."""
+
+
+def checked_address(address: str) -> str:
+    """The address, if the link may use it. ValueError with a sentence otherwise."""
+    if address.startswith("tcp://"):
+        raise ValueError(
+            "the link over tcp:// is not available yet: it comes with CURVE keys, and without them anybody "
+            "who reaches the port could run tools. Use ipc://"
+        )
+    if not address.startswith("ipc://"):
+        raise ValueError(f"the link needs an ipc:// address, not {address.partition(':')[0]}:")
+    return address
+
+
+class ZmqLink(PeeredLink):
+    """One end: the broker's binds, a supervisor's connects (and connects again by itself)."""
+
+    def __init__(
+        self, me: Hello, address: str, ready: ReadySet, *, window_bytes: int = LINK_WINDOW_BYTES
+    ) -> None:
+        """`ready`: its owner runs it, and settles after each of its rounds."""
+        super().__init__(me, window_bytes=window_bytes)
+        self._address = checked_address(address)
+        self._socket: zmq.Socket[bytes] | None = None
+        self._ready = ready
+        self._deliver: Deliver = _nobody
+        self._kicked = False
+        """It is looked in the next round whether there is something to read."""
+        self._busy = False
+        """The task takes in a burst: what a flush finds meanwhile is for the task itself."""
+        self._has_found = False
+
+    async def run(
+        self,
+        deliver: Deliver,
+        settle: Settle,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled. OSError when the address cannot be bound."""
+        self._deliver = deliver
+        with self._opened() as socket:
+            task_status.started()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._beat)
+                if self.is_broker:
+                    nursery.start_soon(self._keep_file, socket)
+                await self._read(socket, settle)
+
+    @contextmanager
+    def _opened(self) -> "Iterator[zmq.Socket[bytes]]":
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            socket = context.socket(zmq.ROUTER if self.is_broker else zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            socket.setsockopt(zmq.RCVHWM, 0)
+            try:
+                if self.is_broker:
+                    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+                    _bind(socket, self._address)
+                else:
+                    socket.setsockopt(zmq.ROUTING_ID, self.me.name.encode())
+                    socket.setsockopt(zmq.IMMEDIATE, 1)
+                    socket.setsockopt(zmq.PROBE_ROUTER, 1)
+                    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+                    socket.connect(self._address)
+            except zmq.ZMQError as exc:
+                raise OSError(exc.errno, f"the link cannot use {self._address}: {exc.strerror}") from exc
+            self._socket = socket
+            yield socket
+        finally:
+            self._socket = None
+            context.destroy(linger=0)
+
+    async def _keep_file(self, socket: "zmq.Socket[bytes]") -> None:
+        """A socket file that has vanished is put back, for supervisors that are still to come."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            self._put_file_back(socket)
+
+    def _put_file_back(self, socket: "zmq.Socket[bytes]") -> None:
+        if os.path.lexists(self._address.removeprefix("ipc://")):
+            return
+        # The old listener stays until the end: closing it would unlink the new one's file.
+        with suppress(zmq.ZMQError):  # its directory is not there yet
+            _bind(socket, self._address)
+        self._kick()  # the call may have eaten the edge
+
+    # --- in ----------------------------------------------------------------------------------------------
+
+    async def _read(self, socket: "zmq.Socket[bytes]", settle: Settle) -> None:
+        descriptor: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
+        woken = False
+        while True:
+            self._has_found, self._busy = False, True
+            has_more = self._take(socket, woken=woken)
+            self._settle(settle)
+            self._busy = False
+            has_more |= self._has_found
+            woken = not has_more
+            if has_more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.wait_readable(descriptor)
+
+    def _look(self) -> None:
+        """In a round of the ready set."""
+        self._kicked = False
+        if self._socket is not None and self._take(self._socket, woken=False):
+            self._kick()
+
+    def _take(self, socket: "zmq.Socket[bytes]", *, woken: bool) -> bool:
+        """Announce what there is to announce and take in what was said, at most a burst of it. True: there is
+        more. `woken`: something was signalled.
+        """
+        self._deliver_announced(self._deliver)
+        take_frame = self._take_frame_of_one_of_many if self.is_broker else self._take_frame
+        has_more = True
+        count = 0
+        try:
+            while has_more and count < _BURST_FRAMES:
+                take_frame(socket)
+                count += 1
+                has_more = self._has_more(socket)  # to be told EAGAIN costs more than twice as much
+        except zmq.Again:
+            if woken and not count:
+                self._suspect()
+            has_more = self._has_more(socket)
+        self._deliver_announced(self._deliver)
+        return has_more
+
+    def _has_more(self, socket: "zmq.Socket[bytes]") -> bool:
+        """Whether there is something to read; and whether the broker can be reached at all."""
+        events: int = socket.getsockopt(_EVENTS)  # type: ignore[assignment]
+        if not events & _POLLIN_POLLOUT:
+            self._disconnected(BROKER, "the connection to the broker is gone")
+        return bool(events & _POLLIN)
+
+    def _take_frame(self, socket: "zmq.Socket[bytes]") -> None:
+        """The next that the broker said."""
+        self._take_in(BROKER, socket.recv(_NOBLOCK), self._deliver)
+
+    def _take_frame_of_one_of_many(self, socket: "zmq.Socket[bytes]") -> None:
+        """The next that any supervisor said."""
+        parts = [socket.recv(_NOBLOCK), socket.recv(_NOBLOCK)]  # a ROUTER gives no name alone
+        while socket.getsockopt(_RCVMORE):
+            parts.append(socket.recv(_NOBLOCK))
+        name = _name_of(parts[0])
+        if len(parts) != 2 or not name:
+            self._bad_frames += 1
+        elif parts[1]:
+            self._take_in(name, parts[1], self._deliver)
+        else:
+            self._take_connection(name, self._deliver)
+
+    def _suspect(self) -> None:
+        """Woken with nothing to read: a connection may have gone. A ROUTER tells only on sending."""
+        if self.is_broker:
+            for peer in self._peers.values():
+                peer.prod()
+                if peer.has_output:
+                    self._dirty.add(peer)
+
+    # --- from any synchronous code -----------------------------------------------------------------------
+
+    def _transmit(self, peer: str, frames: list[bytes]) -> str:
+        socket = self._socket
+        if socket is None:
+            return "the link is closed"
+        try:
+            if self.is_broker:
+                name = peer.encode()
+                for frame in frames:
+                    socket.send(name, _NOBLOCK_SNDMORE)
+                    socket.send(frame, _NOBLOCK)
+            else:
+                for frame in frames:
+                    socket.send(frame, _NOBLOCK)
+        except zmq.ZMQError as exc:
+            # EHOSTUNREACH at the ROUTER, EAGAIN at the DEALER: with no high-water mark both mean "not there".
+            return f"the connection to {peer} is gone ({exc.strerror})"
+        return ""
+
+    def _flushed(self) -> None:
+        if self._socket is not None:
+            events: int = self._socket.getsockopt(_EVENTS)  # type: ignore[assignment]
+            if events & _POLLIN or not events & _POLLOUT or self._announced:
+                self._kick()
+
+    def _kick(self) -> None:
+        if self._busy:
+            self._has_found = True
+        elif not self._kicked and self._socket is not None:
+            self._kicked = True
+            self._ready.soon(self._look)
+
+
+def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """This user only: the file's mode from its first moment, and whose process it is at each connection.
+
+    Who could write to the link could have any program run.
+    """
+    with suppress(zmq.ZMQError):  # a libzmq for a system that does not tell whose process connects
+        socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+    old = os.umask(0o177)
+    try:
+        socket.bind(address)
+    finally:
+        os.umask(old)
+
+
+def _name_of(identity: bytes) -> str:
+    """The supervisor's name, or `""` for an identity that ZeroMQ made up or that is no text."""
+    try:
+        return "" if identity[:1] == b"\0" else identity.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _nobody(_peer: str, _events: list[LinkEvent]) -> None:
+    """Who is told before the link runs."""

@@ -1,0 +1,56 @@
+"""The name of the server that asks, written into what its agent's user reads.
+
+Owns two changes of an ask's params: an elicitation's `message` begins with `[SERVER] `, and `_meta` holds
+`carpool/server`. MCP 2025-11-25, client/elicitation, wants clients to show which server requests
+information, and an agent only knows that carpool asks. Everything else stays byte for byte.
+
+Knows nothing of: who is asked, versions of MCP.
+"""
+
+from typing import Final
+
+from carpool_protocol.ids import RawJson, ServerName
+from carpool_protocol.wire.content import at
+from carpool_protocol.wire.jsonrpc import quote
+
+ELICITATION: Final = "elicitation/create"
+META_KEY: Final = "carpool/server"
+
+
+def name_server(method: str, params: RawJson, server: ServerName) -> RawJson:
+    """The params with the server's name in front of an elicitation's message; one that is no text stays.
+
+    `{"message":"Your name?"}` of the server weather becomes `{"message":"[weather] Your name?"}`.
+    """
+    if not server or method != ELICITATION:
+        return params
+    mark = quote(f"[{server}] ")[:-1]
+
+    def named(message: bytes) -> bytes:
+        return mark + message[1:] if message[:1] == b'"' else message
+
+    return RawJson(at(params, {"message": named}))
+
+
+def meta_server(params: RawJson, server: ServerName) -> RawJson:
+    """The params with the server's name in `_meta`. A name that the server has put there is dropped."""
+    if not server or params[:1] != b"{":
+        return params
+    member = b"%b:%b" % (quote(META_KEY), quote(server))
+    found = False
+
+    def with_name(meta: bytes) -> bytes:
+        nonlocal found
+        rest = at(meta, {META_KEY: None}).strip()
+        if rest[:1] != b"{":
+            return meta
+        found = True
+        return _with_member(rest, member)
+
+    changed = at(params, {"_meta": with_name})
+    return RawJson(changed if found else _with_member(at(params, {"_meta": None}), b'"_meta":{%b}' % member))
+
+
+def _with_member(whole: bytes, member: bytes) -> bytes:
+    inner = whole.strip()[1:-1].strip()
+    return b"{%b,%b}" % (inner, member) if inner else b"{%b}" % member

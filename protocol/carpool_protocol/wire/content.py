@@ -1,0 +1,176 @@
+"""Content blocks and URIs within messages: where they stand, and others put in their place.
+
+Owns which members of which messages hold blocks and URIs (MCP 2025-11-25 schema: `CallToolResult.content`,
+`GetPromptResult.messages[].content`, `ReadResourceResult.contents[].uri`, `ResourceLink.uri`,
+`EmbeddedResource.resource.uri`, `ResourceUpdatedNotification.params.uri`).
+Bytes are cut, never decoded and written again: every byte stays but the replaced value and blanks between
+members. What cannot be cut, and what needs no change, comes back as the very same object.
+
+Takes legal JSON that is free of control bytes, as `jsonrpc.decode` gives it. Knows nothing of: versions,
+servers, which URI means what.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson
+from carpool_protocol.wire.json_scan import key_text, members, mended
+from carpool_protocol.wire.jsonrpc import quote
+
+Change = Callable[[bytes], bytes]
+"""Gives what stands in place of a value: the very same object where nothing is to be done."""
+
+MAX_COMMAS: Final = 1_000_000
+"""An array in a text with more is not cut up: each of its elements costs many times its size."""
+
+_read_list = msgspec.json.Decoder(list[Raw]).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def elements(raw: bytes) -> list[bytes] | None:
+    """The elements of one JSON array; None for what is none, or cannot be cut."""
+    if raw[:1] != b"[" or raw.count(b",") > MAX_COMMAS:
+        return None
+    try:
+        return [bytes(found) for found in _read_list(raw)]
+    except _UNREADABLE:
+        pass
+    try:  # half a surrogate pair (rule 16): cut where the elements of a legal text of the same shape end
+        lengths = [len(bytes(found)) for found in _read_list(mended(raw))]
+    except _UNREADABLE:
+        return None
+    cuts: list[bytes] = []
+    pos = 1
+    for length in lengths:
+        while raw[pos] in b" ,":
+            pos += 1
+        cuts.append(raw[pos : pos + length])
+        pos += length
+    return cuts
+
+
+def each(raw: bytes, change: Change) -> bytes:
+    """An array with every element changed."""
+    found = elements(raw)
+    if found is None:
+        return raw
+    changed = [change(element) for element in found]
+    if all(new is old for new, old in zip(changed, found, strict=True)):
+        return raw
+    return b"[%b]" % b",".join(changed)
+
+
+def at(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
+    """An object with the members of these names changed (None: taken out); all of a name that comes twice."""
+    cuts = members(raw) if raw[:1] == b"{" else None
+    if cuts is None:
+        return raw
+    parts: list[bytes] = []
+    is_same = True
+    for cut in cuts:
+        key = raw[cut.key : cut.key_end]
+        name = key_text(key)
+        if name is None or name not in changes:
+            parts.append(raw[cut.key : cut.value_end])
+            continue
+        change = changes[name]
+        value = raw[cut.value : cut.value_end]
+        new = value if change is None else change(value)
+        is_same = is_same and change is not None and new is value
+        if change is not None:
+            parts.append(key + b":" + new)
+    return raw if is_same else b"{%b}" % b",".join(parts)
+
+
+def mentions(raw: bytes, quoted: bytes) -> bool:
+    """Whether a text can have a member (or a string) that is spelled so: nobody writes escapes into names."""
+    return quoted in raw
+
+
+def with_uri(definition: RawJson, key: str, uri: str) -> RawJson:
+    """A resource's definition with another `uri` (for a template: key `uriTemplate`)."""
+    return RawJson(at(definition, {key: lambda _: quote(uri)}))
+
+
+def change_blocks(method: str, result: RawJson, change: Change) -> RawJson:
+    """The result of a `tools/call` or `prompts/get` with every content block changed; others as they are."""
+    if method == "tools/call":
+        return RawJson(at(result, {"content": lambda content: each(content, change)}))
+    if method == "prompts/get":
+        return RawJson(
+            at(result, {"messages": lambda messages: each(messages, lambda it: at(it, {"content": change}))})
+        )
+    return result
+
+
+def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> RawJson:
+    """The result (of `notifications/resources/updated`: the params) with the URIs that agents see.
+
+    For scopes with collisions only. URIs in texts and in `structuredContent` are the server's own words.
+    """
+    if not mentions(body, b'"uri"'):
+        return body
+
+    def uri(raw: bytes) -> bytes:
+        said = key_text(raw) if raw[:1] == b'"' else None
+        if said is None:
+            return raw
+        shown = outward(said)
+        return raw if shown == said else quote(shown)
+
+    def block(raw: bytes) -> bytes:
+        if block_type(raw) == "resource_link":
+            return at(raw, {"uri": uri})
+        if block_type(raw) == "resource":
+            return at(raw, {"resource": lambda inner: at(inner, {"uri": uri})})
+        return raw
+
+    def result(raw: bytes) -> bytes:
+        return rewrite_uris("tools/call", RawJson(raw), outward)
+
+    match method:
+        case "resources/read":
+            return RawJson(at(body, {"contents": lambda found: each(found, lambda it: at(it, {"uri": uri}))}))
+        case "notifications/resources/updated":
+            return RawJson(at(body, {"uri": uri}))
+        case "tasks/get":
+            return RawJson(at(body, {"result": result}))
+        case _:
+            return change_blocks(method, body, block)
+
+
+def block_type(raw: bytes) -> str | None:
+    """The `type` of a content block; None for what has none."""
+    return text_of(raw, "type")
+
+
+def text_of(raw: bytes, key: str) -> str | None:
+    """A member of an object that is a string (the last of doubles); None for none."""
+    found = value_of(raw, key)
+    return key_text(found) if found is not None and found[:1] == b'"' else None
+
+
+def value_of(raw: bytes, key: str) -> bytes | None:
+    """The raw value of a member of an object (the last of doubles); None for none."""
+    cuts = members(raw) if raw[:1] == b"{" else None
+    for cut in reversed(cuts or ()):
+        if key_text(raw[cut.key : cut.key_end]) == key:
+            return raw[cut.value : cut.value_end]
+    return None
+
+
+def stripped(raw: bytes, names: Collection[str]) -> bytes:
+    """An object without the members of these names (given in lower case), however they are spelled: escaped,
+    twice, or in another case, which some readers ignore. What cannot be cut has nothing left.
+    """
+    cuts = members(raw)
+    if cuts is None:
+        return EMPTY_OBJECT
+    found = [(key_text(raw[cut.key : cut.key_end]) or "").casefold() for cut in cuts]
+    if not any(name in names for name in found):
+        return raw
+    kept = [raw[cut.key : cut.value_end] for cut, name in zip(cuts, found, strict=True) if name not in names]
+    return b"{%b}" % b",".join(kept)

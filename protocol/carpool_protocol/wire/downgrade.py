@@ -1,0 +1,268 @@
+"""What an agent of an older version cannot know, said in words that it knows.
+
+Owns which forms came with which version. An unknown member of an object is safe for every reader, so it is
+left; an unknown kind of content block, of schema or of request is not: strict readers refuse the whole
+message. (Versions: the specification's schemas of 2024-11-05 to 2025-11-25, compared; the changelogs under
+`specification/*/changelog`.)
+
+Invariants: what needs no change comes back as the very same object, after a search for a few words at most;
+no bytes raise; everything that is not named here stays byte for byte.
+
+Knows nothing of: who the agent is, its capabilities (only what no agent of its version can have declared),
+URIs.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.content import (
+    at,
+    block_type,
+    change_blocks,
+    elements,
+    mentions,
+    text_of,
+    value_of,
+)
+from carpool_protocol.wire.json_scan import fields, key_text
+from carpool_protocol.wire.jsonrpc import quote
+
+NEWEST: Final = "2025-11-25"
+"""The newest version of the handshake era. Versions are dates: they are compared as text."""
+STATELESS: Final = "2026-07-28"
+
+AUDIO_SINCE: Final = "2025-03-26"
+"""`AudioContent` (2025-03-26, changelog)."""
+LINKS_SINCE: Final = "2025-06-18"
+"""`ResourceLink` (2025-06-18, changelog)."""
+ELICITATION_SINCE: Final = "2025-06-18"
+"""`elicitation/create` (2025-06-18, changelog); mode `url`, titled and multi-select enums: 2025-11-25."""
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+
+_odd_structure = re.compile(rb'"structuredContent" *+:(?! *+\{)').search
+_plain = re.compile(r"[^\w/+.;= -]").sub
+
+
+class Unknowable(Struct, frozen=True):
+    """An ask that no agent of this version can answer: the server gets this error."""
+
+    code: int
+    text: str
+
+
+# --- results ---------------------------------------------------------------------------------------------
+
+
+def downgrade_result(method: str, version: str, result: RawJson) -> RawJson:
+    """The result of a `tools/call` or `prompts/get` as an agent of `version` can read it; others as they are.
+
+    `structuredContent` that is no object goes for every agent of the handshake era (2025-11-25 schema,
+    `CallToolResult`: an object; 2026-07-28: any value); without other content its JSON becomes a text.
+    """
+    if version >= STATELESS:
+        return result
+    if method == "tools/call":
+        if mentions(result, b'"structuredContent"') and _odd_structure(result):
+            result = _without_odd_structure(result)
+    elif method != "prompts/get":
+        return result
+    if version >= LINKS_SINCE:
+        return result
+    has_audio = version < AUDIO_SINCE and mentions(result, b'"audio"')
+    if not has_audio and not mentions(result, b'"resource_link"'):
+        return result
+    return change_blocks(method, result, lambda block: _older_block(version, block))
+
+
+def _without_odd_structure(result: RawJson) -> RawJson:
+    value = value_of(result, "structuredContent")
+    if value is None or value[:1] == b"{":
+        return result
+    content = value_of(result, "content")
+    whole = at(result, {"structuredContent": None})
+    if value == b"null" or content not in {None, b"[]"}:
+        return RawJson(whole)
+    mirror = b'[{"type":"text","text":%b}]' % quote(value.decode(errors="replace"))
+    if content is None:
+        inner = whole.strip()[1:-1].strip()
+        return RawJson(b'{"content":%b%b%b}' % (mirror, b"," if inner else b"", inner))
+    return RawJson(at(whole, {"content": lambda _: mirror}))
+
+
+def _older_block(version: str, block: bytes) -> bytes:
+    kind = block_type(block)
+    if kind == "audio" and version < AUDIO_SINCE:
+        size_bytes = len((value_of(block, "data") or b"")[1:-1]) * 3 // 4
+        sort = _plain("", text_of(block, "mimeType") or "of unknown type")
+        return _text(
+            block, f"[Audio ({sort}, about {size_bytes} bytes): this agent's version of MCP has none.]"
+        )
+    if kind == "resource_link" and version < LINKS_SINCE:
+        name = text_of(block, "title") or text_of(block, "name") or "Resource"
+        mime = text_of(block, "mimeType")
+        description = text_of(block, "description")
+        link = f"[Resource link] {name}: {text_of(block, 'uri') or ''}"
+        return _text(
+            block, link + (f" ({mime})" if mime else "") + (f"\n{description}" if description else "")
+        )
+    return block
+
+
+def _text(block: bytes, text: str) -> bytes:
+    annotations = value_of(block, "annotations")
+    kept = b"" if annotations is None else b',"annotations":' + annotations
+    return b'{"type":"text","text":%b%b}' % (quote(text), kept)
+
+
+# --- tools -----------------------------------------------------------------------------------------------
+
+
+def downgrade_tool(version: str, definition: RawJson) -> RawJson:
+    """A tool's definition as an agent of `version` can read it. Never larger than before.
+
+    `outputSchema` that is not of type object goes in the handshake era (2025-06-18 and 2025-11-25
+    schema, `Tool`; 2026-07-28 allows any schema). `execution` exists in 2025-11-25 only; there it goes
+    when it says that the tool must be a task: carpool announces no tasks and drives them itself, and clients
+    refuse to call such a tool plainly.
+    """
+    return tool_edit(version)(definition)
+
+
+def tool_edit(version: str) -> Callable[[RawJson], RawJson]:
+    """`downgrade_tool` for one version: the same function for versions that see the same."""
+    if version == NEWEST:
+        return _newest_tool
+    return _stateless_tool if version >= STATELESS else _older_tool
+
+
+def _stateless_tool(definition: RawJson) -> RawJson:
+    return (
+        RawJson(at(definition, {"execution": None})) if mentions(definition, b'"execution"') else definition
+    )
+
+
+def _newest_tool(definition: RawJson) -> RawJson:
+    if mentions(definition, b'"taskSupport"'):
+        execution = value_of(definition, "execution")
+        if execution is not None and text_of(execution, "taskSupport") == "required":
+            definition = _stateless_tool(definition)
+    return _with_object_schema(definition)
+
+
+def _older_tool(definition: RawJson) -> RawJson:
+    return _with_object_schema(_stateless_tool(definition))
+
+
+def _with_object_schema(definition: RawJson) -> RawJson:
+    if mentions(definition, b'"outputSchema"'):
+        schema = value_of(definition, "outputSchema")
+        if schema is not None and text_of(schema, "type") != "object":
+            return RawJson(at(definition, {"outputSchema": None}))
+    return definition
+
+
+# --- asks ------------------------------------------------------------------------------------------------
+
+
+def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | Unknowable:
+    """The params of a server's request as an agent of `version` can read them, or an error for it."""
+    if version >= NEWEST:
+        return params
+    match method:
+        case "sampling/createMessage":
+            return _sampling(version, params)
+        case "elicitation/create":
+            return _elicitation(version, params)
+        case _:
+            return params
+
+
+def _sampling(version: str, params: RawJson) -> RawJson | Unknowable:
+    """2025-11-25 brought `tools`, blocks of tool use, and content that is an array of blocks.
+
+    An array becomes a message for each block. Tools cannot be said otherwise: the 2025-11-25 schema
+    (`CreateMessageRequestParams.tools`) wants an error where `sampling.tools` was not declared.
+    """
+    tools = value_of(params, "tools")
+    if tools is not None and tools not in {b"[]", b"null"}:
+        return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+    if tools is not None or mentions(params, b'"toolChoice"'):
+        params = RawJson(at(params, {"tools": None, "toolChoice": None}))
+    found = elements(value_of(params, "messages") or b"")
+    if found is None:
+        return params
+    messages: list[bytes] = []
+    for message in found:
+        content = value_of(message, "content") or b""
+        for block in (elements(content) or []) if content[:1] == b"[" else [content]:
+            if block_type(block) in {"tool_use", "tool_result"}:
+                return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+            messages.append(_with_content(message, content, _older_block(version, block)))
+    if len(messages) == len(found) and all(new is old for new, old in zip(messages, found, strict=True)):
+        return params
+    return RawJson(at(params, {"messages": lambda _: b"[%b]" % b",".join(messages)}))
+
+
+def _with_content(message: bytes, old: bytes, new: bytes) -> bytes:
+    return message if new is old else at(message, {"content": lambda _: new})
+
+
+def _elicitation(version: str, params: RawJson) -> RawJson | Unknowable:
+    """2025-11-25 brought mode `url`, enums with titles (`oneOf`) and multi-select arrays.
+
+    A titled enum has an older form that says the same (`enumNames`). A multi-select that need not be
+    answered is left out of the form; one that is required makes the form unanswerable.
+    """
+    if version < ELICITATION_SINCE:
+        return Unknowable(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
+    if (text_of(params, "mode") or "form") != "form":
+        return Unknowable(INVALID_PARAMS, "This agent has declared elicitation in form mode only.")
+    schema = value_of(params, "requestedSchema") or b""
+    properties = fields(value_of(schema, "properties") or b"")
+    if properties is None:
+        return params
+    required = {key_text(name) for name in elements(value_of(schema, "required") or b"") or ()}
+    changes: dict[str, Callable[[bytes], bytes] | None] = {}
+    for name, value in properties.items():
+        if text_of(value, "type") == "array":
+            if name in required:
+                return Unknowable(
+                    INVALID_PARAMS,
+                    "This agent's version of MCP has no multi-select, and the form requires one.",
+                )
+            changes[name] = None
+        elif mentions(value, b'"oneOf"'):
+            changes[name] = _untitled
+    if not changes:
+        return params
+    return RawJson(
+        at(params, {"requestedSchema": lambda it: at(it, {"properties": lambda all_: at(all_, changes)})})
+    )
+
+
+class _Titled(Struct):
+    const: str
+    title: str = ""
+
+
+_read_titled = msgspec.json.Decoder(list[_Titled]).decode
+
+
+def _untitled(schema: bytes) -> bytes:
+    """`oneOf: [{const, title}]` as `enum` and `enumNames` (2025-06-18 schema, `EnumSchema`)."""
+    raw = value_of(schema, "oneOf")
+    try:
+        choices = _read_titled(raw or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return schema
+    names = msgspec.json.encode([choice.title or choice.const for choice in choices])
+    values = msgspec.json.encode([choice.const for choice in choices])
+    rest = at(schema, {"oneOf": None}).strip()[1:-1].strip()
+    return b'{"enum":%b,"enumNames":%b%b%b}' % (values, names, b"," if rest else b"", rest)

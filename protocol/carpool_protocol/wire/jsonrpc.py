@@ -1,0 +1,289 @@
+r"""JSON-RPC messages as lines: reading and writing.
+
+Owns what counts as a message. Invariants:
+
+- Any bytes become a value: a message, or `Garbage` that says what is wrong and whose call it was.
+- Ids, params, results and errors are the sender's own bytes, never decoded or written anew. What comes out is
+  valid UTF-8 without a byte below 0x20 (rule 1): `msgspec` refuses control bytes in strings also where it
+  skips, so those that are left are white space and become blanks; UTF-8 it does not check there: we do.
+- Legal JSON that `msgspec` refuses (half a surrogate pair) is read all the same, only slower (rule 16).
+- Only single fields travel on, never the line. Where a key comes twice the last one counts, for us and for
+  every reader behind us, so a double cannot mean two things.
+
+Liberal where it is harmless: `"params": null` is no params, `"error": null` beside a result (or the other
+way round) is not there. Strict where a guess could end the wrong call.
+
+Knows nothing of: MCP methods, who sent the line, which calls are open.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from carpool_protocol.ids import ABSENT, RawJson
+from carpool_protocol.wire.json_scan import TopLevelScanner, fields, key_text, mended
+
+Why = Literal[
+    "not_utf8",
+    "not_json",
+    "too_complex",
+    "batch",
+    "not_object",
+    "bad_version",
+    "bad_method",
+    "bad_params",
+    "bad_id",
+    "bad_answer",
+    "ambiguous",
+    "not_message",
+    "header",
+]
+"""What is wrong with a line. `TEXTS` has the sentence for each."""
+
+TEXTS: Final[dict[Why, str]] = {
+    "not_utf8": "the line is not valid UTF-8",
+    "not_json": "the line is not JSON",
+    "too_complex": "the line is nested too deeply, or its message has too many fields",
+    "batch": "the line is a batch (an array of messages), which is not supported: send one message per line",
+    "not_object": "the line is JSON but not an object",
+    "bad_version": 'the message does not say "jsonrpc":"2.0"',
+    "bad_method": "the method is not a string of legal text",
+    "bad_params": "the params are not an object",
+    "bad_id": "the id is neither a string nor a number",
+    "bad_answer": "an answer needs an id and exactly one of result and error",
+    "ambiguous": "the message has a method and also a result or an error",
+    "not_message": "the message has no method, no result and no error",
+    "header": "the line is a Content-Length header, as of a language server: MCP over stdio has one JSON "
+    "message on each line, and no headers",
+}
+
+
+class Request(Struct, frozen=True, gc=False):
+    """A message that wants an answer."""
+
+    id: RawJson
+    """A string or a number, byte for byte: `1`, `"1"`, `1.0` are three ids."""
+    method: str
+    params: RawJson
+    """An object, or `ABSENT`."""
+
+
+class Notification(Struct, frozen=True, gc=False):
+    """A message that wants none."""
+
+    method: str
+    params: RawJson
+    """An object, or `ABSENT`."""
+
+
+class Result(Struct, frozen=True, gc=False):
+    """A good answer. The result may be any JSON value (`answers` judges it)."""
+
+    id: RawJson
+    result: RawJson
+
+
+class ErrorAnswer(Struct, frozen=True, gc=False):
+    """A bad answer. The error may be any JSON value but null (`answers` judges it)."""
+
+    id: RawJson
+    error: RawJson
+
+
+class Garbage(Struct, frozen=True, gc=False):
+    """A line that is no message."""
+
+    why: Why
+    text: str
+    """A clause for people; says nothing of what the line held."""
+    id: RawJson | None
+    """The id, where one was found that may be echoed (that includes `null`): who waits for it can be told."""
+    kind: Literal["request", "answer", "unknown"]
+    """`request`: it has a method (broken notifications too, without id). `answer`: a result or error."""
+
+
+Message = Request | Notification | Result | ErrorAnswer | Garbage
+
+
+_NOTHING = Raw()
+
+
+class _Line(Struct, gc=False):
+    """The fast path: everything a sound message can hold; unknown fields are skipped, and go no further."""
+
+    jsonrpc: Literal["2.0"]
+    method: str | None = None
+    id: Raw = _NOTHING
+    params: Raw = _NOTHING
+    result: Raw = _NOTHING
+    error: Raw = _NOTHING
+
+
+class _AnyObject(Struct, gc=False):
+    """Reads nothing: for the check that a text is one legal JSON object."""
+
+
+_read_line = msgspec.json.Decoder(_Line).decode
+_check_object = msgspec.json.Decoder(_AnyObject).decode
+_write = msgspec.json.Encoder().encode
+
+_BEFORE_AND_AFTER_ID: Final = len(b'{"jsonrpc":"2.0","id":,')
+_WHITE_TO_BLANK = bytes.maketrans(b"\t\n\r", b"   ")
+# As numbers: `b"\r" in line` takes four times as long; it was a third of reading a line.
+_TAB, _LF, _CR = b"\t\n\r"
+_HEADER: Final = b"content-length:"
+FIRST_OF_ID = frozenset(b'"-0123456789')
+_FIRST_OF_OBJECT = b"{"[0]
+
+
+def decode(line: bytes) -> Message:
+    """One line, with or without its line end. Never raises."""
+    if not line.isascii():
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return _unreadable(line, "not_utf8")
+    try:
+        seen = _read_line(line)
+        if has_white_space(line):  # sound as it is, so they are white space
+            seen = _read_line(line.translate(_WHITE_TO_BLANK))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_unusual(line)
+    raw_id = bytes(seen.id)
+    result = b"" if seen.result is _NOTHING else bytes(seen.result)
+    error = b"" if seen.error is _NOTHING else bytes(seen.error)
+    if seen.method is None:
+        return _answer(raw_id, result, error)
+    return _call(raw_id, seen.method, bytes(seen.params), result, error)
+
+
+def _call(raw_id: bytes, method: str, params: bytes, result: bytes, error: bytes) -> Message:
+    if params and params[0] != _FIRST_OF_OBJECT:
+        if params != b"null":
+            return _garbage("bad_params", raw_id, "request")
+        params = ABSENT
+    if (result and result != b"null") or (error and error != b"null"):
+        return _garbage("ambiguous", raw_id, "request")
+    if not raw_id:
+        return Notification(method, RawJson(params))
+    if raw_id[0] not in FIRST_OF_ID:
+        return _garbage("bad_id", raw_id, "request")
+    return Request(RawJson(raw_id), method, RawJson(params))
+
+
+def _answer(raw_id: bytes, result: bytes, error: bytes) -> Message:
+    if not result and not error:
+        return _garbage("not_message", raw_id, "unknown")
+    if error == b"null":
+        error = b""
+    elif error and result == b"null":
+        result = b""
+    if not raw_id or bool(result) == bool(error):
+        return _garbage("bad_answer", raw_id, "answer")
+    if raw_id[0] not in FIRST_OF_ID:
+        return _garbage("bad_id", raw_id, "answer")
+    if result:
+        return Result(RawJson(raw_id), RawJson(result))
+    return ErrorAnswer(RawJson(raw_id), RawJson(error))
+
+
+def _garbage(why: Why, raw_id: bytes, kind: Literal["request", "answer", "unknown"]) -> Garbage:
+    echo = raw_id[:1] != b"" and (raw_id[0] in FIRST_OF_ID or raw_id == b"null")
+    return Garbage(why, TEXTS[why], RawJson(raw_id) if echo else None, kind)
+
+
+def _unreadable(line: bytes, why: Why) -> Garbage:
+    """Of a line that is not JSON the scanner still finds whose call it was."""
+    scanner = TopLevelScanner()
+    scanner.feed(line)
+    return Garbage(why, TEXTS[why], scanner.id, _KINDS[scanner.is_answer])
+
+
+_KINDS: Final[dict[bool | None, Literal["request", "answer", "unknown"]]] = {
+    False: "request",
+    True: "answer",
+    None: "unknown",
+}
+
+
+def _decode_unusual(line: bytes) -> Message:
+    """What the fast path refuses: half a surrogate pair, a sound object that is no message, or junk."""
+    try:
+        _check_object(mended(line))
+    except RecursionError:
+        return _unreadable(line, "too_complex")
+    except msgspec.ValidationError:  # no object; msgspec looks no further than the first byte
+        return _garbage("batch" if line.lstrip().startswith(b"[") else "not_object", b"", "unknown")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        is_header = line[: len(_HEADER)].lower() == _HEADER
+        return _unreadable(line, "header" if is_header else "not_json")
+    found = fields(line.translate(_WHITE_TO_BLANK))
+    if found is None:
+        return _unreadable(line, "too_complex")
+    raw_id, result, error = found.get("id", b""), found.get("result", b""), found.get("error", b"")
+    method = found.get("method", b"null")
+    has_method = method != b"null"
+    if key_text(found.get("jsonrpc", b"")) != "2.0":
+        kind = _KINDS[False if has_method else bool(result or error) or None]
+        return _garbage("bad_version", raw_id, kind)
+    if not has_method:
+        return _answer(raw_id, result, error)
+    name = key_text(method)
+    if name is None:
+        return _garbage("bad_method", raw_id, "request")
+    return _call(raw_id, name, found.get("params", b""), result, error)
+
+
+def has_white_space(line: bytes) -> bool:
+    """Whether a sound line holds a control byte: one outside of strings, which a blank can stand for."""
+    return _CR in line or _TAB in line or _LF in line
+
+
+def quote(text: str) -> RawJson:
+    """A text as a JSON string. Half surrogate pairs (which no text should have) become `?`."""
+    try:
+        return RawJson(_write(text))
+    except UnicodeEncodeError:
+        return RawJson(_write(text.encode(errors="replace").decode()))
+
+
+def request_line(raw_id: RawJson | int, method: str, params: RawJson) -> bytes:
+    """A request with the given id; params `ABSENT` for none."""
+    number = b"%d" % raw_id if isinstance(raw_id, int) else raw_id
+    if not params:
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}\n' % (number, quote(method))
+    return b"".join(
+        (b'{"jsonrpc":"2.0","id":', number, b',"method":', quote(method), b',"params":', params, b"}\n")
+    )
+
+
+def notification_line(method: str, params: RawJson) -> bytes:
+    """A notification; params `ABSENT` for none."""
+    if not params:
+        return b'{"jsonrpc":"2.0","method":%b}\n' % quote(method)
+    return b"".join((b'{"jsonrpc":"2.0","method":', quote(method), b',"params":', params, b"}\n"))
+
+
+def result_line(raw_id: RawJson, result: RawJson) -> bytes:
+    """A good answer."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', raw_id, b',"result":', result, b"}\n"))
+
+
+def error_line(raw_id: RawJson, code: int, message: str, data: RawJson = ABSENT) -> bytes:
+    """A bad answer of our own making. `raw_id` is `null` where the id of the request could not be read."""
+    if data:
+        body = b'{"code":%d,"message":%b,"data":%b}' % (code, quote(message), data)
+    else:
+        body = b'{"code":%d,"message":%b}' % (code, quote(message))
+    return error_body_line(raw_id, RawJson(body))
+
+
+def is_error_line(line: bytes, raw_id: RawJson) -> bool:
+    """Whether one of the two below it, an answer to this id, is an error. Of our own lines only."""
+    return line.startswith(b'"error":', len(raw_id) + _BEFORE_AND_AFTER_ID)
+
+
+def error_body_line(raw_id: RawJson, error: RawJson) -> bytes:
+    """A bad answer with somebody else's error object."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', raw_id, b',"error":', error, b"}\n"))

@@ -1,0 +1,129 @@
+r"""A stream of bytes as lines.
+
+Owns where a line ends: at `\n` and nowhere else (U+2028, U+2029 and U+0085 are legal inside JSON strings).
+Linear in the bytes whatever the chunking. A line over the cap is kept by nobody: its bytes pass through the
+scanner of `scan`, and what is left of it is whose call it was (rule 16).
+
+Knows nothing of: JSON beyond that, where the bytes come from.
+"""
+
+from binascii import crc32
+
+from msgspec import Struct
+
+from carpool_protocol.bootstrap.line_names import name_of, name_of_parts
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.json_scan import TopLevelScanner
+
+
+class OverlongLine(Struct, frozen=True):
+    """A line that was longer than the cap."""
+
+    id: RawJson | None
+    """Its top-level id, where one was found that may be echoed."""
+    is_answer: bool | None
+    """True: it has a result or an error. False: it has a method. None: neither was found."""
+    size_bytes: int
+    """Without the line end."""
+    checksum: int = 0
+    """CRC-32 of its bytes."""
+
+
+def name_of_any(line: bytes | OverlongLine) -> int:
+    """The name of a line, be it kept or not (`line_names`)."""
+    return name_of(line) if isinstance(line, bytes) else name_of_parts(line.checksum, line.size_bytes)
+
+
+class LineBuffer:
+    """Bytes in, whole lines out.
+
+    Lines come without their end (`\n` or `\r\n`), empty ones are left out unless `blanks`. A line of exactly
+    `cap_bytes` is still a line.
+    """
+
+    __slots__ = (
+        "_cap_bytes", "_checksum", "_pending", "_scanned_bytes", "_scanner", "_size_bytes", "blanks",
+    )  # fmt: skip
+
+    def __init__(self, cap_bytes: int) -> None:
+        self._cap_bytes = cap_bytes
+        self.blanks = False
+        """Whoever counts lines as they pass counts empty ones too."""
+        self._pending = bytearray()
+        self._size_bytes = 0
+        """Of the unfinished line, kept or not."""
+        self._scanner: TopLevelScanner | None = None
+        self._scanned_bytes = 0
+        self._checksum = 0
+        """Of a line that is over the cap, so far."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is kept of the unfinished line: what it costs in memory. 0 when it is over the cap."""
+        return len(self._pending)
+
+    def feed(self, data: bytes) -> list[bytes | OverlongLine]:
+        """Takes the next bytes of the stream; gives the lines that are whole now, in order."""
+        first = data.find(b"\n")
+        if first < 0:
+            self._keep(data)
+            return []
+        done: list[bytes | OverlongLine] = []
+        begin = 0
+        if self._size_bytes:
+            begin = first + 1
+            self._keep(data[:first])
+            self._end(done)
+        last = data.rfind(b"\n") + 1
+        # `split` is ten times as slow as `find` on long lines, so it sees only what is between line ends.
+        if last > begin:
+            ended = data[begin : last - 1].split(b"\n") if first + 1 < last else (data[:first],)
+            for raw in ended:
+                if len(raw) > self._cap_bytes:
+                    self._keep(raw)
+                    self._end(done)
+                    continue
+                line = raw[:-1] if raw.endswith(b"\r") else raw
+                if line or self.blanks:
+                    done.append(line)
+        if last < len(data):
+            self._keep(data[last:])
+        return done
+
+    def _keep(self, data: bytes) -> None:
+        self._size_bytes += len(data)
+        if self._size_bytes <= self._cap_bytes:
+            self._pending += data
+            self._scan_ahead()
+            return
+        scanner = self._scanner = self._scanner or TopLevelScanner()
+        if self._pending:
+            scanner.feed(bytes(self._pending[self._scanned_bytes :]))
+            self._checksum = crc32(self._pending)
+            self._pending = bytearray()
+        self._checksum = crc32(data, self._checksum)
+        scanner.feed(data)
+
+    def _scan_ahead(self) -> None:
+        """From half the cap on two bytes are scanned for each that comes, so that at the cap nothing is left.
+
+        To scan the whole line when it passes the cap would stop everybody else for a second or more.
+        """
+        due_bytes = 2 * self._size_bytes - self._cap_bytes
+        if due_bytes > self._scanned_bytes:
+            self._scanner = self._scanner or TopLevelScanner()
+            self._scanner.feed(bytes(self._pending[self._scanned_bytes : due_bytes]))
+            self._scanned_bytes = due_bytes
+
+    def _end(self, done: list[bytes | OverlongLine]) -> None:
+        if self._size_bytes > self._cap_bytes and self._scanner is not None:
+            scanner = self._scanner
+            done.append(OverlongLine(scanner.id, scanner.is_answer, self._size_bytes, self._checksum))
+        else:
+            if self._pending.endswith(b"\r"):
+                del self._pending[-1:]
+            if self._pending or self.blanks:
+                done.append(bytes(self._pending))
+        self._pending = bytearray()
+        self._size_bytes = self._scanned_bytes = self._checksum = 0
+        self._scanner = None

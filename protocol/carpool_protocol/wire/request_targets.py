@@ -1,0 +1,100 @@
+"""What a request is about: the name, URI or reference that decides which server it goes to.
+
+Owns, for the methods that go to one server, which member of the params that is, how it is taken out and
+put back in the server's own spelling. The other members are not touched. `tools/call` has a quicker way
+of its own (`params.split_call`).
+
+Invariant: what decides where a request goes is in it once, in one spelling, so that a server which ignores
+the case of keys reads the same subject as we do. That holds within a `ref` too.
+
+Knows nothing of: which server it means (`names`, the registry).
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson
+from carpool_protocol.wire.json_scan import fields, key_text, members
+from carpool_protocol.wire.jsonrpc import quote
+from carpool_protocol.wire.params import ParamsError, split_meta
+
+SUBJECTS: Final = {
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "completion/complete": "ref",
+}
+"""MCP 2025-11-25: server/prompts, server/resources, server/utilities/completion."""
+
+TASKS: Final = {
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""Of the stateless era only: the extension `io.modelcontextprotocol/tasks` (SEP-2663)."""
+
+_KEYS: Final = SUBJECTS | TASKS
+
+_OF_A_REF: Final = frozenset({"type", "name", "uri"})
+"""Members of a `ref` that say what it means."""
+
+
+class Subject(Struct, frozen=True):
+    """The params of one request, taken apart."""
+
+    text: str
+    """The name, URI or task; of a `ref` its JSON."""
+    rest: RawJson
+    """The other members, without `_meta`."""
+    meta: RawJson
+    token: RawJson
+
+
+def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
+    """Take the subject out of the params of a method of `SUBJECTS` or `TASKS`."""
+    key = _KEYS[method]
+    split = split_meta(params)
+    if isinstance(split, ParamsError):
+        return split
+    rest, meta, token = split
+    found = fields(rest or EMPTY_OBJECT)
+    raw = found.pop(key, b"") if found is not None else b""
+    text = None
+    if key != "ref":
+        text = key_text(raw)
+    elif raw[:1] == b"{":  # never what a string says: it could hold a line end, and with that another message
+        ref = _reference(raw)
+        if isinstance(ref, ParamsError):
+            return ref
+        text = ref.decode(errors="replace")
+    if found is None or text is None:
+        return ParamsError(f"{method} needs {'an object' if key == 'ref' else 'a string'} {key}")
+    folded = key.casefold()  # readers that ignore case would take that one
+    if any(name.casefold() == folded for name in found):
+        return ParamsError(f"{method} has its {key} twice, spelled differently")
+    return Subject(text, _object(found), meta, token)
+
+
+def with_subject(method: str, text: str, rest: RawJson) -> RawJson:
+    """The params with the subject put back, in the spelling of the server."""
+    key = _KEYS.get(method)
+    if key is None:
+        return rest
+    raw = text.encode() if key == "ref" else quote(text)
+    inner = rest[1:-1].strip()
+    return RawJson(b'{"%b":%b%b%b}' % (key.encode(), raw, b"," if inner else b"", inner))
+
+
+def _reference(raw: bytes) -> bytes | ParamsError:
+    """A `ref` in which each member is once: as it was written, unless one came twice."""
+    found = fields(raw)
+    if found is None:
+        return ParamsError("completion/complete needs an object ref")
+    for name in found:
+        if name not in _OF_A_REF and name.casefold() in _OF_A_REF:
+            return ParamsError(f"completion/complete has a ref with {name.casefold()} in another spelling")
+    return raw if len(members(raw) or ()) == len(found) else _object(found)
+
+
+def _object(found: dict[str, bytes]) -> RawJson:
+    return RawJson(b"{%b}" % b",".join(quote(key) + b":" + raw for key, raw in found.items()))

@@ -1,0 +1,194 @@
+"""Answers that break the protocol, made into ones an agent can read (rule 17).
+
+Owns which forms of a `tools/call` result and of an error object are sound, and which say that a tool failed.
+Sound ones come back as the very same object. Only the outermost form is judged: what stands in a content
+block is between server and agent. Nothing is sound that bears carpool's own mark of an error (`faults`):
+whether a call was delivered is for carpool to say, so a server's word for it stands under another name.
+
+Knows nothing of: which server answered, where the note is shown.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from carpool_protocol.faults.faults import ERROR_META_KEY
+from carpool_protocol.ids import ABSENT, RawJson
+from carpool_protocol.wire.json_scan import fields
+from carpool_protocol.wire.jsonrpc import quote
+
+_USUAL_BEGIN = b'{"content":['
+"""How nearly every result begins: then nothing is read at all."""
+
+_NOTHING = Raw()
+
+OF_SERVER: Final = "carpool/of_server"
+"""Where a server's own use of carpool's mark stands (one may be a carpool itself)."""
+
+
+class _Form(Struct, gc=False, rename="camel"):
+    """The members of a result that say which form it has."""
+
+    content: Raw = _NOTHING
+    structured_content: Raw = _NOTHING
+    tool_result: Raw = _NOTHING
+    """The result of 2024-10-07, which newer agents still read."""
+    result_type: Raw = _NOTHING
+    task: Raw = _NOTHING
+    text: Raw = _NOTHING
+    result: Raw = _NOTHING
+    is_error: Raw = _NOTHING
+
+
+class _Whole(Struct, gc=False):
+    meta: Raw = msgspec.field(default=_NOTHING, name="_meta")
+
+
+class _Meta(Struct, gc=False):
+    mark: Raw = msgspec.field(default=_NOTHING, name=ERROR_META_KEY)
+
+
+class _Error(Struct, gc=False):
+    code: Raw = _NOTHING
+    message: Raw = _NOTHING
+    data: Raw = _NOTHING
+
+
+_read_form = msgspec.json.Decoder(_Form).decode
+_read_error = msgspec.json.Decoder(_Error).decode
+_read_whole = msgspec.json.Decoder(_Whole).decode
+_read_meta = msgspec.json.Decoder(_Meta).decode
+
+_IS_ERROR: Final = b'"isError"'
+_OTHER_FORMS = frozenset({"structuredContent", "toolResult", "task"})
+_INTERNAL_ERROR: Final = b"-32603"
+_NO_MESSAGE: Final = b'"the %b gave an error without a message"'
+_KINDS: Final = {
+    b"{": "an object with neither content nor structuredContent",
+    b"[": "an array",
+    b'"': "a bare string",
+    b"n": "null",
+    b"t": "true",
+    b"f": "false",
+}
+
+
+def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson, str | None]:
+    """A result agents can read, and what was wrong with the server's own (None: nothing, same object).
+
+    `ours`: a child of carpool's gave it, which may speak in carpool's name. `ABSENT` where nothing of it can
+    be passed on: then its call ends as `bad_answer`.
+    """
+    try:  # no more than this for nearly every result: msgspec goes over the rest faster than `find` does
+        meta = _read_whole(result).meta
+        suspect = meta is not _NOTHING and _read_meta(meta).mark is not _NOTHING
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        suspect = result.find(b"_meta") >= 0 or result.find(b"\\u00") >= 0
+    if suspect and not ours and (found := _disowned(result)):
+        sound, why = repair_tool_result(found, ours=True)
+        return sound, why or "the result said in carpool's name what became of the call"
+    if result.startswith(_USUAL_BEGIN):
+        return result, None
+    if result[:1] == b'"':
+        return _text_result(result), "the result was a bare string; it was passed on as text"
+    form = _read(result, _read_form)
+    if form is None:
+        return _refusal(f"the result was {_KINDS.get(result[:1], 'a number')}, not an object with content")
+    content = form.get("content", b"")
+    if content:
+        if content[:1] == b"[":
+            return result, None
+        return _refusal("the content of the result was not an array")
+    if form.get("resultType", b'"complete"') != b'"complete"' or form.keys() & _OTHER_FORMS:
+        return result, None
+    failed = form.get("isError") == b"true"
+    if form.get("text", b"")[:1] == b'"':
+        return _text_result(form["text"], failed=failed), "the result was {text}; it was passed on as text"
+    if inner := form.get("result"):
+        raw_text = inner if inner[:1] == b'"' else quote(inner.decode(errors="replace"))
+        return _text_result(raw_text, failed=failed), "the result was {result}; it was passed on as text"
+    return _refusal(f"the result was {_KINDS[b'{']}")
+
+
+def says_failed(result: RawJson) -> bool:
+    """Whether a `tools/call` result says `isError: true` (MCP, server/tools, "Error Handling").
+
+    Nearly every server writes that word, and most say false: only where it may be true the result is read.
+    """
+    if result.find(b'"isError":false') >= 0 and result.count(_IS_ERROR) == 1:  # `in` takes twice as long
+        return False
+    return result.find(_IS_ERROR) >= 0 and (_read(result, _read_form) or {}).get("isError") == b"true"
+
+
+def repair_error(
+    error: RawJson, sender: Literal["server", "agent", "child"] = "server"
+) -> tuple[RawJson, str | None]:
+    """An error object as JSON-RPC 2.0 section 5.1 wants it, and what was wrong (None: nothing, same object).
+
+    `sender`: a child is carpool's own, which may speak in carpool's name.
+
+    What the sender did say is kept: its message (also as a bare string), its code, its data.
+    """
+    found = _read(error, _read_error)
+    no_message = _NO_MESSAGE % (b"agent" if sender == "agent" else b"server")
+    if found is None:
+        said = error if error[:1] == b'"' else no_message
+        whole = b'{"code":%b,"message":%b}' % (_INTERNAL_ERROR, said)
+        return RawJson(whole), "the error was not an object"
+    code, message = found.get("code", b""), found.get("message", b"")
+    sound_code = code.removeprefix(b"-").isdigit()
+    sound_message = message[:1] == b'"'
+    claims = sender == "server" and {"code", "delivered"} <= (fields(found.get("data", b"")) or {}).keys()
+    if claims:
+        found["data"] = b'{"%b":%b}' % (OF_SERVER.encode(), found["data"])
+    data = b',"data":%b' % found["data"] if "data" in found else b""
+    if sound_code and sound_message:
+        if not claims:
+            return error, None
+        whole = b'{"code":%b,"message":%b%b}' % (code, message, data)
+        return RawJson(whole), "the error said in carpool's name what became of the call"
+    whole = b'{"code":%b,"message":%b%b}' % (
+        code if sound_code else _INTERNAL_ERROR,
+        message if sound_message else no_message,
+        data,
+    )
+    return RawJson(whole), "the error had no integer code or no message"
+
+
+def _read(raw: bytes, read: Callable[[bytes], Struct]) -> dict[str, bytes] | None:
+    """The members of an object that `read` looks for (more of them on the slow path); None for no object."""
+    if raw[:1] != b"{":
+        return None
+    try:
+        seen = read(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # half a surrogate pair, or broken
+        return fields(raw)
+    found = zip(seen.__struct_encode_fields__, msgspec.structs.astuple(seen), strict=True)
+    return {name: bytes(value) for name, value in found if value is not _NOTHING}
+
+
+def _disowned(result: RawJson) -> RawJson | None:
+    """The result without carpool's mark; None: it does not bear it."""
+    raw = (_read(result, _read_whole) or {}).get("_meta", b"")
+    if ERROR_META_KEY not in (_read(raw, _read_meta) or {}):
+        return None
+    whole, meta = fields(result) or {}, fields(raw) or {}
+    meta[OF_SERVER] = meta.pop(ERROR_META_KEY, b"null")
+    return _object({**whole, "_meta": _object(meta)})
+
+
+def _object(members: Mapping[str, bytes]) -> RawJson:
+    """`json` writes names that hold half a surrogate pair."""
+    return RawJson(b"{%b}" % b",".join(b"%b:%b" % (json.dumps(k).encode(), v) for k, v in members.items()))
+
+
+def _text_result(text: bytes, *, failed: bool = False) -> RawJson:
+    flag = b',"isError":true' if failed else b""
+    return RawJson(b'{"content":[{"type":"text","text":%b}]%b}' % (text, flag))
+
+
+def _refusal(what: str) -> tuple[RawJson, str]:
+    return ABSENT, what

@@ -1,0 +1,482 @@
+"""The names agents see: how they are formed, and what every other spelling of them means.
+
+Owns: what a server may be called, `server__tool`, shortening and collisions, the table of spellings, and
+which server a spelling reads as a name of. Invariants: a qualified name matches `[a-zA-Z0-9_-]{1,64}` (legal
+for every model API; a lower bound leaves room for what an agent puts before it); no two tools of one set
+share one; a name depends on nothing but its own server, tool, prefix, separator and bound and the names of
+other servers, unless another tool of the same set falls on the same name: then both carry a hash of their own
+(server, tool), so order and bystanders are without influence. Names are looked up in a table, never split:
+`a_b` + `c` and `a` + `b_c` read alike once joined. What a server calls its tools never makes one of them mean
+what reads as a name of another server (`Heads`), whether that server's tools are in the table or not.
+
+Knows nothing of: JSON, catalogs, who may call what. Prompts follow the same rules with the same functions.
+"""
+
+import difflib
+import hashlib
+import heapq
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from itertools import product
+
+from msgspec import Struct
+
+from carpool_protocol.ids import ServerName
+from carpool_protocol.machine import slices
+
+SEPARATOR = "__"
+MAX_NAME_CHARS = 64
+MIN_NAME_CHARS = 32
+"""The least bound on names: room for a hash and for a readable piece of server and tool."""
+MAX_SERVER_NAME_CHARS = 40
+"""Leaves room for a readable piece of the tool and a hash within `MAX_NAME_CHARS`."""
+MAX_SEPARATOR_CHARS = 8
+
+_LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ILLEGAL_CHAR = re.compile(r"[^A-Za-z0-9_-]")
+_ILLEGAL_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
+_SERVER_NAME = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
+
+_HASH_CHARS = 8
+
+_SUGGESTIONS = 3
+_SUGGESTION_CUTOFF = 0.6
+_RANKED = 16
+_MAX_GUESSED_CHARS = 2 * MAX_NAME_CHARS
+_REMEMBERED_GUESSES = 128
+
+Tool = tuple[ServerName, str]
+"""A tool by its real names: the server as configured, the tool as the server calls it."""
+
+
+def check_server_name(name: str, what: str = "server") -> str | None:
+    """What is wrong with `name` as the name of a server (or `what`), as a sentence; None when it may be
+    used.
+    """
+    if not name:
+        return f"A {what} needs a name."
+    if len(name) > MAX_SERVER_NAME_CHARS:
+        return f"A {what} name has at most {MAX_SERVER_NAME_CHARS} characters, this one has {len(name)}."
+    if _SERVER_NAME.fullmatch(name) is None:
+        if "__" in name or name[0] == "_" or name[-1] == "_":
+            return (
+                f"The {what} name {name!a} has an underscore at an end or two in a row; "
+                "one between letters, digits or hyphens is fine."
+            )
+        return f"The {what} name {name!a} may hold only A-Z, a-z, 0-9, hyphen and single underscores."
+    return None
+
+
+def safe_server_name(name: str) -> str:
+    """The nearest name that a server may have."""
+    plain = re.sub(r"_{2,}", "_", _ILLEGAL_CHARS.sub("-", name)).strip("_-")
+    plain = plain[:MAX_SERVER_NAME_CHARS].strip("_-")
+    return plain if plain and check_server_name(plain) is None else "server"
+
+
+def safe_server_names(names: Iterable[str]) -> dict[str, str]:
+    """The same for all servers of one file, each with a name of its own. Where several fall on one, those
+    that are not written so all get a hash of what is written: their order says nothing.
+    """
+    found = {name: name if check_server_name(name) is None else safe_server_name(name) for name in names}
+    count = Counter(found.values())
+    room = MAX_SERVER_NAME_CHARS - _HASH_CHARS - 1
+    for name, safe in found.items():
+        if safe != name and count[safe] > 1:
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+            found[name] = f"{safe[:room].rstrip('_-')}-{digest}"
+    return found
+
+
+def check_separator(separator: str) -> str | None:
+    """What is wrong with `separator`, as a sentence; None when it may be used."""
+    if not separator or len(separator) > MAX_SEPARATOR_CHARS or _LEGAL.fullmatch(separator) is None:
+        return f"A separator is 1 to {MAX_SEPARATOR_CHARS} of A-Z, a-z, 0-9, underscore and hyphen."
+    return None
+
+
+def check_tools_prefix(prefix: str) -> str | None:
+    """What is wrong with a `tools_prefix`, as a sentence; None when it may be used (`""` may)."""
+    if prefix and (len(prefix) > MAX_SERVER_NAME_CHARS or _LEGAL.fullmatch(prefix) is None):
+        return f"A tools_prefix is at most {MAX_SERVER_NAME_CHARS} of A-Z, a-z, 0-9, underscore and hyphen."
+    return None
+
+
+def check_name_length(chars: int) -> str | None:
+    """What is wrong with a bound on the length of names, as a sentence; None when it may be used."""
+    if not MIN_NAME_CHARS <= chars <= MAX_NAME_CHARS:
+        return f"The length of tool names is bounded by {MIN_NAME_CHARS} to {MAX_NAME_CHARS} characters."
+    return None
+
+
+def legalise(name: str) -> str:
+    """`name` with every character that model APIs refuse as `_`. Never empty; may still be too long."""
+    return _ILLEGAL_CHAR.sub("_", name) or "_"
+
+
+def qualify(
+    server: str,
+    tool: str,
+    separator: str = SEPARATOR,
+    prefix: str | None = None,
+    *,
+    hashed: int = 0,
+    most: int = MAX_NAME_CHARS,
+) -> str:
+    """The name of one tool, legal by itself whatever is put in.
+
+    `prefix` stands in place of the server's name; with `""` the tool keeps its own name, without a
+    separator. `most`: its length, from `MIN_NAME_CHARS` to `MAX_NAME_CHARS`. `hashed` 0 is the plain name,
+    which gets a hash only when it is too long; each number above it is another spelling of the same tool with
+    a longer (in the end: another) hash, for `qualify_all` to choose from.
+    """
+    head = (server if prefix is None else prefix) + separator if prefix != "" else ""
+    plain = head + tool
+    if not hashed:
+        if len(plain) <= most and _LEGAL.fullmatch(plain) is not None:
+            return plain
+        plain = legalise(plain)
+        if len(plain) <= most:
+            return plain
+    rounds = max(1, hashed)
+    chars = min(_HASH_CHARS * rounds, most // 2)
+    identity = f"{server}\0{tool}" if chars == _HASH_CHARS * rounds else f"{server}\0{tool}\0{rounds}"
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:chars]
+    room = most - 1 - chars
+    # A head longer than any server name (a foreign prefix) must not push the tool out of its own name.
+    head = head[: min(MAX_SERVER_NAME_CHARS + MAX_SEPARATOR_CHARS, room - room // 4)]
+    return f"{legalise((head + tool)[:room])}_{digest}"
+
+
+def qualify_all(
+    tools: Iterable[Tool],
+    prefixes: Mapping[ServerName, str | None],
+    separator: str = SEPARATOR,
+    heads: "Heads | None" = None,
+    *,
+    most: int = MAX_NAME_CHARS,
+) -> dict[Tool, str]:
+    """Distinct legal names for a set of tools, in the order given; a tool given twice counts once.
+
+    `prefixes` holds `tools_prefix` where a server has one; `most` is the length of a name. A name that
+    `heads` reads as another server's is formed with the server's own name instead; if that does not help, it
+    gets a hash. Tools that fall on one name all get a hash, until no two names are equal; each round looks at
+    the whole set at once, so that order is without influence.
+    """
+    return slices.whole(qualifying_all(tools, prefixes, separator, heads, most=most))
+
+
+def qualifying_all(
+    tools: Iterable[Tool],
+    prefixes: Mapping[ServerName, str | None],
+    separator: str = SEPARATOR,
+    heads: "Heads | None" = None,
+    *,
+    most: int = MAX_NAME_CHARS,
+) -> slices.Steps[dict[Tool, str]]:
+    """The same in slices."""
+    names: dict[Tool, str] = {}
+    hashed: dict[Tool, int] = {}
+    unprefixed: set[Tool] = set()
+    step = slices.STEP_ENTRIES
+    for at, key in enumerate(tools, 1):
+        if not at % step:
+            yield 2 * step
+        server, tool = key
+        prefix = prefixes.get(server)
+        names[key] = qualify(server, tool, separator, prefix, most=most)
+        hashed[key] = 0
+        if heads is None or not (prefix == "" or server in heads.crossed) or heads.fit(names[key], server):
+            continue
+        unprefixed.add(key)
+        names[key] = qualify(server, tool, separator, most=most)
+        if not heads.fit(names[key], server):
+            hashed[key] = 1
+            names[key] = qualify(server, tool, separator, hashed=1, most=most)
+    while len(set(names.values())) < len(names):
+        sharing: dict[str, list[Tool]] = {}
+        for key, name in names.items():
+            sharing.setdefault(name, []).append(key)
+        yield len(names)
+        count = 0
+        for group in sharing.values():
+            if len(group) > 1:
+                for key in group:
+                    count += 1
+                    if not count % step:
+                        yield 4 * step
+                    prefix = None if key in unprefixed else prefixes.get(key[0])
+                    hashed[key] += 1
+                    names[key] = qualify(*key, separator, prefix, hashed=hashed[key], most=most)
+    return names
+
+
+def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
+    """Every way other systems write this tool, the bare tool last. `Resolver` says what each means.
+
+    A tool whose own name is not legal is also found under its legal form, which is what a model was shown. A
+    `prefix` is written in all the ways in which the server's name is.
+    """
+    found: dict[str, None] = {}
+    legal = legalise(tool)
+    for name in (tool,) if legal == tool else (tool, legal):
+        for head in (prefix, server) if prefix else (server,):
+            found[f"{head}__{name}"] = None
+            found[f"{head}_{name}"] = None
+            found[f"mcp__{head}__{name}"] = None
+            found[f"mcp:{head}:{name}"] = None
+            found[f"mcp:{head}.{name}"] = None
+            found[f"mcp_{head}_{name}"] = None
+            found[f"{head}.{name}"] = None
+        found[name] = None
+    return list(found)
+
+
+def _heads(name: str, separator: str) -> set[str]:
+    """What a spelling of any tool of a server begins with, for its name or its `tools_prefix`."""
+    heads = {f"{mcp}{name}{mark}" for mcp, mark in product(("", "mcp__", "mcp:", "mcp_"), ("_", ".", ":"))}
+    return {*heads, legalise(name + separator)}
+
+
+def may_be_of(spelling: str, server: str, separator: str = SEPARATOR, prefix: str | None = None) -> bool:
+    """Whether `spelling` begins like a name of this server's, whatever its tools are: to explain why it
+    cannot be called, never to route.
+    """
+    if prefix == "":
+        return True
+    names = {server, server if prefix is None else prefix}
+    return spelling.startswith(tuple(head for name in names for head in _heads(name, separator)))
+
+
+class Heads:
+    """Which server a spelling reads as a name of: the one with the longest head that it begins with.
+
+    Of all servers that are known, whatever state they are in, so that no spelling comes to mean another
+    server's tool because one is away. A `tools_prefix` is read as the server's name is, unless that is how
+    another server's name is read: nobody takes over a name by a prefix. A server of `former` has what no
+    other one is read by.
+    """
+
+    __slots__ = ("_lengths", "_owners", "crossed")
+
+    def __init__(
+        self,
+        servers: Mapping[ServerName, str | None],
+        separator: str = SEPARATOR,
+        *,
+        former: Mapping[ServerName, str | None] | None = None,
+    ) -> None:
+        """`servers`: each with its `tools_prefix`."""
+        owners: dict[str, frozenset[ServerName]] = {}
+        for group in (servers, former or {}):
+            for names in (((it, it) for it in group), group.items()):
+                found: dict[str, set[ServerName]] = {}
+                for server, name in names:
+                    for head in _heads(name, separator) if name else ():
+                        if head not in owners:
+                            found.setdefault(head, set()).add(server)
+                owners |= {head: frozenset(which) for head, which in found.items()}
+        self._owners = owners
+        self._lengths = sorted({len(head) for head in owners}, reverse=True)
+        self.crossed = self._find_crossed(servers, separator)
+        """Servers of which a spelling with their own name or prefix can read as a name of another one."""
+
+    def _find_crossed(
+        self, servers: Mapping[ServerName, str | None], separator: str
+    ) -> frozenset[ServerName]:
+        crossed: set[ServerName] = set()
+        for head, which in self._owners.items():
+            for length in self._lengths:
+                if length < len(head):
+                    crossed |= self._owners.get(head[:length], which) - which
+        for server, prefix in servers.items():
+            heads = _heads(prefix, separator) if prefix else ()
+            if any(server not in self._owners[head] for head in heads):
+                crossed.add(server)
+        return frozenset(crossed)
+
+    def readers(self, spelling: str) -> frozenset[ServerName]:
+        """The servers that it reads as a name of: none, one, or those that share a prefix."""
+        for length in self._lengths:
+            found = self._owners.get(spelling[:length])
+            if found is not None:
+                return found
+        return frozenset()
+
+    def all_readers(self, spelling: str) -> frozenset[ServerName]:
+        """The same with those of shorter heads: `a_b_c` can be the tool `b_c` of `a`."""
+        heads = (self._owners.get(spelling[:length]) for length in self._lengths)
+        return frozenset().union(*(which for which in heads if which is not None))
+
+    def fit(self, spelling: str, server: ServerName) -> bool:
+        """Whether it may mean a tool of this server: it does not read as a name of others."""
+        readers = self.readers(spelling)
+        return not readers or server in readers
+
+
+NO_HEADS: Heads = Heads({})
+"""No server is known by name."""
+
+
+class Resolved(Struct, frozen=True):
+    """Exactly one tool is meant."""
+
+    server: ServerName
+    tool: str
+    qualified: str
+
+
+class Ambiguous(Struct, frozen=True):
+    """Several tools can be meant, none better than the others: nothing is called. Qualified names, sorted."""
+
+    candidates: tuple[str, ...]
+
+
+class Unknown(Struct, frozen=True):
+    """Nothing is called that. Qualified names that look alike, best first, at most three."""
+
+    suggestions: tuple[str, ...]
+
+
+Resolution = Resolved | Ambiguous | Unknown
+
+
+class Resolver:
+    """What each spelling means within one set of names.
+
+    A qualified name always means itself; every other spelling counts only while no qualified name is
+    written that way, the names in their longer form first, which an agent with a higher bound reads in its
+    list. So a plain name that two tools came to share is ambiguous from then on, never the other tool's. A
+    spelling that reads as a name of a server never means a tool of another one. The table of other spellings
+    is built when the first one is looked up.
+    """
+
+    __slots__ = ("_exact", "_guesses", "_heads", "_longer", "_lookalikes", "_names", "_others", "_prefixes")
+
+    def __init__(
+        self,
+        names: Mapping[Tool, str],
+        prefixes: Mapping[ServerName, str | None] | None = None,
+        heads: Heads = NO_HEADS,
+        longer: Mapping[Tool, str] | None = None,
+    ) -> None:
+        """`names` is what `qualify_all` returned: distinct values; `longer` the same for a higher bound."""
+        self._names = names
+        self._longer = longer or {}
+        self._prefixes = prefixes or {}
+        self._heads = heads
+        self._exact = {name: Resolved(server, tool, name) for (server, tool), name in names.items()}
+        self._others: dict[str, Resolved | Ambiguous] | None = None
+        self._guesses: dict[str, Unknown] = {}
+        self._lookalikes: _Lookalikes | None = None
+
+    def resolve(self, spelling: str) -> Resolution:
+        """The tool that `spelling` means: a lookup, or a few milliseconds when there is no such name."""
+        exact = self._exact.get(spelling)
+        if exact is not None:
+            return exact
+        if self._others is None:
+            self._others = self._spell_out()
+        return self._others.get(spelling) or self._guess(spelling)
+
+    def aliases(self, server: ServerName, tool: str) -> list[str]:
+        """The spellings that mean this tool alone, besides its qualified name; empty for an unknown tool."""
+        qualified = self._names.get((server, tool))
+        if qualified is None:
+            return []
+        meant = self._exact[qualified]
+        ways = spellings(server, tool, self._prefixes.get(server))
+        if (longer := self._longer.get((server, tool), qualified)) not in ways:
+            ways.insert(0, longer)
+        return [way for way in ways if way != qualified and self.resolve(way) is meant]
+
+    def _spell_out(self) -> dict[str, Resolved | Ambiguous]:
+        others: dict[str, Resolved | Ambiguous] = {}
+        shared: dict[str, list[str]] = {}
+        weaker: list[tuple[str, Resolved]] = []
+        """Spellings that read as a name of the tool's server, and more so as one of another server."""
+        for meant in self._exact.values():
+            is_crossed = meant.server in self._heads.crossed
+            bare = {meant.tool, legalise(meant.tool)}
+            for way in spellings(meant.server, meant.tool, self._prefixes.get(meant.server)):
+                if way in self._exact:
+                    continue
+                if (is_crossed or way in bare) and not self._heads.fit(way, meant.server):
+                    if is_crossed and meant.server in self._heads.all_readers(way):
+                        weaker.append((way, meant))
+                    continue
+                first = others.setdefault(way, meant)
+                if first is not meant and isinstance(first, Resolved):
+                    shared.setdefault(way, [first.qualified]).append(meant.qualified)
+        for way, meant in weaker:
+            stronger = others.get(way)
+            if isinstance(stronger, Resolved):
+                shared.setdefault(way, [stronger.qualified]).append(meant.qualified)
+        for way, candidates in shared.items():
+            others[way] = Ambiguous(tuple(sorted(set(candidates))))
+        for tool, name in self._longer.items():
+            if name not in self._exact:
+                others[name] = self._exact[self._names[tool]]
+        return others
+
+    def _guess(self, spelling: str) -> Unknown:
+        if len(spelling) > _MAX_GUESSED_CHARS:
+            return Unknown(())
+        known = self._guesses.get(spelling)
+        if known is None:
+            if self._lookalikes is None:
+                self._lookalikes = _Lookalikes(self._exact.values())
+            known = Unknown(self._lookalikes.of(spelling, self._heads.readers(spelling)))
+            if len(self._guesses) >= _REMEMBERED_GUESSES:
+                self._guesses.clear()
+            self._guesses[spelling] = known
+        return known
+
+
+class _Lookalikes:
+    """Finds names that look like a spelling: rare shared trigrams choose a few, difflib ranks those.
+
+    difflib over all names would hold up every agent for 50 ms per typo in a set of 1,000 tools.
+    """
+
+    __slots__ = ("_having", "_names")
+
+    def __init__(self, names: Iterable[Resolved]) -> None:
+        self._names = list(names)
+        self._having: dict[str, list[int]] = {}
+        for index, name in enumerate(self._names):
+            for trigram in _trigrams(name.qualified):
+                self._having.setdefault(trigram, []).append(index)
+
+    def of(self, spelling: str, servers: Collection[ServerName]) -> tuple[str, ...]:
+        """`servers`: only names of theirs; empty: of any. A name of one server is no other one's, misspelled:
+        who writes it has arguments for that server.
+        """
+        shares: dict[int, float] = {}
+        for trigram in _trigrams(spelling):
+            having = self._having.get(trigram, ())
+            for index in having:
+                if not servers or self._names[index].server in servers:
+                    shares[index] = shares.get(index, 0.0) + 1 / len(having)
+        nearest = heapq.nsmallest(
+            _RANKED, shares, key=lambda index: (-shares[index], self._names[index].qualified)
+        )
+        matcher = difflib.SequenceMatcher(b=spelling.lower(), autojunk=False)
+        ranked: list[tuple[float, str]] = []
+        for index in nearest:
+            name = self._names[index]
+            ratio = max(_ratio(matcher, name.qualified), _ratio(matcher, name.tool))
+            if ratio >= _SUGGESTION_CUTOFF:
+                ranked.append((-ratio, name.qualified))
+        return tuple(qualified for _, qualified in sorted(ranked)[:_SUGGESTIONS])
+
+
+def _trigrams(text: str) -> set[str]:
+    text = text.lower()
+    return {text[start : start + 3] for start in range(len(text) - 2)}
+
+
+def _ratio(matcher: difflib.SequenceMatcher[str], name: str) -> float:
+    matcher.set_seq1(name[:_MAX_GUESSED_CHARS].lower())
+    return matcher.ratio()

@@ -1,0 +1,84 @@
+"""How long a call may run.
+
+Owns the two limits of every call in flight: without progress (`timeout_s`, from the server's last word of it)
+and at all (`total_at`). One of them is armed, the first that the call can reach: most calls never reach the
+second and need no second deadline. While a question to its agent is open, or its instance is not read, only
+the second counts (rules 8 and 14).
+
+Invariants (`check`): a call in flight has exactly one deadline, any other has none.
+Knows nothing of: lines, instances, what becomes of a call whose time is over.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from carpool_protocol.ids import CallId
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.model.pool import Calls, OpenCall
+
+
+class Limits:
+    """The limits of all calls in flight."""
+
+    def __init__(self) -> None:
+        self._idle: Deadlines[CallId] = Deadlines()
+        self._total: Deadlines[CallId] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._idle) + len(self._total)
+
+    def begin(self, opened: OpenCall, max_total_s: float, now: float) -> None:
+        """This call is written."""
+        opened.total_at = now + max_total_s
+        if opened.timeout_s <= max_total_s and not opened.stands_still:
+            # The total limit cannot be reached without progress.
+            self._idle.arm(opened.call.call, now, opened.timeout_s)
+        else:
+            self._total.arm(opened.call.call, now, max_total_s)
+
+    def restart(self, opened: OpenCall, now: float) -> None:
+        """There was a word of it: it may be silent for its whole time again, until the total limit comes
+        first. Nothing changes while its time stands still.
+        """
+        if opened.stands_still:
+            return
+        call = opened.call.call
+        if now + opened.timeout_s <= opened.total_at:
+            self._total.disarm(call)
+            self._idle.arm(call, now, opened.timeout_s)
+        elif self._idle.disarm(call):
+            self._total.arm(call, now, opened.total_at - now)
+
+    def stand_still(self, opened: OpenCall, now: float) -> None:
+        """Its silence does not count from here on; `restart` ends that."""
+        if self._idle.disarm(opened.call.call):
+            self._total.arm(opened.call.call, now, opened.total_at - now)
+
+    def end(self, call: CallId) -> None:
+        """It runs no more."""
+        if not self._idle.disarm(call):
+            self._total.disarm(call)
+
+    def over(self, now: float) -> Iterator[tuple[CallId, Literal["timed_out", "ran_too_long"]]]:
+        """Calls whose time is over, and which limit that was."""
+        for call in self._idle.due(now):
+            yield call, "timed_out"
+        for call in self._total.due(now):
+            yield call, "ran_too_long"
+
+    def next_deadline(self) -> float | None:
+        """When the first one is over."""
+        idle, total = self._idle.next_deadline(), self._total.next_deadline()
+        if idle is None or total is None:
+            return total if idle is None else idle
+        return min(idle, total)
+
+    def check_call(self, call: CallId, opened: OpenCall | None) -> None:
+        """Assert that it has one deadline while it runs, else none. `opened`: None once it is over."""
+        runs = opened is not None and opened.instance is not None
+        assert (call in self._idle) + (call in self._total) == runs, f"call {call} has not one deadline"
+
+    def check(self, calls: Calls) -> None:
+        """Assert every invariant."""
+        in_flight = sum(1 for opened in calls.values() if opened.instance is not None)
+        assert len(self) == in_flight, "a deadline of a call that is over"

@@ -1,0 +1,382 @@
+"""Which instance is leased to which session, who waits for one, and who has lost one without having let go.
+
+A lease is a session's exclusive hold on an instance of a pool in mode `session` (rules 14 and 15). A session
+holds one instance of a server at most, whichever of that server's pools it calls. A lease dies with its
+holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is ended, never
+leased again: no MCP method resets a server. A lease that ends underneath its holder, after it had been used,
+leaves a mark: the next call of that session to that server is not executed but told `StateLost`, once, and so
+are all others that its agent sent before it could know (`told_losses`). So every call asks right before it is
+written, also one that has waited. A lease of a pool that is replaced lasts as long as its instance drains. A
+mark is about a server, not about one pool of it: whatever pool serves the session when it calls again,
+however often the configuration has changed meanwhile, it is told there.
+
+Invariants (`check`): an instance has one holder at most and a session one instance of a server at most;
+nobody waits for a server of which it holds one; while anybody waits in a pool it has no spare; exactly the
+leases with nothing open for their holder have an idle deadline.
+Knows nothing of: processes, calls (but how many are in flight), clocks. Says what to do as values.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.link.messages import Call
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.calls.told_losses import ToldLosses
+
+IDLE_S: Final = 1800.0
+
+Cause = Literal[
+    "crash", "silent", "mute", "deaf", "idle", "reload", "restart", "needed", "room", "link", "roots",
+    "supervisor", "memory", "away", "remote",
+]  # fmt: skip
+
+CAUSES: Final[Mapping[Cause, str]] = {
+    "crash": "its process ended by itself",
+    "silent": "it was silent for too long, and was ended",
+    "mute": "it closed its output, and was ended",
+    "deaf": "it closed its input, and was ended",
+    "idle": "it was not used for longer than the idle limit of leases",
+    "reload": "its configuration was changed",
+    "restart": "an operator restarted or stopped it",
+    "needed": "this session waited for another server, and its idle instance had to make room",
+    "roots": "the roots, the workspace or the configuration of this session are others now",
+    "link": "the parts of carpool had lost touch with each other",
+    "supervisor": "the part of carpool that runs the servers was restarted",
+    "away": "carpool was started again, or this session was away for longer than it is waited for",
+    "remote": "its remote server has ended the session, and what that held is gone",
+    "memory": "it held more memory than its limit (limits.rss_mb) for too long",
+    "room": "another server had no instance at all, and this one had gone unused for the longest time",
+}
+"""For the agent: why the state is gone, as a clause after "because"."""
+
+
+class Held(Struct, frozen=True):
+    """The session's calls run on this instance."""
+
+    instance: InstanceId
+    fresh: bool
+    """The lease began just now."""
+
+
+class StateLost(Struct, frozen=True):
+    """Answer this one call `state_lost` (not delivered); the next one gets a fresh instance."""
+
+    cause: Cause
+
+
+class Waits(Struct, frozen=True):
+    """No instance is free: the call waits, and the pool should grow."""
+
+
+class Ended(Struct, frozen=True):
+    """This lease is over: end the instance."""
+
+    instance: InstanceId
+    session: SessionId
+    pool: PoolKey
+
+
+class _Lease:
+    __slots__ = ("in_flight", "instance", "pool", "server", "session", "used")
+
+    def __init__(self, instance: InstanceId, pool: PoolKey, server: ServerName, session: SessionId) -> None:
+        self.instance = instance
+        self.pool = pool
+        self.server = server
+        self.session = session
+        self.in_flight = 0
+        self.used = False
+        """A call ran on it, so there may be state to lose."""
+
+
+class Leases:
+    """All leases of one supervisor."""
+
+    def __init__(self) -> None:
+        self._limits: dict[PoolKey, float] = {}
+        """How long a lease of this pool may go unused, in seconds."""
+        self._by_instance: dict[InstanceId, _Lease] = {}
+        self._held: dict[tuple[SessionId, ServerName], _Lease] = {}
+        self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
+        self._pool_of_spare: dict[InstanceId, PoolKey] = {}
+        self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
+        self._servers: dict[PoolKey, ServerName] = {}
+        """What each pool is one of."""
+        self._lost: dict[tuple[SessionId, ServerName], Cause] = {}
+        self.told: ToldLosses[Cause] = ToldLosses()
+        """What was lost and told, and which calls hear the same."""
+        self._idle: Deadlines[InstanceId] = Deadlines()
+
+    def pool_wanted(self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S) -> None:
+        """This pool of this server may lease; from now on a lease of it may go unused for so long."""
+        self._servers[pool] = server
+        self._limits[pool] = idle_s
+
+    # --- a session comes -------------------------------------------------------------------------------
+
+    def ask(self, session: SessionId, pool: PoolKey, now: float) -> Held | StateLost | Waits:
+        """A call of this session is there. Asking again while it waits keeps its place."""
+        server = self._servers[pool]
+        loss = self.tell(session, server)
+        if loss is not None:
+            return loss
+        lease = self._held.get((session, server))
+        if lease is not None:
+            return Held(lease.instance, fresh=False)
+        spares = self._spares.get(pool)
+        if spares:
+            instance, _ = spares.popitem(last=False)
+            del self._pool_of_spare[instance]
+            self._begin(instance, pool, session, now)
+            return Held(instance, fresh=True)
+        self._waiting.setdefault(pool, OrderedDict()).setdefault(session, None)
+        return Waits()
+
+    def tell(self, session: SessionId, server: ServerName) -> StateLost | None:
+        """What this session has lost of this server: once."""
+        cause = self._lost.pop((session, server), None)
+        return None if cause is None else StateLost(cause)
+
+    def tell_by_server(self, call: Call, server: ServerName) -> None:
+        """Carpool's own bridge has told this call that its server knows the session no more."""
+        if self.told.hears(call, server) is None:
+            self.told.tell(call, server, "remote")
+        else:
+            self.told.tell_too(call, server)
+
+    def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
+        """Its last waiting call has ended."""
+        line = self._waiting.get(pool)
+        if line is not None:
+            line.pop(session, None)
+            if not line:
+                del self._waiting[pool]
+
+    def began(self, instance: InstanceId) -> None:
+        """A call was written to it. No lease is idle while a call is in flight."""
+        lease = self._by_instance.get(instance)
+        if lease is not None:
+            lease.in_flight += 1
+            lease.used = True
+            self._idle.disarm(instance)
+
+    def ended(self, instance: InstanceId, now: float) -> None:
+        """A call that began is over for its agent. (Rule 5's sense would not do: a conforming server never
+        answers what was cancelled, so one cancel would make a lease last for ever.)
+        """
+        lease = self._by_instance.get(instance)
+        if lease is not None and lease.in_flight:
+            lease.in_flight -= 1
+            if not lease.in_flight:
+                self._arm(lease, now)
+
+    # --- an instance comes -----------------------------------------------------------------------------
+
+    def offer(self, instance: InstanceId, pool: PoolKey, now: float) -> SessionId | None:
+        """An instance that never served anybody is fit: leased to who waits longest, else kept as a spare.
+        The waiting calls of the session that is returned ask again.
+        """
+        if instance in self._by_instance or instance in self._pool_of_spare:
+            return None
+        line = self._waiting.get(pool)
+        if not line:
+            self._spares.setdefault(pool, OrderedDict())[instance] = None
+            self._pool_of_spare[instance] = pool
+            return None
+        session = next(iter(line))
+        self._begin(instance, pool, session, now)
+        return session
+
+    def _begin(self, instance: InstanceId, pool: PoolKey, session: SessionId, now: float) -> None:
+        server = self._servers[pool]
+        for each in [each for each in self._waiting if self._servers[each] == server]:
+            self.stop_waiting(session, each)
+        lease = _Lease(instance, pool, server, session)
+        self._by_instance[instance] = lease
+        self._held[session, server] = lease
+        self._arm(lease, now)
+
+    def _arm(self, lease: _Lease, now: float) -> None:
+        self._idle.arm(lease.instance, now, self._limits[lease.pool])
+
+    # --- a lease ends ----------------------------------------------------------------------------------
+
+    def session_ended(self, session: SessionId) -> list[Ended]:
+        """The holder is gone, and its leases, marks and places in line with it."""
+        for pool in [pool for pool, line in self._waiting.items() if session in line]:
+            self.stop_waiting(session, pool)
+        for key in [key for key in self._lost if key[0] == session]:
+            del self._lost[key]
+        self.told.session_ended(session)
+        return [self._end(lease) for lease in self._of(session)]
+
+    def sessions(self) -> set[SessionId]:
+        """Whoever holds, has lost or waits for an instance."""
+        known = {session for session, _ in (*self._held, *self._lost)}
+        return known.union(self.told.sessions(), *self._waiting.values())
+
+    def holders(self) -> set[tuple[SessionId, ServerName]]:
+        """Who holds an instance of which server, or is to be told that one is lost."""
+        return {*self._held, *self._lost}
+
+    def all_lost(self, cause: Cause) -> list[Ended]:
+        """Sessions live on, but nobody knows any more which."""
+        return [ended for each in list(self._by_instance) if (ended := self.lose(each, cause)) is not None]
+
+    def unused(self, instance: InstanceId) -> None:
+        """No call that began was delivered: there is no state to lose."""
+        lease = self._by_instance.get(instance)
+        if lease is not None:
+            lease.used = False
+
+    def lose(self, instance: InstanceId, cause: Cause) -> Ended | None:
+        """The instance has died or must end. None when nobody held it (a spare is forgotten)."""
+        lease = self._by_instance.get(instance)
+        if lease is not None:
+            if lease.used:
+                self._lost[lease.session, lease.server] = cause
+            return self._end(lease)
+        spare_of = self._pool_of_spare.pop(instance, None)
+        if spare_of is not None:
+            del self._spares[spare_of][instance]
+            if not self._spares[spare_of]:
+                del self._spares[spare_of]
+        return None
+
+    def lost_before(self, session: SessionId, server: ServerName, cause: Cause) -> None:
+        """The broker tells of a lease that is none of ours, or none any more."""
+        self._lost[session, server] = cause
+
+    def withdraw(self, pool: PoolKey) -> None:
+        """The pool leases nothing any more: its spares are ordinary instances, nobody waits for a lease."""
+        self._waiting.pop(pool, None)
+        for instance in self._spares.pop(pool, ()):
+            del self._pool_of_spare[instance]
+
+    def removed(self, pool: PoolKey) -> list[Ended]:
+        """The server is no longer configured: leases end. It may come back, and then whoever has lost one is
+        told so.
+        """
+        self.withdraw(pool)
+        over = [
+            self.lose(lease.instance, "reload") for lease in list(self._held.values()) if lease.pool == pool
+        ]
+        return [ended for ended in over if ended is not None]
+
+    def pool_gone(self, pool: PoolKey) -> list[Ended]:
+        """Nothing is left of the pool but what sessions are to be told."""
+        over = self.removed(pool)
+        self._limits.pop(pool, None)
+        self._servers.pop(pool, None)
+        return over
+
+    def overdue(self, now: float) -> list[Ended]:
+        """End the leases that were idle for too long."""
+        over = [self.lose(instance, "idle") for instance in self._idle.due(now)]
+        return [ended for ended in over if ended is not None]
+
+    def next_deadline(self) -> float | None:
+        """When `overdue` has something to do at the latest."""
+        return self._idle.next_deadline()
+
+    def yielding(self, waiting: Collection[SessionId]) -> InstanceId | None:
+        """At the process cap: the lease to end first (`lose` it as `needed`). Of the sessions that wait for
+        an instance of any pool while they hold one with nothing in flight, the longest idle; so two that
+        wait for each other's cannot last.
+        """
+        idle = [
+            (self._idle.deadline_of(lease.instance) or 0.0, lease.instance)
+            for lease in self._by_instance.values()
+            if lease.session in waiting and not lease.in_flight
+        ]
+        return min(idle)[1] if idle else None
+
+    def busy(self, instance: InstanceId) -> bool:
+        """Whether a call of its holder is open on it."""
+        lease = self._by_instance.get(instance)
+        return lease is not None and lease.in_flight > 0
+
+    def _end(self, lease: _Lease) -> Ended:
+        del self._by_instance[lease.instance]
+        del self._held[lease.session, lease.server]
+        self._idle.disarm(lease.instance)
+        return Ended(lease.instance, lease.session, lease.pool)
+
+    # --- who has what ----------------------------------------------------------------------------------
+
+    def holder(self, instance: InstanceId) -> SessionId | None:
+        """Whose it is, for `ps`; None for a spare and for an instance unknown here."""
+        lease = self._by_instance.get(instance)
+        return None if lease is None else lease.session
+
+    def place(self, session: SessionId, server: ServerName) -> tuple[PoolKey, InstanceId] | None:
+        """The instance of this server that this session holds, and of which pool it is."""
+        lease = self._held.get((session, server))
+        return None if lease is None else (lease.pool, lease.instance)
+
+    @property
+    def any_lost(self) -> bool:
+        """Whether anybody is to be told of anything."""
+        return bool(self._lost) or bool(self.told)
+
+    def has_lost(self, session: SessionId, server: ServerName) -> bool:
+        """Whether `tell` would have something to say."""
+        return (session, server) in self._lost
+
+    def concern(self, server: ServerName) -> bool:
+        """Whether anybody holds an instance of this server, or is to be told that one is lost."""
+        held = any(each == server for held in (self._held, self._lost) for _, each in held)
+        return held or self.told.concern(server)
+
+    def knows(self, instance: InstanceId) -> bool:
+        """Whether it is leased or a spare."""
+        return instance in self._by_instance or instance in self._pool_of_spare
+
+    def is_spare(self, instance: InstanceId) -> bool:
+        """Whether it is kept warm for who comes next."""
+        return instance in self._pool_of_spare
+
+    def spares(self, pool: PoolKey) -> int:
+        """How many warm instances nobody holds."""
+        return len(self._spares.get(pool, ()))
+
+    def waiting(self, pool: PoolKey) -> tuple[SessionId, ...]:
+        """Who waits, first come first."""
+        return tuple(self._waiting.get(pool, ()))
+
+    def in_line(self, pool: PoolKey) -> int:
+        """How many sessions wait."""
+        return len(self._waiting.get(pool, ()))
+
+    def _of(self, session: SessionId) -> list[_Lease]:
+        return [lease for (holder, _), lease in self._held.items() if holder == session]
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert len(self._by_instance) == len(self._held), "a session or an instance is in two leases"
+        assert self._servers.keys() == self._limits.keys()
+        for (session, server), lease in self._held.items():
+            assert (lease.session, lease.server) == (session, server)
+            assert self._servers[lease.pool] == server
+            assert self._by_instance[lease.instance] is lease
+            assert (lease.instance in self._idle) == (lease.in_flight == 0), "idle means nothing in flight"
+            assert lease.used or not lease.in_flight
+        assert len(self._idle) == _count(not lease.in_flight for lease in self._by_instance.values())
+        assert not self._by_instance.keys() & self._pool_of_spare.keys(), "a spare has a holder"
+        for pool, line in self._waiting.items():
+            assert line, "an empty line is kept"
+            assert not self._spares.get(pool), "somebody waits beside a spare"
+            for session in line:
+                assert (session, self._servers[pool]) not in self._held, "a holder waits for what it has"
+        spares = {instance: pool for pool, each in self._spares.items() for instance in each}
+        assert spares == self._pool_of_spare
+        self._idle.check()
+        self.told.check()
+
+
+def _count(each: Iterable[bool]) -> int:
+    return sum(each)

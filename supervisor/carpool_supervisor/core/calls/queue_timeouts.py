@@ -1,0 +1,112 @@
+"""How long a call stays in a pool's line, and what its agent hears meanwhile.
+
+Owns the deadlines of waiting calls (`wait_s`) and what they are told: an agent that asked for progress
+hears of its place at once and every `NOTICE_S`. MCP (2025-11-25, basic/utilities/progress) wants `progress`
+to increase with each notification of a token, and a server's own values start at 0 or above: so ours are the
+seconds left, negative, and rise towards 0.
+
+Invariants (`check`): a call that is told of its wait has a limit to it; what one call is told only increases.
+Knows nothing of: instances, who comes next (`waiting`, `leases`).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from carpool_protocol.ids import CallId, RawJson
+from carpool_protocol.link.messages import Progressed
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.model.effects import AnyEffect
+from carpool_supervisor.core.model.pool import Calls, OpenCall, Pool, Pools
+
+NOTICE_S: Final = 5.0
+"""An agent that waits hears of it this often."""
+
+
+class Patience:
+    """The limits of all calls in line."""
+
+    def __init__(self, pools: Pools, leases: Leases, out: Callable[[AnyEffect], None]) -> None:
+        self._pools = pools
+        self._leases = leases
+        self._out = out
+        self._limits: Deadlines[CallId] = Deadlines()
+        self._notices: Deadlines[CallId] = Deadlines()
+
+    def __contains__(self, call: CallId) -> bool:
+        return call in self._limits
+
+    def __len__(self) -> int:
+        return len(self._limits)
+
+    def begin(self, opened: OpenCall, pool: Pool, now: float) -> None:
+        """This call is in line."""
+        self._limits.arm(opened.call.call, now, pool.policy.wait_s)
+        if opened.call.wants_progress:
+            self._tell(opened, pool, now)
+
+    def end(self, call: CallId) -> None:
+        """It is in line no more."""
+        self._limits.disarm(call)
+        self._notices.disarm(call)
+
+    def over(self, now: float) -> list[CallId]:
+        """The calls that have waited for too long."""
+        over = self._limits.due(now)
+        for call in over:
+            self._notices.disarm(call)
+        return over
+
+    def tell(self, calls: Calls, now: float) -> None:
+        """Give notice to those who are due."""
+        for call in self._notices.due(now):
+            opened = calls[call]
+            self._tell(opened, self._pools[opened.call.key], now)
+
+    def _tell(self, opened: OpenCall, pool: Pool, now: float) -> None:
+        call = opened.call
+        self._notices.arm(call.call, now, NOTICE_S)
+        left_s = (self._limits.deadline_of(call.call) or now) - now
+        if left_s <= 0 or (opened.told_s is not None and left_s >= opened.told_s):
+            return  # it waits for a second time: nothing that would step back
+        opened.told_s = left_s
+        text = (
+            f"Waiting for an instance of {pool.server}: {self._ahead(opened, pool)} ahead,"
+            f" at most {left_s:.0f} s more."
+        )
+        self._out(Progressed(call.call, RawJson(msgspec.json.encode({"progress": -left_s, "message": text}))))
+
+    def _ahead(self, opened: OpenCall, pool: Pool) -> str:
+        session = opened.call.session
+        if session in (line := self._leases.waiting(pool.key)):
+            agents = line.index(session)
+            return f"{agents} agent{'' if agents == 1 else 's'}"
+        calls = pool.waiting.ahead(session, opened.call.call)
+        return f"{calls} call{'' if calls == 1 else 's'}"
+
+    def next_deadline(self) -> float | None:
+        """When a limit is reached or a notice is due."""
+        limit, notice = self._limits.next_deadline(), self._notices.next_deadline()
+        if limit is None or notice is None:
+            return notice if limit is None else limit
+        return min(limit, notice)
+
+    def check(self, calls: Calls) -> None:
+        """Assert every invariant."""
+        self._limits.check()
+        self._notices.check()
+        waiting = sum(1 for opened in calls.values() if opened.instance is None)
+        assert len(self._limits) == waiting, "a limit of a call that does not wait"
+        assert len(self._notices) <= waiting, "a notice to an agent that does not wait"
+
+    def check_call(self, call: CallId, opened: OpenCall | None) -> None:
+        """Assert that it waits with a limit and is told so, or neither. `opened`: None once it is over."""
+        if opened is None or opened.instance is not None:
+            assert call not in self._limits, f"call {call} waits no more and has a limit"
+            assert call not in self._notices, f"call {call} waits no more and is told that it does"
+        else:
+            assert call in self._limits, f"call {call} waits without a limit"
+            if opened.call.wants_progress:
+                assert call in self._notices, f"call {call} waits and is not told"

@@ -1,0 +1,163 @@
+"""Why a call is not taken, or ended without an answer: for people, and for agents that read.
+
+Owns the details beside the sentences of `fault_kinds`. Pure functions of a pool.
+
+Knows nothing of: who is told, and when (`desk`, `roster`).
+"""
+
+from typing import Final, Literal
+
+from carpool_supervisor.core.calls.leases import CAUSES, Cause
+from carpool_supervisor.core.model.pool import OpenCall, Pool
+
+GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)
+
+
+LAST_WORDS_CHARS: Final = 400
+
+PROBE_S: Final = 5.0
+"""While one start shows whether a server is well again: others may ask again after so long."""
+
+
+def no_entry(pool: Pool | None, now: float) -> tuple[str, str, float | None] | None:
+    """Why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
+    if pool is None or not pool.wanted:
+        return GONE_POOL
+    if pool.stopped:
+        return ("stopped", "", None)
+    if not pool.serving:
+        match pool.restart.breaker:
+            case "open":
+                return broken(pool, now)
+            case "half_open" if pool.waiting:
+                return (broken(pool, now)[0], last_error(pool), PROBE_S)
+            case _:
+                pass
+    return None
+
+
+def broken(pool: Pool, now: float) -> tuple[str, str, float | None]:
+    """Nothing starts here now: (fault, detail, retry_after_s). A model is not told to wait for a program that
+    is not installed.
+    """
+    if pool.restart.hopeless:
+        return ("cannot_start", last_error(pool), None)
+    if not pool.policy.open_s:
+        return ("given_up", last_error(pool), None)
+    return ("breaker_open", last_error(pool), pool.retry_after_s(now))
+
+
+def last_error(pool: Pool) -> str:
+    """What went wrong last, as a sentence, or nothing."""
+    return f"Its last error: {told_error(pool)}." if pool.last_error else ""
+
+
+def told_error(pool: Pool) -> str:
+    """What went wrong last, with what the server itself said before it could serve anybody (rule 7), unless
+    that is the same once more.
+    """
+    told = pool.last_words and pool.last_error not in pool.last_words
+    return f"{pool.last_error}: {pool.last_words}" if told else pool.last_error
+
+
+def left_out(pool: Pool) -> str:
+    """What its server offers beyond the bounds, and so is left out."""
+    return "" if pool.catalog is None else pool.catalog.left_out
+
+
+_NO_CARPOOL: Final = (
+    "; install carpool and 'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them"
+)
+"""What Python says where a server is a module (`python`) is no advice."""
+
+
+def last_words(stderr: str) -> str:
+    """The line that tells most, of what a program wrote before it ended: the last one at the margin.
+
+    What Python, node and most others end with; a stack and the version of node are none.
+    """
+    told = [
+        line.strip()
+        for line in stderr.splitlines()
+        if (line[:1].isalnum() or line[:1] in tuple("/.<[('\"`*!"))
+        and " " in line.strip()
+        and not line.startswith("Node.js v")
+        and "A complete log of this run" not in line
+    ]
+    words = told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
+    return words + (_NO_CARPOOL if "No module named 'carpool'" in words else "")
+
+
+OWN_LANE = (
+    "unavailable",
+    "A call of this session waits there for an answer of its agent, and every other instance is taken so too."
+    " Answer that first.",
+    1.0,
+)
+"""(fault, detail, retry_after_s) for an agent that would wait for itself (rule 14)."""
+
+
+def broken_text(pool: Pool) -> str:
+    """For the operator: why nothing starts now, and until when."""
+    failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
+    left = f"left alone for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
+    again = " at once" if pool.policy.open_s else ""
+    return (
+        f"{left} after {failures}. {last_error(pool)}"
+        f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again{again}."
+    )
+
+
+def waited_text(pool: Pool, now: float) -> str:
+    """The limit that was reached, and why nothing was free."""
+    text = f"The limit is {pool.policy.wait_s:g} s."
+    if _lacks_room(pool, now):
+        return (
+            f"{text} It may have up to {pool.most} instances and has {pool.active()}: the limit of all"
+            " servers together (max_instances), or starts of others, left no room for one more."
+        )
+    if not pool.serving:
+        return f"{text} {last_error(pool)}".rstrip()
+    if pool.mode == "session" and len(pool.serving) >= pool.most:
+        return f"{text} Each agent has an instance of its own, and all {pool.most} are taken."
+    return text
+
+
+def _lacks_room(pool: Pool, now: float) -> bool:
+    """It should have one more, and nothing of its own holds that up."""
+    active = pool.active()
+    if (pool.stop_first and active < len(pool.instances)) or (pool.start_after and not pool.instances):
+        return False  # it waits for older ones to end
+    return active < min(pool.target, pool.most) and pool.not_before <= now
+
+
+def state_lost_text(cause: Cause) -> str:
+    """Why what the session had built up there is gone."""
+    return f"It ended because {CAUSES[cause]}."
+
+
+def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: OpenCall) -> str:
+    """The limit that was reached."""
+    return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
+
+
+def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
+    """We ended it while a call was open there: why, and how long it could have finished that. `worn`: the
+    limit that it had reached.
+    """
+    if closing:
+        return "It was ended by carpool, because carpool itself was stopped."
+    why = worn or "it was restarted, replaced or no longer needed"
+    if not pool.wanted:
+        why = "its configuration was changed or removed"
+    elif pool.stopped:
+        why = "an operator stopped it"
+    limit = f"{pool.policy.drain_s:g} s (drain_s)"
+    return f"It was ended by carpool, because {why}; it was given {limit} to finish what was open."
+
+
+def died_text(pool: Pool, how: str, stderr: str) -> str:
+    """What became of it (rule 7: stderr is not for everybody)."""
+    if stderr:
+        return f"It {how}. Its last words:\n{stderr}"
+    return f"It {how}; `carpool logs {pool.server}` may tell why."

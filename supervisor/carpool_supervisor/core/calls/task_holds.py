@@ -1,0 +1,131 @@
+"""Tasks that servers run for agents who come back for them (stateless era, `io.modelcontextprotocol/tasks`).
+
+Owns how long an instance is held for its tasks: each until an agent has been told how it ended, until nobody
+can ask for it any more (then it is cancelled at its server), or until its time is over, `MAX_HELD_S` at most.
+While it holds any, the instance is not idle and its lease lives; draining waits for it as it does for calls.
+A task that was begun for a call nobody waits for is cancelled at once.
+
+Invariants (`check`): what is held has a deadline, and the other way round.
+Knows nothing of: whose task it is (the broker does), what it does, JSON.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.link.messages import CancelTask, TaskTold, WatchTasks
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.model.effects import AnyEffect, WriteTaskCancel, WriteWatchTasks
+from carpool_supervisor.core.model.events import ServerAnswered, TaskChanged
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import Instance
+
+MAX_HELD_S: Final = 24 * 3600.0
+"""Longer no instance is kept for a task, whatever its server says."""
+
+
+class Held:
+    """All such tasks of one supervisor. `relax`: an instance may have nothing open any more."""
+
+    def __init__(
+        self,
+        instances: Mapping[InstanceId, Instance],
+        leases: Leases,
+        relax: Callable[[Instance, float], None],
+        out: Callable[[AnyEffect], None],
+    ) -> None:
+        self._instances = instances
+        self._leases = leases
+        self._relax = relax
+        self._out = out
+        self._due: Deadlines[tuple[InstanceId, str]] = Deadlines()
+
+    def answered(self, instance: Instance, event: ServerAnswered, now: float) -> None:
+        """A call was answered with a task, or with the end of the task that it was about."""
+        opened = instance.in_flight.get(event.wire)
+        if event.task and opened is None:
+            if _talks(instance):
+                self._out(WriteTaskCancel(instance.id, event.task))
+        elif event.task:
+            self._hold(instance, event, now)
+        elif opened is not None:
+            self._release(instance, opened.call.target, now)
+
+    def _hold(self, instance: Instance, event: ServerAnswered, now: float) -> None:
+        if event.task not in instance.held:
+            instance.held.add(event.task)
+            self._leases.began(instance.id)
+        ttl_s = MAX_HELD_S if event.task_ttl_ms < 0 else min(event.task_ttl_ms / 1000, MAX_HELD_S)
+        self._due.arm((instance.id, event.task), now, ttl_s)
+
+    def _release(self, instance: Instance, task: str, now: float) -> bool:
+        """False where it was not held."""
+        if task not in instance.held:
+            return False
+        instance.held.remove(task)
+        self._due.disarm((instance.id, task))
+        self._leases.ended(instance.id, now)
+        if not instance.busy:
+            instance.idle_since = now
+            self._relax(instance, now)
+        return True
+
+    # --- the broker ------------------------------------------------------------------------------------
+
+    def watch(self, word: WatchTasks) -> None:
+        """Agents want to hear of these tasks of an instance."""
+        instance = self._instances.get(word.instance)
+        if instance is not None and _talks(instance):
+            self._out(WriteWatchTasks(instance.id, tuple(word.tasks)))
+
+    def cancel(self, word: CancelTask, now: float) -> None:
+        """Nobody can ask for it any more. One whose end was told has nothing to cancel."""
+        instance = self._instances.get(word.instance)
+        if instance is not None:
+            self._cancel(instance, word.task, now)
+
+    def _cancel(self, instance: Instance, task: str, now: float) -> None:
+        if task in instance.held and _talks(instance):
+            self._out(WriteTaskCancel(instance.id, task))
+        self._release(instance, task, now)
+
+    def abandon_all(self, now: float) -> None:
+        """Another broker came, or the same that has forgotten them all."""
+        for instance in list(self._instances.values()):
+            for task in sorted(instance.held):
+                self._cancel(instance, task, now)
+
+    # --- the instance, and time ------------------------------------------------------------------------
+
+    def changed(self, instance: Instance, event: TaskChanged, now: float) -> None:
+        """It told how far a task is, to whoever wants to hear of it."""
+        self._out(TaskTold(instance.id, event.task, event.params))
+        if event.over:
+            self._release(instance, event.task, now)
+
+    def gone(self, instance: Instance) -> None:
+        """The process is gone, and its tasks with it."""
+        for task in instance.held:
+            self._due.disarm((instance.id, task))
+        instance.held.clear()
+
+    def overdue(self, now: float) -> None:
+        """The server may have forgotten these by now."""
+        for instance_id, task in self._due.due(now):
+            self._release(self._instances[instance_id], task, now)
+
+    def next_deadline(self) -> float | None:
+        """When the first is over."""
+        return self._due.next_deadline()
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        held = {(each.id, task) for each in self._instances.values() for task in each.held}
+        assert len(held) == len(self._due), "a task is held for ever, or for nobody"
+        assert all(each in self._due for each in held)
+        self._due.check()
+
+
+def _talks(instance: Instance) -> bool:
+    return instance.state in (State.SERVING, State.DRAINING)

@@ -1,0 +1,123 @@
+"""Calls that hear `state_lost` because their agent could not know of the loss when it sent them (rule 15).
+
+Owns, for each session and server of which one call was told `state_lost`, which calls are told the same:
+every one that the broker read before it wrote the first of these answers to the agent's carrier. The broker
+says which that was, with `Written`; until then every call is told. It also says from which number on calls
+may still come: a loss that concerns only lower ones, none of which is open here, is forgotten. A call that is
+cancelled before its answer was written has told its agent nothing: where it was the only one, the loss counts
+as untold again.
+
+Invariant (`check`): a call is in the entry that it is indexed under, and in no other.
+Knows nothing of: leases, instances, why state was lost.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Generic, TypeVar
+
+from carpool_protocol.ids import CallId, ServerName, SessionId
+from carpool_protocol.link.messages import Call
+
+C = TypeVar("C")
+Key = tuple[SessionId, ServerName]
+UNWRITTEN: Final = CallId(-1)
+
+
+class _Entry(Generic[C]):
+    """One loss that an agent hears of."""
+
+    __slots__ = ("calls", "cause", "upto")
+
+    def __init__(self, cause: C) -> None:
+        self.cause = cause
+        self.calls: set[CallId] = set()
+        """Told, and not written as far as is known."""
+        self.upto = UNWRITTEN
+        """The last call that was read before an answer was written; `UNWRITTEN`: none was."""
+
+
+class ToldLosses(Generic[C]):
+    """All losses of one supervisor that were told at least once. `C`: what a cause is."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry[C]] = {}
+        self._entry_of: dict[CallId, Key] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def tell(self, call: Call, server: ServerName, cause: C) -> None:
+        """This call is the first that hears of a loss."""
+        key = call.session, server
+        self._forget(key)
+        self._entries[key] = _Entry(cause)
+        self._add(key, call.call)
+
+    def hears(self, call: Call, server: ServerName) -> C | None:
+        """Why this call is not run either; None: it may run."""
+        entry = self._entries.get((call.session, server))
+        if entry is None or call.call > entry.upto != UNWRITTEN:
+            return None
+        return entry.cause
+
+    def tell_too(self, call: Call, server: ServerName) -> None:
+        """This call hears what `hears` says."""
+        key = call.session, server
+        if self._entries[key].upto == UNWRITTEN:
+            self._add(key, call.call)
+
+    def written(self, calls: Iterable[CallId], newest: CallId) -> None:
+        """The answers of these calls are with their carriers. `newest`: the last call read by then."""
+        for call in calls:
+            key = self._entry_of.get(call)
+            if key is not None:
+                entry = self._entries[key]
+                for each in entry.calls:
+                    del self._entry_of[each]
+                entry.calls.clear()
+                entry.upto = max(newest, call)
+
+    def passed(self, oldest: CallId) -> None:
+        """No call below this number comes any more: a loss that concerns only such calls is over."""
+        over = [key for key, entry in self._entries.items() if UNWRITTEN < entry.upto < oldest]
+        for key in over:
+            del self._entries[key]
+
+    def cancelled(self, call: CallId) -> tuple[Key, C] | None:
+        """Its agent does not hear the answer to this call. The loss that nobody has heard of by that."""
+        key = self._entry_of.pop(call, None)
+        if key is None:
+            return None
+        entry = self._entries[key]
+        entry.calls.discard(call)
+        if entry.calls:
+            return None
+        del self._entries[key]
+        return key, entry.cause
+
+    def session_ended(self, session: SessionId) -> None:
+        """Its agent is gone."""
+        for key in [key for key in self._entries if key[0] == session]:
+            self._forget(key)
+
+    def sessions(self) -> set[SessionId]:
+        """Whose losses these are."""
+        return {session for session, _ in self._entries}
+
+    def concern(self, server: ServerName) -> bool:
+        """Whether calls of this server may still come that have to hear of a loss."""
+        return any(key[1] == server for key in self._entries)
+
+    def _add(self, key: Key, call: CallId) -> None:
+        self._entries[key].calls.add(call)
+        self._entry_of[call] = key
+
+    def _forget(self, key: Key) -> None:
+        entry = self._entries.pop(key, None)
+        for call in () if entry is None else entry.calls:
+            del self._entry_of[call]
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        indexed = {call: key for key, entry in self._entries.items() for call in entry.calls}
+        assert indexed == self._entry_of
+        assert all(bool(each.calls) == (each.upto == UNWRITTEN) for each in self._entries.values())

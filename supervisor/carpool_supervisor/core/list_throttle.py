@@ -1,0 +1,92 @@
+"""When the lists of an instance are read again: after a pause, or once a list request was lost.
+
+Owns the pause before lists are read once more that change again and again: a server that tells of a change
+whenever it was asked for its lists would otherwise keep itself and us busy for ever. Few changes are followed
+at once (`era.lists`). Owns also how long the answer to a list request may take, and the pauses before lists
+are read again of which an answer was unreadable or never came: longer each time, and `MAX_LOST` times in a
+row. While an instance greets, its start limit is the limit of that too.
+
+Invariant: whoever waits here is there.
+Knows nothing of: what is in a list, which one is old.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.model.effects import AnyEffect, GiveUpList, Relist
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import Instance
+
+PAUSE_S: Final = 1.0
+MAX_LOST: Final = 5
+"""After so many losses in a row lists are read again when the server says that they have changed, or somebody
+asks for them.
+"""
+ANSWER_S: Final = 60.0
+"""The answer to a list request may take this long, or `timeout_s` where that is more."""
+
+
+class Stale:
+    """All such instances of one supervisor."""
+
+    def __init__(self, instances: Mapping[InstanceId, Instance], out: Callable[[AnyEffect], None]) -> None:
+        self._instances = instances
+        self._out = out
+        self._due: Deadlines[InstanceId] = Deadlines()
+        self._asked: Deadlines[InstanceId] = Deadlines()
+        """Serving instances of which a list request is out."""
+
+    def asked(self, instance: Instance, method: str, now: float) -> None:
+        """This list request is out; empty: none is."""
+        instance.listing = method
+        if method and instance.state in (State.SERVING, State.DRAINING):
+            self._asked.arm(instance.id, now, _answer_s(instance))
+        else:
+            self._asked.disarm(instance.id)
+
+    def lost(self, instance: Instance, times: int, now: float) -> None:
+        """An answer could not be read or never came, so often in a row."""
+        if times <= MAX_LOST:
+            self._due.arm(instance.id, now, PAUSE_S * 2**times)
+
+    def told(self, instance: Instance, now: float) -> None:
+        """Its lists are old, and were read so often that they are not read at once."""
+        if instance.id not in self._due:
+            self._due.arm(instance.id, now, PAUSE_S)
+
+    def gone(self, instance: Instance) -> None:
+        """The process is gone."""
+        self._due.disarm(instance.id)
+        self._asked.disarm(instance.id)
+
+    def overdue(self, now: float) -> None:
+        """These have waited."""
+        for instance_id in self._asked.due(now):
+            instance = self._instances[instance_id]
+            if instance.unread_since is None:
+                self._out(GiveUpList(instance_id, _answer_s(instance)))
+            else:  # the answer may lie in its pipe
+                self._asked.arm(instance_id, now, _answer_s(instance))
+        for instance_id in self._due.due(now):
+            if self._instances[instance_id].state in (State.SERVING, State.DRAINING):
+                self._out(Relist(instance_id))
+
+    def next_deadline(self) -> float | None:
+        """When the first has waited."""
+        due, asked = self._due.next_deadline(), self._asked.next_deadline()
+        if due is None or asked is None:
+            return asked if due is None else due
+        return min(due, asked)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        for waits in (self._due, self._asked):
+            waiting = sum(each in waits for each in self._instances)
+            assert waiting == len(waits), "an instance that is gone waits"
+            waits.check()
+
+
+def _answer_s(instance: Instance) -> float:
+    return max(ANSWER_S, instance.pool.policy.timeout_s)

@@ -1,0 +1,386 @@
+"""The records of the supervisor core: pools, their instances, their open calls.
+
+Owns the shape of these records and what can be said from one of them alone: which instance
+takes the next call, what state a pool is in. Who changes them: `roster` (instances) and `desk` (calls).
+
+Knows nothing of: effects, deadlines, other pools.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
+from carpool_protocol.link.messages import Call, Catalog, Era, EraWish, Mode, Policy, PoolChanged, PoolState
+from carpool_supervisor.core.calls.leases import Cause
+from carpool_supervisor.core.model.attribution import CAN_ASK, InFlight
+from carpool_supervisor.core.model.fair_queue import Waiting
+from carpool_supervisor.core.model.instance_limits import NEVER, calls_of
+from carpool_supervisor.core.model.lifecycle import ACTIVE, Happening, State, follow
+from carpool_supervisor.core.model.restart_policy import FRESH, RestartState
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind, Verdict, decide, most_instances
+from carpool_supervisor.core.model.trace_context import TraceKey
+from carpool_supervisor.core.model.well_known import Entry
+
+
+class OpenCall:
+    """One call between its arrival and its one end."""
+
+    __slots__ = (
+        "asks", "call", "instance", "resting", "size_bytes", "timeout_s", "told_s", "total_at", "trace",
+        "urls", "urls_first", "wire",
+    )  # fmt: skip
+
+    def __init__(self, call: Call, timeout_s: float) -> None:
+        self.call = call
+        self.timeout_s = timeout_s
+        self.total_at = 0.0
+        """When it has run for the longest time allowed, since it was placed."""
+        self.size_bytes = len(call.params) + len(call.meta) + 256
+        self.instance: Instance | None = None
+        """None while it waits in line."""
+        self.wire = WireId(0)
+        self.trace: TraceKey | None = None
+        """The trace context it was written with, where its server may ask."""
+        self.told_s: float | None = None
+        """How many seconds it had left to wait when its agent last heard of that; they only get fewer."""
+        self.urls_first = False
+        """The answer that comes next sends its agent to URLs first."""
+        self.urls: tuple[RawJson, ...] = ()
+        """To these, where its broker is to know them."""
+        self.asks = 0
+        """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
+        self.resting = False
+        """Stateless era: it is between two rounds, so nothing of it runs (`later`)."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its idle deadline does: its agent is asked, or the stdout of its instance is not read."""
+        return self.asks > 0 or (self.instance is not None and self.instance.unread_since is not None)
+
+
+class Lingering(Struct, frozen=True):
+    """A call that ended for its agent and may still run in the server (rule 5)."""
+
+    call: CallId
+    session: SessionId
+    can_ask: bool
+    trace: TraceKey | None
+    since: float
+    until: float
+    """So long its silence counts: it may be busy with it."""
+
+
+MAX_LINGERING: Final = 1024
+"""Calls per instance that ended for the agent but not for the server. None is forgotten, for it may still
+ask: an instance that has so many is drained and replaced. Only of a leased one the oldest are forgotten: they
+are its holder's like all others there, so nobody else can be meant, and the holder keeps its state."""
+
+
+class Instance:
+    """One process of a pool."""
+
+    __slots__ = (
+        "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at", "generation",
+        "heeded_at", "held", "id", "idle_since", "in_flight", "is_deaf", "last_heard", "lingering",
+        "listing", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
+        "rss_mb", "spawned_at", "state", "suspended", "tasks", "undelivered",
+        "unread_since", "worn", "worn_since",
+    )  # fmt: skip
+
+    def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
+        self.id = instance
+        self.pool = pool
+        self.generation = generation
+        self.era: Era = "handshake"
+        """How it is spoken to; until it has greeted, in which era it was greeted first."""
+        self.probed_era = False
+        """It has been asked `server/discover` and has said nothing to it."""
+        self.refusals: dict[Era, str] = {}
+        """What it did when it was greeted in eras that it does not speak."""
+        self.state = State.SPAWNING
+        self.pid = 0
+        self.spawned_at = now
+        self.fit_at: float | None = None
+        self.last_heard = now
+        self.probed_at: float | None = None
+        """When the ping went out that is not answered yet."""
+        self.unread_since: float | None = None
+        """Since when carpool has not read its stdout; None: it reads."""
+        self.asks = 0
+        """Open asks whose answers the server waits for."""
+        self.asks_over_at = now
+        """When the last of these was closed."""
+        self.in_flight: dict[WireId, OpenCall] = {}
+        self.lingering: dict[WireId, Lingering] = {}
+        """Calls that ended for the agent but may still run (rule 5)."""
+        self.tasks: dict[str, WireId] = {}
+        """Tasks that the server runs for a call, by its own task id."""
+        self.held: set[str] = set()
+        """Tasks that agents come back for, by the server's own id (`held`)."""
+        self.next_wire = 1
+        self.calls = 0
+        self.undelivered: set[WireId] = set()
+        """Calls among these that never reached it, as far as its shell has said."""
+        self.idle_since = now
+        self.blocked = False
+        """It does not read its stdin."""
+        self.listing = ""
+        """The method of the list request that is out; empty: none is."""
+        self.is_deaf = False
+        """It never will again: it has closed it."""
+        self.suspended = False
+        """It did not answer a probe: nothing new is placed on it."""
+        self.failure: str | None = None
+        """Why we end it, where that counts as a failure."""
+        self.cause: Cause = "reload"
+        """What its holder is told when it is ended while it drains."""
+        self.rss_mb = 0
+        """Memory of its processes, as last measured, in MiB."""
+        self.over_rss = 0
+        """So many measurements in a row were above its limit."""
+        self.heeded_at = NEVER
+        """From so many calls on its answers are looked at: a limit is reached, or it is on trial."""
+        self.worn = ""
+        """The limit that it has reached: another is to take its place (`recycling`)."""
+        self.worn_since: float | None = None
+        """It has reached one, and waits for a moment in which nothing runs on it."""
+
+    def heed(self) -> None:
+        """Have its answers looked at from the right one on."""
+        reached = NEVER if self.worn else calls_of(self.pool.policy, self.generation)
+        self.heeded_at = 0 if self.pool.trial is self else reached
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for the size of its pool."""
+        return self.state in ACTIVE and not self.worn
+
+    @property
+    def busy(self) -> bool:
+        """Whether it works for anybody."""
+        return bool(self.in_flight or self.held)
+
+    def candidates(self) -> list[InFlight]:
+        """Everything in flight in rule 5's sense: what a server may be speaking of."""
+        live = [
+            InFlight(wire, each.call.session, each.call.method in CAN_ASK, each.trace)
+            for wire, each in self.in_flight.items()
+        ]
+        over = [
+            InFlight(wire, each.session, each.can_ask, each.trace, over=True)
+            for wire, each in self.lingering.items()
+        ]
+        return live + over
+
+    def disown(self) -> None:
+        """The broker lost touch: which of its sessions are still there nobody knows."""
+        for wire, each in self.lingering.items():
+            self.lingering[wire] = replace(each, session=SessionId(""))
+
+    def has_room(self) -> bool:
+        """Whether one more call can be written to it."""
+        return (
+            not self.blocked
+            and not self.suspended
+            and len(self.in_flight) < self.pool.room
+            and self.state in (State.SERVING, State.DRAINING)
+        )
+
+    def has_asker(self) -> bool:
+        """Whether anything that runs, in rule 5's sense, can ask."""
+        return any(
+            each.call.method in CAN_ASK and not each.resting for each in self.in_flight.values()
+        ) or any(each.can_ask for each in self.lingering.values())
+
+    def move(self, happening: Happening) -> None:
+        """Follow the table."""
+        self.state = follow(self.state, happening, f"instance {self.id} of {self.pool.server}")
+
+
+class Pool:
+    """The instances of one server (per key), with its size policy."""
+
+    def __init__(self, key: PoolKey, server: ServerName, policy: Policy) -> None:
+        self.key = key
+        self.server = server
+        self.policy = policy
+        self.room = policy.max_in_flight
+        """Unanswered calls that an instance may have: one while it is on trial (`breakers`)."""
+        self.wanted = True
+        self.stopped = False
+        """By an operator."""
+        self.restart: RestartState = FRESH
+        self.not_before = 0.0
+        """No start before this time (back-off, open breaker)."""
+        self.missed = False
+        """Somebody needed it while its breaker was open."""
+        self.trial: Instance | None = None
+        """It was let through by the half open breaker, and no call has come back from it yet."""
+        self.target = 0
+        """How many active instances there should be now."""
+        self.instances: dict[InstanceId, Instance] = {}
+        self.serving: list[Instance] = []
+        self.waiting = Waiting(policy.max_waiting_calls, policy.max_waiting_bytes)
+        self.asking = False
+        """Greeted with sampling and elicitation declared (rule 12)."""
+        self.wish: EraWish = "handshake"
+        """As configured."""
+        self.known_era: Era | None = None
+        """Found out earlier, where that is not configured."""
+        self.both_eras: bool | None = None
+        """See `PoolChanged`."""
+        self.shy = False
+        """Its last instance ended of a question of the stateless era."""
+        self.era: Era = "handshake"
+        """How the instance that greeted last is spoken to."""
+        self.relisting = False
+        """Its catalog is not current any more: the next one is told even if it says the same."""
+        self.entry: Entry | None = None
+        """What the shipped list says of its program."""
+        self.evidence: tuple[Evidence, ...] = ()
+        self.seen: set[EvidenceKind] = set()
+        """Evidence that was seen in this life of the pool."""
+        self.verdict: Verdict = decide(policy.sharing, None, (), ())
+        """How its instances are shared, and why: for placements from now on."""
+        self.most = most_instances(policy, self.verdict.mode, None)
+        """How many instances it may have."""
+        self.plain = self.verdict.mode == "concurrent"
+        """Its instances are all alike to every call: no leases, no lanes, nothing to ask but their load."""
+        self.older: tuple[PoolKey, ...] = ()
+        """The pools in whose place it stands after reloads: who holds an instance there keeps it for a while
+        (rule 15).
+        """
+        self.start_after = PoolKey("")
+        """The pool that this one replaces and that must be gone before it may start."""
+        self.stop_first = False
+        """No instance starts before every older one has ended."""
+        self.level = ""
+        """The most verbose log level that is wanted; empty: none."""
+        self.uris: tuple[str, ...] = ()
+        """Resources whose changes are wanted."""
+        self.old_level = self.old_uris = False
+        """That is what a broker wanted that has died; the one after it has not said yet what it wants."""
+        self.catalog: Catalog | None = None
+        self.catalog_said = False
+        self.generations = 0
+        self.ever_fit = False
+        self.last_error = ""
+        self.last_words = ""
+        """The line of stderr that tells most of a server that never came to serve; for texts alone."""
+        self.stderr: list[str] = []
+        """The last lines of the instance that failed last."""
+        self.said: PoolChanged | None = None
+        self.said_error = ""
+        """The error in it: words of the server do not decide whether something is said."""
+        self.operations: list[tuple[int, str, int]] = []
+        """(token, verb, generation at that time) of operators who wait."""
+
+    def erred(self, error: str, words: str = "") -> None:
+        """This went wrong last."""
+        self.last_error, self.last_words = error, words
+
+    @property
+    def mode(self) -> Mode:
+        """How its instances are shared by placements from now on."""
+        return self.verdict.mode
+
+    def take_policy(self, policy: Policy) -> None:
+        """It is run in this way from now on."""
+        self.policy = policy
+        self.waiting.max_calls, self.waiting.max_bytes = policy.max_waiting_calls, policy.max_waiting_bytes
+        self.room = policy.max_in_flight if self.trial is None else 1
+        for instance in self.instances.values():
+            instance.heed()
+
+    def try_out(self, instance: "Instance | None") -> None:
+        """Let one call at a time through to this instance, until one has come back; None: no more."""
+        before, self.trial = self.trial, instance
+        self.room = self.policy.max_in_flight if instance is None else 1
+        for each in (before, instance):
+            if each is not None:
+                each.heed()
+
+    def judge_sharing(self) -> None:
+        """Policy, catalog or evidence are others now."""
+        tools = [offer.name for offer in self.catalog.tools] if self.catalog is not None else []
+        self.verdict = decide(self.policy.sharing, self.entry, tools, self.evidence)
+        self.most = most_instances(self.policy, self.verdict.mode, self.entry)
+        if self.verdict.mode != "concurrent":
+            self.plain = False  # the way back is `Wishes.tend`'s: leases may be left
+
+    def know(self, entry: Entry | None, evidence: tuple[Evidence, ...], era: Era | None) -> None:
+        """More is known about its program."""
+        self.entry, self.evidence, self.known_era = entry, evidence, era
+        self.judge_sharing()
+        few = entry is not None and 0 < self.most <= entry.most
+        self.both_eras = era is not None or few
+
+    def pick(self) -> Instance | None:
+        """The instance with the fewest unanswered calls that can take one more."""
+        best: Instance | None = None
+        fewest = self.room
+        for instance in self.serving:
+            load = len(instance.in_flight)
+            if load < fewest and not instance.blocked and not instance.suspended:
+                best, fewest = instance, load
+        return best
+
+    def start_limit_s(self) -> float:
+        """How long the next instance may take until it is fit."""
+        return self.policy.start_s if self.ever_fit else self.policy.first_start_s
+
+    def active(self) -> int:
+        """How many instances count towards the pool's size."""
+        return sum(1 for instance in self.instances.values() if instance.counts)
+
+    def starting(self) -> bool:
+        """Whether an instance is on its way."""
+        return any(i.state in (State.SPAWNING, State.GREETING) for i in self.instances.values())
+
+    def being_tried(self) -> bool:
+        """Whether it is being found out already if an instance can live: none starts beside that one."""
+        ending = any(each.failure is not None for each in self.instances.values())  # its end tells
+        return self.trial is not None or self.starting() or ending
+
+    def state(self, now: float) -> PoolState:
+        """What the broker and people are told."""
+        if not self.wanted:
+            return "draining"
+        if self.stopped:
+            return "stopped"
+        if self.serving:
+            return "serving"
+        if self.restart.breaker == "open":
+            return "breaker_open" if self.policy.open_s else "given_up"
+        if self.restart.breaker == "half_open":
+            return "half_open"
+        if self.starting():
+            return "starting"
+        if self.target > 0 and self.not_before > now:
+            return "backing_off"
+        return "starting" if self.target > 0 else "cold"
+
+    def retry_after_s(self, now: float) -> float | None:
+        """When something may start again, where that is not now."""
+        is_off = self.restart.breaker == "open" and not self.policy.open_s
+        return self.not_before - now if self.not_before > now and not is_off else None
+
+
+def timeout_of(policy: Policy, call: Call) -> float:
+    """The idle timeout of this call in seconds."""
+    if policy.tool_timeouts_s:
+        return policy.tool_timeouts_s.get(call.target, policy.timeout_s)
+    return policy.timeout_s
+
+
+Calls = dict[CallId, OpenCall]
+Pools = dict[PoolKey, Pool]
+
+
+def not_plain(server: ServerName, pools: Pools) -> None:
+    """Somebody holds an instance of this server, or has lost one: calls to all of its pools ask first."""
+    for pool in pools.values():
+        if pool.server == server:
+            pool.plain = False

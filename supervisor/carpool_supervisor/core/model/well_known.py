@@ -1,0 +1,289 @@
+"""What a command line starts, and what is known about that program: the shipped list, as values.
+
+Owns two questions: which program is this (`program_of`, a name without arguments, so without secrets) and
+what does the list say about it (`WellKnown.find`). An npm or PyPI package is recognised behind npx, uvx and
+their like, as `python -m`, as a script in `node_modules` and by the name of its own command; an image
+behind `docker run`.
+
+Invariants: `program_of` never holds an argument's value but the program's own name or path. What is not
+recognised with certainty is not recognised.
+Knows nothing of: where the list lies on disk, the network.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from carpool_protocol.link.messages import Mode
+
+_NPM_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx"})
+_PYPI_RUNNERS: Final = frozenset({"uvx"})
+_SUBCOMMANDS: Final = {
+    ("npm", "exec"): "npm",
+    ("npm", "x"): "npm",
+    ("pnpm", "dlx"): "npm",
+    ("yarn", "dlx"): "npm",
+    ("bun", "x"): "npm",
+    ("uv", "tool", "run"): "pypi",
+    ("pipx", "run"): "pypi",
+    ("docker", "run"): "image",
+    ("podman", "run"): "image",
+    ("uv", "run"): "command",
+}
+_WITH_VALUE: Final = frozenset(
+    (
+        *("--registry", "--cache", "--userconfig", "--prefix", "-w", "--workspace", "-c", "--call"),  # npx
+        *(
+            "--with",
+            "--with-editable",
+            "--with-requirements",
+            "--python",
+            "--index",
+            "--index-url",
+            "-i",
+            "-f",
+        ),
+        *("--default-index", "--extra-index-url", "--find-links", "--env-file", "--directory", "--project"),
+        *("--config-file", "--constraints", "--refresh-package", "--extra", "--group"),
+    )
+)
+"""Options of the runners that take the next word."""
+
+_PACKAGE_OPTIONS: Final = frozenset({"-p", "--package", "--from", "--spec"})
+"""The package in so many words; what follows is the name of a command in it. (`-p` of uvx is a Python
+version.)
+"""
+
+_INTERPRETERS: Final = re.compile(
+    r"python[0-9.]*|pypy[0-9.]*|node|nodejs|bun|deno|tsx|ts-node|ruby|perl|java"
+).fullmatch
+_assignment = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=").match
+_npm_name = re.compile(r"(@[a-z0-9~._-]+/)?[a-z0-9~._-]+").match
+_pypi_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*").match
+_image_name = re.compile(r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)+(:[\w.-]+)?").fullmatch
+_in_node_modules = re.compile(r".*/node_modules/((?:@[^/]+/)?[^/]+)").match
+
+
+class Program(Struct, frozen=True):
+    """The program that a command line starts."""
+
+    kind: Literal["npm", "pypi", "module", "image", "script", "command"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+class Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One server of the list."""
+
+    title: str
+    npm: tuple[str, ...] = ()
+    pypi: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    """For `python -m`; the PyPI name with `_` counts without being listed."""
+    commands: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    """Without host and tag."""
+    mode: Mode
+    why: str
+    """A sentence for people: what in the server makes it so."""
+    note: str = ""
+    """What its user should know besides, for this mode to work."""
+    most: Annotated[int, Meta(ge=0)] = 0
+    """So many instances at most where agents share them: more would get in each other's way outside their
+    processes, as with a file that each writes whole. 0: as many as the mode is good for.
+    """
+    source: str
+    """Where that can be checked: repository, commit and file, or a sentence of its documentation."""
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    about: str
+    servers: tuple[Entry, ...]
+
+
+class WellKnown:
+    """The list, indexed by program."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        """Raises ValueError where two entries claim one program."""
+        self.entries = tuple(entries)
+        self._index: dict[str, Entry] = {}
+        for entry in entries:
+            for name in _names(entry):
+                if self._index.setdefault(name, entry) is not entry:
+                    raise ValueError(
+                        f"{name} is in the list twice: {self._index[name].title} and {entry.title}"
+                    )
+
+    def find(self, argv: Sequence[str]) -> Entry | None:
+        """What the list says about the program of this command line."""
+        program = program_of(argv)
+        return None if program is None else self._index.get(str(program))
+
+
+def read(data: bytes) -> WellKnown:
+    """The list from its file. Raises ValueError for one that is not of the form."""
+    return WellKnown(msgspec.json.decode(data, type=_File).servers)
+
+
+def _names(entry: Entry) -> set[str]:
+    pypi = [_folded(name) for name in entry.pypi]
+    modules = {*entry.modules, *(name.replace("-", "_") for name in pypi)}
+    commands = {*entry.commands, *pypi}
+    found = {f"npm:{name}" for name in entry.npm} | {f"pypi:{name}" for name in pypi}
+    found |= {f"module:{name}" for name in modules} | {f"command:{name}" for name in commands}
+    return found | {f"image:{name}" for name in entry.images}
+
+
+def _folded(name: str) -> str:
+    """A PyPI name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def program_of(argv: Sequence[str]) -> Program | None:
+    """The program behind the runners, or None where that cannot be said."""
+    words = list(argv)
+    while words and (_stem(words[0]) == "env" or _assignment(words[0])):
+        words.pop(0)
+    if not words or words[0].startswith("-"):
+        return None
+    first, rest = _stem(words[0]), words[1:]
+    if first in _NPM_RUNNERS:
+        return _packaged("npm", rest)
+    if first in _PYPI_RUNNERS:
+        return _packaged("pypi", rest)
+    for spoken, kind in _SUBCOMMANDS.items():
+        if first == spoken[0] and (after := _after(rest, spoken[1:])) is not None:
+            return _run(kind, after)
+    if first in {each[0] for each in _SUBCOMMANDS} and first != "bun":
+        return None
+    if _INTERPRETERS(first):
+        return _interpreted(first, rest)
+    return Program("command", words[0] if "/" in words[0] and not _installed(words[0]) else first)
+
+
+def _run(kind: str, words: list[str]) -> Program | None:
+    match kind:
+        case "image":
+            return _image(words)
+        case "command":
+            inner = _first(words)
+            return program_of(words[inner:]) if inner is not None else None
+        case "npm":
+            return _packaged("npm", words)
+        case _:
+            return _packaged("pypi", words)
+
+
+def _stem(word: str) -> str:
+    """`/usr/bin/npx` is npx."""
+    return word.rpartition("/")[2]
+
+
+def _installed(path: str) -> bool:
+    """In a directory of commands, so that its name says which it is."""
+    return path.split("/")[-2:-1] in (["bin"], [".bin"])
+
+
+def _after(words: list[str], spoken: tuple[str, ...]) -> list[str] | None:
+    """What follows the subcommand, options before it left out."""
+    for each in spoken:
+        at = _first(words)
+        if at is None or words[at] != each:
+            return None
+        words = words[at + 1 :]
+    return words
+
+
+def _first(words: Sequence[str]) -> int | None:
+    """Where the first word that is no option stands."""
+    skip = False
+    for at, word in enumerate(words):
+        if skip:
+            skip = False
+        elif word == "--":
+            return at + 1 if at + 1 < len(words) else None
+        elif word.startswith("-"):
+            skip = word in _WITH_VALUE
+        else:
+            return at
+    return None
+
+
+def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> Program | None:
+    for at, word in enumerate(words):
+        option, _, value = word.partition("=")
+        if option in _PACKAGE_OPTIONS and not (kind == "pypi" and option == "-p"):
+            after = words[at + 1 :] if value else words[at + 2 :]
+            return _package(kind, value or (words[at + 1] if at + 1 < len(words) else "")) or _command(after)
+        if not word.startswith("-"):
+            break
+    if kind == "pypi" and words[:1] == ["-p"]:
+        words = words[2:]
+    at_package = _first(words)
+    return None if at_package is None else _package(kind, words[at_package])
+
+
+def _command(words: list[str]) -> Program | None:
+    """The command that is run out of a package given as an address."""
+    at = _first(words)
+    return None if at is None else Program("command", _stem(words[at]))
+
+
+def _package(kind: Literal["npm", "pypi"], spec: str) -> Program | None:
+    """The name in `@scope/name@1.2`, `name==1.2`, `name[extra]>=1`, `name@latest`; None for an address or a
+    path.
+    """
+    found = (_npm_name if kind == "npm" else _pypi_name)(spec)
+    if found is None or spec[found.end() : found.end() + 1] not in {
+        "",
+        "@",
+        "=",
+        "[",
+        ">",
+        "<",
+        "~",
+        "!",
+        ";",
+        " ",
+    }:
+        return None
+    if spec.startswith("."):
+        return None
+    return Program(kind, found[0] if kind == "npm" else _folded(found[0]))
+
+
+def _image(words: list[str]) -> Program | None:
+    """Options of `docker run` are many and take values: the image is the first word of the form
+    host/owner/name.
+    """
+    for word in words:
+        path = word.split("@")[0]
+        if _image_name(path):
+            parts = re.sub(r":[\w.-]+$", "", path).split("/")
+            if "." in parts[0] or ":" in parts[0]:
+                parts = parts[1:]
+            return Program("image", "/".join(parts))
+    return None
+
+
+def _interpreted(interpreter: str, words: list[str]) -> Program | None:
+    if words[:1] == ["-m"] or (len(words) > 1 and words[0].startswith("-") and words[1] == "-m"):
+        at = words.index("-m") + 1
+        return Program("module", words[at]) if at < len(words) else None
+    if interpreter in {"bun", "deno"} and words[:1] == ["run"]:
+        words = words[1:]
+    at_script = _first(words)
+    if at_script is None or any(word in {"-c", "-e", "--eval", "-jar"} for word in words[:at_script]):
+        return None
+    script = words[at_script]
+    package = _in_node_modules(script)
+    if package and package[1] != ".bin":
+        return Program("npm", package[1])
+    return Program("script", script)

@@ -1,0 +1,60 @@
+"""How many instances a pool needs. Pure functions of pools and leases.
+
+A plain pool grows one by one as its instances fill up (`Wishes.grow`). In mode `serial` each waiting call is
+worth an instance; in mode `session` each session that holds one or waits is, and while there is any of them
+some more stay warm, so that the next lease is instant. Those spares are wishes, not needs: nobody has to make
+room for them.
+
+Knows nothing of: processes, calls (but that some wait).
+"""
+
+from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import Instance, Pool
+
+
+def needed(pool: Pool, leases: Leases) -> int:
+    """So many instances have something to do: for them others make room at the process cap."""
+    if pool.mode != "session":
+        return pool.target
+    least = max(pool.policy.min_instances, min(pool.target, 1))
+    return max(least, min(_in_use(pool, leases) + _spent(pool, leases), pool.most))
+
+
+def wanted(pool: Pool, leases: Leases) -> int:
+    """So many instances there should be at least, by what is open and in line now."""
+    if pool.mode == "serial":
+        lanes = sum(each.counts for each in pool.serving)
+        return min(lanes + len(pool.waiting), pool.most) if pool.waiting else 0
+    if pool.mode == "session":
+        in_use = _in_use(pool, leases)
+        spares = pool.policy.spares if in_use else 0
+        return min(in_use + spares + _spent(pool, leases), pool.most)
+    return 0
+
+
+def may_end(instance: Instance, leases: Leases) -> bool:
+    """Whether its pool can do without this instance once it is idle. A lease has an idle limit of its own."""
+    pool = instance.pool
+    if leases.holder(instance.id) is not None:
+        return False
+    kept = pool.policy.min_instances
+    if pool.mode == "session":
+        kept = max(kept, wanted(pool, leases))
+    return pool.active() > kept
+
+
+def is_spent(instance: Instance, leases: Leases) -> bool:
+    """It served several sessions before its pool began to lease, or was to be replaced by then: it is never
+    leased, and ends.
+    """
+    over = instance.calls > 0 or bool(instance.worn)
+    return over and instance.state is State.SERVING and leases.holder(instance.id) is None
+
+
+def _in_use(pool: Pool, leases: Leases) -> int:
+    return sum(leases.holder(each.id) is not None for each in pool.serving) + leases.in_line(pool.key)
+
+
+def _spent(pool: Pool, leases: Leases) -> int:
+    return sum(is_spent(each, leases) for each in pool.serving)

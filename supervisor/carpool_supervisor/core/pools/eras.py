@@ -1,0 +1,107 @@
+"""Which era each instance is spoken to in, where that is not configured.
+
+Owns which greeting a process gets first, how long a silent one is waited for before it gets the other, and
+what its end means: some servers end of `server/discover` before they were initialized, and that is no failure
+of theirs. Such a server is started once more and asked for a handshake. What was found out is told
+(`ObserveEra`), so that it is remembered.
+
+Invariants: an instance is waited for only while it greets; a pool forgives one end until it has been fit.
+Knows nothing of: how an era is worded, files, dates.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.link.messages import Catalog, Era
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.model.effects import AnyEffect, GreetOtherwise, Note, ObserveEra
+from carpool_supervisor.core.model.events import EraRefused
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import Instance, Pool
+
+PATIENCE_S: Final = 10.0
+"""A server that has not answered `server/discover` by then is sent `initialize` too. To be wrong costs
+little: one that was only slow (npx installs) reads both, and answers in its own order.
+"""
+
+
+def first_of(pool: Pool) -> Era:
+    """The greeting that its next process gets first."""
+    match pool.wish:
+        case "handshake" | "stateless" as fixed:
+            return fixed
+        case "auto" | "newest" as wish:
+            if pool.shy:
+                return "handshake"
+            return pool.known_era or ("handshake" if wish == "auto" else "stateless")
+
+
+class Eras:
+    """All greetings whose era is not certain."""
+
+    def __init__(self, instances: Mapping[InstanceId, Instance], out: Callable[[AnyEffect], None]) -> None:
+        self._instances = instances
+        self._out = out
+        self._patience: Deadlines[InstanceId] = Deadlines()
+
+    def spawned(self, instance: Instance, now: float) -> None:
+        """Its greeting is written."""
+        if instance.pool.wish in ("auto", "newest") and instance.era == "stateless":
+            instance.probed_era = True
+            self._patience.arm(instance.id, now, PATIENCE_S)
+
+    def refused(self, instance: Instance, event: EraRefused) -> None:
+        """It lives, and was greeted in the other era."""
+        self._patience.disarm(instance.id)
+        instance.probed_era = False
+        instance.refusals[event.era] = event.text
+
+    def greeted(self, instance: Instance, catalog: Catalog) -> None:
+        """It is fit: it speaks this."""
+        self._patience.disarm(instance.id)
+        pool = instance.pool
+        if pool.wish in ("auto", "newest"):
+            # A refusal of `initialize` after our own `server/discover` is no sign: that may have decided it.
+            first = "stateless" if catalog.era == "handshake" else "handshake"
+            why = instance.refusals.get(first, "") if instance.era == first else ""
+            if pool.shy and catalog.era == "handshake":
+                why = why or "ended when it was asked server/discover"
+            pool.shy = False
+            instance.era = pool.era = catalog.era
+            self._out(ObserveEra(pool.key, catalog.era, why, catalog.server_info))
+        instance.probed_era = False
+
+    def ended(self, instance: Instance, *, by_itself: bool) -> bool:
+        """It is gone. Whether that is forgiven: it ended of a question that it did not know, and the next one
+        gets another. `by_itself`: nobody ended it.
+        """
+        self._patience.disarm(instance.id)
+        pool = instance.pool
+        if not instance.probed_era or instance.fit_at is not None or pool.shy:
+            return False
+        if not by_itself and instance.failure is None:
+            return False  # we ended it: nobody knows what it would have done
+        pool.shy = True
+        if by_itself:
+            text = f"{pool.server} #{instance.id} ended when it was asked server/discover; initialize is next"
+            self._out(Note("info", text))
+        return by_itself
+
+    def overdue(self, now: float) -> None:
+        """These have been silent for long enough."""
+        for instance_id in self._patience.due(now):
+            instance = self._instances[instance_id]
+            if instance.state is State.GREETING:
+                instance.refusals["stateless"] = f"said nothing to server/discover for {PATIENCE_S:g} s"
+                self._out(GreetOtherwise(instance_id))
+
+    def next_deadline(self) -> float | None:
+        """When the first patience ends."""
+        return self._patience.next_deadline()
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self._patience.check()
+        for instance in self._instances.values():
+            assert instance.id not in self._patience or instance.fit_at is None, "fit, and still waited for"

@@ -1,0 +1,157 @@
+"""Instances that have reached a limit of memory, calls or age, and how others take their places.
+
+Such an instance is *worn*. It serves on while a replacement greets, then takes no new call and ends when the
+last open one has (a worn instance ends no call: its drain lasts as long as a call may). Where nobody needs it
+now it ends without another. Where two may not run beside each other (`stop_first`) it drains first, and while
+it does every call waits: so that begins when nothing runs on it, or `drain_s` later. One at a time in each
+pool. What a session holds is left to it: calls and age count when its lease ends, since
+then it ends anyway; past its memory limit it is the session's for `drain_s` more, then its loss is told.
+Nothing is recycled while the breaker of its pool is not closed: nothing could take its place.
+
+Invariant (`check`): a pool has one worn instance that serves at most, and a worn one has no holder.
+Knows nothing of: how memory is measured, what the limits mean (`wear`), how an instance ends (`roster`).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.model.effects import AnyEffect, Note
+from carpool_supervisor.core.model.events import MemoryMeasured
+from carpool_supervisor.core.model.instance_limits import NEVER, OVER_RSS, is_over_rss, past, past_rss
+from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.pools.instances import Roster
+
+IN_USE_S: Final = 60.0
+"""Whoever had a call so recently is likely to have another: a replacement greets first."""
+
+LOOK_S: Final = 5.0
+"""Ages are looked at this often."""
+
+
+class Recycling:
+    """The worn instances of all pools."""
+
+    def __init__(
+        self, pools: Pools, roster: Roster, leases: Leases, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._pools = pools
+        self._roster = roster
+        self._leases = leases
+        self._out = out
+        self._look_at: float | None = None
+
+    # --- who has reached a limit -------------------------------------------------------------------------
+
+    def measured(self, event: MemoryMeasured, now: float) -> None:
+        """So much memory the processes of these instances hold."""
+        for instance_id, size_bytes in event.sizes:
+            instance = self._roster.instances.get(instance_id)
+            if instance is None:
+                continue
+            instance.rss_mb = size_bytes >> 20
+            over = is_over_rss(instance.pool.policy, instance.rss_mb)
+            instance.over_rss = instance.over_rss + 1 if over else 0
+            self.look(instance, now)
+
+    def look(self, instance: Instance, now: float) -> None:
+        """Whether it has reached a limit, and what becomes of it then."""
+        pool = instance.pool
+        if instance.state is not State.SERVING or instance.worn or pool.trial is instance:
+            return
+        instance.heeded_at = NEVER  # whatever it is, `_look_at` comes back to it
+        rss = past_rss(pool.policy, instance.rss_mb) if instance.over_rss >= OVER_RSS else ""
+        reached = rss or past(pool.policy, instance.generation, instance.calls, now - instance.spawned_at)
+        if not reached:
+            instance.worn_since = None
+            instance.heed()
+            return
+        is_held = self._leases.holder(instance.id) is not None
+        if pool.restart.breaker != "closed" or not pool.wanted or any(i.worn for i in pool.serving):
+            return
+        if is_held and not rss:
+            return
+        if not is_held and self._waits(instance, now):
+            return
+        text = f"{pool.server} #{instance.id} is to be replaced: {reached}"
+        self._out(Note("info", text, pool.server, instance.id))
+        if is_held:
+            self._roster.wind_down(instance, now, "memory")
+        elif not _in_use(instance, now):
+            self._roster.spare(instance, now)
+        instance.worn = reached
+        if instance in pool.serving and (pool.stop_first or pool.mode == "session"):
+            self._roster.drain(instance, now)
+        self._roster.starts.want(pool)
+        self._roster.starts.fill(now)
+        self._watch(now)
+
+    def _waits(self, instance: Instance, now: float) -> bool:
+        """Whether it is better to wait for a moment in which nothing runs there."""
+        pool = instance.pool
+        if not (pool.stop_first and instance.in_flight):
+            return False
+        if instance.worn_since is None:
+            instance.worn_since = now
+        if now >= instance.worn_since + pool.policy.drain_s:
+            return False
+        instance.heeded_at = 0  # any answer may be the last one
+        self._watch(now)
+        return True
+
+    # --- who gives way -----------------------------------------------------------------------------------
+
+    def greeted(self, instance: Instance, now: float) -> None:
+        """A new instance is fit: perhaps in the place of a worn one."""
+        self._give_way(instance.pool, now)
+        self._watch(now)
+
+    def overdue(self, now: float) -> None:
+        """Look at ages, and at what was put off."""
+        if self._look_at is not None and self._look_at <= now:
+            self._look_at = None
+            for instance in list(self._roster.instances.values()):
+                if _has_limits(instance.pool):
+                    self.look(instance, now)
+            for pool in self._pools.values():
+                self._give_way(pool, now)
+            self._watch(now)
+
+    def _give_way(self, pool: Pool, now: float) -> None:
+        """End the worn instance when as many others serve as there should be."""
+        worn = [instance for instance in pool.serving if instance.worn]
+        fresh = sum(not (instance.worn or instance.suspended) for instance in pool.serving)
+        if worn and fresh >= max(pool.target, 1):
+            self._roster.drain(worn[0], now)
+
+    def _watch(self, now: float) -> None:
+        if self._look_at is not None:
+            return
+        running = {each.pool.key: each.pool for each in self._roster.instances.values()}
+        ages = [pool.policy.limit_age_s or LOOK_S * 4 for pool in running.values() if _has_limits(pool)]
+        if ages:
+            self._look_at = now + min(max(min(ages) / 4, 0.05), LOOK_S)
+
+    def next_deadline(self) -> float | None:
+        """When `overdue` has something to do."""
+        return self._look_at
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        for pool in self._pools.values():
+            worn = [instance for instance in pool.serving if instance.worn]
+            assert len(worn) <= 1, f"{pool.key} replaces several at once"
+            assert not any(self._leases.holder(instance.id) for instance in worn), "a worn one is held"
+            assert not (worn and pool.stop_first), f"{pool.key} would run two beside each other"
+
+
+def _in_use(instance: Instance, now: float) -> bool:
+    pool = instance.pool
+    busy = instance.in_flight or pool.waiting or pool.operations
+    return bool(busy or pool.policy.min_instances) or now - instance.idle_since < IN_USE_S
+
+
+def _has_limits(pool: Pool) -> bool:
+    policy = pool.policy
+    return bool(policy.limit_rss_mb or policy.limit_calls or policy.limit_age_s)

@@ -1,0 +1,283 @@
+"""Which pool gets its next process, and when: stagger, back-off, the process cap.
+
+A pool with fewer active instances than its target is in the queue or in back-off, never forgotten.
+A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
+(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14), for what
+has something to do: never for a spare. Processes that are on their way out count as room already, each for
+one that is needed: an ending one always, a draining one only where else a busy instance or a lease would have
+to go. Needs come before wishes (`demand`): a spare starts only where no
+pool in the queue waits for room, or it would take the room that another was ended for. Among needs, those
+that a call waits for come first: what is only to be listed may install for minutes.
+
+Knows nothing of: calls, how instances end, what a failure is.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final
+
+from carpool_protocol.ids import InstanceId, PoolKey, SessionId
+from carpool_protocol.machine.deadlines import Deadlines
+from carpool_supervisor.core.calls.leases import Cause, Leases
+from carpool_supervisor.core.model.lifecycle import ENDING, State
+from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.restart_policy import after_pause
+from carpool_supervisor.core.pools.demand import needed
+
+GREETING_TURN_S: Final = 5.0
+"""After this long a greeting no longer holds up the next start."""
+LEAVING: Final = ENDING | {State.DRAINING}
+"""States of a process that is on its way out."""
+
+
+class Starts:
+    """The queue of starts. `start` begins an instance, `drain` ends one to make room."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        instances: dict[InstanceId, Instance],
+        leases: Leases,
+        *,
+        start: Callable[[Pool, float], Instance],
+        drain: Callable[[Instance, float, Cause], None],
+    ) -> None:
+        self._pools = pools
+        self._instances = instances
+        self._leases = leases
+        self._start = start
+        self._drain = drain
+        self.max_processes = 64
+        self.max_greeting = 3
+        self._queue: OrderedDict[PoolKey, None] = OrderedDict()
+        self.turns: Deadlines[InstanceId] = Deadlines()
+        """Greetings that still hold one of the `max_greeting` places (rule 2)."""
+        self.delays: Deadlines[PoolKey] = Deadlines()
+        """Pools in back-off."""
+        self.closed = False
+        self._promised = 0
+        """In one pass of `fill`: needs that wait for the end of a process that is on its way out."""
+
+    def want(self, pool: Pool) -> None:
+        """Queue the pool if it has too few instances."""
+        if falls_short(pool):
+            self._queue[pool.key] = None
+
+    def hurry(self, pool: Pool) -> None:
+        """If it is in the queue, it is the next."""
+        if pool.key in self._queue:
+            self._queue.move_to_end(pool.key, last=False)
+
+    def hold(self, pool: Pool, now: float) -> None:
+        """Its breaker is open: nothing starts before it is half open."""
+        self.unwant(pool.key)
+        if pool.policy.open_s and pool.wanted and not self.closed:
+            self.delays.arm(pool.key, now, pool.not_before - now)
+
+    def unwant(self, key: PoolKey) -> None:
+        """Start nothing for this pool, now or after its back-off."""
+        self._queue.pop(key, None)
+        self.delays.disarm(key)
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        self.closed = True
+        for key in list(self._pools):
+            self.unwant(key)
+
+    def due(self, now: float) -> None:
+        """Back-offs that are over go back into the queue, and what is missed of pools whose breaker was open
+        for long enough; greetings that took long lose their turn.
+        """
+        for key in self.delays.due(now):
+            pool = self._pools[key]
+            if pool.restart.breaker == "open":
+                pool.restart = after_pause(pool.restart)
+                always = pool.policy.min_instances or pool.policy.auto_connect
+                if pool.missed or always or pool.serving:
+                    pool.target = max(pool.target, 1)
+            self.want(pool)
+        self.turns.due(now)
+
+    def fill(self, now: float) -> None:
+        """Start what is queued, as far as it may be: what is needed, then spares."""
+        if self.closed:
+            return
+        self._promised = 0
+        waits_for_room = False
+        for key in sorted(self._queue, key=self._is_unasked):
+            pool = self._ready(key, now)
+            if pool is None:
+                continue
+            if not self._fill_needs(pool, now):
+                return
+            waits_for_room = waits_for_room or self._is_in_need(pool)
+        if not waits_for_room:
+            self._fill_wishes(now)
+
+    def _is_unasked(self, key: PoolKey) -> bool:
+        """Whether nobody waits for an instance: then it is to be listed, or to stand ready."""
+        pool = self._pools.get(key)
+        return pool is None or not pool.waiting
+
+    def _ready(self, key: PoolKey, now: float) -> Pool | None:
+        """The queued pool, if it may start something now. Who has enough, or backs off, leaves the queue."""
+        pool = self._pools.get(key)
+        if pool is None or not falls_short(pool):
+            self._queue.pop(key, None)
+            return None
+        if pool.not_before > now:
+            del self._queue[key]
+            self.delays.arm(key, now, pool.not_before - now)
+            return None
+        return None if self._must_wait_for_others(pool) else pool
+
+    def _must_wait_for_others(self, pool: Pool) -> bool:
+        """`stop_first`: the old one holds a port or a lock until it has ended."""
+        if pool.start_after in self._pools:
+            return True
+        return pool.stop_first and pool.active() < len(pool.instances)
+
+    def _is_in_need(self, pool: Pool) -> bool:
+        return falls_short(pool) and pool.active() < needed(pool, self._leases)
+
+    def _fill_needs(self, pool: Pool, now: float) -> bool:
+        """False when no pool may start anything now."""
+        while self._is_in_need(pool):
+            if len(self.turns) >= self.max_greeting:
+                return False
+            if len(self._instances) >= self._cap_for(pool):
+                self._make_room(pool, now)
+                return True
+            self._begin(pool, now)
+        return True
+
+    def _fill_wishes(self, now: float) -> None:
+        for key in list(self._queue):
+            pool = self._ready(key, now)
+            while pool is not None and falls_short(pool):
+                if len(self.turns) >= self.max_greeting:
+                    return
+                if len(self._instances) >= self._cap_for(pool):
+                    break
+                self._begin(pool, now)
+
+    def _begin(self, pool: Pool, now: float) -> None:
+        instance = self._start(pool, now)
+        self.turns.arm(instance.id, now, GREETING_TURN_S)
+        if not falls_short(pool):
+            self._queue.pop(pool.key, None)
+
+    def _cap_for(self, pool: Pool) -> int:
+        """A replacement may exceed the cap by one, or a full machine could never restart anything."""
+        replaces = any(i.worn or i.state is State.DRAINING for i in pool.instances.values())
+        return self.max_processes + (1 if replaces else 0)
+
+    def _make_room(self, needy: Pool, now: float) -> None:
+        """End as many instances as this pool needs more of, less those whose end is on its way already. Of
+        what costs somebody something only one ends at a time: the need may be over when that is gone.
+        """
+        more = needed(needy, self._leases) - needy.active() if needy.restart.breaker == "closed" else 1
+        for _ in range(min(more, self.max_greeting - len(self.turns))):
+            if not self._is_room_coming(needy, ENDING):
+                found = self._idle_victim(needy)
+                if found is None and not self._is_room_coming(needy, LEAVING):
+                    found = None if self._is_any_ending() else self._costly_victim(needy)
+                    if found is None:
+                        return
+                if found is not None:
+                    victim, cause = found
+                    if victim.pool is not needy and victim.counts:
+                        victim.pool.target = max(victim.pool.active() - 1, 0)
+                    self._drain(victim, now, cause)
+            self._promised += 1
+
+    def _is_room_coming(self, needy: Pool, states: Collection[State]) -> bool:
+        """Whether a process in one of these states leaves room that no other need waits for. One that is only
+        worn may drain for a day: its end is no promise.
+        """
+        leaving = sum(
+            i.state in states and not (i.worn and i.state is State.DRAINING) for i in self._instances.values()
+        )
+        return len(self._instances) - leaving + self._promised < self._cap_for(needy)
+
+    def _is_any_ending(self) -> bool:
+        return any(i.state in ENDING for i in self._instances.values())
+
+    def _idle_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+        """Which instance may go at no cost (rule 14): the least recently used idle one that nobody holds;
+        else one that only starts to be a spare.
+        """
+        idle = [i for i in self._free(needy) if _can_spare(i)]
+        if idle:
+            return min(idle, key=lambda i: i.idle_since), "room"
+        spare = self._spare_to_be(needy)
+        return None if spare is None else (spare, "room")
+
+    def _costly_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+        """Which instance has to go where none is idle: one that a session holds idly while it waits for
+        another. For a pool that has none at all also one of several of another pool: every server with demand
+        is sure of one.
+        """
+        yielding = self._leases.yielding(self._waiting_for_more())
+        if yielding is not None:
+            return self._instances[yielding], "needed"
+        if needy.active():
+            return None
+        several = [i for i in self._free(needy) if i.pool.active() > 1]
+        if several:
+            return max(several, key=lambda i: i.pool.active()), "room"
+        held = [i for i in self._others(needy) if i.pool.active() > 1 and not self._leases.busy(i.id)]
+        return (min(held, key=lambda i: i.idle_since), "room") if held else None
+
+    def _others(self, needy: Pool) -> list[Instance]:
+        """What serves in other pools."""
+        return [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
+
+    def _free(self, needy: Pool) -> list[Instance]:
+        """Those of them that nobody holds."""
+        return [i for i in self._others(needy) if self._leases.holder(i.id) is None]
+
+    def _spare_to_be(self, needy: Pool) -> Instance | None:
+        """The youngest instance that has not greeted, of a pool with more than it needs."""
+        for instance in reversed(self._instances.values()):
+            pool = instance.pool
+            starts = instance.state in (State.SPAWNING, State.GREETING)
+            if starts and pool is not needy and pool.active() > needed(pool, self._leases):
+                return instance
+        return None
+
+    def _waiting_for_more(self) -> set[SessionId]:
+        """Who waits for another instance than it holds already."""
+        return {
+            session
+            for pool in self._pools.values()
+            for session in pool.waiting.sessions()
+            if self._leases.place(session, pool.server) is None
+        }
+
+    def next_deadline(self) -> float | None:
+        """When a back-off or a turn ends."""
+        delays, turns = self.delays.next_deadline(), self.turns.next_deadline()
+        if delays is None or turns is None:
+            return turns if delays is None else delays
+        return min(delays, turns)
+
+    def remembers(self, pool: Pool) -> bool:
+        """Whether something will start for this pool without another event."""
+        return pool.key in self._queue or pool.key in self.delays
+
+
+def falls_short(pool: Pool) -> bool:
+    """Whether the pool should have more instances than it has."""
+    if pool.active() >= pool.target or not pool.wanted or pool.stopped:
+        return False
+    return pool.restart.breaker == "closed" or (
+        pool.restart.breaker == "half_open" and not pool.being_tried()
+    )
+
+
+def _can_spare(instance: Instance) -> bool:
+    pool = instance.pool
+    busy = instance.busy or pool.waiting or pool.operations
+    return not busy and pool.active() > pool.policy.min_instances

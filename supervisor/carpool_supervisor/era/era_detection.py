@@ -1,0 +1,121 @@
+"""Finding out which era a server speaks, by its answer to the first thing that it is told.
+
+Owns the order of the two greetings on one pipe: where a server refuses the one in a way that fits a server of
+the other era, it is greeted in that. A server that has said nothing for a while is greeted otherwise too
+(`otherwise`): it may not know `server/discover`, or it may be starting still (npx installs). A late answer to
+the first greeting that comes before one to the second decides if it fits the first era; otherwise it says
+nothing. Back to the first era at most once: a late `server/discover` may have locked the process to the
+stateless era, and `initialize` is refused then.
+Source: MCP 2026-07-28, basic/lifecycle ("Backward compatibility"); seen of SDKs: docs/decisions/0013.
+
+Invariants: after `MAX_TURNS` the last refusal stands; what a refused adapter would have told of that is told
+by nobody; a line is read by the adapter that speaks when it is read.
+Knows nothing of: how either era is worded, clocks, what is remembered of a server.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.link.messages import Era
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.model.events import EraRefused, GreetingFailed, InstanceGreeted, OwnEvent
+from carpool_supervisor.era.adapter import Adapter
+
+MAX_TURNS: Final = 2
+
+
+class Detection:
+    """The greeting of one instance whose era is not certain."""
+
+    def __init__(self, instance: InstanceId, make: Callable[[Era], Adapter], first: Era) -> None:
+        """`make`: an adapter of this era, made anew."""
+        self._instance = instance
+        self._make = make
+        self._first = self._era = first
+        self._turns = 0
+        self._refusals: list[str] = []
+        self._earlier: Adapter | None = None
+        """It greeted first, and the server has not answered it yet."""
+        self.spoken = make(first)
+        """The adapter that speaks."""
+        self.over = False
+        """The server has greeted: `spoken` is the one for good."""
+
+    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+        """What these lines mean, and the lines to send back at once."""
+        events: list[OwnEvent] = []
+        out: list[bytes] = []
+        for at, line in enumerate(lines):
+            said, answers = self._late(line) or self.spoken.take([line])
+            failed = next((each for each in said if isinstance(each, GreetingFailed)), None)
+            if failed is not None and failed.refused:
+                self._refused(failed, events, out)
+                continue
+            events += said
+            out += answers
+            if self._has_greeted(said):
+                said, answers = self.spoken.take(lines[at + 1 :])
+                return [*events, *said], [*out, *answers]
+        return events, out
+
+    def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
+        """The next slice of a long list. As `take`."""
+        said, answers = self.spoken.read_on()
+        self._has_greeted(said)
+        return said, answers
+
+    def _has_greeted(self, said: Sequence[OwnEvent]) -> bool:
+        if any(isinstance(each, InstanceGreeted) for each in said):
+            self.over = True
+            self._forget_earlier()
+        return self.over
+
+    def _late(self, line: bytes | OverlongLine) -> tuple[Sequence[OwnEvent], list[bytes]] | None:
+        """What follows where this line answers the first greeting after the second one was said."""
+        if self.spoken.met:
+            self._forget_earlier()
+        earlier = self._earlier
+        if earlier is None:
+            return None
+        said, answers = earlier.take([line])
+        if earlier.met:
+            self.spoken.close()
+            self.spoken, self._earlier = earlier, None
+            self._era = self._first
+            return said, answers
+        if any(isinstance(each, GreetingFailed) for each in said):
+            self._forget_earlier()
+        return None
+
+    def _forget_earlier(self) -> None:
+        if self._earlier is not None:
+            self._earlier.close()
+            self._earlier = None
+
+    def _refused(self, failed: GreetingFailed, events: list[OwnEvent], out: list[bytes]) -> None:
+        if failed.refused not in self._refusals:
+            self._refusals.append(failed.refused)
+        if self._turns >= MAX_TURNS:
+            events.append(GreetingFailed(self._instance, "; ".join(self._refusals)))
+            return
+        events.append(EraRefused(self._instance, self._era, failed.refused))
+        out.append(self._turn())
+
+    def otherwise(self) -> bytes:
+        """The server has greeted nobody for a while: the line of the other greeting, unless that was said, or
+        the first was answered and it is only slow with its lists.
+        """
+        if self._turns or self.spoken.met:
+            return b""
+        self._earlier = self.spoken
+        return self._turn()
+
+    def _turn(self) -> bytes:
+        self._turns += 1
+        self._era = "handshake" if self._era == "stateless" else "stateless"
+        if self.spoken is not self._earlier:
+            self.spoken.close()
+            self._forget_earlier()
+        self.spoken = self._make(self._era)
+        return self.spoken.greet()

@@ -1,0 +1,197 @@
+"""How a server of the handshake era introduces itself: `initialize`, `initialized`, and what it offers.
+
+Owns the greeting with its version negotiation and what is said of the server beside its lists (`lists`).
+Source: MCP 2025-11-25, basic/lifecycle.
+
+Knows nothing of: calls, what the server asks, what we declare (it is told).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
+from carpool_protocol.link.messages import Catalog, Feature
+from carpool_protocol.wire.capabilities import features_of
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.wire.list_repair import Family
+from carpool_supervisor.core.model.events import GreetingFailed, OwnEvent
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.greeting import (
+    VERSIONS,
+    Initialized,
+    common_version,
+    read_error,
+    read_initialized,
+    refusal,
+)
+from carpool_supervisor.era.list_reader import Lists
+from carpool_supervisor.era.self_description import MAX_CAPABILITIES_BYTES, SelfDescription
+from carpool_supervisor.era.tasks import tools_of
+
+UNSUPPORTED_VERSION: Final = -32022
+NOT_THIS_ERA: Final = frozenset({UNSUPPORTED_VERSION, -32601, -32602, -32600})
+"""What a server may say to `initialize` that knows the stateless era only: no such version or method, no
+`_meta`, no request.
+"""
+NO_VERSION: Final = "no protocol version"
+
+
+class Introduction:
+    """What one server says of itself, and the request for it that is out."""
+
+    def __init__(
+        self,
+        instance: InstanceId,
+        key: PoolKey,
+        release: str,
+        declared: RawJson,
+        taken: Taken,
+        *,
+        bridge: bool = False,
+    ) -> None:
+        """`declared`: the capabilities that we say we have, an object. `bridge`: the process is
+        carpool's own.
+        """
+        self._bridge = bridge
+        self._instance = instance
+        self._key = key
+        self._release = release
+        self._declared = declared
+        self._taken = taken
+        self._count = 0
+        """Counts our requests; their ids are strings."""
+        self._initialize = ABSENT
+        """The id of the `initialize` that is out."""
+        self._version = VERSIONS[0]
+        self._lists = Lists(instance, taken, self._request, self._catalog)
+        self._features: list[Feature] = []
+        self._greeted: Initialized | None = None
+        self.task_tools: frozenset[str] = frozenset()
+        """Its tools that run as tasks only."""
+
+    @property
+    def met(self) -> bool:
+        """It was answered, by a server of this era."""
+        return self._greeted is not None
+
+    # --- out -------------------------------------------------------------------------------------------
+
+    def greet(self, version: str = VERSIONS[0]) -> bytes:
+        """`initialize`."""
+        self._version = version
+        self._initialize = self._next_id("initialize")
+        info = msgspec.json.encode({"name": "carpool", "version": self._release})
+        params = b'{"protocolVersion":%b,"capabilities":%b,"clientInfo":%b}' % (
+            quote(version),
+            self._declared,
+            info,
+        )
+        return request_line(self._initialize, "initialize", RawJson(params))
+
+    def _next_id(self, what: str) -> RawJson:
+        self._count += 1
+        return RawJson(b'"carpool-%b-%d"' % (what.encode(), self._count))
+
+    def _request(self, what: str, method: str, params: RawJson) -> RawJson:
+        request = self._next_id(what)
+        self._taken.lines.append(request_line(request, method, params))
+        return request
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
+        """An answer with an id that is no number. Whether it was for a request from here."""
+        if answer_id == self._initialize:
+            self._initialize = ABSENT
+            self._greeting_answered(message)
+            return True
+        return self._lists.answered(answer_id, message)
+
+    def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
+        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        if not answer_id:
+            return False
+        if answer_id != self._initialize:
+            return self._lists.unreadable(answer_id, text)
+        self._fail(f"answered initialize with no message: {text}")
+        return True
+
+    def misframed(self, text: str) -> bool:
+        """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
+        if not self._initialize:
+            return False
+        self._initialize = ABSENT
+        self._fail(f"does not speak MCP over stdio: {text}")
+        return True
+
+    def changed(self, families: Iterable[Family]) -> None:
+        """These lists are old."""
+        if self._greeted is not None:
+            self._lists.changed(families)
+
+    @property
+    def list_out(self) -> tuple[RawJson, str]:
+        """See `adapter.Adapter`."""
+        return self._lists.out
+
+    @property
+    def is_reading(self) -> bool:
+        """See `adapter.Adapter`."""
+        return self._lists.is_busy
+
+    def read_on(self) -> None:
+        """See `adapter.Adapter`."""
+        self._lists.read_on()
+
+    def list_overdue(self, after_s: float) -> list[OwnEvent]:
+        """See `adapter.Adapter`."""
+        return self._lists.overdue(after_s)
+
+    def relist(self) -> bytes:
+        """The line that begins to read all of them again."""
+        return self._lists.relist()
+
+    def close(self) -> None:
+        """See `adapter.Adapter`."""
+        self._lists.close()
+
+    def _greeting_answered(self, message: Result | ErrorAnswer) -> None:
+        if isinstance(message, ErrorAnswer):
+            error = read_error(message.error)
+            version = common_version(error, self._version)
+            if version is not None:
+                self._taken.lines.append(self.greet(version))
+                return
+            hint = '; it speaks the stateless era: set "era": "modern"' * (error.code == UNSUPPORTED_VERSION)
+            said = refusal("initialize", error, bridge=self._bridge)
+            self._fail(said + hint, said if error.code in NOT_THIS_ERA else "")
+            return
+        greeted = read_initialized(message.result)
+        if greeted is None or greeted.protocolVersion not in VERSIONS:
+            version = "" if greeted is None else greeted.protocolVersion[:40]
+            said = f"answered initialize with {f'protocol version {version!a}' if version else NO_VERSION}"
+            newer = version > VERSIONS[0]  # dates
+            self._fail(f"{said}; carpool speaks {', '.join(VERSIONS)}", said if newer else "")
+            return
+        capabilities = RawJson(msgspec.json.encode(greeted.capabilities))
+        info = RawJson(bytes(greeted.serverInfo))
+        described = SelfDescription(greeted.instructions or "", info, capabilities)
+        # Copied out of the answer, which may be large and is not kept.
+        tasks = bytes(greeted.capabilities.get("tasks", b"null"))[:MAX_CAPABILITIES_BYTES]
+        self._greeted = Initialized(greeted.protocolVersion, {"tasks": msgspec.Raw(tasks)})
+        self._taken.lines.append(notification_line("notifications/initialized", ABSENT))
+        self._features = features_of(capabilities)
+        self._lists.begin(described, self._features)
+
+    def _fail(self, text: str, refused: str = "") -> None:
+        self._taken.events.append(GreetingFailed(self._instance, text, refused))
+
+    def _catalog(self) -> Catalog:
+        greeted = self._greeted
+        assert greeted is not None
+        version = greeted.protocolVersion
+        catalog = self._lists.catalog(self._key, version=version, features=self._features)
+        self.task_tools = tools_of(greeted, catalog.tools)
+        return catalog

@@ -1,0 +1,267 @@
+"""Calls that a server of the stateless era may answer by wanting something first.
+
+Owns each such call from its first request to its last answer: which request is out for it, its open round,
+and what is said again once that is complete (when, the core knows: `core/later.py`; at once where no agent is
+asked). A round with nothing but a state is a wish for a pause. Progress of a call said again goes on from
+where it was: for the agent it is one call, and values must grow.
+Source: MCP 2026-07-28, basic/utilities/mrtr, basic/utilities/progress.
+
+Invariants: of a call either one request is out or one round is open; a request is answered once; a round ends
+by a request, or with its call. `requestState` goes back to the instance it came from, and nowhere else.
+Knows nothing of: how a request is worded, deadlines, whose call it is.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from math import isfinite
+from typing import Final
+
+from carpool_protocol.ids import ABSENT, InstanceId, RawJson, WireId
+from carpool_protocol.link.messages import Call
+from carpool_protocol.wire.content import Change, at, text_of, value_of
+from carpool_protocol.wire.json_scan import key_text
+from carpool_protocol.wire.jsonrpc import quote
+from carpool_supervisor.core.model.attribution import ROOTS, AskFacts
+from carpool_supervisor.core.model.events import (
+    AnswerUnreadable,
+    ServerAnswered,
+    ServerAsked,
+    ServerNotReady,
+)
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.input_round import BadRound, Round, read_round
+from carpool_supervisor.era.server_requests import Declared, roots_result
+
+ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The methods whose requests may be answered with `input_required`."""
+MAX_ROUNDS: Final = 10
+"""With questions, of one call: the official SDKs stop there too. Pauses end with the call's deadline."""
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 0.25
+"""Each pause in a row is twice as long as the one before, as in the official SDKs."""
+MAX_WIRE_DIGITS: Final = 18
+"""A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
+
+MAX_NUMBER_CHARS: Final = 64
+MAX_NAME_BYTES: Final = 1024
+"""What a server wants under a longer key its agent is asked under another."""
+
+_AGAIN: Final = b'"carpool-again-'
+_OVER: Final = RawJson(b'{"code":-32603,"message":"The call is over."}')
+
+
+class _Turns:
+    """One call, as often as it is said."""
+
+    __slots__ = ("base", "call", "latest", "number", "pause_s", "questions", "round")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.number = 0
+        """How many rounds it has had."""
+        self.questions = 0
+        """How many of them asked for something."""
+        self.pause_s = FIRST_PAUSE_S
+        self.round: Round | None = None
+        self.base: float = 0
+        """How far it was when it was last said again."""
+        self.latest: float = 0
+
+
+Say = Callable[[RawJson, WireId, Call, bytes], bytes]
+"""The line of a call: under this request id, with these members beside the params."""
+
+
+class Rounds:
+    """All such calls of one instance."""
+
+    def __init__(self, instance: InstanceId, declared: Declared, taken: Taken, say: Say) -> None:
+        self._instance = instance
+        self._declared = declared
+        self._taken = taken
+        self._say = say
+        self._calls: dict[WireId, _Turns] = {}
+
+    def begin(self, wire: WireId, call: Call) -> None:
+        """The call is written for the first time."""
+        self._calls[wire] = _Turns(call)
+
+    def is_stale(self, wire: WireId, number: int) -> bool:
+        """Whether this request of an open call has been answered before."""
+        turns = self._calls.get(wire)
+        return turns is not None and (turns.round is not None or turns.number != number)
+
+    def is_first(self, wire: WireId) -> bool:
+        """Whether an open call has been said but once."""
+        turns = self._calls.get(wire)
+        return turns is not None and not turns.number
+
+    def call(self, wire: WireId) -> Call | None:
+        """An open one of `ASKS`."""
+        turns = self._calls.get(wire)
+        return None if turns is None else turns.call
+
+    def over(self, wire: WireId) -> Call | None:
+        """Its last answer came. The call, if it was an open one of `ASKS`."""
+        turns = self._calls.pop(wire, None)
+        return None if turns is None else turns.call
+
+    def cancel(self, wire: WireId) -> RawJson:
+        """Nobody waits for it. The request to be cancelled; `ABSENT` between two, when nothing runs."""
+        turns = self._calls.pop(wire, None)
+        if turns is None:
+            return _first(wire)
+        if turns.round is None:
+            return _request(wire, turns.number)
+        self._end(wire, _OVER)
+        return ABSENT
+
+    def wants(self, wire: WireId, result: RawJson) -> bytes:
+        """The server wants something first. The line that answers, where no agent is needed for it."""
+        turns = self._calls.get(wire)
+        if turns is None:
+            self._bad(wire, "no request is open that may be answered so")
+            return b""
+        found = read_round(result, self._declared.needs(turns.call.can))
+        if isinstance(found, BadRound):
+            self._bad(wire, found.text)
+            return b""
+        if found.inputs:
+            turns.questions += 1
+            turns.pause_s = FIRST_PAUSE_S
+            if turns.questions > MAX_ROUNDS:
+                self._bad(wire, f"more than {MAX_ROUNDS} times for one call")
+                return b""
+        turns.round = found
+        turns.number += 1
+        if found.is_complete:  # nothing is wanted
+            self._taken.events.append(ServerNotReady(self._instance, wire, turns.pause_s))
+            turns.pause_s = min(2 * turns.pause_s, LONGEST_PAUSE_S)
+            return b""
+        return self._ask(wire, turns, found)
+
+    def _ask(self, wire: WireId, turns: _Turns, found: Round) -> bytes:
+        can = turns.call.can
+        for number, each in enumerate(found.inputs):
+            if each.method == ROOTS and (can is None or "roots" not in can):
+                found.give(number, is_error=False, body=roots_result(self._declared.roots or ()))
+                continue
+            ask = RawJson(b"%d/%d/%d" % (wire, turns.number, number))
+            params = each.params
+            if "elicitation.url" in each.needs and can is None:
+                params = self._with_id(ask, params)
+            facts = AskFacts(each.method, wire=wire)
+            name = key_text(each.key) or "" if len(each.key) <= MAX_NAME_BYTES else ""
+            self._taken.events.append(
+                ServerAsked(self._instance, ask, params, facts, ABSENT, needs=each.needs, name=name)
+            )
+        return self.again(wire) if found.is_complete else b""
+
+    def _with_id(self, ask: RawJson, params: RawJson) -> RawJson:
+        """MCP 2025-11-25 (client/elicitation) wants an `elicitationId` where this era has none."""
+        if text_of(params, "elicitationId"):
+            return params
+        name = b"%d %b" % (self._instance, ask)
+        made = quote(blake2b(name, key=self._declared.life[:64], digest_size=16).hexdigest())
+        inner = at(params, {"elicitationId": None})[1:-1].strip()
+        return RawJson(b'{"elicitationId":%b%b%b}' % (made, b"," if inner else b"", inner))
+
+    def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
+        """An input is there, or will never be: without some the call ends."""
+        wire, number, which = (int(part) for part in ask.split(b"/"))
+        turns = self._calls.get(WireId(wire))
+        if turns is None or turns.round is None or turns.number != number:
+            return
+        error = turns.round.give(which, is_error=is_error, body=body)
+        if error is not None:
+            self._end(WireId(wire), error)
+
+    def again(self, wire: WireId) -> bytes:
+        """The line that says the call again, where its round is complete."""
+        turns = self._calls.get(wire)
+        if turns is None or turns.round is None or not turns.round.is_complete:
+            return b""
+        more = turns.round.members()
+        turns.round = None
+        turns.base = turns.latest
+        return self._say(_request(wire, turns.number), wire, turns.call, more)
+
+    def close(self) -> None:
+        """Let go of whoever words the calls: see `adapter.Adapter`."""
+        del self._say
+
+    def progressed(self, wire: WireId, params: RawJson) -> RawJson:
+        """The progress of the whole call, from that of the request which is out."""
+        turns = self._calls.get(wire)
+        if turns is None:
+            return params
+        now = _number(params, "progress")
+        if now is None:
+            return params
+        turns.latest = max(turns.latest, _sum(turns.base, now))
+        if not turns.base:
+            return params
+        total = _number(params, "total")
+        changes: dict[str, Change | None] = {"progress": _put(_sum(turns.base, now))}
+        if total is not None:
+            changes["total"] = _put(_sum(turns.base, total))
+        return RawJson(at(params, changes))
+
+    def _end(self, wire: WireId, error: RawJson) -> None:
+        self._calls.pop(wire, None)
+        self._taken.events.append(ServerAnswered(self._instance, wire, is_error=True, body=error))
+
+    def _bad(self, wire: WireId, why: str) -> None:
+        self._calls.pop(wire, None)
+        text = f"It wanted input, which cannot be given: {why}."
+        self._taken.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+
+
+def call_of(answer_id: RawJson | None) -> tuple[WireId, int] | None:
+    """The call that an answer's id means, and how many rounds it had had by then; `"17"` counts as 17, as in
+    the Python SDK.
+    """
+    if not answer_id:
+        return None
+    if answer_id.startswith(_AGAIN):
+        number, _, wire = answer_id[len(_AGAIN) : -1].partition(b"-")
+        if _is_number(number) and _is_number(wire):
+            return WireId(int(wire)), int(number)
+        return None
+    digits = answer_id.strip(b'"')
+    return (WireId(int(digits)), 0) if _is_number(digits) else None
+
+
+def _is_number(digits: bytes) -> bool:
+    return digits.isdigit() and len(digits) <= MAX_WIRE_DIGITS
+
+
+def _first(wire: WireId) -> RawJson:
+    return RawJson(b"%d" % wire)
+
+
+def _request(wire: WireId, number: int) -> RawJson:
+    """The id of the request that says the call after so many rounds."""
+    return RawJson(b'%b%d-%d"' % (_AGAIN, number, wire)) if number else _first(wire)
+
+
+def _number(params: RawJson, key: str) -> int | float | None:
+    raw = value_of(params, key)
+    if raw is None or len(raw) > MAX_NUMBER_CHARS:
+        return None
+    try:
+        number = int(raw) if raw.isdigit() else float(raw)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _sum(one: float, other: float) -> float:
+    """A number that JSON has: of two that are too large together the larger."""
+    whole = one + other
+    return whole if isfinite(whole) else max(one, other)
+
+
+def _put(number: float) -> Change:
+    written = b"%r" % number
+    return lambda _: written

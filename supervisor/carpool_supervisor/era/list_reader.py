@@ -1,0 +1,229 @@
+"""The list request that is out at a time, in either era, until everything that a server offers is read.
+
+Owns the id of that request and what follows from its answer, from one that cannot be read, and from none:
+without its tools a server is not fit; any other list keeps what was known, and all are read again later
+(`core.stale`). Which list and which page: `reading`. How a request is worded, and who is told of the catalog,
+is the era's (`Introduction`, `Discovery`).
+
+Knows nothing of: greetings, calls.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
+from carpool_protocol.link.messages import Catalog, Feature
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, quote
+from carpool_protocol.wire.list_repair import Family
+from carpool_supervisor.core.model.events import (
+    CatalogRead,
+    GreetingFailed,
+    InstanceGreeted,
+    ListsLost,
+    ListsOld,
+    OwnEvent,
+    ServerMisspoke,
+)
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.greeting import read_error
+from carpool_supervisor.era.list_hints import Hint
+from carpool_supervisor.era.list_pages import FAMILIES, METHODS, Page, Reading
+from carpool_supervisor.era.self_description import SelfDescription
+
+METHOD_NOT_FOUND: Final = -32601
+REMEMBERED: Final = 16
+"""So many requests that were given up are known again when they are answered late."""
+NONE_OUT: Final = (ABSENT, "")
+MAX_BEGUN: Final = 36
+"""So many lists are begun because the server says that they have changed, four to begin with; after that when
+`relist` says so.
+"""
+
+Ask = Callable[[str, str, RawJson], RawJson]
+"""Writes a request (a word for its id, method, params or `ABSENT`) and gives its id."""
+
+
+class Lists:
+    """What one server offers, as far as it is read."""
+
+    def __init__(self, instance: InstanceId, taken: Taken, ask: Ask, catalog: Callable[[], Catalog]) -> None:
+        """`catalog`: makes what is told, each time all is read."""
+        self._instance = instance
+        self._taken = taken
+        self._ask_server = ask
+        self._catalog = catalog
+        self.out: tuple[RawJson, str] = NONE_OUT
+        """The id and the method of the list request that is out."""
+        self._given_up: deque[RawJson] = deque(maxlen=REMEMBERED)
+        self._is_lost = False
+        """The answer to a request of this round could not be read."""
+        self._lost_times = 0
+        """Rounds in a row of which that is true, or of which an answer never came."""
+        self._reading = Reading()
+        self.fit = False
+        """It has told everything once."""
+        self._begun = 0
+        """How many lists, since `relist`."""
+        self._put_off = False
+        """Something has changed that is not read before `relist`."""
+        self._said = SelfDescription("", EMPTY_OBJECT, EMPTY_OBJECT)
+        self._over = ""
+        """What of that is over a bound."""
+
+    def begin(self, said: SelfDescription, features: Iterable[Feature]) -> None:
+        """The server has said what it is and serves: read all of it."""
+        self._said, self._over = said.bounded()
+        if self._over:
+            self._taken.events.append(ServerMisspoke(self._instance, self._over))
+        self._reading.announce(features)
+        self._go_on(self._reading.next())
+
+    def changed(self, families: Iterable[Family]) -> None:
+        """These lists are old, says the server. One that always says so is not asked at once for ever."""
+        if self._begun < MAX_BEGUN:
+            self._ask(self._reading.changed(families))
+        elif not self._put_off:
+            self._put_off = True
+            if self.fit:
+                self._taken.events.append(ListsOld(self._instance))
+
+    def relist(self) -> bytes:
+        """All of them are: the line that begins to read them again; none while they are read anyway."""
+        self._begun = 0
+        self._put_off, was_put_off = False, self._put_off
+        if self.out[0] or self.is_busy:
+            if was_put_off:
+                self._reading.changed(FAMILIES)  # after the one that is out
+            return b""
+        before, self._taken.lines = self._taken.lines, []
+        self.changed(FAMILIES)
+        written, self._taken.lines = b"".join(self._taken.lines), before
+        return written
+
+    @property
+    def hint(self) -> Hint:
+        """How long all of them are current, says the server."""
+        return self._reading.hint
+
+    def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
+        """An answer with an id that is no number. Whether it was for a request from here."""
+        if not self._is_out(answer_id):
+            return answer_id in self._given_up
+        self.out = NONE_OUT
+        family = self._reading.family
+        if isinstance(message, ErrorAnswer):
+            error = read_error(message.error)
+            wrong = f"refused {family}/list: {error.message[:200]} ({error.code})"
+            page = self._reading.refused()
+            if error.code == METHOD_NOT_FOUND and family == "templates":
+                wrong = ""  # servers with resources and no templates do that
+        else:
+            self._was_read(family, self._reading.take(message.result))
+            return True
+        self._was_read(family, (page, wrong))
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        """An answer is long, and not read to its end: `read_on`. No request is out meanwhile."""
+        return self._reading.is_busy
+
+    def read_on(self) -> None:
+        """The next slice of that answer."""
+        self._was_read(self._reading.family, self._reading.read_on())
+
+    def _was_read(self, family: Family | None, taken: tuple[Page | None, str] | None) -> None:
+        """What follows from an answer; None: it is not read to its end."""
+        if taken is None:
+            return
+        page, wrong = taken
+        if wrong:
+            self._taken.events.append(ServerMisspoke(self._instance, wrong))
+            was_read = family in self._reading.left_out  # only a part of it is left out
+            if family == "tools" and not self.fit and not was_read:
+                self._taken.events.append(GreetingFailed(self._instance, wrong))
+                return
+        self._go_on(page)
+
+    def unreadable(self, answer_id: RawJson, text: str) -> bool:
+        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        if not self._is_out(answer_id):
+            return answer_id in self._given_up
+        wrong = f"answered {self.out[1]} with no message: {text}"
+        self.out = NONE_OUT
+        self._taken.events.append(ServerMisspoke(self._instance, wrong))
+        if self._reading.family == "tools" and not self.fit:
+            self._taken.events.append(GreetingFailed(self._instance, wrong))
+        else:
+            self._is_lost = True
+            self._go_on(self._reading.refused())
+        return True
+
+    def overdue(self, after_s: float) -> list[OwnEvent]:
+        """No answer has come for so long: what was known of all lists stays."""
+        request, method = self.out
+        if not request:
+            return []
+        self.out = NONE_OUT
+        self._given_up.append(request)
+        self._reading.abandon()
+        self._is_lost = True
+        return [self._lost(f"did not answer {method} within {after_s:g} s")]
+
+    def _is_out(self, answer_id: RawJson) -> bool:
+        return bool(self.out[0]) and answer_id == self.out[0]
+
+    def _lost(self, text: str) -> ListsLost:
+        self._is_lost = False
+        self._lost_times += 1
+        return ListsLost(self._instance, self._lost_times, text)
+
+    def close(self) -> None:
+        """Let go of whoever words the requests: see `adapter.Adapter`."""
+        del self._ask_server, self._catalog
+        self._reading.abandon()
+
+    def _go_on(self, page: Page | None) -> None:
+        if page is not None:
+            self._ask(page)
+            return
+        catalog = self._catalog()
+        if self.fit:
+            self._taken.events.append(CatalogRead(self._instance, catalog))
+        else:
+            self.fit = True
+            self._taken.events.append(InstanceGreeted(self._instance, catalog))
+            if self._put_off:
+                self._taken.events.append(ListsOld(self._instance))
+        if self._is_lost:
+            self._taken.events.append(self._lost(""))
+        else:
+            self._lost_times = 0
+        late = self._reading.late()
+        if late:
+            self.changed(late)
+
+    def _ask(self, page: Page | None) -> None:
+        """Write the request for this page."""
+        if page is not None:
+            self._begun += page.cursor is None
+            params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%b}' % quote(page.cursor))
+            method = METHODS[page.family]
+            self.out = (self._ask_server(page.family, method, params), method)
+
+    def catalog(self, key: PoolKey, *, version: str, features: list[Feature]) -> Catalog:
+        """All that is read, beside what the server said of itself; of that, what is within the bounds."""
+        return Catalog(
+            key=key,
+            tools=self._reading.named("tools"),
+            instructions=self._said.instructions,
+            server_info=self._said.server_info,
+            capabilities=self._said.capabilities,
+            protocol_version=version,
+            prompts=self._reading.named("prompts"),
+            resources=self._reading.located("resources"),
+            templates=self._reading.located("templates"),
+            features=features,
+            left_out="; ".join(filter(None, (self._over, *self._reading.left_out.values()))),
+        )

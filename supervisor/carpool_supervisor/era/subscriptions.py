@@ -1,0 +1,161 @@
+"""What a server of the stateless era is asked to tell unasked: one `subscriptions/listen` for everybody.
+
+Owns the filter (the lists that it says can change, the resources and tasks that are watched) and the listen
+in force. A listen cannot be changed: another is opened, and the old one cancelled once the new one is
+acknowledged, so nothing is missed; meanwhile only one of them is listened to, so nothing is heard twice. When
+the server ends one it is opened again, and then anything may have changed. Source: MCP 2026-07-28,
+basic/utilities/subscriptions.
+
+Invariants: nothing is heard that was not asked for; a server that ends listens as fast as they are opened is
+asked a few times, and then with each sign of life only.
+Knows nothing of: lists, who watches.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from carpool_protocol.ids import ABSENT, InstanceId, RawJson
+from carpool_protocol.link.messages import Feature
+from carpool_protocol.wire.content import text_of, value_of
+from carpool_protocol.wire.json_scan import key_text
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line
+from carpool_protocol.wire.stateless import PREFIX
+from carpool_supervisor.core.model.events import ServerMisspoke
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.envelope import Envelope
+from carpool_supervisor.era.greeting import read_error
+
+SUBSCRIPTION: Final = PREFIX + "subscriptionId"
+MAX_RENEWALS: Final = 3
+"""So many times in a row a listen that the server ended is opened again at once."""
+_OURS: Final = b'"carpool-listen-'
+
+
+class Listening:
+    """The subscriptions of one instance."""
+
+    def __init__(self, instance: InstanceId, envelope: Envelope, taken: Taken) -> None:
+        self._instance = instance
+        self._envelope = envelope
+        self._taken = taken
+        self._features: frozenset[Feature] = frozenset()
+        self.watched: set[str] = set()
+        """The URIs of resources."""
+        self._tasks: set[str] = set()
+        self._open: list[RawJson] = []
+        """The ids of listens that are open, the newest last: one, or more while one is being replaced."""
+        self._in_force = ABSENT
+        self._renewals = 0
+        self._gap = False
+        """The server ended the listen in force, so something may have been missed."""
+        self._refused = False
+
+    def begin(self, features: Iterable[Feature]) -> bytes:
+        """The server has said what can change: listen to that."""
+        self._features = frozenset(features)
+        return self._listen()
+
+    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+        """Other resources are watched."""
+        before = set(self.watched)
+        self.watched.difference_update(drop)
+        self.watched.update(add)
+        if self.watched == before:
+            return b""
+        self._refused = False
+        return self._listen()
+
+    def watch_tasks(self, tasks: Iterable[str]) -> bytes:
+        """Other tasks are watched."""
+        before, self._tasks = self._tasks, set(tasks)
+        if self._tasks == before:
+            return b""
+        self._refused = False
+        return self._listen()
+
+    def _listen(self) -> bytes:
+        wanted: dict[str, object] = {
+            f"{family}ListChanged": True
+            for family in ("tools", "prompts", "resources")
+            if f"{family}.listChanged" in self._features
+        }
+        if self.watched:
+            wanted["resourceSubscriptions"] = sorted(self.watched)
+        if self._tasks:
+            wanted["taskIds"] = sorted(self._tasks)
+        if not wanted:
+            ended, self._open = self._open, []
+            self._in_force = ABSENT
+            return b"".join(map(_cancelled, ended))
+        request = self._envelope.next_id("listen")
+        self._open.append(request)
+        params = b'{"notifications":%b}' % msgspec.json.encode(wanted)
+        return self._envelope.request(
+            request, "subscriptions/listen", RawJson(params), tasks=bool(self._tasks)
+        )
+
+    def acknowledged(self, params: RawJson) -> bool:
+        """`notifications/subscriptions/acknowledged`. Whether anything may have been missed before."""
+        request = _subscription(params)
+        if request not in self._open or request == self._in_force:
+            return False
+        self._in_force = request
+        at = self._open.index(request)
+        older, self._open = self._open[:at], self._open[at:]
+        self._taken.lines += map(_cancelled, older)
+        gap, self._gap = self._gap, False
+        return gap
+
+    def hears(self, params: RawJson) -> bool:
+        """Whether a notification came on the listen in force."""
+        return self._in_force != ABSENT and _subscription(params) == self._in_force
+
+    def answered(self, message: Result | ErrorAnswer) -> bool:
+        """An answer with an id that is no number. Whether it was for a listen."""
+        if not message.id.startswith(_OURS):
+            return False
+        if isinstance(message, ErrorAnswer) and message.id in self._open:
+            error = read_error(message.error)
+            text = f"refused subscriptions/listen: {error.message[:200]} ({error.code})"
+            self._taken.events.append(ServerMisspoke(self._instance, text))
+            self._refused = True
+        self.ended(message.id)
+        return True
+
+    def ended(self, request: RawJson) -> None:
+        """The server has ended this listen; what it said of it later, or twice, says nothing."""
+        if request not in self._open:
+            return
+        self._open.remove(request)
+        if request == self._in_force:
+            self._in_force = ABSENT
+            self._gap = True
+        if not self._open and not self._refused and self._renewals < MAX_RENEWALS:
+            self._renewals += 1
+            self._taken.write(self._listen())
+
+    def nudged(self) -> None:
+        """The server lives: what it ended too often is opened once more."""
+        if self._open:
+            self._renewals = 0
+        elif self._gap and not self._refused:
+            self._taken.write(self._listen())
+
+
+def _subscription(params: RawJson) -> RawJson:
+    """The listen that a notification came on, as we spell its id."""
+    raw = value_of(value_of(params, "_meta") or b"", SUBSCRIPTION) or b""
+    text = key_text(raw) if raw[:1] == b'"' else None
+    return ABSENT if text is None else RawJson(b'"%b"' % text.encode())
+
+
+def cancelled_listen(params: RawJson) -> RawJson:
+    """The request that a `notifications/cancelled` of the server means."""
+    text = text_of(params, "requestId")
+    return ABSENT if text is None else RawJson(b'"%b"' % text.encode())
+
+
+def _cancelled(request: RawJson) -> bytes:
+    return notification_line("notifications/cancelled", RawJson(b'{"requestId":%b}' % request))

@@ -1,0 +1,120 @@
+"""Tasks that agents of the stateless era come back for themselves, as one instance's conversation says them.
+
+Owns which open calls are about a task, which cancelled ones may have begun one, and what is read of a task:
+its id, how long it is kept, whether it has ended. What else a task says is the agent's to read, and what it
+wants of its agent is asked and given by way of `tasks/get` and `tasks/update`, not in rounds. Source: the
+extension `io.modelcontextprotocol/tasks` (SEP-2663) of MCP 2026-07-28.
+
+Takes legal JSON; no bytes raise. Knows nothing of: whose task it is, which ids agents know, deadlines.
+"""
+
+from typing import Final
+
+from carpool_protocol.ids import InstanceId, RawJson, WireId
+from carpool_protocol.link.messages import Call
+from carpool_protocol.wire.content import at, text_of, value_of
+from carpool_protocol.wire.request_targets import TASKS
+from carpool_protocol.wire.stateless import SERVER_INFO
+from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswered, TaskChanged
+from carpool_supervisor.era.envelope import neutral_error, read_result
+from carpool_supervisor.era.list_hints import MAX_DIGITS
+from carpool_supervisor.era.server_requests import without
+from carpool_supervisor.era.subscriptions import SUBSCRIPTION
+
+NOTIFICATION: Final = "notifications/tasks"
+MAX_ID_CHARS: Final = 1024
+MAX_DROPPED: Final = 1024
+
+_ENDED: Final = frozenset({"completed", "failed", "cancelled"})
+_NOT_THERE: Final = b"-32602"
+
+
+class Relayed:
+    """All calls of one instance that are about tasks."""
+
+    def __init__(self, instance: InstanceId) -> None:
+        self._instance = instance
+        self._calls: dict[WireId, Call] = {}
+        self._dropped: dict[WireId, None] = {}
+        """The latest calls that were cancelled and may have begun a task before their server heard so."""
+
+    def begin(self, wire: WireId, call: Call) -> None:
+        """The call is written, if it is one of these."""
+        if call.method in TASKS:
+            self._calls[wire] = call
+
+    def over(self, wire: WireId) -> Call | None:
+        """Its answer came, or nobody waits for it. The call, if it was one of these."""
+        return self._calls.pop(wire, None)
+
+    def dropped(self, wire: WireId) -> None:
+        """A call that may begin a task was cancelled."""
+        self._dropped[wire] = None
+        if len(self._dropped) > MAX_DROPPED:
+            del self._dropped[next(iter(self._dropped))]
+
+    def was_dropped(self, wire: WireId) -> bool:
+        """Whether an answer is that of such a call. True once."""
+        if wire not in self._dropped:
+            return False
+        del self._dropped[wire]
+        return True
+
+    def began(self, wire: WireId, result: RawJson) -> ServerAnswered | AnswerUnreadable:
+        """A call was answered with a task."""
+        task = _id_of(result)
+        if not task:
+            return AnswerUnreadable(self._instance, wire, "bad_answer", "The result is a task without an id.")
+        body = _neutral(result)
+        return ServerAnswered(self._instance, wire, False, body, task=task, task_ttl_ms=_ttl_ms(result))
+
+    def answered(self, wire: WireId, call: Call, result: RawJson) -> ServerAnswered | AnswerUnreadable:
+        """A call about a task was answered. (`task` is what examples of the specification say there.)"""
+        kind, _ = read_result(result)
+        if result[:1] != b"{" or kind not in ("complete", "task"):
+            text = "The result has a resultType that cannot be, or is no object."
+            return AnswerUnreadable(self._instance, wire, "bad_answer", text)
+        over = call.method == "tasks/cancel" or (call.method == "tasks/get" and _has_ended(result))
+        return ServerAnswered(self._instance, wire, False, _neutral(result), task_over=over)
+
+    def erred(self, wire: WireId, call: Call, error: RawJson) -> ServerAnswered:
+        """A call about a task was answered with an error. One that its server does not know has ended."""
+        over = call.method == "tasks/get" and value_of(error, "code") == _NOT_THERE
+        body = neutral_error(call.method, error, same_era=True)
+        return ServerAnswered(self._instance, wire, True, body, task_over=over)
+
+    def changed(self, params: RawJson) -> TaskChanged | None:
+        """`notifications/tasks`. None for one that names no task."""
+        task = _id_of(params)
+        if not task:
+            return None
+        body = _neutral(params)
+        return TaskChanged(self._instance, task, _has_ended(params), body)
+
+
+def _id_of(said: RawJson) -> str:
+    """Empty for none, and for what is no text."""
+    text = text_of(said, "taskId") or ""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return ""
+    return text if len(text) <= MAX_ID_CHARS else ""
+
+
+def _ttl_ms(said: RawJson) -> int:
+    """Since it was created; -1 where it does not say, or for ever."""
+    digits = value_of(said, "ttlMs") or b""
+    return int(digits) if digits.isdigit() and len(digits) <= MAX_DIGITS else -1
+
+
+def _has_ended(said: RawJson) -> bool:
+    return text_of(said, "status") in _ENDED
+
+
+def _neutral(said: RawJson) -> RawJson:
+    """Without what is between the server and us."""
+    meta = RawJson(value_of(said, "_meta") or b"")
+    left = without(without(meta, SERVER_INFO), SUBSCRIPTION) if meta[:1] == b"{" else meta
+    keep = None if not left else (lambda _: left)
+    return RawJson(at(said, {"resultType": None, "requestState": None, "_meta": keep}))

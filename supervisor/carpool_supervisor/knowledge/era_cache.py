@@ -1,0 +1,118 @@
+"""Which era servers speak, kept on disk, so that each is asked in the other era once and not at every start.
+
+Owns one file, `eras.json` in the state directory. Keys are `sharing.launch_identity`: server and program, no
+arguments, so no secrets. A verdict is kept where the other era was tried and did not work, with its date and
+the version that the server said it is; it does not hold for another version. One that says "handshake" holds
+for a week: a server that learns the newer era may keep its version, and answers `initialize` as before.
+
+Invariants: as in `verdicts`; of two supervisors that share the file the one that saw a server last is right.
+Knows nothing of: clocks (wall time comes in), how an era is found out.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_protocol.files import state_file
+from carpool_protocol.link.messages import Era
+
+NAME: Final = "eras.json"
+MAX_BYTES: Final = 1024 * 1024
+MAX_SERVERS: Final = 1000
+"""Past it, what was not seen for longest is forgotten."""
+MAX_TEXT: Final = 200
+HOLDS: Final = timedelta(days=7)
+LOST: Final = "which era servers speak is found out again"
+
+
+class Verdict(Struct, frozen=True):
+    """What was found out about one server."""
+
+    era: Era
+    why: str
+    """What it did when it was greeted in the other; empty: nobody tried since it has been as it is."""
+    server: str
+    """Its name and version, as it said them."""
+    at: str
+    """When, as `wallclock` writes it."""
+
+
+class EraVerdicts(Struct, frozen=True, forbid_unknown_fields=True):
+    """All of it: the file's own form."""
+
+    version: Literal[1] = 1
+    servers: Mapping[str, Verdict] = {}
+
+
+NOTHING_KNOWN: Final = EraVerdicts()
+
+_decode = msgspec.json.Decoder(EraVerdicts).decode
+
+
+def eras_file(state: str) -> str:
+    """Where it lies in the state directory."""
+    return os.path.join(state, NAME)
+
+
+def era_of(verdicts: EraVerdicts, key: str, now: str) -> Era | None:
+    """Which era this server is known to speak at this time; None: it is to be found out."""
+    known = verdicts.servers.get(key)
+    if known is None or not known.why:
+        return None
+    return known.era if known.era == "stateless" or _age(known.at, now) < HOLDS else None
+
+
+def _age(at: str, now: str) -> timedelta:
+    try:
+        age = datetime.fromisoformat(now) - datetime.fromisoformat(at)
+    except (ValueError, TypeError):
+        return HOLDS
+    return age if age >= timedelta() else HOLDS  # a clock that was set back says nothing
+
+
+def with_sighting(verdicts: EraVerdicts, key: str, seen: Verdict) -> EraVerdicts:
+    """After a server has greeted. The very same object where that is nothing new."""
+    seen = replace(seen, why=seen.why[:MAX_TEXT], server=seen.server[:MAX_TEXT])
+    before = verdicts.servers.get(key)
+    if not seen.why:
+        if before is None or not before.why:
+            return verdicts
+        if (before.era, before.server) == (seen.era, seen.server):
+            return verdicts
+    return _bounded({**verdicts.servers, key: seen})
+
+
+def merged(one: EraVerdicts, other: EraVerdicts) -> EraVerdicts:
+    """Of each server what was seen last."""
+    servers = dict(one.servers)
+    for key, theirs in other.servers.items():
+        mine = servers.get(key)
+        if mine is None or (theirs.at, theirs.era, theirs.why) > (mine.at, mine.era, mine.why):
+            servers[key] = theirs
+    return _bounded(servers)
+
+
+def _bounded(servers: dict[str, Verdict]) -> EraVerdicts:
+    while len(servers) > MAX_SERVERS:
+        del servers[min(servers, key=lambda key: servers[key].at)]
+    return EraVerdicts(servers=servers)
+
+
+def load(path: str) -> tuple[EraVerdicts, str]:
+    """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
+    return state_file.load(path, MAX_BYTES, _decode, NOTHING_KNOWN, what="an eras file", lost=LOST)
+
+
+def save(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
+    """Put it on disk, together with what another supervisor put there meanwhile. Returns all of that, and a
+    sentence for the log where something was wrong (else empty).
+    """
+    on_disk, said = load(path)
+    whole = merged(on_disk, verdicts)
+    trouble = state_file.write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    return whole, f"{trouble}; {LOST} after a restart" if trouble else said

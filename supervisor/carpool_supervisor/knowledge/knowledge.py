@@ -1,0 +1,166 @@
+"""What is known about the programs behind pools: the shipped list, evidence and eras on disk.
+
+Owns the verdicts of this process, of both kinds: loaded once at the start, recorded here at once, written by
+a thread, one write at a time and the newest last, so that a slow disk holds up nobody. Wall times are put in
+here. Nothing in here is fatal: what cannot be read or written is said in the log, and holds until the process
+ends.
+
+Knows nothing of: what evidence means (`core.sharing`), when pools hear of it (the shell feeds the core).
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import trio
+
+from carpool_protocol.ids import PoolKey
+from carpool_protocol.link.messages import Era, Explain, Explained, PoolSpec
+from carpool_protocol.runtime.wallclock import wallclock
+from carpool_protocol.wire.content import text_of
+from carpool_supervisor.core.calls.refusals import left_out
+from carpool_supervisor.core.model import effects
+from carpool_supervisor.core.model.events import PoolKnown
+from carpool_supervisor.core.model.pool import Pool
+from carpool_supervisor.core.model.sharing import EvidenceKind, explain, launch_identity
+from carpool_supervisor.knowledge import era_cache
+from carpool_supervisor.knowledge.data_file import well_known
+from carpool_supervisor.knowledge.era_cache import NOTHING_KNOWN, Verdict
+from carpool_supervisor.knowledge.sharing_evidence import EMPTY, evidence_of, load, merged, record, save
+
+log = logging.getLogger("carpool.supervisor")
+
+NAMES: Final[dict[Era, str]] = {
+    "handshake": "the handshake era (MCP 2024-11-05 to 2025-11-25)",
+    "stateless": "the stateless era (MCP 2026-07-28)",
+}
+FLUSH_S: Final = 5.0
+"""The end of the process waits so long for a disk, no longer."""
+
+
+class Knowledge:
+    """The list and the evidence of one supervisor. Everything but the writing happens in one thread."""
+
+    def __init__(self, path: str) -> None:
+        """`path`: the file (`verdicts.verdicts_file`); that of eras lies beside it."""
+        self._path = path
+        self._eras_path = era_cache.eras_file(os.path.dirname(path))
+        self._verdicts = EMPTY
+        self._eras = NOTHING_KNOWN
+        self._eras_saved = NOTHING_KNOWN
+        self._unsaved = trio.Event()
+        self._one_at_a_time = trio.CapacityLimiter(1)
+
+    async def load(self) -> None:
+        """Read the file. Before it, nothing is known but the list."""
+        found, trouble = await trio.to_thread.run_sync(load, self._path, limiter=self._one_at_a_time)
+        self._verdicts = merged(found, self._verdicts)
+        _say(trouble)
+        limiter = self._one_at_a_time
+        eras, trouble = await trio.to_thread.run_sync(era_cache.load, self._eras_path, limiter=limiter)
+        self._eras = self._eras_saved = era_cache.merged(eras, self._eras)
+        _say(trouble)
+
+    def about(self, spec: PoolSpec) -> PoolKnown:
+        """What is known about the program of this pool."""
+        identity = launch_identity(spec.server, spec.argv)
+        evidence = evidence_of(self._verdicts, identity)
+        era = era_cache.era_of(self._eras, identity, wallclock())
+        return PoolKnown(spec.key, well_known().find(spec.argv), evidence, era)
+
+    def observe_era(
+        self, spec: PoolSpec, seen: effects.ObserveEra, specs: Iterable[PoolSpec]
+    ) -> list[PoolKnown]:
+        """An instance of this pool has greeted. What is to be told, to every pool of the same program."""
+        identity = launch_identity(spec.server, spec.argv)
+        name, version = (text_of(seen.server_info, key) or "" for key in ("name", "version"))
+        sighting = Verdict(seen.era, seen.why, f"{name} {version}".strip(), wallclock())
+        before, self._eras = self._eras, era_cache.with_sighting(self._eras, identity, sighting)
+        if self._eras is before:
+            return []
+        self._unsaved.set()
+        return [self.about(each) for each in specs if launch_identity(each.server, each.argv) == identity]
+
+    def era_lines(self, pool: Pool, spec: PoolSpec) -> list[str]:
+        """Which era its server is spoken to in and why, as `carpool why` prints it."""
+        era = NAMES[pool.era]
+        if pool.wish in ("handshake", "stateless"):
+            return [f"It is spoken to in {era}, as configured."]
+        if not pool.ever_fit:
+            return ["Which era of MCP it speaks is found out at its next start."]
+        known = self._eras.servers.get(launch_identity(spec.server, spec.argv))
+        if known is None or not known.why or known.era != pool.era:
+            return [f"It is spoken to in {era}, which it answered; the other was not tried."]
+        seen = f"{known.server or 'it'} {known.why}"
+        return [f"It is spoken to in {era}: on {known.at[:10]}, {seen}."]
+
+    def observe(
+        self, spec: PoolSpec, kind: EvidenceKind, detail: str, specs: Iterable[PoolSpec]
+    ) -> list[PoolKnown]:
+        """Something was seen of this pool's program. What is to be told, to every pool of the same."""
+        identity = launch_identity(spec.server, spec.argv)
+        self._verdicts = record(self._verdicts, identity, kind, wallclock(), detail)
+        self._unsaved.set()
+        return [self.about(each) for each in specs if launch_identity(each.server, each.argv) == identity]
+
+    async def run(self) -> None:
+        """Write what was recorded, until cancelled."""
+        while True:
+            await self._unsaved.wait()
+            await self._save(wait=True)
+
+    async def flush(self) -> None:
+        """The end: write what is left, if the disk is quick enough."""
+        with trio.move_on_after(FLUSH_S):
+            if self._unsaved.is_set():
+                await self._save(wait=False)
+
+    async def _save(self, *, wait: bool) -> None:
+        self._unsaved = trio.Event()
+        whole, trouble = await trio.to_thread.run_sync(
+            save, self._path, self._verdicts, limiter=self._one_at_a_time, abandon_on_cancel=not wait
+        )
+        self._verdicts = merged(whole, self._verdicts)
+        _say(trouble)
+        if self._eras is not self._eras_saved:
+            known, trouble = await trio.to_thread.run_sync(
+                era_cache.save,
+                self._eras_path,
+                self._eras,
+                limiter=self._one_at_a_time,
+                abandon_on_cancel=not wait,
+            )
+            self._eras = self._eras_saved = era_cache.merged(known, self._eras)
+            _say(trouble)
+
+
+def _say(trouble: str) -> None:
+    if trouble:
+        log.warning("%s", trouble)
+
+
+def explained(
+    pools: Mapping[PoolKey, Pool], asked: Explain, knowledge: Knowledge, spec: PoolSpec | None
+) -> Explained:
+    """How a pool is shared and why, and its era, as `carpool why` prints it. `spec`: of that pool."""
+    pool = pools.get(asked.key)
+    if pool is None:
+        lines = ["This server has no pool at the moment: it is not configured, or not any more."]
+        return Explained(asked.token, lines, "concurrent", verified=False, source="")
+    lines = explain(
+        pool.server,
+        pool.verdict,
+        configured=pool.policy.sharing,
+        entry=pool.entry,
+        evidence=pool.evidence,
+    )
+    others = (each for each in pools.values() if each.server == pool.server and each.wish == "newest")
+    if spec is not None and any(each.ever_fit and each.era == "stateless" for each in others):
+        lines.append("It speaks both eras of MCP: agents of each are served by a process of theirs.")
+    elif spec is not None:
+        lines += knowledge.era_lines(pool, spec)
+    if over := left_out(pool):
+        lines.append(f"Not all that it offers is shown to agents: {over}.")
+    verdict = pool.verdict
+    return Explained(asked.token, lines, verdict.mode, verified=verdict.verified, source=verdict.source)

@@ -1,0 +1,125 @@
+"""Evidence about servers, kept on disk, so that a server found out once is not shared wrongly after a
+restart.
+
+Owns one file, `verdicts.json` in the state directory: JSON, versioned, mode 0600, replaced as a whole. Keys
+are `sharing.launch_identity`: server and program, no arguments, so no secrets. What is kept is evidence;
+modes are decided from it anew each time.
+
+Invariants: nothing here is fatal. A file that is broken, foreign, of another user or of another version is
+set aside under another name and that is said; a disk that cannot be written is said. Several supervisors
+may share the file: saving merges what is there.
+Knows nothing of: clocks (wall time comes in), what evidence means.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_protocol.files import state_file
+from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
+
+NAME: Final = "verdicts.json"
+MAX_BYTES: Final = 4 * 1024 * 1024
+MAX_SERVERS: Final = 1000
+"""Past it, what was not seen for longest is forgotten."""
+MAX_DETAIL: Final = 200
+LOST: Final = "sharing starts without earlier evidence"
+
+
+class Known(Struct, frozen=True):
+    """What was seen of one server, at most one piece of each kind."""
+
+    evidence: tuple[Evidence, ...]
+
+
+class Verdicts(Struct, frozen=True, forbid_unknown_fields=True):
+    """All of it: the file's own form."""
+
+    version: Literal[1] = 1
+    servers: Mapping[str, Known] = {}
+
+
+EMPTY: Final = Verdicts()
+
+_decode = msgspec.json.Decoder(Verdicts).decode
+
+
+def verdicts_file(state: str) -> str:
+    """Where it lies in the state directory."""
+    return os.path.join(state, NAME)
+
+
+def evidence_of(verdicts: Verdicts, key: str) -> tuple[Evidence, ...]:
+    """What was seen of this server."""
+    known = verdicts.servers.get(key)
+    return known.evidence if known is not None else ()
+
+
+def record(verdicts: Verdicts, key: str, kind: EvidenceKind, at: str, detail: str = "") -> Verdicts:
+    """With one more sighting, at wall time `at` (as `wallclock` writes it). `detail` never holds argument
+    values.
+    """
+    seen = Evidence(kind=kind, first=at, last=at, detail=detail[:MAX_DETAIL])
+    known = {each.kind: each for each in evidence_of(verdicts, key)}
+    before = known.get(kind)
+    if before is not None:
+        seen = replace(
+            seen,
+            first=min(before.first, at),
+            last=max(before.last, at),
+            times=before.times + 1,
+            detail=seen.detail or before.detail,
+        )
+    known[kind] = seen
+    return _bounded({**verdicts.servers, key: Known(tuple(known.values()))})
+
+
+def merged(one: Verdicts, other: Verdicts) -> Verdicts:
+    """Everything seen by either; of one piece that both have, the wider (so merging twice changes
+    nothing).
+    """
+    servers = dict(one.servers)
+    for key, known in other.servers.items():
+        mine = {each.kind: each for each in evidence_of(one, key)}
+        for each in known.evidence:
+            mine[each.kind] = _wider(mine[each.kind], each) if each.kind in mine else each
+        servers[key] = Known(tuple(mine.values()))
+    return _bounded(servers)
+
+
+def _wider(one: Evidence, other: Evidence) -> Evidence:
+    return Evidence(
+        kind=one.kind,
+        first=min(one.first, other.first),
+        last=max(one.last, other.last),
+        times=max(one.times, other.times),
+        detail=max(one, other, key=lambda each: (each.last, each.detail)).detail,
+    )
+
+
+def _bounded(servers: dict[str, Known]) -> Verdicts:
+    while len(servers) > MAX_SERVERS:
+        del servers[
+            min(servers, key=lambda key: max((each.last for each in servers[key].evidence), default=""))
+        ]
+    return Verdicts(servers=servers)
+
+
+def load(path: str) -> tuple[Verdicts, str]:
+    """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
+    return state_file.load(path, MAX_BYTES, _decode, EMPTY, what="a verdicts file", lost=LOST)
+
+
+def save(path: str, verdicts: Verdicts) -> tuple[Verdicts, str]:
+    """Put it on disk, together with what another supervisor put there meanwhile. Returns all of that, and a
+    sentence for the log where something was wrong (else empty); a file that could not be written leaves the
+    old one as it was.
+    """
+    on_disk, said = load(path)
+    whole = merged(on_disk, verdicts)
+    trouble = state_file.write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    return whole, f"{trouble}; what was seen of servers holds until carpool ends" if trouble else said

@@ -1,0 +1,212 @@
+"""What processes cost: memory, CPU, age. The only user of psutil.
+
+A server is often a grandchild (`npx` and `uvx` stay as its parents), so every number is of a process with
+all its descendants. Memory is told as RSS and as PSS: RSS counts a shared page once for each process, PSS
+divides it among them, so only PSS may be added up.
+
+A process that has vanished is never an error, nor is a process table that cannot be read. One look at the
+table serves any number of pids.
+Blocking, some milliseconds: from trio, survey many in a thread.
+Knows nothing of: which pid is what, limits.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+import psutil
+from msgspec import Struct
+
+from carpool_protocol.runtime.wallclock import unix_s
+from carpool_supervisor.spawn import marks
+
+
+class Vitals(Struct, frozen=True):
+    """One process and all its descendants."""
+
+    rss_bytes: int
+    pss_bytes: int
+    """Where the system does not tell it (macOS): the memory that is theirs alone, else RSS."""
+    cpu_percent: float
+    """Of one core, since the last survey of this pid; in the first one since its start."""
+    cpu_s: float
+    """With a family: also what its ended processes used; without: this process alone."""
+    uptime_s: float
+    """Of the process itself."""
+    threads: int
+    processes: int
+    """Descendants included, at least 1."""
+
+
+class Probe:
+    """Surveys processes, and remembers their CPU time so that the next survey tells the rate."""
+
+    def __init__(self, *, families: bool = True) -> None:
+        """`families`: descendants count with each process."""
+        self._families = families
+        self._last: dict[tuple[int, float], tuple[float, float]] = {}
+        """By pid and start time, since a pid may be reused: when, and CPU seconds then."""
+
+    def survey(self, pids: Iterable[int]) -> dict[int, Vitals]:
+        """The vitals of those that live. Forgets what it knew of others."""
+        tree = _children_by_parent() if self._families else {}
+        now = time.monotonic()
+        last, self._last = self._last, {}
+        found: dict[int, Vitals] = {}
+        for pid in dict.fromkeys(pids):
+            family = [
+                sample
+                for each in _family(pid, tree)
+                if (sample := _sample(each, ended_children=self._families)) is not None
+            ]
+            if not family or family[0].pid != pid:
+                continue
+            started = family[0].started
+            cpu_s = sum(each.cpu_s for each in family)
+            uptime_s = max(unix_s() - started, 0.0)
+            since, before = last.get((pid, started), (now - uptime_s, 0.0))
+            self._last[pid, started] = (now, cpu_s)
+            elapsed_s = now - since
+            found[pid] = Vitals(
+                rss_bytes=sum(each.rss_bytes for each in family),
+                pss_bytes=sum(each.pss_bytes for each in family),
+                cpu_percent=max(cpu_s - before, 0.0) / elapsed_s * 100 if elapsed_s > 0 else 0.0,
+                cpu_s=cpu_s,
+                uptime_s=uptime_s,
+                threads=sum(each.threads for each in family),
+                processes=len(family),
+            )
+        return found
+
+
+def vitals(pid: int) -> Vitals | None:
+    """Of one process, with its average CPU use; None when it is gone."""
+    return Probe().survey([pid]).get(pid)
+
+
+def memory(pids: Iterable[int]) -> dict[int, int]:
+    """RSS in bytes of those that live, each with its descendants: memory that they share counts for each.
+
+    Far cheaper than a survey: PSS makes the kernel walk every page table.
+    """
+    tree = _children_by_parent()
+    found: dict[int, int] = {}
+    for pid in pids:
+        sizes = [_rss(each) for each in _family(pid, tree)]
+        if sizes[0]:
+            found[pid] = sum(sizes)
+    return found
+
+
+def is_stopped(pid: int) -> bool:
+    """It is stopped (SIGSTOP, a debugger): silent, but not dead. False for one that is gone."""
+    try:
+        return psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    except (psutil.Error, ValueError):
+        return False
+
+
+def find_marked(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
+    """Processes of this user, not ourselves, whose variable `name` is wanted: for systems without /proc."""
+    found: list[int] = []
+    mine = os.getuid()
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.uids().real != mine:
+                continue
+            value = process.environ().get(name)
+            if value is not None and is_wanted(value) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+class _Sample(Struct, frozen=True):
+    """One process at one moment."""
+
+    pid: int
+    started: float
+    rss_bytes: int
+    pss_bytes: int
+    cpu_s: float
+    threads: int
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    tree: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        tree.setdefault(parent, []).append(pid)
+    return tree
+
+
+def _parents() -> Iterable[tuple[int, int]]:
+    """Every process and its parent; none where the table cannot be read (we are out of descriptors).
+
+    On Linux read directly: psutil takes several times as long.
+    """
+    try:
+        if sys.platform != "linux":
+            return [(process.pid, process.info["ppid"]) for process in psutil.process_iter(["ppid"])]
+        else:
+            return [(pid, parent) for pid in psutil.pids() if (parent := marks.parent_of(pid))]
+    except OSError:
+        return []
+
+
+def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:
+    """The process first, then its descendants. Each once, however a racy table is knotted."""
+    family = [pid]
+    seen = {pid}
+    for each in family:
+        for child in tree.get(each, ()):
+            if child not in seen:
+                seen.add(child)
+                family.append(child)
+    return family
+
+
+def _sample(pid: int, *, ended_children: bool) -> _Sample | None:
+    """One process now. `ended_children`: its CPU time includes that of children that have ended."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            rss_bytes, pss_bytes = _memory(process)
+            times = process.cpu_times()
+            cpu_s = times.user + times.system
+            if ended_children:  # else a wrapper that starts many would seem idle
+                cpu_s += times.children_user + times.children_system
+            return _Sample(
+                pid,
+                process.create_time(),
+                rss_bytes,
+                pss_bytes,
+                cpu_s,
+                process.num_threads(),
+            )
+    except (psutil.Error, OSError, ValueError, KeyError):
+        return None
+
+
+def _rss(pid: int) -> int:
+    """0 for one that is gone."""
+    try:
+        rss_bytes: int = psutil.Process(pid).memory_info().rss
+    except (psutil.Error, OSError, ValueError):
+        return 0
+    return rss_bytes
+
+
+def _memory(process: psutil.Process) -> tuple[int, int]:
+    """RSS and PSS in bytes, of one moment where the system tells both at once."""
+    if sys.platform == "linux":  # psutil reads the far longer smaps for this
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as rollup:
+            sizes = {name: rest for name, _, rest in (line.partition(b":") for line in rollup)}
+            return int(sizes[b"Rss"].split()[0]) * 1024, int(sizes[b"Pss"].split()[0]) * 1024
+        rss_bytes: int = process.memory_info().rss
+        return rss_bytes, rss_bytes
+    else:
+        full = process.memory_full_info()
+        return full.rss, int(getattr(full, "pss", 0) or full.uss)

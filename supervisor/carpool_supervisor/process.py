@@ -1,0 +1,346 @@
+"""The supervisor as a process: performs what the core decides.
+
+Owns the wiring: link, ready set, processes, conversations, timers, lifeline. Decides nothing about calls,
+pools or instances.
+
+Knows nothing of: agents, names, rights.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson
+from carpool_protocol.link.messages import (
+    LINK_VERSION,
+    AnswerAsk,
+    AskLoginShell,
+    AskProgressed,
+    Bereft,
+    Call,
+    CancelCall,
+    CancelTask,
+    Credit,
+    Discover,
+    Explain,
+    Fleeting,
+    Hello,
+    Operate,
+    PoolSpec,
+    Recount,
+    Recounted,
+    Resume,
+    SessionGone,
+    SessionRekeyed,
+    Sessions,
+    SetLevel,
+    Survey,
+    Testify,
+    Wanted,
+    Watch,
+    WatchTasks,
+    Written,
+)
+from carpool_protocol.link.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.link.transport import Link
+from carpool_protocol.link.zmq import ZmqLink
+from carpool_protocol.runtime.lifeline import Lifeline
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.pump import PIECE, Pump
+from carpool_protocol.runtime.steady_clock import SteadyClock
+from carpool_supervisor.core.model import effects, events
+from carpool_supervisor.core.model.sharing import EvidenceKind
+from carpool_supervisor.core.model.trace_context import LIFE_BYTES
+from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.knowledge.knowledge import Knowledge, explained
+from carpool_supervisor.knowledge.sharing_evidence import verdicts_file
+from carpool_supervisor.metrics.survey import Surveyor
+from carpool_supervisor.spawn.processes import Processes
+from carpool_supervisor.spawn.server_path import ServerPath
+from carpool_supervisor.stdio.instance_ios import Conversations
+
+log = logging.getLogger("carpool.supervisor")
+
+END_S = 9.0
+"""From the word to stop until instances that do not end are left to the spawner: above the whole stop ladder
+(5 s, TERM, 2 s, KILL). Then it has `CLOSE_S`. Together less than the launcher's patience (15 s)."""
+
+CLOSE_S = 4.0
+"""What the spawner then has for them: TERM, 2 s, KILL."""
+
+_TESTIFIED: Final[dict[str, EvidenceKind]] = {
+    "probe_diverged": "probe_diverged",
+    "probe_agreed": "probe_agreed",
+}
+
+
+class SupervisorShell:
+    """One supervisor process."""
+
+    def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None) -> None:
+        self._logs = Path(paths.log_dir(os.environ, runtime_dir))
+        self._name = name
+        self._lifeline = lifeline
+        release = version("carpool")
+        epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
+        hello = Hello(LINK_VERSION, epoch, name, os.getpid(), release)
+        self._ready = ReadySet()
+        self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
+        self._broker = Epoch("")
+        """The life of the broker that greeted last."""
+        self._broker_away = False
+        life = os.urandom(LIFE_BYTES)
+        self.core = SupervisorCore(life)
+        self._conversations = Conversations(self._ready, self._logs, release, life, self._feed)
+        self._processes = Processes(
+            self._ready,
+            paths.runtime_id(runtime_dir),
+            epoch,
+            self._conversations,
+            spec_of=self._spec_of,
+            feed=self._feed,
+            search_path=lambda: os.pathsep.join(self._server_path.directories),
+        )
+        self._server_path = ServerPath(
+            os.environ, paths.runtime_id(runtime_dir), epoch, self._processes.hold, self._processes.release
+        )
+        self._clock = SteadyClock()
+        dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
+        self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
+            self.core, self._perform, clock=self._clock, dump_to=dump_to
+        )
+        self._surveyor = Surveyor()
+        self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
+        self._specs: dict[PoolKey, PoolSpec] = {}
+        self._unflushed = 0
+        """Messages sent since the link was flushed."""
+        self._stopping = False
+        self._stop_wanted = trio.Event()
+        self._stopped = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._perform_one: dict[type, Callable[..., None]] = {
+            **self._conversations.ways,
+            **self._processes.ways,
+            effects.Observe: self._observe,
+            effects.ObserveEra: self._observe_era,
+            effects.Note: self._note,
+        }
+
+    async def run(self) -> None:
+        """Serve until stopped: by the lifeline, or by `stop`. Ends every process it has started, and itself
+        within `END_S` and `CLOSE_S`, whatever they do.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._processes.start()
+            await self._knowledge.load()
+            nursery.start_soon(self._knowledge.run)
+            nursery.start_soon(self._ready.run, self._settle)
+            nursery.start_soon(self._pump.run_timers, self._settle)
+            nursery.start_soon(self._pump.run_dumps)
+            nursery.start_soon(self._clock.watch, self._jumped)
+            nursery.start_soon(self._processes.run, self._settle)
+            nursery.start_soon(self._server_path.run, self._settle)
+            nursery.start_soon(self._surveyor.watch_memory, self._limited, self._measured)
+            await nursery.start(self._link.run, self._deliver, self._settle)
+            if self._lifeline is not None:
+                self._lifeline.ready()
+                nursery.start_soon(self._lifeline.run, self.stop, _ignore)
+            log.info("supervisor %s serves (pid %d)", self._name, os.getpid())
+            await self._stop_wanted.wait()
+            with trio.move_on_after(END_S, shield=True) as patience:
+                await self._stopped.wait()
+            if patience.cancelled_caught:
+                log.error("instances do not end; the spawner is told to end them all")
+            with trio.CancelScope(shield=True):
+                await self._processes.close(CLOSE_S)
+                await self._knowledge.flush()
+            nursery.cancel_scope.cancel()
+        self._conversations.close()
+
+    def stop(self) -> None:
+        """End: every instance is asked to end, then the process."""
+        if not self._stopping:
+            self._stopping = True
+            self._stop_wanted.set()
+            log.info("stopping")
+            self._pump.feed(events.StopWanted())
+            self._settle()
+
+    # --- the burst -------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """The burst is over: everything it caused leaves now."""
+        self._conversations.flush()
+        self._link.flush()
+        self._pump.settle()
+        held = self._link.held_bytes(BROKER)
+        if self._broker_away:  # what it will ask for is not to grow past what the record can keep
+            held += self.core.record.kept_bytes
+        if self._conversations.intake.settle(held):  # what follows from that leaves too
+            self._conversations.flush()
+            self._link.flush()
+            self._pump.settle()
+        if self._stopping and self.core.quiet:
+            self._stopped.set()
+
+    def _perform(self, todo: list[effects.AnyEffect]) -> None:
+        perform_one = self._perform_one
+        for effect in todo:
+            perform_one.get(type(effect), self._send)(effect)
+
+    def _feed(self, what: Iterable[events.OwnEvent]) -> None:
+        self._pump.feed_all(what)
+
+    def _note(self, effect: effects.Note) -> None:
+        log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+        if effect.server:
+            self._conversations.note(effect.server, effect.instance, effect.text)
+
+    def _send(self, message: effects.LinkEffect) -> None:
+        self._link.send(BROKER, message)
+        self._unflushed += 1
+        if self._unflushed >= PIECE:
+            self._unflushed = 0
+            self._link.flush()
+
+    def _jumped(self) -> None:
+        log.warning(
+            "the clock jumped (this process stood still, or the machine slept): every instance is probed"
+        )
+        self._pump.feed(events.ClockJumped())
+        self._settle()
+
+    # --- the link --------------------------------------------------------------------------------------
+
+    def _deliver(self, _peer: str, messages: Sequence[LinkEvent]) -> None:
+        burst: list[events.AnyEvent] = []
+        for message in messages:
+            if isinstance(message, (Call, CancelCall)):
+                burst.append(message)
+                continue
+            if burst:
+                self._pump.feed_all(burst)
+                burst = []
+            if isinstance(message, (AskLoginShell, Operate)):
+                self._server_path.heard(message)
+            self._hear(message)
+        if burst:
+            self._pump.feed_all(burst)
+
+    def _hear(self, message: LinkEvent) -> None:
+        match message:
+            case PeerUp():
+                log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
+                self._pump.feed(events.BrokerCame(same=message.hello.epoch == self._broker))
+                self._broker = message.hello.epoch
+                self._broker_away = False
+            case PeerDown():
+                log.warning("broker went: %s", message.why)
+                self._broker_away = True
+            case PeerRefused():
+                log.error("%s", message.text)
+                if message.superseded and self._lifeline is not None:
+                    log.warning("ending, so that a supervisor of the new version takes over")
+                    self.stop()
+            case Survey():
+                self._survey(message)
+            case Wanted():
+                self._want(message)
+            case Explain():
+                spec = self._specs.get(message.key)
+                self._link.send(BROKER, explained(self.core.pools, message, self._knowledge, spec))
+            case Testify():
+                self._testify(message)
+            case Recount():
+                self._recount(message)
+            case (
+                Discover()
+                | Operate()
+                | SetLevel()
+                | Watch()
+                | AnswerAsk()
+                | AskProgressed()
+                | SessionGone()
+                | Fleeting()
+                | SessionRekeyed()
+                | Sessions()
+                | Bereft()
+                | WatchTasks()
+                | CancelTask()
+                | Written()
+                | Resume()
+            ):
+                self._pump.feed(message)
+            case Credit() | AskLoginShell():
+                pass  # the link itself, and `_server_path`, have taken it
+            case _:
+                log.error("the broker said what only a supervisor says: %s", type(message).__name__)
+
+    def _want(self, wanted: Wanted) -> None:
+        known = self._specs
+        specs = {spec.key: spec for spec in wanted.pools}
+        self._specs = specs if wanted.complete else {**known, **specs}
+        self._pump.feed(wanted)
+        # Before any call can be placed: the mode holds from the first one on.
+        self._feed([self._knowledge.about(spec) for key, spec in self._specs.items() if key not in known])
+
+    def _spec_of(self, key: PoolKey) -> PoolSpec | None:
+        return self._specs.get(key)
+
+    def _recount(self, message: Recount) -> None:
+        entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
+        running = {each.id: each.pid for each in self.core.roster.instances.values()}
+        self._link.send(BROKER, Recounted(message.token, entries, running))
+
+    def _testify(self, message: Testify) -> None:
+        kind = _TESTIFIED.get(message.kind)
+        if kind is None:
+            log.error("the broker brought evidence of a kind that only a supervisor can see")
+        else:
+            self._observe(effects.Observe(message.key, kind, message.detail))
+
+    def _observe(self, effect: effects.Observe) -> None:
+        spec = self._specs.get(effect.key)
+        if spec is not None:
+            self._feed(self._knowledge.observe(spec, effect.kind, effect.detail, self._specs.values()))
+
+    def _observe_era(self, effect: effects.ObserveEra) -> None:
+        spec = self._specs.get(effect.key)
+        if spec is not None:
+            self._feed(self._knowledge.observe_era(spec, effect, self._specs.values()))
+
+    def _survey(self, asked: Survey) -> None:
+        assert self._nursery is not None
+
+        async def answer() -> None:
+            reports = self.core.report()
+            surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
+            path = self._server_path
+            surveyed = msgspec.structs.replace(
+                surveyed, search_path=path.directories, login_shell=path.login_shell
+            )
+            self._link.send(BROKER, surveyed)
+            self._link.flush()
+
+        self._nursery.start_soon(answer)
+
+    def _limited(self) -> dict[InstanceId, int]:
+        """Instances that have a limit of memory, and their pids."""
+        every = self.core.roster.instances.values()
+        return {each.id: each.pid for each in every if each.pid and each.pool.policy.limit_rss_mb}
+
+    def _measured(self, event: events.MemoryMeasured) -> None:
+        self._feed((event,))
+        self._settle()
+
+
+def _ignore(_name: str) -> None:
+    """Other supervisors' deaths do not concern this one."""

@@ -1,0 +1,104 @@
+"""Ends what an earlier life of this runtime left running, found by its mark and our uid.
+
+Run before new instances start (rule 2): when supervisor and spawner were killed together, servers die by
+their parent-death signal but what they had started lives on; on macOS the servers do too.
+
+    python -m carpool_supervisor.spawn.orphans RUNTIME_ID      exit code 1 when something would not end
+
+Never ends the process that runs it nor its ancestors. Standard library only, on Linux.
+Blocks for up to `GRACE_S` + `KILL_WAIT_S` when there is something to end: from trio, call it in a thread.
+Knows nothing of: instances, pools, recorded pids (they may have been reused).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from signal import SIGKILL, SIGTERM
+
+from carpool_supervisor.spawn import marks
+
+GRACE_S = 2.0
+KILL_WAIT_S = 5.0
+_LOOK_S = 0.02
+
+
+def sweep(runtime_id: str) -> tuple[int, int]:
+    """End every process of this runtime: TERM, `GRACE_S`, KILL. Returns (found, still there)."""
+    limits = marks.limits_of_runtime(runtime_id)
+    return end_marked(marks.RUNTIME, lambda value: value == runtime_id, limits=limits)
+
+
+def end_marked(
+    name: str,
+    is_wanted: Callable[[str], bool],
+    grace_s: float = GRACE_S,
+    kill_wait_s: float = KILL_WAIT_S,
+    limits: range = marks.NO_LIMITS,
+) -> tuple[int, int]:
+    """The same for any mark, in the environment or by limit; `grace_s` 0 starts with KILL. Looks again until
+    nothing is found, since what is being ended may just have started something.
+    """
+    spared = _ancestors()
+    seen: set[int] = set()
+    signalled: set[tuple[int, int]] = set()
+    start = time.monotonic()
+    while True:
+        found = [pid for pid in _find(name, is_wanted, limits) if pid not in spared]
+        seen.update(found)
+        waited_s = time.monotonic() - start
+        if not found or waited_s > grace_s + kill_wait_s:
+            return len(seen), len(found)
+        number = SIGTERM if waited_s < grace_s else SIGKILL
+        for pid in found:
+            if (pid, number) not in signalled:
+                signalled.add((pid, number))
+                _signal(pid, number, name, is_wanted, limits)
+        time.sleep(_LOOK_S)
+
+
+def _find(name: str, is_wanted: Callable[[str], bool], limits: range) -> list[int]:
+    if sys.platform == "linux":
+        return marks.find(name, is_wanted, limits)
+    else:
+        from carpool_supervisor.metrics.process_stats import (
+            find_marked,  # psutil: only where there is no /proc
+        )
+
+        return find_marked(name, is_wanted)
+
+
+def _signal(pid: int, number: int, name: str, is_wanted: Callable[[str], bool], limits: range) -> None:
+    if sys.platform == "linux":
+        marks.signal_marked(pid, number, name, is_wanted, limits)
+    elif pid in _find(name, is_wanted, limits):
+        try:
+            os.kill(pid, number)
+        except OSError:
+            return
+
+
+def _ancestors() -> set[int]:
+    """Ourselves and who started us: a daemon that was itself started inside a server has its mark."""
+    spared = {os.getpid(), os.getppid()}
+    pid = os.getppid()
+    while pid > 1 and (pid := marks.parent_of(pid)) not in spared:
+        spared.add(pid)
+    return spared
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1:
+        print("usage: python -m carpool_supervisor.spawn.orphans RUNTIME_ID", file=sys.stderr)  # noqa: T201  # a command
+        return 2
+    found, left = sweep(argv[0])
+    if found:
+        said = f"ended {found - left} processes of an earlier life" + (
+            f"; {left} would not end" if left else ""
+        )
+        print(said, file=sys.stderr)  # noqa: T201  # a command
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""Instances as processes: what the core wants of them, and what becomes of them.
+
+Owns what is to be started while there is no spawner or no PATH yet, and the next spawner when one has died.
+Every instance that the core has wanted is heard of exactly once, be it that it was never started.
+
+Knows nothing of: calls, MCP, when an instance is to start or to end, how a process is started (`spawner`).
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey
+from carpool_protocol.link.messages import PoolSpec
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor.core.model import effects, events
+from carpool_supervisor.spawn.exit_messages import exit_text
+from carpool_supervisor.spawn.request import AtLimitError, SpawnRefusedError
+from carpool_supervisor.spawn.spawner import Spawner
+from carpool_supervisor.stdio.instance_ios import Conversations
+
+log = logging.getLogger("carpool.supervisor")
+
+SPAWNER_RETRY_S: Final = 1.0
+"""Between tries to start a spawner where the machine is at a limit."""
+
+
+class Processes:
+    """The processes of all instances."""
+
+    def __init__(
+        self,
+        ready: ReadySet,
+        runtime_id: str,
+        epoch: Epoch,
+        conversations: Conversations,
+        *,
+        spec_of: Callable[[PoolKey], PoolSpec | None],
+        feed: Callable[[Iterable[events.OwnEvent]], None],
+        search_path: Callable[[], str],
+    ) -> None:
+        """`spec_of`: None where its configuration is gone. `feed`: takes what happened, for the core.
+        `search_path`: the PATH of servers that are given none.
+        """
+        self._conversations = conversations
+        self._spec_of = spec_of
+        self._feed = feed
+        self._search_path = search_path
+        self._spawner = Spawner(
+            ready,
+            runtime_id,
+            epoch,
+            on_spawned=self._spawned,
+            on_spawn_failed=self._spawn_failed,
+            on_exited=self._exited,
+            on_lost=self._spawner_lost,
+        )
+        self._spawner_gone = trio.Event()
+        self._is_spawner_away = False
+        self._is_held = False
+        self._later: dict[InstanceId, effects.Spawn] | None = None
+        """Between two spawners, and while held: what is to be started afterwards."""
+        self.ways: dict[type, Callable[..., None]] = {
+            effects.Spawn: self._spawn,
+            effects.CloseStdin: self._close_stdin,
+            effects.SignalGroup: self._signal,
+        }
+        """How each effect about a process is performed."""
+
+    async def start(self) -> None:
+        """The first spawner. Raises `OSError` or `trio.TooSlowError` where there can be none."""
+        await self._spawner.start()
+
+    async def close(self, patience_s: float) -> None:
+        """End what runs, and the spawner, within this time."""
+        await self._spawner.close(patience_s)
+
+    @property
+    def spawner_pid(self) -> int:
+        """0 while there is none."""
+        return self._spawner.pid
+
+    def hold(self) -> None:
+        """Start nothing until `release`: the PATH of servers is not known yet."""
+        self._is_held = True
+        self._later = {} if self._later is None else self._later
+
+    def release(self) -> None:
+        """Start what was held."""
+        self._is_held = False
+        self._start_later()
+
+    def _start_later(self) -> None:
+        if self._is_held or self._is_spawner_away:
+            return
+        later, self._later = self._later or {}, None
+        for effect in later.values():
+            self._spawn(effect)
+
+    def _spawn(self, effect: effects.Spawn) -> None:
+        instance = effect.instance
+        if self._later is not None:
+            self._later[instance] = effect
+            return
+        spec = self._spec_of(effect.key)
+        if spec is None:  # its pool goes and has calls left that no instance will see
+            self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
+            return
+        try:
+            search_path = self._search_path()
+            env = {**({"PATH": search_path} if search_path else {}), **spec.env}
+            pipes = self._spawner.spawn(instance, spec.argv, env, spec.cwd)
+        except SpawnRefusedError as error:
+            why = self._conversations.masked(instance, str(error), spec)
+            self._not_spawned(instance, why, isinstance(error, AtLimitError))
+            return
+        self._conversations.open(instance, spec, effect.era, pipes)
+        log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
+        self._conversations.note(effect.server, instance, f"starts (generation {effect.generation})")
+
+    def _spawned(self, instance: InstanceId, pid: int) -> None:
+        self._feed((events.InstanceSpawned(instance, pid),))
+        self._conversations.greet(instance)
+
+    def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
+        text = self._conversations.masked(instance, text)
+        if self._is_spawner_away:  # not the command's fault: trying again may help
+            self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
+            return
+        self._not_spawned(instance, text, passing)
+
+    def _not_spawned(self, instance: InstanceId, text: str, passing: bool) -> None:
+        text = f"could not be started: {text}"
+        self._feed((events.SpawnFailed(instance, text, random.random(), passing),))  # noqa: S311
+
+    def _exited(self, instance: InstanceId, status: int) -> None:
+        how = exit_text(status)
+        how = f"was {how}" if status < 0 else f"ended with {how}"
+        unwritten, words = self._conversations.exited(instance)
+        self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
+
+    def _close_stdin(self, effect: effects.CloseStdin) -> None:
+        if not self._never_mind(effect.instance):
+            self._conversations.close_stdin(effect.instance)
+
+    def _signal(self, effect: effects.SignalGroup) -> None:
+        if not self._never_mind(effect.instance):
+            self._spawner.signal(effect.instance, effect.signal)
+
+    def _never_mind(self, instance: InstanceId) -> bool:
+        """It was to be started later, and now is to end: then it has."""
+        if not self._later or self._later.pop(instance, None) is None:
+            return False
+        self._feed((events.InstanceExited(instance, "was never started", (), "", random.random()),))  # noqa: S311
+        return True
+
+    def _spawner_lost(self) -> None:
+        log.error("the spawner died, and with it every instance; it is started again")
+        self._is_spawner_away = True
+        self._later = {} if self._later is None else self._later
+        self._spawner_gone.set()
+
+    async def run(self, settle: Callable[[], None]) -> None:
+        """Start the spawner again whenever it has died, until cancelled. `settle`: the burst is over."""
+        while True:
+            await self._spawner_gone.wait()
+            self._spawner_gone = trio.Event()
+            await self._start_again()
+            self._is_spawner_away = False
+            self._start_later()
+            settle()
+
+    async def _start_again(self) -> None:
+        """Try until there is one: without it calls wait, and are refused when they have waited too long."""
+        while True:
+            try:
+                await self._spawner.start()
+            except (OSError, trio.TooSlowError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it does not come up"
+                log.error("the spawner cannot be started (%s); trying again", why)  # noqa: TRY400 - that says all
+                await trio.sleep(SPAWNER_RETRY_S)
+            else:
+                return

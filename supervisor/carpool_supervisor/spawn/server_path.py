@@ -1,0 +1,118 @@
+"""The PATH that servers get: asks the user's login shell, and holds the first starts until it has answered.
+
+Owns when the shell is asked: once the broker says that it is wanted, and again when an operator starts or
+restarts a server. Nothing is kept on disk, since the shell runs beside the start of everything else and only
+the first start of a server waits for it. A shell that did not answer is not asked again by this supervisor,
+so it costs one wait of `login_path.LIMIT_S`.
+
+Invariants: starts are held for `LIMIT_S` at most; nothing that the shell has started outlives the question.
+
+Refuses to know: servers, the spawner, how the shell is asked (`login_path`) and the order of the directories
+(`search_path`).
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+
+import trio
+
+from carpool_protocol.bootstrap.trusted_places import is_own_place
+from carpool_protocol.link.messages import AskLoginShell, Operate
+from carpool_protocol.runtime import login_path
+from carpool_protocol.runtime.login_path import NoAnswerError, Question
+from carpool_protocol.runtime.search_path import merged_path
+from carpool_supervisor.spawn import marks
+from carpool_supervisor.spawn.orphans import end_marked
+
+log = logging.getLogger("carpool.supervisor")
+
+
+class ServerPath:
+    """The directories, and the state of the question."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        runtime_id: str,
+        epoch: str,
+        hold: Callable[[], None],
+        release: Callable[[], None],
+    ) -> None:
+        """`environ`: of the daemon. `hold`: no server is started until `release`."""
+        self._environ = environ
+        self._mark = marks.instance_mark(runtime_id, epoch, "login-shell")
+        self._marks = {marks.RUNTIME: runtime_id, marks.INSTANCE: self._mark}
+        self._hold = hold
+        self._release = release
+        self._wanted = trio.Event()
+        self.directories = self._merged(None)
+        self.login_shell = "off"
+        """`asked`, `off`, `asking`, or why it has not said its PATH."""
+
+    def heard(self, message: AskLoginShell | Operate) -> None:
+        """The shell is wanted or not; or a server is started by hand, perhaps since the PATH has changed."""
+        match message:
+            case AskLoginShell(on=False):
+                self.login_shell = "off"
+                self.directories = self._merged(None)
+            case AskLoginShell():
+                if self.login_shell == "off":
+                    self._ask()
+            case Operate():
+                if message.verb != "stop" and self.login_shell == "asked":
+                    self._ask()
+
+    def _ask(self) -> None:
+        self.login_shell = "asking"
+        self._hold()
+        self._wanted.set()
+
+    async def run(self, settle: Callable[[], None]) -> None:
+        """Ask whenever that is wanted, until cancelled. `settle`: the burst is over."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            await self._ask_once(settle)
+
+    async def _ask_once(self, settle: Callable[[], None]) -> None:
+        question: Question | None = None
+        login: str | None = None
+        shell, said = "the login shell", "asked"
+        try:
+            shell = login_path.shell_of(self._environ)
+            environ = {**login_path.shell_environment(shell, self._environ), **self._marks}
+            question = Question(shell, environ)
+            login = await _answer(question)
+        except NoAnswerError as error:
+            said = f"{shell} {error}"
+            log.warning("%s: servers get the PATH that carpool was started with", said)
+        finally:
+            if question is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._end, question)
+        if self.login_shell != "off":
+            self.login_shell = said
+            self.directories = self._merged(login)
+        self._release()
+        settle()
+
+    def _merged(self, login: str | None) -> list[str]:
+        return merged_path(
+            login, self._environ.get("PATH", os.defpath), lambda each: is_own_place(self._environ, each)
+        )
+
+    def _end(self, question: Question) -> None:
+        """End the shell, and what its files have started and what has left its process group."""
+        question.end()
+        end_marked(marks.INSTANCE, lambda value: value == self._mark, grace_s=0.0)
+
+
+async def _answer(question: Question) -> str:
+    """Raises `NoAnswerError`."""
+    with trio.move_on_after(login_path.LIMIT_S):
+        while True:
+            await trio.lowlevel.wait_readable(question.fd)
+            if (said := question.read()) is not None:
+                return said
+    raise NoAnswerError(f"did not answer within {login_path.LIMIT_S:g} s")

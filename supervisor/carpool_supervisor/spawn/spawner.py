@@ -1,0 +1,284 @@
+"""The supervisor's end of the spawner: who asks for processes and hears what becomes of them.
+
+Owns the spawner process, its socket, and the pipes of a new instance until they are handed over. Never
+blocks: what the socket does not take waits here, in order. Every instance for which `spawn` returned is
+heard of exactly once: `on_spawn_failed` (why, and whether it may work soon), or `on_spawned` and later
+`on_exited`. When the spawner itself dies its servers die with it (parent-death signal), what they left is
+ended by its mark, every instance is reported with `LOST` and then `on_lost` is called: `start` again before
+the next `spawn`.
+
+Knows nothing of: MCP, the stop ladder's times, pools, what is written to the pipes.
+"""
+
+import array
+import contextlib
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import trio
+
+from carpool_protocol.ids import Epoch, InstanceId
+from carpool_protocol.runtime import core_dumps
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor.spawn import marks
+from carpool_supervisor.spawn.exit_messages import is_passing, why_not_started
+from carpool_supervisor.spawn.orphans import end_marked
+from carpool_supervisor.spawn.request import (
+    Pipes,
+    SpawnRefusedError,
+    checked_argv,
+    checked_cwd,
+    checked_env,
+    close_all,
+    encode,
+    make_pipes,
+)
+
+LOST = -int(signal.SIGKILL)
+"""The status of an instance whose spawner died: the parent-death signal is a KILL."""
+
+START_S = 10.0
+CLOSE_S = 15.0
+"""Above the spawner's own TERM, 2 s, KILL and its patience with what does not end."""
+
+_CODE = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from carpool_supervisor.spawn.spawner_child import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+
+class Spawner:
+    """Starts and signals processes through the spawner. Callbacks run in the `ReadySet`'s task."""
+
+    def __init__(
+        self,
+        ready: ReadySet,
+        runtime_id: str,
+        epoch: Epoch,
+        *,
+        on_spawned: Callable[[InstanceId, int], None],
+        on_spawn_failed: Callable[[InstanceId, str, bool], None],
+        on_exited: Callable[[InstanceId, int], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._ready = ready
+        self._runtime_id = runtime_id
+        self._epoch = epoch
+        self._on_spawned = on_spawned
+        self._on_spawn_failed = on_spawn_failed
+        self._on_exited = on_exited
+        self._on_lost = on_lost
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
+        self._is_closing = False
+        self._inbox = bytearray()
+        self._outbox: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._pids: dict[InstanceId, int] = {}
+        self._asked: dict[InstanceId, tuple[str, str]] = {}
+        """Not heard of yet: command and directory, for the sentence when it fails."""
+
+    @property
+    def pid(self) -> int:
+        """The spawner's own pid, 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def pids(self) -> dict[InstanceId, int]:
+        """Processes that run now."""
+        return dict(self._pids)
+
+    async def start(self) -> None:
+        """Start the spawner and wait until it is there. Call from the task that runs in the main thread.
+
+        Raises `trio.TooSlowError` when it does not come up, `OSError` when it cannot be started.
+        """
+        assert self._sock is None, "it runs already"
+        self._sock = self._launch()
+        try:
+            with trio.fail_after(START_S):
+                await trio.lowlevel.wait_readable(self._sock)
+        except BaseException:
+            self._abandon()
+            raise
+        self._ready.add(self._sock.fileno(), self._readable)
+
+    def spawn(self, instance: InstanceId, argv: list[str], env: dict[str, str], cwd: str) -> Pipes:
+        """Ask for a process with exactly this environment plus the mark.
+
+        The command is looked up in the PATH of `env`, from `cwd`. Raises `SpawnRefusedError`; then nothing
+        is heard of this instance.
+        """
+        if self._sock is None or self._is_closing:
+            raise SpawnRefusedError("the spawner is not running; the supervisor starts it or is ending")
+        mark = marks.instance_mark(self._runtime_id, self._epoch, instance)
+        full = env | {marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark}
+        body = encode(("spawn", instance, checked_argv(argv), checked_env(full), checked_cwd(cwd), mark))
+        theirs, pipes = make_pipes()
+        self._asked[instance] = (argv[0], cwd)
+        self._send(body, theirs)
+        return pipes
+
+    def signal(self, instance: InstanceId, name: Literal["TERM", "KILL"]) -> None:
+        """Signal the instance's process group. One that has ended already is left alone, safely: the
+        spawner keeps a leader's pid from reuse until its group is gone."""
+        if self._sock is None or self._is_closing:
+            return
+        if instance in self._pids or instance in self._asked:
+            self._send(encode(("signal", instance, int(signal.Signals[f"SIG{name}"]))), ())
+
+    async def close(self, within_s: float = CLOSE_S) -> None:
+        """End every process: TERM, 2 s, KILL; then the spawner. The exits are still reported.
+
+        Runs to its end also when cancelled, within `within_s`: a spawner that takes longer is killed, and
+        its servers die with it.
+        """
+        sock = self._sock
+        if sock is None:
+            return
+        self._is_closing = True
+        self._ready.remove(sock.fileno())
+        self._outbox_closed()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+        with trio.move_on_after(within_s, shield=True):
+            while self._receive():
+                await trio.lowlevel.wait_readable(sock)
+        self._abandon()  # after its end of file there is nothing left of it but its exit
+
+    # --- the socket ---------------------------------------------------------------------------------------
+
+    def _launch(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        root = str(Path(__file__).resolve().parents[2])
+        mark = marks.instance_mark(self._runtime_id, self._epoch, "spawner")
+        core_bytes = str(core_dumps.limit_before())
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _CODE, root, str(theirs.fileno()), core_bytes],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    cwd="/",
+                    env={marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark},
+                    start_new_session=True,  # a Ctrl-C in our terminal is not for it
+                )
+            except OSError:
+                ours.close()
+                raise
+        return ours
+
+    def _send(self, body: bytes, fds: tuple[int, ...]) -> None:
+        self._outbox.append((memoryview(body), fds))
+        if len(self._outbox) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        sock = self._sock
+        assert sock is not None
+        while self._outbox:
+            data, fds = self._outbox[0]
+            passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                sent = sock.sendmsg([data], passed)
+            except BlockingIOError:
+                self._ready.want_write(sock.fileno(), self._flush)
+                return
+            except OSError:  # the spawner is gone: the end of file, which is read next, says so
+                self._outbox_closed()
+                break
+            close_all(fds)
+            if sent < len(data):
+                self._outbox[0] = (data[sent:], ())
+            else:
+                self._outbox.popleft()
+        self._ready.want_write(sock.fileno(), None)
+
+    def _outbox_closed(self) -> None:
+        for _, fds in self._outbox:
+            close_all(fds)
+        self._outbox.clear()
+
+    def _readable(self) -> None:
+        if not self._receive():
+            self._lost()
+
+    def _receive(self) -> bool:
+        """Take in what is there. False at end of file."""
+        assert self._sock is not None
+        try:
+            data = self._sock.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        self._inbox += data
+        while len(self._inbox) >= 4:
+            end = 4 + int.from_bytes(self._inbox[:4], "little")
+            if len(self._inbox) < end:
+                break
+            message = marshal.loads(bytes(self._inbox[4:end]))  # noqa: S302  # our own spawner's, private socket
+            del self._inbox[:end]
+            self._heard(message)
+        return bool(data)
+
+    def _heard(self, message: tuple[object, ...]) -> None:
+        match message:
+            case ("spawned", int(token), int(pid)):
+                instance = InstanceId(token)
+                self._asked.pop(instance, None)
+                self._pids[instance] = pid
+                self._on_spawned(instance, pid)
+            case ("failed", int(token), str(stage), int(number)):
+                instance = InstanceId(token)
+                text = why_not_started(stage, number, *self._asked.pop(instance, ("", "")))
+                self._on_spawn_failed(instance, text, is_passing(stage, number))
+            case ("exited", int(token), int(status)):
+                instance = InstanceId(token)
+                self._pids.pop(instance, None)
+                self._on_exited(instance, status)
+            case _:  # "ready"
+                pass
+
+    def _lost(self) -> None:
+        assert self._sock is not None
+        self._ready.remove(self._sock.fileno())
+        self._outbox_closed()
+        self._abandon()
+        ours = marks.instance_mark(self._runtime_id, self._epoch, "")
+        groups = list(self._pids.values())
+        if sys.platform == "linux":  # the leaders are dead; what they started is found by its mark
+            limits = marks.limits_of_epoch(self._runtime_id, self._epoch)
+            end_marked(marks.INSTANCE, lambda value: value.startswith(ours), 0.0, 0.2, limits)
+        else:
+            for pid in groups:
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+        asked, running = list(self._asked), list(self._pids)
+        self._asked.clear()
+        self._pids.clear()
+        self._on_lost()  # first: what the exits cause must not ask this spawner
+        for instance in asked:
+            self._on_spawn_failed(instance, "the spawner died before it could start the process", True)
+        for instance in running:
+            self._on_exited(instance, LOST)
+
+    def _abandon(self) -> None:
+        """Let go of the socket and of the spawner process, whatever it is doing."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        self._inbox.clear()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,345 @@
+"""The spawner: the process that forks servers, reaps them, and outlives the supervisor to end them.
+
+Single-threaded and small, because a fork in a process with threads is unsafe and a parent-death signal
+fires when the *thread* that forked ends (rule 2; decision 0002). Started by `spawner.py`, spoken to over
+one Unix stream socket. Both ways: 4 bytes little-endian length, then one `marshal` tuple (both ends are
+the same interpreter); a `spawn` carries the server's stdin, stdout and stderr as SCM_RIGHTS.
+
+    -> ("spawn", token, argv, env, cwd, mark)   -> ("signal", token, signal number)
+    <- ("ready", pid)   <- ("spawned", token, pid)   <- ("failed", token, stage, errno)
+    <- ("exited", token, exit code, or minus the signal)
+
+Invariants: a leader is reaped only after its whole group is gone, so its pid, which is the group's id,
+cannot be reused while we may signal it. What an instance leaves behind (its group, and descendants that
+left the group, which we adopt as sub-reaper) is ended after it: TERM, `GRACE_S`, KILL. At end of file of
+the socket (the supervisor died, however) or on SIGTERM that happens to everything; then we exit.
+
+Standard library only and few modules: it is there for as long as carpool runs.
+Knows nothing of: MCP, pools, why a server is wanted.
+"""
+
+import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
+import _socket
+import errno
+import marshal
+import os
+import select
+import sys
+import time
+
+from carpool_supervisor.spawn import marks
+from carpool_supervisor.spawn.exec_child import (
+    LINUX,
+    PR_SET_CHILD_SUBREAPER,
+    become,
+    limit_core_dumps,
+    prctl,
+)
+
+GRACE_S = 2.0
+"""From TERM to KILL for what an instance leaves behind, and for everything once the supervisor is gone."""
+
+GIVE_UP_S = 10.0
+"""After end of file: how long to wait for processes that even KILL does not end at once (disk sleep)."""
+
+_BAD_REQUEST = "the supervisor sent something else than a request"
+
+
+class Instance:
+    """One process that was started here, from fork until nothing of it is left."""
+
+    __slots__ = ("exec_fd", "forced", "gone", "kill_at", "mark", "pid", "termed", "token")
+
+    def __init__(self, token: int, mark: str, pid: int, exec_fd: int) -> None:
+        self.token = token
+        self.mark = mark
+        self.pid = pid
+        """Also its process group and its session."""
+        self.exec_fd = exec_fd
+        """Tells how exec went; -1 once it has."""
+        self.gone = False
+        """The leader has ended, and is kept as a zombie while its group is being ended."""
+        self.forced = False
+        """It was ended with KILL: so is what it leaves behind."""
+        self.kill_at = 0.0
+        self.termed: set[int] = set()
+
+
+class Spawner:
+    """The whole process: its instances, and one loop over the socket, SIGCHLD and exec results."""
+
+    def __init__(self, sock: _socket.socket, core_bytes: int) -> None:
+        self._sock = sock
+        self._core_bytes = core_bytes
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._wake_fd, wake_end = os.pipe()
+        for fd in (self._wake_fd, wake_end):
+            os.set_blocking(fd, False)
+        self._poll.register(self._wake_fd, select.POLLIN)
+        _signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        _signal.signal(_signal.SIGTERM, self._end_wanted)
+        for number in (_signal.SIGINT, _signal.SIGHUP):  # a terminal's: the supervisor decides
+            _signal.signal(number, _signal.SIG_IGN)
+        self._inbox = bytearray()
+        self._passed: list[list[int]] = []
+        self._by_pid: dict[int, Instance] = {}
+        self._by_exec_fd: dict[int, Instance] = {}
+        self._ending_since: float | None = None
+
+    def run(self) -> None:
+        self._tell("ready", os.getpid())
+        while not (self._ending_since is not None and self._is_over()):
+            for fd, _ in self._poll.poll(self._timeout_ms()):
+                if fd == self._sock.fileno():
+                    self._receive()
+                elif fd == self._wake_fd:
+                    os.read(fd, 4096)
+                elif fd in self._by_exec_fd:
+                    self._exec_went(self._by_exec_fd[fd])
+            self._reap()
+            self._end_remains()
+
+    # --- the socket ---------------------------------------------------------------------------------------
+
+    def _tell(self, *message: object) -> None:
+        body = marshal.dumps(message)  # type: ignore[arg-type]  # ints and strings only
+        try:
+            self._sock.sendall(len(body).to_bytes(4, "little") + body)
+        except OSError:  # the supervisor is gone: the end of file says so too
+            self._end_wanted()
+
+    def _receive(self) -> None:
+        flags = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            data, ancillary, got_flags, _ = self._sock.recvmsg(1 << 16, _socket.CMSG_SPACE(64), flags)
+        except OSError:
+            data, ancillary, got_flags = b"", [], 0
+        for level, kind, raw in ancillary:
+            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
+                fds = [
+                    int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw) // 4 * 4, 4)
+                ]
+                for fd in fds:
+                    os.set_inheritable(fd, False)
+                self._passed.append(fds)
+        if got_flags & _socket.MSG_CTRUNC and not ancillary:
+            self._passed.append([])  # we are out of descriptors: that one spawn fails, the order holds
+        if not data:
+            self._poll.unregister(self._sock.fileno())
+            self._end_wanted()
+            return
+        self._inbox += data
+        while len(self._inbox) >= 4:
+            end = 4 + int.from_bytes(self._inbox[:4], "little")
+            if len(self._inbox) < end:
+                return
+            request = marshal.loads(bytes(self._inbox[4:end]))  # noqa: S302  # our own supervisor's, on a private socket
+            del self._inbox[:end]
+            if request[0] == "spawn":
+                self._spawn(*request[1:])
+            elif request[0] == "signal":
+                self._signal(*request[1:])
+            else:
+                raise ValueError(_BAD_REQUEST)
+
+    # --- starting -----------------------------------------------------------------------------------------
+
+    def _spawn(self, token: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, mark: str) -> None:
+        fds = self._passed.pop(0)
+        try:
+            if len(fds) != 3:
+                raise OSError(errno.EMFILE, "")  # noqa: TRY301  # one place says "failed"
+            exec_fd, report_fd = os.pipe()
+            parent = os.getpid()
+            # A signal between fork and exec must not run our handlers in the copy.
+            before = _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(exec_fd)
+                os.close(report_fd)
+                raise
+            finally:
+                if os.getpid() == parent:
+                    _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+        except OSError as error:
+            self._tell("failed", token, "fork", error.errno)
+            return
+        else:
+            if pid == 0:
+                become(
+                    argv,
+                    env,
+                    cwd,
+                    fds=fds,
+                    report_fd=report_fd,
+                    parent=parent,
+                    limit=marks.limit_of(mark),
+                    core_bytes=self._core_bytes,
+                )
+            os.close(report_fd)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        instance = Instance(token, mark, pid, exec_fd)
+        self._by_pid[pid] = self._by_exec_fd[exec_fd] = instance
+        self._poll.register(exec_fd, select.POLLIN)
+        if self._ending_since is not None:
+            self._kill(instance, _signal.SIGKILL)
+
+    def _exec_went(self, instance: Instance) -> None:
+        """The exec result is there: end of file is success."""
+        fd, instance.exec_fd = instance.exec_fd, -1
+        self._poll.unregister(fd)
+        del self._by_exec_fd[fd]
+        report = os.read(fd, 4096)
+        os.close(fd)
+        if not report:
+            self._tell("spawned", instance.token, instance.pid)
+            return
+        stage, number = marshal.loads(report)  # noqa: S302  # our own child's, written before its exec
+        del self._by_pid[instance.pid]
+        try:
+            os.waitpid(instance.pid, 0)  # on its way out: who hears that it failed finds nothing left of it
+        except OSError:
+            assert not LINUX  # elsewhere looking whether it has ended reaps it (`_ended`)
+        self._tell("failed", instance.token, stage, number)
+
+    # --- ending -------------------------------------------------------------------------------------------
+
+    def _signal(self, token: int, number: int) -> None:
+        for instance in self._by_pid.values():
+            if instance.token == token and not instance.gone:
+                instance.forced |= number == _signal.SIGKILL
+                self._kill(instance, number)
+
+    def _kill(self, instance: Instance, number: int) -> None:
+        """The group; the process alone while it has not made its group yet."""
+        try:
+            os.killpg(instance.pid, number)
+        except OSError:
+            if instance.exec_fd >= 0:
+                _send(instance.pid, number)
+
+    def _reap(self) -> None:
+        now = time.monotonic()
+        for instance in list(self._by_pid.values()):
+            if instance.gone or (code := _ended(instance.pid)) is None:
+                continue
+            if instance.exec_fd >= 0:
+                self._exec_went(instance)
+                if instance.pid not in self._by_pid:
+                    continue
+            instance.gone = True
+            instance.kill_at = now if instance.forced else now + GRACE_S
+            self._tell("exited", instance.token, code)
+        for pid in self._adopted():
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except OSError:
+                continue
+
+    def _adopted(self) -> list[int]:
+        """Descendants whose parents have died. Ours alone to reap, so their pids are safe to signal."""
+        return [pid for pid in marks.children_of_this_thread() if pid not in self._by_pid]
+
+    def _end_remains(self) -> None:
+        gone = [instance for instance in self._by_pid.values() if instance.gone]
+        adopted = self._adopted() if gone or self._ending_since is not None else []
+        now = time.monotonic()
+        for instance in gone:
+            left = [pid for pid in adopted if _belongs(pid, instance)] if LINUX else _group(instance.pid)
+            late = now >= instance.kill_at
+            if LINUX and (late or not left):
+                self._kill(instance, _signal.SIGKILL)  # whoever is left in the group, or nobody
+            if not left:
+                if LINUX:
+                    os.waitpid(instance.pid, 0)
+                del self._by_pid[instance.pid]
+                continue
+            for pid in left:
+                if late or pid not in instance.termed:
+                    instance.termed.add(pid)
+                    _send(pid, _signal.SIGKILL if late else _signal.SIGTERM)
+            if not late and instance.pid not in instance.termed:
+                instance.termed.add(instance.pid)
+                self._kill(instance, _signal.SIGTERM)
+        if self._ending_since is not None and now >= self._ending_since + GRACE_S:
+            for instance in self._by_pid.values():
+                instance.forced = True
+                self._kill(instance, _signal.SIGKILL)
+            for pid in adopted:
+                _send(pid, _signal.SIGKILL)
+
+    def _end_wanted(self, *_: object) -> None:
+        if self._ending_since is None:
+            self._ending_since = time.monotonic()
+            for instance in self._by_pid.values():
+                self._kill(instance, _signal.SIGTERM)
+            for pid in self._adopted():
+                _send(pid, _signal.SIGTERM)
+
+    def _is_over(self) -> bool:
+        if not self._by_pid and not self._adopted():
+            return True
+        assert self._ending_since is not None
+        return time.monotonic() > self._ending_since + GRACE_S + GIVE_UP_S
+
+    def _timeout_ms(self) -> int | None:
+        """Nothing pending: sleep until something happens. Else look again often, for at most seconds."""
+        pending = self._ending_since is not None or any(each.gone for each in self._by_pid.values())
+        return 20 if pending else None
+
+
+def _ended(pid: int) -> int | None:
+    """Exit code, or minus the signal; None while it runs. On Linux the zombie stays, and holds the pid."""
+    if hasattr(os, "waitid") and LINUX:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    reaped, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if reaped else None
+
+
+def _belongs(pid: int, instance: Instance) -> bool:
+    state, group = marks.state_and_group(pid)
+    if state in {"", "Z", "X"}:
+        return False
+    if group == instance.pid or marks.value_of(pid, marks.INSTANCE) == instance.mark:
+        return True
+    return marks.escaped_limit(pid) == marks.limit_of(instance.mark)
+
+
+def _group(pid: int) -> list[int]:
+    """Where nobody is adopted (macOS): the group itself while it has members. Its id is theirs meanwhile."""
+    try:
+        os.killpg(pid, 0)
+    except OSError:
+        return []
+    return [-pid]
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return
+
+
+def main(fd: int, core_bytes: int) -> None:
+    """Serve the supervisor on this inherited socket until it closes it; then leave nothing behind.
+
+    `core_bytes`: the limit of core dumps that servers get. Ours are off: environments of servers are in
+    memory.
+    """
+    limit_core_dumps(1)  # as in `carpool_protocol.runtime.core_dumps`
+    while (low := os.open(os.devnull, os.O_RDWR)) <= 2:  # descriptors we are passed must be above 2
+        os.set_inheritable(low, True)
+    os.close(low)
+    os.set_inheritable(fd, False)
+    if LINUX:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    Spawner(_socket.socket(fileno=fd), core_bytes).run()

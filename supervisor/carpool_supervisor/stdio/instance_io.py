@@ -1,0 +1,303 @@
+"""One instance as the shell holds it: its pipes, its era adapter, its log.
+
+Owns the order of things around an instance's end: everything it wrote is read before the core
+hears that it exited, and what it never got is named by wire id, so that "not delivered" is exact.
+
+Knows nothing of: why it runs, which call is whose, when it shall end.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import structs
+
+from carpool_protocol.files.redaction import Mask
+from carpool_protocol.ids import InstanceId, RawJson, WireId
+from carpool_protocol.link.messages import Call
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.model.events import (
+    AnswerUnreadable,
+    CatalogRead,
+    EraRefused,
+    GreetingFailed,
+    InstanceGreeted,
+    InstanceHeard,
+    ListAsked,
+    OwnEvent,
+    ServerMisspoke,
+    StdinBlocked,
+    StdinBroken,
+    StdoutClosed,
+    StdoutPaused,
+)
+from carpool_supervisor.era.adapter import Adapter
+from carpool_supervisor.era.era_detection import Detection
+from carpool_supervisor.spawn.request import Pipes
+from carpool_supervisor.stdio.child_io import ChildIo, PipeBudget
+from carpool_supervisor.stdio.read_budget import Intake
+from carpool_supervisor.stdio.stderr_log import TAIL_LINE_CHARS, StderrLog
+
+REMEMBERED_LINES = 8192
+"""Lines of which we know the wire id until they are written; far more than may be in flight."""
+MAX_UNREAD, MAX_UNREAD_BYTES = 100, 1000
+"""Of an instance: lines on stdout that are no messages and go into its log, and how much of each."""
+MIN_SECRET_CHARS = 6
+"""Shorter environment values (`1`, `true`, `en`) are not worth masking: they are in every text."""
+
+
+def mask_of(values: Iterable[str]) -> Mask:
+    """Values as `***`; those of less than `MIN_SECRET_CHARS` characters are let through."""
+    return Mask(values, "***", MIN_SECRET_CHARS)
+
+
+class Conversation:
+    """One instance's pipes and adapter. `feed` takes events in order."""
+
+    def __init__(
+        self,
+        instance: InstanceId,
+        adapter: Adapter | Detection,
+        pipes: Pipes,
+        *,
+        ready: ReadySet,
+        budget: PipeBudget,
+        log: StderrLog,
+        given: Iterable[str],
+        variables: Iterable[str],
+        feed: Callable[[Iterable[OwnEvent]], None],
+        on_dirty: Callable[["Conversation"], None],
+        intake: Intake,
+    ) -> None:
+        self.instance = instance
+        self._detection = adapter if isinstance(adapter, Detection) else None
+        """Until the server has shown which era it speaks, where that is not certain."""
+        self._adapter: Adapter = adapter.spoken if isinstance(adapter, Detection) else adapter
+        self._log = log
+        self._feed = feed
+        self._on_dirty = on_dirty
+        self._mask = mask_of(given)
+        self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
+        """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
+        self._list_out = self._adapter.list_out
+        self._dirty = False
+        self._unflushed = 0
+        self._left_out = ""
+        """What its lists hold beyond the bounds, as the log was told."""
+        self._unread = 0
+        """Lines on stdout that were no messages and are in the log."""
+        self._intake = intake
+        self._read_on_soon = False
+        """The next slice of a long list is read in the next turn."""
+        self._ready = ready
+        self.io = ChildIo(
+            ready,
+            pipes.stdin_fd,
+            pipes.stdout_fd,
+            budget,
+            on_lines=self._take,
+            on_stdout_closed=lambda: feed((StdoutClosed(instance),)),
+            on_stdin_blocked=lambda blocked: feed((StdinBlocked(instance, blocked),)),
+            on_stdin_broken=self._stdin_broken,
+            on_long_line=self._long_line,
+            on_paused=self._paused,
+        )
+        intake.attach(self.io)
+        log.attach(instance, pipes.stderr_fd, mask_of(variables))
+
+    def masked(self, text: str) -> str:
+        """A sentence about this instance without the values that it was given."""
+        return self._mask.over(text)
+
+    def greet(self) -> None:
+        """The process runs: open the conversation."""
+        self._write(self._adapter.greet())
+
+    def greet_otherwise(self) -> None:
+        """It says nothing: try the other era."""
+        if self._detection is not None:
+            self._write(self._detection.otherwise())
+            self._adapter = self._detection.spoken
+
+    def call(self, wire: WireId, call: Call) -> None:
+        """Write a call."""
+        self._write(self._adapter.call(wire, call), wire)
+        if self.io.is_stdin_broken:
+            self._feed((StdinBroken(self.instance, (wire,)),))
+
+    def cancel(self, wire: WireId, reason: str) -> None:
+        """Write a cancel."""
+        self._write(self._adapter.cancel(wire, reason))
+        self._feed(self._adapter.caused())
+
+    def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
+        """Answer a question of the server's."""
+        self._write(self._adapter.answer_ask(ask, is_error=is_error, body=body))
+        self._feed(self._adapter.caused())
+
+    def again(self, wire: WireId) -> None:
+        """Say a call again."""
+        self._write(self._adapter.again(wire))
+
+    def ask_progress(self, token: RawJson, params: RawJson) -> None:
+        """Tell the server how far a request of its own is."""
+        self._write(self._adapter.ask_progress(token, params))
+
+    def level(self, level: str) -> None:
+        """Write a log level."""
+        self._write(self._adapter.level(level))
+
+    def watch(self, add: Iterable[str], drop: Iterable[str]) -> None:
+        """Write subscriptions and their ends."""
+        self._write(self._adapter.watch(add, drop))
+
+    def watch_tasks(self, tasks: Sequence[str]) -> None:
+        """Write which tasks are to be told of."""
+        self._write(self._adapter.watch_tasks(tasks))
+
+    def cancel_task(self, task: str) -> None:
+        """Write that nobody comes back for a task."""
+        self._write(self._adapter.cancel_task(task))
+
+    def keep_log(self, level: str, params: bytes) -> None:
+        """A log message for operators goes where the server's stderr goes."""
+        self._log.note(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
+
+    def probe(self) -> None:
+        """Write what a living server answers."""
+        self._write(self._adapter.probe())
+
+    def relist(self) -> None:
+        """Have its lists told again."""
+        self._write(self._adapter.relist())
+        self._tell_list_out()
+
+    def give_up_list(self, after_s: float) -> None:
+        """Wait no longer for the list request that is out."""
+        self._feed(self._adapter.list_overdue(after_s))
+        self._tell_list_out()
+
+    def flush(self) -> None:
+        """Hand over what was written since the last flush, as one burst."""
+        self._dirty = False
+        self.io.flush()
+
+    def exited(self) -> tuple[tuple[WireId, ...], str]:
+        """The process is gone: read what is left, and say which calls it never got, and its last words."""
+        self.io.drain()
+        self._log.drain(self.instance)
+        said = self._log.tail_of(self.instance)
+        # A value may have line ends, and then is found in the whole only.
+        words = self._mask.over("\n".join(map(self._whole, said)))
+        return self._unwritten(), words
+
+    def _whole(self, line: str) -> str:
+        return self._mask.over_cut(line) if len(line) >= TAIL_LINE_CHARS else line
+
+    def close(self) -> None:
+        """Let go of the pipes, and of what was said through them."""
+        self.io.close()
+        self._adapter.close()
+        self._intake.forget(self.io)
+        self._log.forget(self.instance)
+
+    def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int
+        if not line:
+            return
+        self._written.append(wire)
+        self.io.write(line)
+        self._unflushed += 1
+        if self._unflushed >= PIECE:
+            self._unflushed = 0
+            self.io.flush()
+        if not self._dirty:
+            self._dirty = True
+            self._on_dirty(self)
+
+    def _stdin_broken(self) -> None:
+        self._feed((StdinBroken(self.instance, self._unwritten()),))
+
+    def _unwritten(self) -> tuple[WireId, ...]:
+        """The calls of which not every byte was handed over."""
+        count = self.io.unwritten_count()
+        return tuple(wire for wire in list(self._written)[-count:] if wire) if count else ()
+
+    def _tell_list_out(self) -> None:
+        """Say it if another list request is out than before, or none."""
+        out = self._adapter.list_out
+        if out is not self._list_out:
+            self._list_out = out
+            self._feed((ListAsked(self.instance, out[1]),))
+
+    def _long_line(self, io: ChildIo) -> None:
+        """Bytes of a line that is not at its end are a sign of life too (rule 8)."""
+        self._intake.line_grew(io)
+        self._feed((InstanceHeard(self.instance),))
+
+    def _paused(self, paused: bool) -> None:
+        self._feed((StdoutPaused(self.instance, paused),))
+        if not paused and self.io.has_unread:  # it spoke while nobody read
+            self._feed((InstanceHeard(self.instance),))
+
+    def _take(self, lines: list[bytes | OverlongLine]) -> None:
+        if self._detection is None:
+            events, answers = self._adapter.take(lines)
+        else:
+            events, answers = self._detect(self._detection, lines)
+        for line in answers:
+            self._write(line)
+        if events:
+            if any(type(event) is ServerMisspoke for event in events):
+                self._keep_unread(lines)
+            self._feed([self._without_values(event) for event in events])
+        else:
+            self._feed((InstanceHeard(self.instance),))
+        self._tell_list_out()
+        self._plan_to_read_on()
+
+    def _plan_to_read_on(self) -> None:
+        if self._adapter.is_reading and not self._read_on_soon:
+            self._read_on_soon = True
+            self._ready.soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """The next slice of a long list, unless the instance has ended meanwhile."""
+        self._read_on_soon = False
+        if not self._adapter.is_reading:
+            return
+        events, answers = (self._detection or self._adapter).read_on()
+        if self._detection is not None and self._detection.over:
+            self._detection = None
+        for line in answers:
+            self._write(line)
+        if events:
+            self._feed([self._without_values(event) for event in events])
+            self._tell_list_out()
+        self._plan_to_read_on()
+
+    def _keep_unread(self, lines: Sequence[bytes | OverlongLine]) -> None:
+        """Put lines on stdout that are no messages into the server's log: a print, a banner, a stack."""
+        for line in lines:
+            if isinstance(line, bytes) and line[:1] != b"{" and line.strip() and self._unread < MAX_UNREAD:
+                self._unread += 1
+                text = line[:MAX_UNREAD_BYTES].decode("utf-8", "replace")
+                self._log.note(self.instance, f"[stdout] {text}")
+
+    def _without_values(self, event: OwnEvent) -> OwnEvent:
+        """The event, with the server's words masked where they become part of our errors and of `status`."""
+        if isinstance(event, GreetingFailed | EraRefused | AnswerUnreadable | ServerMisspoke):
+            return structs.replace(event, text=self._mask.over(event.text))
+        if isinstance(event, InstanceGreeted | CatalogRead) and event.catalog.left_out != self._left_out:
+            self._left_out = event.catalog.left_out
+            self._log.note(self.instance, f"[carpool] {self._left_out or 'nothing is left out any more'}")
+        return event
+
+    def _detect(
+        self, detection: Detection, lines: Sequence[bytes | OverlongLine]
+    ) -> tuple[list[OwnEvent], list[bytes]]:
+        found = detection.take(lines)
+        self._adapter = detection.spoken
+        if detection.over:
+            self._detection = None
+        return found

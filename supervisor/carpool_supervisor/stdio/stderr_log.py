@@ -1,0 +1,241 @@
+"""What the instances of one server write to stderr: into a bounded log file, the last lines in memory.
+
+Owns the file (rotated, 0600), the stderr pipes of attached instances, and the tails. Each line reads
+`2026-11-21T22:00:01.123Z #7 text`, and begins so whatever the server writes; terminal escapes stay raw,
+whoever prints escapes them. Invalid UTF-8 is replaced, overlong lines are cut.
+
+Values of variables that the server was given are masked in the file.
+
+Invariants: memory is bounded per instance; no failure of the disk reaches a caller: what could not be
+written is counted, and said once.
+Knows nothing of: who may read the lines (rule 7), MCP (stderr is free text, and no sign of an error).
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from carpool_protocol.files import private_files
+from carpool_protocol.files.redaction import Mask
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.wallclock import wallclock
+
+FILE_BYTES = 5 * 1024 * 1024
+FILES = 3
+"""With the current one: `NAME.log`, `NAME.log.1`, `NAME.log.2`."""
+LINE_BYTES = 16 * 1024
+TAIL_LINES = 20
+TAIL_LINE_CHARS = 1000
+"""Of a line in memory; the file has it whole."""
+
+_READ_BYTES = 64 * 1024
+_CUT = b" [cut]"
+
+
+UNMASKED: Final = Mask((), "")
+
+
+class _Stream:
+    """One instance's stderr, from attach to forget."""
+
+    __slots__ = ("fd", "is_cutting", "mask", "part", "tail")
+
+    def __init__(self, fd: int, mask: Mask) -> None:
+        self.fd = fd
+        self.mask = mask
+        """Over what the file gets. The tail is whole: a value with line ends is found there as one."""
+        self.part = b""
+        self.is_cutting = False
+        """The rest of this line is dropped."""
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def masked(self, line: str) -> str:
+        """The line as the file gets it; one that was cut may end within a value."""
+        mark = _CUT.decode()
+        return (
+            self.mask.over_cut(line.removesuffix(mark)) + mark
+            if line.endswith(mark)
+            else self.mask.over(line)
+        )
+
+
+class StderrLog:
+    """The stderr of all instances of one server.
+
+    `on_trouble` is told, once, that the file cannot be written. `now_text` is the clock, for tests.
+    """
+
+    def __init__(
+        self,
+        ready: ReadySet,
+        path: Path,
+        *,
+        on_trouble: Callable[[str], None],
+        now_text: Callable[[], str] = wallclock,
+        file_bytes: int = FILE_BYTES,
+    ) -> None:
+        self._ready = ready
+        self._path = path
+        self._on_trouble = on_trouble
+        self._now_text = now_text
+        self._file_bytes = file_bytes
+        self._fd = -1
+        self._size_bytes = 0
+        self._streams: dict[InstanceId, _Stream] = {}
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._has_complained = False
+        self.lost_lines = 0
+        """Could not be written to the file."""
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def attach(self, instance: InstanceId, fd: int, mask: Mask = UNMASKED) -> None:
+        """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends. `mask`: values
+        that the file must not hold.
+        """
+        self._streams[instance] = _Stream(fd, mask)
+
+        def readable() -> None:
+            self._read(instance)
+
+        self._ready.add(fd, readable)
+
+    def drain(self, instance: InstanceId) -> None:
+        """Once the process has ended: take in what it had written, so that the tail is whole."""
+        stream = self._streams.get(instance)
+        for _ in range(16):  # a raised pipe's worth; something it left behind may write on
+            if stream is None or stream.fd < 0 or not self._read(instance):
+                return
+
+    def forget(self, instance: InstanceId) -> None:
+        """Stop reading, drop this instance's tail. The file and the server's tail keep its lines."""
+        if (stream := self._streams.pop(instance, None)) is not None:
+            self._end(instance, stream)
+        self._rest()
+
+    def tail(self) -> list[str]:
+        """The last lines of the server, `#instance text`, oldest first."""
+        return list(self._tail)
+
+    def tail_of(self, instance: InstanceId) -> list[str]:
+        """The last lines of this instance, until it is forgotten."""
+        stream = self._streams.get(instance)
+        return list(stream.tail) if stream is not None else []
+
+    def close(self) -> None:
+        for instance in list(self._streams):
+            self.forget(instance)
+
+    def _rest(self) -> None:
+        """Hold no file open while nothing of the server runs."""
+        if self._fd >= 0 and not self._streams:
+            os.close(self._fd)
+            self._fd = -1
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def _read(self, instance: InstanceId) -> bool:
+        stream = self._streams[instance]
+        try:
+            data = os.read(stream.fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._end(instance, stream)
+            return False
+        self._take(instance, stream, _lines(stream, data))
+        return True
+
+    def _end(self, instance: InstanceId, stream: _Stream) -> None:
+        if stream.fd < 0:
+            return
+        self._ready.remove(stream.fd)
+        os.close(stream.fd)
+        stream.fd = -1
+        if stream.part and not stream.is_cutting:
+            last, stream.part = stream.part, b""
+            self._take(instance, stream, [last])
+
+    def _take(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        texts = [line.decode("utf-8", "replace") for line in lines]
+        for text in texts[-TAIL_LINES:]:
+            stream.tail.append(text[:TAIL_LINE_CHARS])
+            self._tail.append(f"#{instance} {text[:TAIL_LINE_CHARS]}")
+        start = f"{self._now_text()} #{instance} "
+        shown = "\n".join(stream.masked(text) for text in texts)
+        block = start + shown.replace("\n", "\n" + start) + "\n"
+        self._write(block.encode(), len(lines))
+
+    def note(self, instance: InstanceId, text: str) -> None:
+        """A line that did not come on stderr: the file gets it, no tail does."""
+        stream = self._streams.get(instance)
+        shown = text if stream is None else stream.mask.over(text)
+        line = " ".join(shown.split())[:LINE_BYTES]
+        self._write(f"{self._now_text()} #{instance} {line}\n".encode("utf-8", "replace"), 1)
+        self._rest()
+
+    # --- the file -----------------------------------------------------------------------------------------
+
+    def _write(self, block: bytes, count: int) -> None:
+        try:
+            if self._fd < 0:
+                self._open()
+            elif self._size_bytes and self._size_bytes + len(block) > self._file_bytes:
+                self._rotate()
+            written = os.write(self._fd, block)
+            self._size_bytes += written
+            if written == len(block):
+                return
+            reason = "the disk is full"
+            count = block[written:].count(b"\n")
+            os.write(self._fd, b"\n")  # so that the next line begins on its own, if there will be one
+        except OSError as error:
+            reason = error.strerror or "no reason given"
+        self.lost_lines += count
+        if not self._has_complained:
+            self._has_complained = True
+            self._on_trouble(f"{self._path}: cannot be written ({reason}); lines of stderr are being lost")
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = private_files.open_to_append(str(self._path))
+        self._size_bytes = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+        names = [self._path, *(self._path.with_name(f"{self._path.name}.{at}") for at in range(1, FILES))]
+        for newer, older in reversed(list(pairwise(names))):
+            if newer.exists():
+                newer.replace(older)
+        self._open()
+
+
+def _lines(stream: _Stream, data: bytes) -> list[bytes]:
+    """Complete lines of the stream, cut at the bound; what is unfinished stays in it."""
+    lines = data.split(b"\n")
+    rest = lines.pop()
+    if lines:
+        if stream.is_cutting:
+            del lines[0]  # the rest of a line that is in the file already
+            stream.is_cutting = False
+        else:
+            lines[0] = stream.part + lines[0]
+        stream.part = rest
+    elif not stream.is_cutting:
+        stream.part += rest
+    lines = [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + _CUT for line in lines]
+    if len(stream.part) > LINE_BYTES:
+        lines.append(stream.part[:LINE_BYTES] + _CUT)
+        stream.part, stream.is_cutting = b"", True
+    return lines

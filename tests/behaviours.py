@@ -910,8 +910,8 @@ _SHARING: Final = {
     ),
     "http:shares:processes": Behaviour(
         "issue 13",
-        "At a door without tokens no process gets more than three quarters of the connections, and others "
-        "are served up to the bound.",
+        "At a door without tokens a process that holds its connections gets no more than three quarters of "
+        "them, and others are served up to the bound.",
     ),
     "http:shares:bodies": Behaviour(
         "issue 13", "Bodies of one bearer token, and of clients without one, leave room for those of others."

@@ -3,8 +3,8 @@
 Owns the wiring: door, link, configuration, control, timers, lifeline. Decides nothing about calls,
 names or rights.
 
-Knows nothing of: pids and pipes of servers, what agents' lines mean (`hosting`), how what agents are told is
-worded (`saying`).
+Knows nothing of: pids and pipes of servers, what agents' lines mean (`inbound`), how what agents are told is
+worded (`outbound`).
 """
 
 import logging

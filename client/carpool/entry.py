@@ -21,7 +21,7 @@ def main() -> None:
     from carpool.terminal.output import run_to_end
 
     if verb == "up":
-        from carpool.launcher.launcher import main as launcher
+        from carpool.launcher.up import up as launcher
 
         run_to_end(lambda: launcher(sys.argv[2:]))
     from carpool.cli.main import main as command_line

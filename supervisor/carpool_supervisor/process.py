@@ -62,7 +62,7 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.knowledge.knowledge import Knowledge, explained
 from carpool_supervisor.knowledge.sharing_evidence import verdicts_file
 from carpool_supervisor.metrics.survey import Surveyor
-from carpool_supervisor.spawn.processes import Processes
+from carpool_supervisor.processes import Processes
 from carpool_supervisor.spawn.server_path import ServerPath
 from carpool_supervisor.stdio.instance_ios import Conversations
 

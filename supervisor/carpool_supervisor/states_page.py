@@ -1,6 +1,6 @@
 """`docs/states.md`: the life of an instance and the breaker of its pool, as tables made from the code.
 
-Owns the page's shape; what it says is `core.lifecycle`'s and `core.restart`'s. Write it again with
+Owns the page's shape; what it says is `lifecycle`'s and `restart_policy`'s. Write it again with
 `python -m carpool_supervisor.states_page > docs/states.md`.
 """
 

@@ -265,7 +265,7 @@ def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_w
     kill_launcher(house)
     house.environ["CARPOOL_CONFIG"] = "/of-this-agent.json"
     with subprocess.Popen(  # the shim's way
-        [sys.executable, "-m", "carpool.launcher.launcher", "--detach", "--quiet"], env=house.environ
+        [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"], env=house.environ
     ) as starter:
         assert starter.wait(timeout=60) == 0
     assert given(house) == was

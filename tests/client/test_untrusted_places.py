@@ -118,7 +118,7 @@ def test_general_variables_of_a_repository_reach_neither_carpool_nor_its_servers
 def test_a_shim_opens_no_http_door_that_only_its_environment_names(house: House) -> None:
     house.environ["CARPOOL_HTTP"] = "127.0.0.1:0"
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "carpool.launcher.launcher", "--detach", "--quiet"],
+        [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet"],
         env=house.environ,
         timeout=60,
         check=False,

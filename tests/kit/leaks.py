@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 
 
 def open_fds() -> dict[int, str]:

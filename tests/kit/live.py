@@ -26,7 +26,7 @@ from carpool.launcher.http_door import told_url
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from tests.kit.house import ROOTS
 from tests.kit.house import until as until_now
 from tests.kit.leaks import zombies_of
@@ -40,7 +40,7 @@ LIVE = Path(__file__).parents[1] / "live"
 BUGS = ("Traceback", "a bug in carpool", "said what only a")
 """What our own processes log only when carpool is wrong."""
 
-DAEMON_WORDS = ("carpool.launcher.launcher", "carpool_broker", "carpool_supervisor", "carpool.http")
+DAEMON_WORDS = ("carpool.launcher", "carpool_broker", "carpool_supervisor", "carpool.http")
 """One of them is in the command line of each of carpool's own processes."""
 
 LIST_WAIT_S = 30.0

@@ -11,7 +11,7 @@ import trio
 
 from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from carpool_supervisor.spawn.orphans import end_marked
 from carpool_supervisor.spawn.request import Pipes
 from carpool_supervisor.spawn.spawner import Spawner

@@ -23,10 +23,10 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file
 from carpool_protocol.machine.journal import load, replay
 from carpool_protocol.machine.machine import Machine
+from carpool_supervisor import marks
 from carpool_supervisor.core.model import events as sv
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.spawn import marks
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, fd_count
 from tests.kit.waits import until

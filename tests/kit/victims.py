@@ -36,7 +36,7 @@ async def _broker(scene: Scene) -> list[int]:
 
 
 async def _launcher(scene: Scene) -> list[int]:
-    return [pid_of(scene.daemon, "carpool.launcher.launcher")]
+    return [pid_of(scene.daemon, "carpool.launcher")]
 
 
 async def _door(scene: Scene) -> list[int]:

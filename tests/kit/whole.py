@@ -27,7 +27,7 @@ from carpool_protocol.link.messages import AnyMessage, Hello
 from carpool_protocol.link.peer import BROKER, Peer
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import process as supervisor_shell
-from carpool_supervisor.spawn import processes as supervisor_processes
+from carpool_supervisor import processes as supervisor_processes
 from tests.kit.disk import AtOnce
 from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Program
 

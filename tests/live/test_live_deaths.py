@@ -88,7 +88,7 @@ async def test_kill_9_of_the_spawner_ends_its_instances_and_another_one_serves(d
 
 
 def running_children(daemon: Daemon, parent: int) -> list[tuple[int, str]]:
-    from carpool_supervisor.spawn import marks
+    from carpool_supervisor import marks
 
     return [(pid, line) for pid, line in daemon.running().items() if marks.parent_of(pid) == parent]
 
@@ -99,7 +99,7 @@ async def test_kill_9_of_the_launcher_ends_everything_and_up_works_again(daemon:
         async with one.agent() as agent:
             await held(agent, 3)
             bred = [int(await agent.text(f"breeder__{tool}")) for tool in ("breed", "breed_away")]
-            kill(pid_of(one, "carpool.launcher.launcher"))
+            kill(pid_of(one, "carpool.launcher"))
             await agent.ended.wait()
         await until(lambda: not one.running(), f"nothing of it runs: {one.running()}", WAIT_S)
         assert gone(bred)
@@ -176,9 +176,7 @@ async def test_racing_shims_start_one_daemon(daemon: Make) -> None:
                 every.set()
             await every.wait()
             launchers = [
-                line
-                for line in one.running().values()
-                if "carpool.launcher.launcher" in line and "--stay" in line
+                line for line in one.running().values() if "carpool.launcher" in line and "--stay" in line
             ]
             assert len(launchers) == 1, launchers
 
@@ -261,7 +259,7 @@ async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_go
             assert await agent.text("good__echo", {"text": "broker"}) == "broker"
             assert await agent.text("its__echo", {"text": "broker"}) == "broker"
             daemons = one.daemons()
-            kill(pid_of(one, "carpool.launcher.launcher"))
+            kill(pid_of(one, "carpool.launcher"))
             await until(lambda: gone(daemons), "all of it has ended", WAIT_S)
             assert await agent.text("good__echo", {"text": "launcher"}) == "launcher"
             assert await agent.text("its__echo", {"text": "launcher"}) == "launcher"
@@ -307,7 +305,7 @@ async def test_a_signal_to_the_launcher_ends_all_in_order(daemon: Make, ending: 
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent:
             await held(agent, 1)
-            os.kill(pid_of(one, "carpool.launcher.launcher"), ending)
+            os.kill(pid_of(one, "carpool.launcher"), ending)
             await agent.ended.wait()
         await until(check, "nothing runs", WAIT_S)
         assert not list(one.directory.glob("*.sock"))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json
 from tests.kit.live import Daemon, Make, observer
@@ -29,7 +29,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 def launcher(one: Daemon, _: Json) -> int:
-    [pid] = [pid for pid, line in one.running().items() if "carpool.launcher.launcher" in line]
+    [pid] = [pid for pid, line in one.running().items() if "carpool.launcher" in line]
     return pid
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from tests.behaviours import behaviour
 from tests.kit.line_agent import Json
 from tests.kit.live import Daemon, Make, observer

@@ -341,7 +341,7 @@ async def test_when_all_of_carpool_dies_the_shim_starts_it_again(daemon: Make) -
         async with one.shim() as agent:
             held = await agent.start("good__wait", {"gate": "g"})
             await agent.inside("good", 1)
-            [launcher] = [pid for pid, line in one.running().items() if "carpool.launcher.launcher" in line]
+            [launcher] = [pid for pid, line in one.running().items() if "carpool.launcher" in line]
             os.kill(launcher, signal.SIGKILL)
             assert fault_of((await agent.answer(held))["result"])["delivered"] == "maybe"
             await reborn(one, 1)  # until then a call may still reach the broker that is about to die

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from tests.behaviours import behaviour
 from tests.kit.far import Json, far
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent

@@ -6,15 +6,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_supervisor.core.calls.leases import (
-    CAUSES,
     IDLE_S,
-    Cause,
     Ended,
     Held,
     Leases,
     StateLost,
     Waits,
 )
+from carpool_supervisor.core.model.loss_causes import CAUSES, Cause
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")

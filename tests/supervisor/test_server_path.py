@@ -20,8 +20,8 @@ from carpool_protocol.link.messages import (
     Wanted,
 )
 from carpool_protocol.runtime import login_path
+from carpool_supervisor import marks
 from carpool_supervisor.process import SupervisorShell
-from carpool_supervisor.spawn import marks
 from tests.behaviours import behaviour
 from tests.kit.spawning import server_argv
 from tests.kit.supervised import Broker, supervised

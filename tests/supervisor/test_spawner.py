@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from carpool_protocol.ids import InstanceId
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.orphans import sweep
 from carpool_supervisor.spawn.request import SpawnRefusedError

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from carpool_supervisor.spawn.orphans import end_marked, sweep
 from tests.behaviours import behaviour
 

@@ -3,7 +3,7 @@
 Owns what an operator is told of pinned servers and of the tools that are held, and how he approves: he says
 which definition he has seen, so that one that has changed meanwhile is not approved in its place.
 
-Knows nothing of: how it is shown, what holding a tool does (`core.pins`, `core.views`).
+Knows nothing of: how it is shown, what holding a tool does (`approvals`, `view_builder`).
 """
 
 from collections.abc import Callable

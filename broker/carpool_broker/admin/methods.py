@@ -1,10 +1,10 @@
 """What the command line may ask of a running broker: the `carpool/…` methods.
 
 Owns which methods there are, who answers each, and the facts for `status` and `story`. Control sessions
-only, but for what a session may ask about its own view (`hosting.LOOKS`): an agent that sends another one
+only, but for what a session may ask about its own view (`inbound.LOOKS`): an agent that sends another one
 gets "method not found" like for any unknown method.
 
-Knows nothing of: sockets, how answers are shown to people, what is done with pools (`operating`).
+Knows nothing of: sockets, how answers are shown to people, what is done with pools (`pool_commands`).
 """
 
 import os

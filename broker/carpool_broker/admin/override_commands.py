@@ -3,7 +3,7 @@
 Owns what may be switched and what the operator is told about it: what is in force now, until when, and which
 files say otherwise.
 
-Knows nothing of: what a switch does to sessions (`configuration`), how it is kept (`switchboard`).
+Knows nothing of: what a switch does to sessions (`configuration`), how it is kept (`override_store`).
 """
 
 import logging

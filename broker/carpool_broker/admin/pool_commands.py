@@ -2,7 +2,7 @@
 
 Owns which pools the name of a server stands for, and the words for why it has none.
 
-Knows nothing of: what the supervisor then does, what operators switch on and off (`switching`).
+Knows nothing of: what the supervisor then does, what operators switch on and off (`override_commands`).
 """
 
 from collections.abc import Callable

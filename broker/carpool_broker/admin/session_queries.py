@@ -2,7 +2,7 @@
 `carpool/resolve`.
 
 Owns the keys of these answers. A pure function of the session's view and of what the supervisor said of its
-pools. Knows nothing of: other sessions, what is waited for (`looking`).
+pools. Knows nothing of: other sessions, what is waited for (`session_view`).
 """
 
 from collections.abc import Mapping

@@ -2,9 +2,9 @@
 `carpool/servers`.
 
 Owns what is waited for before such an answer (servers that have not told their tools are asked to), and which
-view it is of. Agents may ask too, not operators only (`hosting.LOOKS`).
+view it is of. Agents may ask too, not operators only (`inbound.LOOKS`).
 
-Knows nothing of: the keys of the answers (`own_view`), how the supervisor answers operators.
+Knows nothing of: the keys of the answers (`session_queries`), how the supervisor answers operators.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ class Looking:
         self._inquiries = inquiries
 
     def servers(self, session: SessionId) -> dict[str, Any]:
-        """`{"servers"}`: see `own_view.servers`."""
+        """`{"servers"}`: see `session_queries.servers`."""
         mine, view = self._core.sessions[session], self._core.view_of(session)
         return {"servers": session_queries.servers(self._core.outlook, mine, view)}
 
@@ -69,7 +69,7 @@ class Looking:
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 
     async def resources(self, session: SessionId) -> dict[str, Any]:
-        """`{"resources", "templates"}`: see `own_view.owned`."""
+        """`{"resources", "templates"}`: see `session_queries.owned`."""
         view = await self._settled_view(session)
         return {
             "resources": list(map(session_queries.owned, view.resources)),
@@ -77,7 +77,7 @@ class Looking:
         }
 
     async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
-        """See `own_view.meaning`. Raises `ControlError` where the session may not have the tool."""
+        """See `session_queries.meaning`. Raises `ControlError` where the session may not have the tool."""
         view = self._core.view_of(session)
         if session_queries.is_unknown(view, params.name):  # perhaps of a server that has not told its tools
             view = await self._settled_view(session)

@@ -71,7 +71,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that say that a server is disabled."""
     hooks: list[dict[str, Any]] = []
-    """In the order of the file (`hook_rows`)."""
+    """In the order of the file (`hook_status`)."""
     doors: Sequence[int] = ()
     """Pids of the HTTP door, and of whatever else carries many sessions on one connection."""
 

@@ -4,7 +4,7 @@ Owns which searches wait for an index, in turn; those that need a short one pass
 changed meanwhile is answered from the list as it is then, in one go.
 
 Invariant: each search is answered once, also when the process ends.
-Knows nothing of: how tools are found (`finding`), how the answer is worded.
+Knows nothing of: how tools are found (`search`), how the answer is worded.
 """
 
 from collections import deque

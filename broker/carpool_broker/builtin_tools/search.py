@@ -1,9 +1,9 @@
 """Finding tools by what they do: BM25 over names, descriptions, parameters and tags.
 
 Owns what is indexed of a tool and with which weight, how a query is read, and the order of what is found.
-The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, in pieces
-where that is wanted (`searching`), and the last few are kept, each for the very tuple of tools that it was
-made of.
+The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, in
+pieces where that is wanted (`index_builder`), and the last few are kept, each for the very tuple of tools
+that it was made of.
 
 Invariant: whatever is returned is one of the tools that were given.
 

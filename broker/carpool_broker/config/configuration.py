@@ -1,16 +1,17 @@
 """The configuration in force, and what it means for each session.
 
-Owns the sources (one per distinct `basis` of sessions), which session uses which, and what on disk all that
-was read from. What follows for the core comes back as events, to be fed in order.
+Owns the sources (one per distinct `source_key` of sessions), which session uses which, and what on disk all
+that was read from. What follows for the core comes back as events, to be fed in order.
 
 The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
 the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
 
-Invariant: once it is there it reads nothing from disk. It is told what was found where (`sights`); where
+Invariant: once it is there it reads nothing from disk. It is told what was found where (`scan`); where
 nobody has looked yet, nothing is.
 
-Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), what the user's file
-says and what lies over it (`users_file`, `layers`), what a source is named by (`basis`), who looks and when.
+Knows nothing of: sockets, calls, how scopes come into force (`effective_sources`), what the user's file
+says and what lies over it (`user_file`, `layers`), what a source is named by (`source_key`), who looks and
+when.
 """
 
 import os

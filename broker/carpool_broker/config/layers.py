@@ -1,7 +1,7 @@
 """The user's configuration with what lies over it: a named workspace, then a trusted project's own file.
 
 Owns what these come to at one place, and which servers are written where. Nothing that has been switched by
-operators counts here (`core.switches`).
+operators counts here (`overrides`).
 
 Invariant: the servers of a project that may not run are in no configuration that is given out.
 Knows nothing of: sessions, sources, environments.

@@ -3,7 +3,7 @@
 Owns how what a session brings (its agent's directory, the workspace that it was attached to, where it has
 moved since) comes to one place. What is named counts before any directory; a name that the file no longer has
 counts as if it had not been named, until it is back. Only `spot_of` asks the file system, which may take for
-ever (`sights`).
+ever (`scan`).
 
 Knows nothing of: sessions, project files, what runs there.
 """

@@ -2,7 +2,7 @@
 
 Owns the looking: which directory it is, which project's file counts there, what that says, and what of it was
 trusted. All of this waits for file systems, and a large file takes a while, so it is done in threads
-(`reader`), of which several may be in here at once: nothing is kept.
+(`watcher`), of which several may be in here at once: nothing is kept.
 
 Knows nothing of: sessions, threads, what an earlier look has found, what is in force.
 """

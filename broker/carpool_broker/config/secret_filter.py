@@ -1,6 +1,6 @@
 """Which words must not be kept on disk with what servers told, since they are values that somebody gave them.
 
-Knows nothing of: files, how what is kept is looked through for them (`kept_catalogs`, `pin_board`).
+Knows nothing of: files, how what is kept is looked through for them (`catalog_cache`, `approval_store`).
 """
 
 from carpool_broker.config.configuration import Configuration

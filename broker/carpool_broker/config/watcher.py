@@ -1,10 +1,11 @@
 """Who looks on disk for the configuration while the broker serves, and has what was found brought into force.
 
-Owns when is looked where, that nobody waits for it longer than `errands.PATIENCE_S`, and that of two looks at
-the same place the later one counts. A place that takes longer is given up, its sessions go on without it, and
-what comes in the end is brought into force under them; meanwhile it is not looked at once more.
+Owns when is looked where, that nobody waits for it longer than `blocking_io.PATIENCE_S`, and that of two
+looks at the same place the later one counts. A place that takes longer is given up, its sessions go on
+without it, and what comes in the end is brought into force under them; meanwhile it is not looked at once
+more.
 
-Knows nothing of: what is looked for (`sights`), what follows (`configuration`), agents.
+Knows nothing of: what is looked for (`scan`), what follows (`configuration`), agents.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -56,7 +57,7 @@ class Reader:
     # --- one session ------------------------------------------------------------------------------------
 
     def look(self, wish: Wish, then: Then, *, spell: bool = False) -> None:
-        """See `moving.Looks`."""
+        """See `workspace_moves.Looks`."""
         if spell:
             then = partial(self._spelled, then)
         if self._workspaces.knows(wish):

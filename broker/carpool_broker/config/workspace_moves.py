@@ -29,7 +29,7 @@ LEFT = "the session has left meanwhile"
 
 
 class Looks(Protocol):
-    """What is needed of whoever looks (`reader.Reader`)."""
+    """What is needed of whoever looks (`watcher.Reader`)."""
 
     def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
         """Have `then` told what is there; at once where that is known. `spell`: a directory is named as

@@ -1,6 +1,6 @@
 """The workspaces of the sessions that are here, and what their projects' own files say.
 
-Owns what was found where sessions want to be (`sights`), from the first session there to the last, what is
+Owns what was found where sessions want to be (`scan`), from the first session there to the last, what is
 trusted of it, and what on disk all that comes from. Of two looks the one that began later counts, whichever
 comes last. A file that breaks, or can be read no more, leaves its last good reading in force; one that
 changes waits for trust again. A trusted reading is kept for the brokers after this one, until another one

@@ -1,9 +1,9 @@
 """The handshake era (2024-11-05 … 2025-11-25) towards agents.
 
-Owns which event a line of an agent means and how an effect is worded as a line; also which era a line is of,
-each for itself: agents of both eras may send both (requests of the other one are `stateless`'s to read).
-Nothing is remembered: what a session may do when is the core's decision. What is asked of agents is
-`asking`'s. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
+Owns which event a line of an agent means and how an effect is worded as a line; also which era a line is
+of, each for itself: agents of both eras may send both (requests of the other one are `stateless_decode`'s
+to read). Nothing is remembered: what a session may do when is the core's decision. What is asked of agents
+is `server_requests`'s. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
 
 Knows nothing of: sessions' state, views, sockets.
 """
@@ -126,7 +126,7 @@ Meaning = OwnEvent | ControlAsked | Unservable | Batch | None
 def read(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = b"") -> Meaning:
     """What a line of this agent means. On a `shared` session every request is of the stateless era, whatever
     it says, and nothing but requests means anything: those who post there know nothing of each other. `key`:
-    see `stateless.read`.
+    see `stateless_decode.read`.
     """
     called = split_call_line(line)
     if called is not None and type(called[1]) is CallParams:

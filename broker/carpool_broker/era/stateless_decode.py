@@ -2,7 +2,7 @@
 
 Owns which methods there are, which event each is, and what identifies a request that may be said again with
 answers to what a server wanted (`digest`). Remembers nothing. What a `_meta` must say is `envelope`'s, how we
-answer is `stateless_words`'s. Source: MCP 2026-07-28, basic/index, basic/utilities (mrtr, subscriptions),
+answer is `stateless_encode`'s. Source: MCP 2026-07-28, basic/index, basic/utilities (mrtr, subscriptions),
 server/discover.
 
 Invariants: a refusal comes in the order of the specification (envelope, version, method, params); what a

@@ -7,7 +7,7 @@ basic/utilities (mrtr, subscriptions), server/utilities/caching.
 
 Invariants: bytes are cut, never decoded and written again, and most bodies are not even cut: what is ours is
 put at the end, where it holds also for whoever reads a member twice. Ids are the agent's own, byte for byte,
-tagged or not (`exchange`).
+tagged or not (`exchange_ids`).
 Knows nothing of: which request it is, views, sockets.
 """
 

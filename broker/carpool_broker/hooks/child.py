@@ -1,6 +1,6 @@
 """The process of one hook: runs a Python function or a command for each call it is told of.
 
-Started by `hook_process`, never by hand. Owns the running: functions that are plain in threads, async ones
+Started by `process`, never by hand. Owns the running: functions that are plain in threads, async ones
 under asyncio, commands each in a process group of its own, which is ended with its run. Ends when its stdin
 does, and takes every group along. What a hook prints while it is a Python function goes to stderr.
 

@@ -5,7 +5,7 @@ run, after a pause that grows while it is good for nothing), when the configurat
 run in it does not end though nobody waits for it. Other hooks, and the broker, go on meanwhile: nothing of a
 hook runs in the broker's process.
 
-Knows nothing of: which calls have hooks, what follows from a verdict (`core.hooks`).
+Knows nothing of: which calls have hooks, what follows from a verdict (`hook_points`).
 """
 
 import logging

@@ -4,7 +4,7 @@ Owns the files: private, replaced whole, read once in the life of a broker. One 
 stays where it is and nothing of its server counts as approved, until somebody approves anew; to forget would
 be to trust whatever the server says next. Only a file that is not there means that a server was never met.
 
-Knows nothing of: what is approved and why (`core.pins`).
+Knows nothing of: what is approved and why (`approvals`).
 """
 
 import logging

@@ -6,7 +6,7 @@ put down what it has answered. A file that is moved or removed underneath us is 
 
 Invariant: no failure of the disk reaches a caller or holds back a call: what could not be written is counted,
 said once in the log and in `status`, and once more in the file when that can be written again.
-Knows nothing of: when a call has ended, and what may be said of it (`core.trail`).
+Knows nothing of: when a call has ended, and what may be said of it (`audit`).
 """
 
 import logging

@@ -9,7 +9,7 @@ our seal, of another version or of another key is passed over with a line in the
 the server tells again.
 
 Invariant: nothing in here is fatal, and no writing holds up the broker.
-Knows nothing of: who is shown a catalog, and when it counts (`core.registry`).
+Knows nothing of: who is shown a catalog, and when it counts (`registry`).
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The switches that are in force, kept for the brokers after this one.
 
-Owns the way from `core.switches` to the file in the runtime directory and back. A session's own switches are
+Owns the way from `overrides` to the file in the runtime directory and back. A session's own switches are
 those of the broker's heritage: another launcher gives its sessions the same ids anew.
 
 Knows nothing of: who switches, what follows.

@@ -1,6 +1,6 @@
 """The secret behind pool keys, the same for every broker of one state directory.
 
-Catalogs are kept on disk by pool key (`kept_catalogs`), so a key must be the same after a restart and still
+Catalogs are kept on disk by pool key (`catalog_cache`), so a key must be the same after a restart and still
 give away nothing of the values in it. Owns the file: 64 hex digits, mode 0600, made once. One that is not
 what it should be is set aside, and with a new secret all keys are others: what was kept is not found again.
 

@@ -3,7 +3,7 @@
 Owns the connections, and when the sessions of one end: between two bursts (docs/decisions/0031). Owns the
 patience with agents that do not read (rule 3) or do not say their environment, and when carriers that keep
 are told what is settled and that an end is meant (docs/decisions/0019). What a connection says before it is
-welcome is `attaching`'s; what the lines of one with many sessions mean is `carrier`'s.
+welcome is `attach`'s; what the lines of one with many sessions mean is `multiplexed`'s.
 
 Knows nothing of: what a line means, but for a carrier's word about its environment; configuration, calls.
 """
@@ -162,7 +162,7 @@ class Door:
             stream.served_by(epoch)
 
     def ask_environment(self, session: SessionId, names: list[str]) -> int:
-        """See `moving.Carriers`."""
+        """See `workspace_moves.Carriers`."""
         agent = self.agents.get(session)
         if agent is None or agent.passage is None or agent.attach is None or not agent.attach.tells:
             return 0
@@ -172,7 +172,7 @@ class Door:
         return agent.questions
 
     def tell_moved(self, session: SessionId, moved: Moved) -> None:
-        """See `moving.Carriers`."""
+        """See `workspace_moves.Carriers`."""
         agent = self.agents.get(session)
         if agent is not None and agent.passage is not None:
             self._queue(agent, moved_line(moved))

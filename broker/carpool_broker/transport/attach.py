@@ -4,9 +4,10 @@ Owns who a connection is (plain, kept by its carrier, or many sessions), that it
 its session wants to be, what its carrier is asked for, which session begins or comes back, and the lines that
 came too early. A connection whose first line is no
 attach line is plain: that line is the agent's first. One whose attach line says so carries many sessions;
-what its lines mean is `carrier`'s.
+what its lines mean is `multiplexed`'s.
 
-Knows nothing of: lines of those that are welcome, configuration, how long anybody waits (that is `door`'s).
+Knows nothing of: lines of those that are welcome, configuration, how long anybody waits (that is
+`agent_server`'s).
 """
 
 import logging

@@ -1,6 +1,6 @@
 """One connection of the door, as far as the door itself must know it.
 
-Owns the facts only; what becomes of them is `door`'s and `receive_budget`'s.
+Owns the facts only; what becomes of them is `agent_server`'s and `receive_budget`'s.
 """
 
 from carpool_broker.transport.delivery_log import Passage

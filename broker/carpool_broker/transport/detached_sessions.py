@@ -46,7 +46,7 @@ class Held:
 
 
 class Lingerer(Protocol):
-    """A session without a door (`carrier.Stream`)."""
+    """A session without a door (`multiplexed.Stream`)."""
 
     id: SessionId
     word: Open

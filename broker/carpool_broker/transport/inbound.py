@@ -3,7 +3,7 @@
 Owns the way from a line, or a message of the HTTP door, to events of the core; who is an operator, and which
 `carpool/…` requests are open. Decides nothing about calls.
 
-Knows nothing of: sockets, the supervisor, how what agents are told is worded (`saying`).
+Knows nothing of: sockets, the supervisor, how what agents are told is worded (`outbound`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -92,21 +92,21 @@ class Hosting(Host):
         return set(self._operators)
 
     def look(self, attach: Attach, then: Callable[[], None]) -> None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         self.moving.looks.look(self._configuration.wish_at_first(attach), lambda _: then())
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         return self._configuration.wanted_variables(attach)
 
     def objection(self, attach: Attach) -> Refused | None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         return self._configuration.objection(attach)
 
     def welcome(
         self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
     ) -> None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         source, followed = self._configuration.enter(session, attach, environment)
         self._pump.feed_all(followed)
         if attach.control:
@@ -138,7 +138,7 @@ class Hosting(Host):
         *,
         within: bool = False,
     ) -> None:
-        """See `host.Host`. `within`: the lines came in one, as a batch."""
+        """See `server_interface.Host`. `within`: the lines came in one, as a batch."""
         burst: list[events.AnyEvent] = []
         for line in lines:
             meaning = self._read(session, line)
@@ -173,7 +173,7 @@ class Hosting(Host):
         return granted or repeated_lines.made(self._read(session, line, shared=shared))
 
     def may_return(self) -> bool:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         return self._core.recovery.may_return
 
     def take_back(
@@ -183,7 +183,7 @@ class Hosting(Host):
         passage: Passage,
         returning: Returning,
     ) -> list[bytes | OverlongLine]:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         for place, line in enumerate(lines):
             if returning.is_over:
                 return lines[place:]
@@ -198,7 +198,7 @@ class Hosting(Host):
         return []
 
     def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         resumed, rest = returning.end()
         for greeting in returning.greetings:
             self._pump.feed(greeting)
@@ -212,7 +212,7 @@ class Hosting(Host):
     def take_message(
         self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
     ) -> None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         meaning = self._meaning(stream, message, exchange)
         if isinstance(meaning, events.Event):
             burst.append(meaning)
@@ -241,7 +241,7 @@ class Hosting(Host):
         return placed(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
 
     def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         replays = returning.replays(message)
         meaning = self._meaning(stream, message, exchange, made=replays)
         if not replays:
@@ -254,16 +254,16 @@ class Hosting(Host):
             self._pump.feed(meaning)
 
     def version_of(self, session: SessionId) -> str:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         return self._core.sessions[session].version
 
     def feed(self, burst: list[events.AnyEvent]) -> None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         self._pump.feed_all(burst)
         burst.clear()
 
     def give_up(self, session: SessionId, request: RawJson) -> None:
-        """See `carrier.StreamHost`."""
+        """See `multiplexed.StreamHost`."""
         self._pump.feed(events.AgentCancelled(session, request, "the client went away"))
 
     def _takes(self, session: SessionId, batch: handshake.Batch) -> bool:
@@ -330,11 +330,11 @@ class Hosting(Host):
         self._pump.feed(events.AgentErred(session, request, "bad_params", detail))
 
     def awaits_environment(self, session: SessionId, names: list[str]) -> None:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         self.moving.awaits(session, names)
 
     def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         self.moving.heard(session, question, environment)
 
     async def _answer_control(
@@ -353,11 +353,11 @@ class Hosting(Host):
         self._asides.get(session, set()).discard(scope)
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         self._pump.feed(events.AgentUnread(session, unread_bytes))
 
     def farewell(self, session: SessionId) -> None:
-        """See `host.Host`."""
+        """See `server_interface.Host`."""
         self._operators.discard(session)
         for scope in self._asides.pop(session, ()):
             scope.cancel()

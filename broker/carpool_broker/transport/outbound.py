@@ -27,7 +27,7 @@ NO_ASK: Final = AskId("")
 
 
 class Write(Protocol):
-    """`door.Door.write`."""
+    """`agent_server.Door.write`."""
 
     def __call__(
         self,

@@ -8,7 +8,7 @@ from typing import Final
 
 HELD_BYTES: Final = 16 * 1024 * 1024
 """Of all streams of a connection that wait together. What an earlier broker has taken of a session that comes
-back does not count (as in `attaching`).
+back does not count (as in `attach`).
 """
 
 

@@ -1,6 +1,6 @@
 """What the door and its carriers need of the process that they are in.
 
-An interface and no more: `hosting` is the real one, tests have theirs.
+An interface and no more: `inbound` is the real one, tests have theirs.
 """
 
 from typing import Protocol

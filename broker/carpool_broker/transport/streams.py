@@ -1,7 +1,7 @@
 """One session on a carrier with many.
 
 Owns on which exchange each line to its agent travels, and what is said while its door is dead.
-Knows nothing of: which streams there are and how one begins (`carrier`), what its messages mean.
+Knows nothing of: which streams there are and how one begins (`multiplexed`), what its messages mean.
 """
 
 from collections.abc import Sequence

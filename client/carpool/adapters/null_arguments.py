@@ -1,8 +1,8 @@
 """Arguments from a model as a tool's own schema wants them: `null` that means "left out" is left out.
 
 Owns which `null` that is: one for a property that is optional and takes no `null`. Models write it because
-the strict form makes them (`strict`), and some without being made to. Every other value stays as it is, also
-one that the schema refuses: the server says so better.
+the strict form makes them (`strict_schema`), and some without being made to. Every other value stays as it
+is, also one that the schema refuses: the server says so better.
 
 Knows nothing of: names, model APIs.
 """

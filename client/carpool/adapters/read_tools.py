@@ -3,7 +3,7 @@
 Owns which shapes are known: chat completions (`{"type": "function", "function": {…}}`), the Responses API and
 the older `functions` (`{"name", "parameters"}`), the Messages API (`{"name", "input_schema"}`), MCP itself;
 `required` within the parameters or beside them, parameters that are a bare map of properties, or none at all.
-What comes out can be written into a `tools_file` (docs/names.md). Sources: see `toolbox`.
+What comes out can be written into a `tools_file` (docs/names.md). Sources: see `tools`.
 
 Knows nothing of: files, names that are legal.
 """

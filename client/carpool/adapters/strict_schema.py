@@ -7,9 +7,9 @@ beside a `$ref`, no `default`, few formats, no pattern that looks around.
 
 Invariants: a rule that only narrows a value (`maxLength`, a foreign `format`) is left out, since the server
 checks it again; what the form has no words for (free keys, no type, `not`) has no strict form. `null` for an
-optional property means "left out": `nulls` takes it out on the way back.
+optional property means "left out": `null_arguments` takes it out on the way back.
 
-Takes what `parameters.as_object` gives. Knows nothing of: names, what is sent when there is no strict form.
+Takes what `schema.as_object` gives. Knows nothing of: names, what is sent when there is no strict form.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ Owns the words: which request each method is, and which value its answer becomes
 only what this session sees goes over its own connection; `start`, `stop`, `enable` and `disable` are an
 operator's and go over one of their own.
 
-Refuses to know how a connection is kept (`carrier`) and who waits for what (`session`).
+Refuses to know how a connection is kept (`connection`) and who waits for what (`session`).
 """
 
 import os

@@ -88,7 +88,7 @@ async def _connect(place: Place) -> socket.socket:
 
 async def _start(place: Place) -> None:
     """`carpool up --detach`, which waits until sessions are taken."""
-    command = [sys.executable, "-P", "-m", "carpool.launcher.launcher", "--detach", "--quiet", "--checked"]
+    command = [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"]
     done = await anyio.run_process(
         command,
         env=import_path.for_children(place.environ),

@@ -1,1 +1,4 @@
-"""To be described."""
+"""`carpool bench`: load on a server through carpool and directly.
+
+The files here know nothing of: scenarios of the repository's own `bench`.
+"""

@@ -3,7 +3,7 @@
 Owns the agents' ends of the pipes and sockets, their handshake, the load and what is measured of it.
 It is the same code, with the same batching, whatever stands behind the descriptors: one read, and one
 write with all the calls that became free. Latency is from the write of a call to the read that brought
-its answer. Every answer is checked (`bench_work`); a call that never came back is counted.
+its answer. Every answer is checked (`work`); a call that never came back is counted.
 
 Bounded: by time, by count, and by `patience_s` without a byte. Starts and ends no process.
 Knows nothing of: arms, carpool, what a tool does.

@@ -2,7 +2,7 @@
 
 Owns the processes of an arm from start to end: an arm ends only what it started, and ends all of it. An
 arm says which descriptors N agents speak over, which processes take part (by role), and what its tools
-are called. The load itself is the driver's (`bench_agents`).
+are called. The load itself is the driver's (`agents`).
 Knows nothing of: calls, latencies, tables.
 """
 

@@ -2,7 +2,7 @@
 
 Owns the options, what is printed and the exit code. With TOOL it uses the daemon that runs and starts
 nothing but agents; without, it starts a private daemon with the echo server and ends it again.
-Knows nothing of: how agents drive a load (`bench_agents`), how figures are made (`bench_report`).
+Knows nothing of: how agents drive a load (`agents`), how figures are made (`report`).
 """
 
 import json

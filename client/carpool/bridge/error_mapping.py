@@ -5,7 +5,7 @@ are followed, and why no connection could be made, in a few words. Sources: MCP 
 basic/transports "Session Management" (404: the session has ended); RFC 9110; RFC 6750, 3.1.
 
 Reads the clock (`Retry-After` may be a date) and which proxies the environment names, and nothing else.
-Knows nothing of: how requests are sent and repeated (`honest_client`), what they are about.
+Knows nothing of: how requests are sent and repeated (`http_client`), what they are about.
 """
 
 import email.utils

@@ -2,17 +2,17 @@
 
 The SDK's transports let a network failure end the whole connection, and a status without a message become
 "an error response". This client stands under them: what fails is answered here, as the server would have
-answered, in the words of `words`. Owns when there is no sense in going on (`over`): the session is gone, or
-the server cannot be reached for `RECONNECT_S`. A connection that cannot be made is tried again for so long;
-nothing of the request was sent, so nothing is executed twice. Nothing that may have been sent is ever sent
-again.
+answered, in the words of `error_texts`. Owns when there is no sense in going on (`over`): the session is
+gone, or the server cannot be reached for `RECONNECT_S`. A connection that cannot be made is tried again for
+so long; nothing of the request was sent, so nothing is executed twice. Nothing that may have been sent is
+ever sent again.
 
 The SDK sends one message after the other where it does not wait for an answer: over HTTP+SSE all of them,
 over Streamable HTTP notifications. One that its server is slow to accept would hold up every other agent's,
 so such messages go out beside it.
 
-Knows nothing of: what requests are about, what a status means (`meaning`), tokens (`bearer`), streams of the
-SDK.
+Knows nothing of: what requests are about, what a status means (`error_mapping`), tokens (`oauth_token`),
+streams of the SDK.
 """
 
 from collections.abc import Awaitable, Callable

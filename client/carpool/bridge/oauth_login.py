@@ -1,10 +1,10 @@
 """The interactive login of OAuth: the SDK's flow, a listener for the browser on loopback, and the login kept.
 
-Owns the way from a server's 401 to a file in `logins`. Discovery, registration, PKCE, `state` and the
+Owns the way from a server's 401 to a file in `oauth_store`. Discovery, registration, PKCE, `state` and the
 issuer's checks are the SDK's (MCP 2025-11-25, basic/authorization; RFC 8252: native applications use a
 loopback redirect). Bounded in time. Never runs in the bridge.
 
-Knows nothing of: terminals, browsers (`show` is the caller's), how a login is renewed (`bearer`).
+Knows nothing of: terminals, browsers (`show` is the caller's), how a login is renewed (`oauth_token`).
 """
 
 from collections.abc import Awaitable, Callable

@@ -3,7 +3,7 @@
 Owns the file of a login, and the lock under which one of several bridges renews it. Written whole or not at
 all, mode 0600, in a directory of mode 0700. Files are named by a hash, since a URL may hold a secret.
 
-Knows nothing of: HTTP, how a login comes about (`signing_in`) or is renewed (`bearer`).
+Knows nothing of: HTTP, how a login comes about (`oauth_login`) or is renewed (`oauth_token`).
 """
 
 import contextlib

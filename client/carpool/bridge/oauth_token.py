@@ -3,7 +3,7 @@
 Owns when a token is renewed: shortly before it expires, and once when the server answers 401. Several
 bridges share a login: under the lock the file is read again first, and a token that another bridge has
 renewed is taken. Never opens a browser; without a login requests go out as they are, and what the server
-says then is `honest_client`'s. The login itself is the SDK's flow (`signing_in`).
+says then is `http_client`'s. The login itself is the SDK's flow (`oauth_login`).
 
 Sources: RFC 6749, 6 (refreshing) and 2.3.1 (client authentication); RFC 8707 (`resource`).
 """

@@ -6,7 +6,7 @@ requests are answered as far as that can be honest, and the process ends: the su
 one, after its own pauses and within its own limits, and that one greets anew.
 
 The log of the SDK is silenced: it holds URLs and messages. What stderr says is ours.
-Knows nothing of: statuses and failures (`honest_client`), headers (`talk`).
+Knows nothing of: statuses and failures (`http_client`), headers (`session`).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Which transport a server has and where, when the configuration says `"transport": "url"`.
 
 Owns the order of the questions. A URL without a path is that of a host: its well-known document is read
-(`card`). Any other is tried as it is: Streamable HTTP with a POST, then HTTP+SSE with a GET (MCP
+(`server_card`). Any other is tried as it is: Streamable HTTP with a POST, then HTTP+SSE with a GET (MCP
 2025-11-25, basic/transports "Backwards Compatibility"), then the host's document. Invariant: a document leads
 to no other origin, only to the same host's https: a stranger's words would else choose which services of this
 machine and its network are reached. The user says yes by writing that URL into the configuration.

@@ -1,1 +1,4 @@
-"""To be described."""
+"""What `carpool check` and the trust question find in a configuration.
+
+The files here know nothing of: how findings are printed.
+"""

@@ -1,1 +1,4 @@
-"""To be described."""
+"""The verbs of the command line, one file each.
+
+The files here know nothing of: what other processes decide.
+"""

@@ -1,6 +1,6 @@
 """The verb `check`: what the configuration says, what is wrong with it, and what it comes to.
 
-Reads the files itself (`check_layers`), so it works without a daemon. With `--start` it starts every
+Reads the files itself (`layers`), so it works without a daemon. With `--start` it starts every
 server once through the daemon that runs, and `--probe` is another errand altogether (`probe`). Values of
 `env` are never shown.
 """

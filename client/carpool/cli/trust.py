@@ -3,7 +3,7 @@
 Owns the question and what follows from the answer. What is trusted are the bytes that were shown: a file that
 changes between the question and the answer is not. Works without a daemon; one that runs notices by itself.
 
-Knows nothing of: what is shown before the question (`trust_question`).
+Knows nothing of: what is shown before the question (`trust_facts`).
 """
 
 import os

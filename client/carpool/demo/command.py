@@ -2,7 +2,7 @@
 
 Owns the options, what is needed beforehand, the end in every case (also Ctrl-C) and the exit code:
 0 when every answer was right and nothing is left running, 1 when not, 2 when something is not installed,
-130 when interrupted. Knows nothing of: what happens in between (`demo_run`).
+130 when interrupted. Knows nothing of: what happens in between (`run`).
 """
 
 import importlib.util

@@ -3,7 +3,7 @@
 Owns the processes of the agents and their pipes. Invariants: every wait has an end (`DemoError`); an agent
 that fails ends the demo with its own words; `close` leaves none of them, and what they started ends with
 them because their pipes do.
-Knows nothing of: MCP (`demo_agent`), figures.
+Knows nothing of: MCP (`agent`), figures.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What `carpool demo` measured, and the figures that follow from it.
 
-Owns the arithmetic: from the calls that agents report (`demo_agent`) and from memory readings to what the
+Owns the arithmetic: from the calls that agents report (`agent`) and from memory readings to what the
 report shows. Pure: the same calls, the same figures. Seconds and bytes throughout; times are on the one
 monotonic clock of the machine. A figure that nothing was measured for is `None`, never zero.
 Knows nothing of: how it is laid out, processes.

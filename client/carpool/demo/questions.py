@@ -124,7 +124,7 @@ def _moment(text: object) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
-# --- the git server: `demo_repo` says what is in the repository -----------------------------------------
+# --- the git server: `repository` says what is in the repository -----------------------------------------
 
 
 def _log(which: int, repo: str, commits: Sequence[str]) -> Question:

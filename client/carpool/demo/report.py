@@ -1,7 +1,7 @@
 """What `carpool demo` shows at its end: one table for people, one object for programs.
 
 Owns the words and the layout, at most 80 columns. Everything shown was measured in this run, or is
-arithmetic that is shown with it. Pure. Knows nothing of: how it was measured (`demo_run`), the end.
+arithmetic that is shown with it. Pure. Knows nothing of: how it was measured (`run`), the end.
 """
 
 import textwrap

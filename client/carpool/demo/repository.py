@@ -1,6 +1,6 @@
 """The git repository of `carpool demo`: made new, with a history whose every line is known.
 
-Commit N of `COMMITS` adds `chapter-N.txt`; `notes.txt` is not tracked. `demo_questions` relies on that.
+Commit N of `COMMITS` adds `chapter-N.txt`; `notes.txt` is not tracked. `questions` relies on that.
 Needs no configured git identity and is deaf to the user's git settings and hooks (a signing key, a
 template directory), and so must be whoever runs git on it: `QUIET`.
 """

@@ -2,7 +2,7 @@
 
 Owns the order of events and what is measured when. Two acts, each with real agent processes; each
 act ends its agents itself. All waits are bounded by one deadline for the whole demo (`DemoError`).
-Knows nothing of: layout, exit codes, the end (`demo_house`).
+Knows nothing of: layout, exit codes, the end (`sandbox`).
 """
 
 import contextlib

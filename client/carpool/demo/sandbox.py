@@ -1,6 +1,6 @@
 """The private carpool of `carpool demo`: which servers it runs.
 
-Knows nothing of: agents, figures, how a private carpool is started and ended (`private_house`).
+Knows nothing of: agents, figures, how a private carpool is started and ended (`sandbox`).
 """
 
 import json

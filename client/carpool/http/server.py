@@ -86,7 +86,7 @@ class DoorServer:
         self.linked = asyncio.Event()
         """The broker has been there once."""
 
-    # --- the clients' side (see `wire.Taker`) ---
+    # --- the clients' side (see `connection.Taker`) ---
 
     def come(self, connection: Connection) -> Respond | None:
         self._connections.add(connection)

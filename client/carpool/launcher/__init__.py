@@ -1,1 +1,4 @@
-"""To be described."""
+"""The process that starts broker, supervisor and HTTP door, and restarts them.
+
+The files here know nothing of: MCP, agents and servers.
+"""

@@ -4,7 +4,7 @@ Owns the process's descriptor of its lifeline, its exit status and its log's siz
 Invariants: one incarnation at a time; its log says when it started and how it ended, where there is room;
 a launcher that dies leaves end of file on the lifeline, which ends the process; no module is taken from the
 directory that it runs in (`-P`), which is that of whoever said `carpool up`.
-Refuses to decide when to start again (`vigil`) and what its words mean (`launcher`).
+Refuses to decide when to start again (`restart_policy`) and what its words mean (`launcher`).
 """
 
 import contextlib

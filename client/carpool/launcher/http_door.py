@@ -5,7 +5,7 @@ reads no JSON, that a door may be wanted now. Owns the file that tells verbs of 
 door itself writes, or why there is none, which the launcher writes. Standard library only: the launcher stays
 small.
 
-Knows nothing of: the door's settings, when a process is started again (`vigil`).
+Knows nothing of: the door's settings, when a process is started again (`restart_policy`).
 """
 
 import contextlib

@@ -394,21 +394,3 @@ def accepts(directory: str) -> bool:
     except OSError:  # of our own descriptors running out, too
         return False
     return True
-
-
-def main(arguments: list[str]) -> int:
-    """`carpool up …` (see `up.USAGE`). The exit code: 0, 1 failed, 2 usage, config, already up."""
-    from carpool.launcher.up import up
-
-    return up(arguments)
-
-
-if __name__ == "__main__":
-    # Under its importable name, so that there is one copy of this module.
-    from carpool.launcher.launcher import main as run
-
-    code = run(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # The lock is given up: whoever waited for that is to find nobody here, not an interpreter that tidies up.
-    os._exit(code)

@@ -85,7 +85,7 @@ def up(arguments: list[str]) -> int:
         return EXIT_USAGE
     if "--detach" not in values:
         # A new program: in the daemon's environment, and without what finding that out took.
-        command = [sys.executable, "-P", "-m", "carpool.launcher.launcher", "--stay"]
+        command = [sys.executable, "-P", "-m", "carpool.launcher", "--stay"]
         command += ["--config", config] if config else []
         command += ["--http", http] if http else []
         command += _inherited(_pipe_with(_of_operator(config)))
@@ -307,7 +307,7 @@ def _start(place: Place, config: str, http: str, deadline: float, variables: byt
                 sys.executable,
                 "-P",
                 "-m",
-                "carpool.launcher.launcher",
+                "carpool.launcher",
                 "--stay",
                 "--ready-fd",
                 str(tell),

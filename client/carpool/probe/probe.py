@@ -1,8 +1,8 @@
 """`carpool check --probe`: do sessions that share one instance of a server see each other's state?
 
 Owns which calls are made (never one of a tool that may change something, unless the user names it), what the
-outcome is called, and that the running carpool hears of it. The experiment is `probe_run`'s, the judgement
-`probe_judge`'s.
+outcome is called, and that the running carpool hears of it. The experiment is `run`'s, the judgement
+`judge`'s.
 Exit codes: 0 the probe came to a conclusion, whichever; 1 it did not; 2 it could not begin.
 """
 

@@ -2,7 +2,7 @@
 
 Owns the private carpool and the order of calls. Invariants: only the calls that are asked for are made;
 every wait is bounded, all of them together by `LIMIT_S`; argument values are in no error.
-Knows nothing of: what the answers mean (`probe_judge`), which calls are worth making, the user's own
+Knows nothing of: what the answers mean (`judge`), which calls are worth making, the user's own
 carpool.
 """
 

@@ -10,7 +10,7 @@ Owns the raw bytes of both directions, as they were read, and how far the broker
   is in no record counts as lost (`in_doubt`);
 - memory is bounded: by the settled lines, and where they do not come by giving up (`KEEP_BYTES`).
 
-Refuses to know JSON, MCP and sockets. What is made of it after a death is `shim_return`'s.
+Refuses to know JSON, MCP and sockets. What is made of it after a death is `resume`'s.
 """
 
 from carpool_protocol.bootstrap.line_names import name_of, names_in

@@ -8,7 +8,7 @@ carpool when none runs), says who attaches, then pumps. Invariants:
   that takes is imported only then;
 - neither direction waits for the other, and none is polled while it cannot move;
 - the agent's lines are never decoded, and of the broker's only the first is looked at;
-- an agent that cannot be attached hears the reason as the answer to each of its requests (`shim_refusal`,
+- an agent that cannot be attached hears the reason as the answer to each of its requests (`refusal`,
   imported only then), and stderr has it too.
 
 The standard library's smallest corner only, because there is one of these per
@@ -240,7 +240,7 @@ def _start() -> tuple[int, str]:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", "-m", "carpool.launcher.launcher", "--detach", "--quiet", "--checked"],
+            [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"],
             import_path.for_children(os.environ),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -1,1 +1,4 @@
-"""To be described."""
+"""Output of verbs: text, JSON, colours, exit codes, signals.
+
+The files here know nothing of: what is shown.
+"""

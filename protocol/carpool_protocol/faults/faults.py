@@ -2,7 +2,7 @@
 
 Owns: the value `Fault`, its text, the shape of `_meta["carpool/error"]`, and the one door (`for_method`)
 that chooses between a tool result and a JSON-RPC error. Which faults exist is the table in
-`fault_kinds`. Texts hold names, numbers and advice, never the value of an argument or of an environment
+`kinds`. Texts hold names, numbers and advice, never the value of an argument or of an environment
 variable; what callers pass as `detail` keeps to that.
 
 Knows nothing of: sockets, sessions, servers' own errors (those pass through untouched).

@@ -4,7 +4,7 @@ Owns the shapes. The first line says what the hook is; then runs begin and end b
 once that it is ready, or good for nothing. For each `Begin` with a call there is one `Told` with a verdict or
 a failure, unless the process is at its end. Source of all numbers is the broker.
 
-Pure. Knows nothing of: what a verdict means (`hooks`), processes.
+Pure. Knows nothing of: what a verdict means (`verdicts`), processes.
 """
 
 from typing import Final
@@ -32,7 +32,7 @@ class Begin(Struct, kw_only=True, omit_defaults=True):
 
     run: int
     call: Raw = NOTHING
-    """`hooks.HookCall`"""
+    """`verdicts.HookCall`"""
 
 
 class Told(Struct, kw_only=True, omit_defaults=True):

@@ -1,1 +1,4 @@
-"""To be described."""
+"""Messages between broker and supervisor, their encoding, and the two ends.
+
+The files here know nothing of: what a message is good for.
+"""

@@ -1,7 +1,7 @@
 """The neutral call: every message on the link between broker and supervisor.
 
 Owns the vocabulary of the link and its version. One ZeroMQ frame is one msgpack
-list of these (`link_codec`). Eras of MCP are not visible here: each half adapts
+list of these (`codec`). Eras of MCP are not visible here: each half adapts
 its own side. Field order is the wire format (`array_like`): append fields with
 a default, never reorder, and raise `LINK_VERSION` when a meaning changes.
 
@@ -83,7 +83,7 @@ EraWish = Literal["handshake", "stateless", "auto", "newest"]
 
 
 Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url", "roots"]
-"""What an agent must have declared for a question. `ask_needs` reads it from the params."""
+"""What an agent must have declared for a question. `ask_capabilities` reads it from the params."""
 
 
 class Message(Struct, frozen=True, array_like=True, tag_field="t"):

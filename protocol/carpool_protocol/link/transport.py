@@ -1,8 +1,8 @@
 """The link as its owner sees it, and what every transport of it shares.
 
 Owns the interface `Link` and `PeeredLink`: the table of peers, the burst being collected for each, what is
-to be announced outside of a frame, and heartbeats. A transport adds how frames travel (`zmq_link`,
-`memory_link`); one contract suite holds for all.
+to be announced outside of a frame, and heartbeats. A transport adds how frames travel (`zmq`,
+`memory`); one contract suite holds for all.
 
 Rules: `send`, `flush` and `forget` are synchronous and never block; `deliver` and `settle` are only called
 from within `run`, so an owner is never entered while it is sending. What is sent while a peer is down is

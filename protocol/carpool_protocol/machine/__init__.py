@@ -1,1 +1,4 @@
-"""To be described."""
+"""Tools of pure cores: deadlines, journal, work in slices.
+
+The files here know nothing of: events and effects of any core.
+"""

@@ -78,14 +78,14 @@ class Notification(Struct, frozen=True, gc=False):
 
 
 class Result(Struct, frozen=True, gc=False):
-    """A good answer. The result may be any JSON value (`answers` judges it)."""
+    """A good answer. The result may be any JSON value (`result_repair` judges it)."""
 
     id: RawJson
     result: RawJson
 
 
 class ErrorAnswer(Struct, frozen=True, gc=False):
-    """A bad answer. The error may be any JSON value but null (`answers` judges it)."""
+    """A bad answer. The error may be any JSON value but null (`result_repair` judges it)."""
 
     id: RawJson
     error: RawJson

@@ -2,7 +2,7 @@ r"""A stream of bytes as lines.
 
 Owns where a line ends: at `\n` and nowhere else (U+2028, U+2029 and U+0085 are legal inside JSON strings).
 Linear in the bytes whatever the chunking. A line over the cap is kept by nobody: its bytes pass through the
-scanner of `scan`, and what is left of it is whose call it was (rule 16).
+scanner of `json_scan`, and what is left of it is whose call it was (rule 16).
 
 Knows nothing of: JSON beyond that, where the bytes come from.
 """

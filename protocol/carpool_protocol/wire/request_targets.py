@@ -7,7 +7,7 @@ of its own (`params.split_call`).
 Invariant: what decides where a request goes is in it once, in one spelling, so that a server which ignores
 the case of keys reads the same subject as we do. That holds within a `ref` too.
 
-Knows nothing of: which server it means (`names`, the registry).
+Knows nothing of: which server it means (`tool_names`, the registry).
 """
 
 from typing import Final

@@ -6,7 +6,7 @@ same broker that lost touch has ended all its calls by itself and wants none of 
 and sessions that live on are told what they lost. The record is told all the same: it may hold calls of
 brokers before, whose agents are not back yet.
 
-Knows nothing of: what is remembered and how long (`record`).
+Knows nothing of: what is remembered and how long (`call_record`).
 """
 
 from collections.abc import Callable

@@ -100,7 +100,7 @@ class SupervisorCore:
     """All decisions of one supervisor. See `carpool_protocol.machine.machine.Machine`."""
 
     def __init__(self, life: bytes) -> None:
-        """`life`: `trace.LIFE_BYTES` random bytes, drawn once per supervisor process."""
+        """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process."""
         self.pools: Pools = {}
         self._effects: list[AnyEffect] = []
         self.asks = Asks(self._out, life)

@@ -3,7 +3,7 @@
 Owns the versions we speak, the InitializeResult as far as it is used, and how to understand a server that
 refuses one. Source: MCP 2025-11-25, basic/lifecycle "Version Negotiation".
 
-Knows nothing of: when it is asked, what it offers (`reading`).
+Knows nothing of: when it is asked, what it offers (`list_pages`).
 """
 
 import json

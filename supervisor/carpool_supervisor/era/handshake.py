@@ -1,8 +1,9 @@
 """The handshake era (2024-11-05 … 2025-11-25) towards one instance.
 
-Owns the wording of calls, cancels, settings and pings, and to which part of the conversation a line from the
-server belongs: answers to calls (here), its introduction (`introduction`), what it asks (`asking`), calls
-that run as tasks (`tasks`). Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
+Owns the wording of calls, cancels, settings and pings, and to which part of the conversation a line from
+the server belongs: answers to calls (here), its introduction (`initialize`), what it asks
+(`server_requests`), calls that run as tasks (`tasks`). Source: MCP 2025-11-25, basic/lifecycle,
+basic/utilities, server/tools.
 
 Knows nothing of: agents, deadlines, processes, which call is whose.
 """

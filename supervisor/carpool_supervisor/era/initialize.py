@@ -1,7 +1,7 @@
 """How a server of the handshake era introduces itself: `initialize`, `initialized`, and what it offers.
 
-Owns the greeting with its version negotiation and what is said of the server beside its lists (`lists`).
-Source: MCP 2025-11-25, basic/lifecycle.
+Owns the greeting with its version negotiation and what is said of the server beside its lists
+(`list_reader`). Source: MCP 2025-11-25, basic/lifecycle.
 
 Knows nothing of: calls, what the server asks, what we declare (it is told).
 """

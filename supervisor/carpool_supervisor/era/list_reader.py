@@ -2,8 +2,8 @@
 
 Owns the id of that request and what follows from its answer, from one that cannot be read, and from none:
 without its tools a server is not fit; any other list keeps what was known, and all are read again later
-(`core.stale`). Which list and which page: `reading`. How a request is worded, and who is told of the catalog,
-is the era's (`Introduction`, `Discovery`).
+(`list_throttle`). Which list and which page: `list_pages`. How a request is worded, and who is told of the
+catalog, is the era's (`Introduction`, `Discovery`).
 
 Knows nothing of: greetings, calls.
 """

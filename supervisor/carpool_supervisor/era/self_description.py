@@ -3,7 +3,7 @@
 Owns these bounds and how a longer text is cut. Every agent's greeting carries the instructions, so what is
 over is left out, and told. Pure.
 
-Knows nothing of: lists (`reading`), eras, how the greeting is merged.
+Knows nothing of: lists (`list_pages`), eras, how the greeting is merged.
 """
 
 from typing import Final

@@ -1,10 +1,10 @@
 """The stateless era (2026-07-28) towards one instance.
 
 Owns the wording of calls and cancels, and to which part of the conversation a line from the server belongs:
-answers to calls (here), what it wants before it answers (`rounds`), tasks (`relayed`), its introduction
-(`discovery`), what it tells unasked (`listening`). What only this era has is put on and taken off by
-`envelope`. A server of this era sends no requests: what it wants of an agent is the answer to a call, so it
-is certain whose it is. Source: MCP 2026-07-28, basic/index, basic/utilities, server/tools.
+answers to calls (here), what it wants before it answers (`input_rounds`), tasks (`task_relay`), its
+introduction (`discover`), what it tells unasked (`subscriptions`). What only this era has is put on and
+taken off by `envelope`. A server of this era sends no requests: what it wants of an agent is the answer to
+a call, so it is certain whose it is. Source: MCP 2026-07-28, basic/index, basic/utilities, server/tools.
 
 Knows nothing of: agents, deadlines, processes, which call is whose.
 """

@@ -1,6 +1,6 @@
 """Reads the list of well-known servers that ships with carpool (`well_known.json`).
 
-Owns the reading only; what the list means is `core.well_known`'s.
+Owns the reading only; what the list means is `well_known`'s.
 """
 
 from functools import cache

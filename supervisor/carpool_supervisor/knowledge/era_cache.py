@@ -5,8 +5,8 @@ arguments, so no secrets. A verdict is kept where the other era was tried and di
 the version that the server said it is; it does not hold for another version. One that says "handshake" holds
 for a week: a server that learns the newer era may keep its version, and answers `initialize` as before.
 
-Invariants: as in `verdicts`; of two supervisors that share the file the one that saw a server last is right.
-Knows nothing of: clocks (wall time comes in), how an era is found out.
+Invariants: as in `sharing_evidence`; of two supervisors that share the file the one that saw a server last
+is right. Knows nothing of: clocks (wall time comes in), how an era is found out.
 """
 
 import os

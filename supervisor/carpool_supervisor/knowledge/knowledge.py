@@ -5,7 +5,7 @@ a thread, one write at a time and the newest last, so that a slow disk holds up 
 here. Nothing in here is fatal: what cannot be read or written is said in the log, and holds until the process
 ends.
 
-Knows nothing of: what evidence means (`core.sharing`), when pools hear of it (the shell feeds the core).
+Knows nothing of: what evidence means (`sharing`), when pools hear of it (the shell feeds the core).
 """
 
 import logging
@@ -43,7 +43,7 @@ class Knowledge:
     """The list and the evidence of one supervisor. Everything but the writing happens in one thread."""
 
     def __init__(self, path: str) -> None:
-        """`path`: the file (`verdicts.verdicts_file`); that of eras lies beside it."""
+        """`path`: the file (`sharing_evidence.verdicts_file`); that of eras lies beside it."""
         self._path = path
         self._eras_path = era_cache.eras_file(os.path.dirname(path))
         self._verdicts = EMPTY

@@ -1,1 +1,4 @@
-"""To be described."""
+"""Memory and CPU of processes.
+
+The files here know nothing of: limits.
+"""

@@ -20,7 +20,7 @@ import psutil
 from msgspec import Struct
 
 from carpool_protocol.runtime.wallclock import unix_s
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 
 
 class Vitals(Struct, frozen=True):

@@ -1,1 +1,4 @@
-"""To be described."""
+"""Starting server processes, finding all of them again, and ending them.
+
+The files here know nothing of: what they say.
+"""

@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 
 LINUX = sys.platform == "linux"
 

@@ -27,7 +27,7 @@ def is_passing(stage: str, number: int) -> bool:
 
 
 def why_not_started(stage: str, number: int, command: str, cwd: str) -> str:
-    """What the spawner reported (a stage of `become`, or `fork`; an errno), and what to look at."""
+    """What the spawner reported (a stage of `exec_child`, or `fork`; an errno), and what to look at."""
     reason = os.strerror(number) if number else "unknown reason"
     match (stage, number):
         case ("fork", _):

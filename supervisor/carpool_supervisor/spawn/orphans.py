@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from signal import SIGKILL, SIGTERM
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 
 GRACE_S = 2.0
 KILL_WAIT_S = 5.0

@@ -22,7 +22,7 @@ from carpool_protocol.link.messages import AskLoginShell, Operate
 from carpool_protocol.runtime import login_path
 from carpool_protocol.runtime.login_path import NoAnswerError, Question
 from carpool_protocol.runtime.search_path import merged_path
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from carpool_supervisor.spawn.orphans import end_marked
 
 log = logging.getLogger("carpool.supervisor")

@@ -28,7 +28,7 @@ import trio
 from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from carpool_supervisor.spawn.exit_messages import is_passing, why_not_started
 from carpool_supervisor.spawn.orphans import end_marked
 from carpool_supervisor.spawn.request import (

@@ -27,7 +27,7 @@ import select
 import sys
 import time
 
-from carpool_supervisor.spawn import marks
+from carpool_supervisor import marks
 from carpool_supervisor.spawn.exec_child import (
     LINUX,
     PR_SET_CHILD_SUBREAPER,

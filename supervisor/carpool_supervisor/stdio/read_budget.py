@@ -4,7 +4,7 @@ Owns who is paused and why. While much waits for the broker nobody is read from,
 (rule 10). While the unfinished long lines of all together exceed their budget only the oldest of them goes
 on, as at the agents' door (rule 3): 64 servers that each write a line of 64 MiB cost 256 MiB and not 4 GiB.
 A server that stops in the middle of the oldest is ended by its silence (rule 8); those that are not read
-meanwhile are not silent (`core.silence`).
+meanwhile are not silent (`liveness`).
 
 Knows nothing of: instances, calls, what a line says.
 """

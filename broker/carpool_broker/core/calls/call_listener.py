@@ -1,6 +1,6 @@
 """How a call ended, and what the ledger calls out while one of the stateless era is open.
 
-Owns two shapes, which lie between `ledger` (which says them) and `parked` (which acts on them).
+Owns two shapes, which lie between `call_table` (which says them) and `input_required` (which acts on them).
 Knows nothing of: what is done about it.
 """
 

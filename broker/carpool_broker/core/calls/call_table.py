@@ -2,9 +2,9 @@
 
 Owns the books: every open call of every agent, how it leaves, the backstop, and the one answer that it gets.
 A call is answered exactly once, or cancelled without a word. While a call of the stateless era is between two
-rounds nobody waits for it; how it ends then is `parked`'s.
+rounds nobody waits for it; how it ends then is `input_required`'s.
 
-Invariants (`books.check`): a call is in its session's `owed` under its own id and in `calls` under its
+Invariants (`invariants.check`): a call is in its session's `owed` under its own id and in `calls` under its
 number, or in neither, or it is parked and in `calls` alone; `sent` counts are right.
 
 Knows nothing of: which calls may go when (`admission`), names, views, how an answer is worded for an era,

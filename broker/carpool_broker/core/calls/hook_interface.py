@@ -1,6 +1,6 @@
 """What the ledger calls out where hooks may have a say.
 
-Owns a shape that lies between `ledger` (which says it) and `hooks` (which acts on it).
+Owns a shape that lies between `call_table` (which says it) and `hook_points` (which acts on it).
 Knows nothing of: which hooks there are, what is done about it.
 """
 

@@ -7,10 +7,11 @@ each of which goes to the server that asked. Servers of the handshake era know n
 call is open all the time. A server that sends its user to URLs first has ended its call; that one is said
 again when the user has been there. Source: MCP 2026-07-28, basic/utilities/mrtr; rules 9, 14.
 
-A retry is known by our token (`tokens`), which nobody can guess: good for one round of one call, once, and
-only for the session that was asked, with the same request (method, name and params), in time.
-Whatever does not fit gets one error and changes nothing. Answers without any token begin the call afresh and
-are given in advance: to what it wants of its agent before it is first answered, by the server's own names.
+A retry is known by our token (`request_state`), which nobody can guess: good for one round of one call,
+once, and only for the session that was asked, with the same request (method, name and params), in time.
+Whatever does not fit gets one error and changes nothing. Answers without any token begin the call afresh
+and are given in advance: to what it wants of its agent before it is first answered, by the server's own
+names.
 
 Invariants (`check`): a parked call is in no session's `owed`, and in `calls` unless it has ended; whatever is
 parked has a deadline; each open question belongs to one round; what ended is kept within a bound.

@@ -2,9 +2,9 @@
 
 Owns their form: `call.round.marks.mac`. The mac is a keyed hash of the rest, the session and the request
 (method, name, digest of params), so a token is good for nobody else and for nothing else. Which token was
-used is not to be seen from it: that is `parked`'s, and `Spent` for calls that nothing remembers. `marks` says
-which questions its agent was told: so a broker that did not ask them itself knows whether an answer is for a
-question, or for one before it of the same name.
+used is not to be seen from it: that is `input_required`'s, and `Spent` for calls that nothing remembers.
+`marks` says which questions its agent was told: so a broker that did not ask them itself knows whether an
+answer is for a question, or for one before it of the same name.
 
 Knows nothing of: which calls there are, what is answered.
 """

@@ -1,10 +1,10 @@
 """What is asked of agents: which session, whether it can be asked that at all, and what it says.
 
 Owns the open asks of every session that can be asked; agents of the stateless era cannot: what is asked of
-them goes into rounds (`parked`), once it is known that they have declared it. A session is asked for its own
-calls only, and answers only what was asked of it, once. What its agent has not declared is answered here with
-the error that the specification names, so a server is never left waiting. Asks need no admission and no
-credit: they unblock what is open (rules 3, 10).
+them goes into rounds (`input_required`), once it is known that they have declared it. A session is asked
+for its own calls only, and answers only what was asked of it, once. What its agent has not declared is
+answered here with the error that the specification names, so a server is never left waiting. Asks need no
+admission and no credit: they unblock what is open (rules 3, 10).
 
 Invariants (`check`): every open ask is a session's that is there; none is open without a supervisor.
 

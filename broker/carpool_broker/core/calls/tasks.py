@@ -122,7 +122,7 @@ class Tasks:
     # --- the life of a task ----------------------------------------------------------------------------
 
     def began(self, owed: Owed, answer: Answered, now: float) -> Outcome | None:
-        """See `aftermath.Aftermath`."""
+        """See `call_listener.Aftermath`."""
         by = owed.asked.by
         if by is None or not by.tasks or self._is_watched(owed):
             self._out(CancelTask(answer.instance, answer.task))

@@ -1,13 +1,13 @@
 """Which scopes each source of configuration has in force, and which pools are wanted for them.
 
 A source is one configuration seen with one environment; many sessions share one. It has a scope for plain
-agents, and one for each other class of agents from the first of these on: those that can be asked (rule
-12; `twins` says which launches are one pool after all), and those of the stateless era (`matches`). When
-it is read again, a server whose launch changed keeps its old pool until the new one has greeted, so no
-agent meets a broken window; a new one that fails leaves the old one in force and says so. It is the same
-when a launch becomes one pool or two. With `stop_first` the new pool is in force at once and starts after
-the old one is gone, unless that is in force elsewhere still. A project's server that gives way to one of
-the user's is out of force at once: its file may have lost the user's trust.
+agents, and one for each other class of agents from the first of these on: those that can be asked (rule 12;
+`capability_variants` says which launches are one pool after all), and those of the stateless era
+(`era_variants`). When it is read again, a server whose launch changed keeps its old pool until the new one
+has greeted, so no agent meets a broken window; a new one that fails leaves the old one in force and says
+so. It is the same when a launch becomes one pool or two. With `stop_first` the new pool is in force at once
+and starts after the old one is gone, unless that is in force elsewhere still. A project's server that gives
+way to one of the user's is out of force at once: its file may have lost the user's trust.
 
 Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
 force and of scopes to come are wanted, and no others.

@@ -64,7 +64,7 @@ class Held:
 
 
 class Hooks:
-    """All hooks of one broker. See `hook_points.HookPoints` for what the ledger says."""
+    """All hooks of one broker. See `hook_interface.HookPoints` for what the ledger says."""
 
     def __init__(self, ledger: Ledger, out: Callable[[AnyEffect], None]) -> None:
         self._ledger = ledger

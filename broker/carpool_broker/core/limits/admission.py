@@ -4,9 +4,8 @@ Owns admission: the session's bound and its line (rule 3), what all of one profi
 (`quotas`), the link's credit, and that nothing leaves while carpool drains. No call waits here for longer
 than `wait_s`.
 
-Invariants (`books.check`): what is in a session's line is `waiting`, and has a limit; nothing waits while it
-could go.
-Knows nothing of: how a call leaves and ends (`ledger`), names, eras.
+Invariants (`invariants.check`): what is in a session's line is `waiting`, and has a limit; nothing waits
+while it could go. Knows nothing of: how a call leaves and ends (`call_table`), names, eras.
 """
 
 from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ as long as one of its sessions, that of a token a minute longer than its last ca
 as much again by ending its session. It begins anew at another broker.
 
 Invariants (`check`): the account counts what its sessions have sent; sessions without a profile have none.
-Knows nothing of: what the profile permits (`rights`), what is in line (`admission`).
+Knows nothing of: what the profile permits (`compiled_profile`), what is in line (`admission`).
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,1 +1,4 @@
-"""To be described."""
+"""Records, events and effects of the broker's core.
+
+The files here know nothing of: who changes them, and when.
+"""

@@ -81,7 +81,7 @@ class AnswerOwn(Effect, frozen=True):
     session: SessionId
     id: RawJson
     kind: str
-    """See `own_tools.OwnKind`."""
+    """See `builtin_tools.OwnKind`."""
     rest: Payload
     """The params of the call, as `AgentCalled.rest`."""
     version: str

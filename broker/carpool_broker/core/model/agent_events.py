@@ -33,7 +33,7 @@ class Given(Struct, frozen=True):
 
 
 class Own(Struct, frozen=True):
-    """What a call of one of our own tools is about (`own_tools.REDIRECTED`), as its arguments say."""
+    """What a call of one of our own tools is about (`builtin_tools.REDIRECTED`), as its arguments say."""
 
     name: str
     """The tool, the URI or the prompt that is meant."""

@@ -1,7 +1,7 @@
 """What the user has approved of a pinned server, as values, and what that goes by.
 
 Owns the name of an approval: which servers are one and the same to it. Knows nothing of: what is held back
-because of it (`pins`), files.
+because of it (`approvals`), files.
 """
 
 import hashlib

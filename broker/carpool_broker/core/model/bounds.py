@@ -22,9 +22,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
     max_waiting_calls: int = 256
     max_waiting_bytes: int = 16 * 1024 * 1024
     argument_budget_bytes: int = 256 * 1024 * 1024
-    """Of the open calls of all sessions (`budgets`)."""
+    """Of the open calls of all sessions (`memory_budgets`)."""
     unread_budget_bytes: int = 256 * 1024 * 1024
-    """Of all sessions: answers that their agents leave unread (`budgets`)."""
+    """Of all sessions: answers that their agents leave unread (`memory_budgets`)."""
     profiles: Mapping[str, Limits] = {}
     """By the name of the profile; only those that bound anything."""
     wait_s: float = 30.0

@@ -169,7 +169,7 @@ class EndHook(Effect, frozen=True):
 
 
 class KeepPins(Effect, frozen=True):
-    """What is approved of a pinned server is another set of definitions: keep it (`pins`)."""
+    """What is approved of a pinned server is another set of definitions: keep it (`approvals`)."""
 
     pin: PinId
 

@@ -182,7 +182,7 @@ class LimitsRead(Event, frozen=True):
     bounds: Bounds
     list_wait_s: float
     audits: bool = False
-    """Each call that ends is put down (`trail`)."""
+    """Each call that ends is put down (`audit`)."""
 
 
 class HookRule(Struct, frozen=True, kw_only=True):
@@ -245,7 +245,7 @@ class EndMeant(Event, frozen=True):
 
 
 class DrainMeant(Event, frozen=True):
-    """This carpool is to be started again: it ends as soon as nothing is under way (`draining`)."""
+    """This carpool is to be started again: it ends as soon as nothing is under way (`drain`)."""
 
 
 OwnEvent = (

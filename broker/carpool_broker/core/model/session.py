@@ -167,7 +167,7 @@ class Session:
         self.asking = False
         """It sees what agents see that can be asked, where its source has any."""
         self.scope = Scope(())
-        """What it sees, retained in the registry for it. `outlook` keeps it up to date."""
+        """What it sees, retained in the registry for it. `session_views` keeps it up to date."""
         self.met: dict[ServerName, str | None] = {}
         """Servers that it has seen, and their `tools_prefix`: its agent may still say names of theirs."""
         self.rooting = False
@@ -179,7 +179,7 @@ class Session:
         self.sent = 0
         """Calls in flight: sent, or with hooks before or after that."""
         self.argument_bytes = 0
-        """Of its large open calls (`budgets`)."""
+        """Of its large open calls (`memory_budgets`)."""
         self.unread_bytes = 0
         """What its agent leaves unread; 0: it reads."""
         self.left_out = 0

@@ -1,10 +1,10 @@
 """How sessions of a broker that died go on here (docs/decisions/0019).
 
-Owns who has come back, and until when others may; requests that wait for the supervisor's record (`record`);
-and what becomes of each: it is found there and resumed under its old number; or that very supervisor does not
-know it, so no server has seen it and it is a new call; or else it may have been run, and is `Lost`. Of one id
-that was used again each use has its own call (`record.use_of`). A call of the record that nobody claims has
-been cancelled by its agent, or answered: it is let go.
+Owns who has come back, and until when others may; requests that wait for the supervisor's record
+(`supervisor_record`); and what becomes of each: it is found there and resumed under its old number; or that
+very supervisor does not know it, so no server has seen it and it is a new call; or else it may have been
+run, and is `Lost`. Of one id that was used again each use has its own call (`supervisor_record.use_of`). A
+call of the record that nobody claims has been cancelled by its agent, or answered: it is let go.
 
 Until everybody who may is back, what the supervisor has for others stays: their pools, levels, subscriptions.
 

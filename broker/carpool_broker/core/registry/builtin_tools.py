@@ -52,12 +52,12 @@ class OwnTool(Struct, frozen=True):
 
     @property
     def look(self) -> object:
-        """See `listing.Entry`."""
+        """See `pagination.Entry`."""
         return self.definition
 
     @property
     def most_bytes(self) -> int:
-        """See `listing.Entry`."""
+        """See `pagination.Entry`."""
         return len(self.definition)
 
 

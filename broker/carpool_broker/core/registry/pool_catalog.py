@@ -4,7 +4,7 @@ Owns the latest catalog of a pool and what was rewritten of it for views: views 
 bytes, and a new catalog keeps what did not change. Of two offers with one name (or URI), the first is the
 one that is listed.
 
-Knows nothing of: which names were given and why (`names`, `resources`), pages, who is away.
+Knows nothing of: which names were given and why (`names`, `uris`), pages, who is away.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ say; versions are unique and grow, and a change of one list leaves the versions 
 outlives `kept_versions` - 1 changes of its list.
 
 Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, the link, how a view is made
-(`views`).
+(`view_builder`).
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ Composes the name tables of tools and prompts, the table of URIs and the four li
 them and where a completion goes. Everything here is immutable to its users; caches are filled on first use.
 
 Invariants: whatever is listed can be resolved by its name or URI; so can what is not because tools of our
-own stand in its place (`own_tools`). The offers of a server that is away (given
+own stand in its place (`builtin_tools`). The offers of a server that is away (given
 up, stopped) are not listed but keep their names and can be resolved: a call gets the reason, and
 nothing else changes its name or meaning because a server went away.
 

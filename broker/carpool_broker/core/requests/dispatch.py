@@ -1,12 +1,12 @@
 """What agents ask for, once it needs to know what they see: lists, calls by name, levels, subscriptions.
 
-Owns which server a call goes to and names that nobody knows yet, which wait for a catalog that may still tell
-(rule 18), bounded by `list_wait_s`. Composes what waits likewise: first pages (`lists`), subscriptions
-(`watching`, `listens`); what goes to a server without a name: requests about tasks (`tasks`); and the look at
-calls that are late to leave (`second_look`).
+Owns which server a call goes to and names that nobody knows yet, which wait for a catalog that may still
+tell (rule 18), bounded by `list_wait_s`. Composes what waits likewise: first pages (`lists`), subscriptions
+(`subscribe`, `listen_streams`); what goes to a server without a name: requests about tasks (`tasks`); and
+the look at calls that are late to leave (`recheck`).
 
 Invariants (`check`): what waits has a deadline and belongs to a session that is there.
-Knows nothing of: how calls travel and end (`ledger`), when views change.
+Knows nothing of: how calls travel and end (`call_table`), when views change.
 """
 
 from collections.abc import Callable, Iterable

@@ -2,7 +2,7 @@
 
 Owns first pages that wait for catalogs which are on their way (rule 18): bounded by `wait_s`, and shorter for
 `server/discover`, which is how an agent finds out whether anybody is there at all. What a page of the
-stateless era says about its freshness is `hints`'.
+stateless era says about its freshness is `list_freshness`'.
 
 Invariant (`check`): what waits has a deadline and belongs to a session that is there.
 Knows nothing of: what a page holds (`view`), who is told when a list changes.

@@ -5,7 +5,7 @@ request of the stateless era that names no level hears none. A list that changed
 the handshake era that holds it (it lists again or does not care), and each time to whoever listens. What one
 event changes and changes back is no change for who holds the list: it is told of after all that.
 
-Knows nothing of: what is wanted (`interests`, `listens`), which instance said it.
+Knows nothing of: what is wanted (`subscription_table`, `listen_streams`), which instance said it.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -4,7 +4,7 @@ Owns what ends them meanwhile (their server was switched off or is not there for
 profile keeps back what they are for, a tool is held until the user approves it) and that they go to the pool
 which serves their session now.
 
-Knows nothing of: why they wait (`admission`, `hooks`), what waits for a catalog (`requests`).
+Knows nothing of: why they wait (`admission`, `hook_points`), what waits for a catalog (`dispatch`).
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Owns that log messages are wanted of a server of the handshake era while a call is open that wants some: there
 the level is one for the whole instance (MCP 2025-11-25, server/utilities/logging). What calls want in rounds
-is `parked`'s, what they go on as `tasks`'.
+is `input_required`'s, what they go on as `tasks`'.
 
 Knows nothing of: who hears which message, the link.
 """
@@ -21,7 +21,7 @@ from carpool_protocol.link.messages import Answered
 
 
 class Course:
-    """See `aftermath.Aftermath`."""
+    """See `call_listener.Aftermath`."""
 
     def __init__(
         self,

@@ -1,1 +1,4 @@
-"""To be described."""
+"""What agents have subscribed to: resources, log levels, listen streams.
+
+The files here know nothing of: how a notification is written.
+"""

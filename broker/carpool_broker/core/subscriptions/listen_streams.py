@@ -3,13 +3,13 @@
 Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
 said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
 has not told its catalog yet waits for that, bounded by `wait_s`. One that an earlier broker has acknowledged
-is what was acknowledged, no more and no less (`astray`); one for a task that is gone with a broker or a
+is what was acknowledged, no more and no less (`unplaced`); one for a task that is gone with a broker or a
 supervisor ends, because its agent would wait for ever. Source: MCP 2026-07-28,
 basic/utilities/subscriptions: the acknowledgement says what its agent is subscribed to, once.
 
 Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
-`interests` under its id exactly while it is granted.
-Knows nothing of: how it is worded, what changes (`broker`), the union for servers (`interests`).
+`subscription_table` under its id exactly while it is granted.
+Knows nothing of: how it is worded, what changes (`broker`), the union for servers (`subscription_table`).
 """
 
 from collections.abc import Callable, Iterable

@@ -2,10 +2,10 @@
 
 Owns subscriptions that wait for catalogs which may still tell whose a URI is (rule 18), bounded by `wait_s`;
 and that the supervisor hears what sessions want. One that an earlier broker has said yes to is not asked
-again: it holds (`astray`). Source: MCP 2025-11-25, server/resources "Subscriptions".
+again: it holds (`unplaced`). Source: MCP 2025-11-25, server/resources "Subscriptions".
 
 Invariant (`check`): what waits has a deadline and belongs to a session that is there.
-Knows nothing of: who hears of what (`interests`), listens of the stateless era.
+Knows nothing of: who hears of what (`subscription_table`), listens of the stateless era.
 """
 
 from collections.abc import Callable

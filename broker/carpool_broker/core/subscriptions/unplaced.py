@@ -7,8 +7,8 @@ agent whose subscription finds its place later than at once is told that the res
 of it meanwhile nobody knows.
 
 Invariants (`check`): whatever is looked for is of a session that is here; what is a listen's is of one that
-is in force.
-Knows nothing of: how a URI is placed (`watching`), how much of a listen was granted (`listens`), wording.
+is in force. Knows nothing of: how a URI is placed (`subscribe`), how much of a listen was granted
+(`listen_streams`), wording.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,1 +1,4 @@
-"""To be described."""
+"""The HTTP door as a pure core: exchanges, streams, routing, headers, resumption.
+
+The files here know nothing of: sockets and clocks.
+"""

@@ -7,7 +7,7 @@ it is written, which era, which session, what it says.
 Which era a POST is of: that of its body where `params._meta` names a version, else that of its header
 `MCP-Protocol-Version`; a header that no handshake-era version is, is taken for the stateless era.
 
-Knows nothing of: sockets, frames, how answers become streams (`table`).
+Knows nothing of: sockets, frames, how answers become streams (`routing`).
 """
 
 from typing import Any, Final

@@ -2,7 +2,7 @@
 
 Owns the records and what holds between them: each HTTP request is answered once, and through the exchange or
 stream it waits for; a message goes to one stream of events (MCP, basic/transports); what is closed is
-forgotten everywhere. `table` says when any of this happens.
+forgotten everywhere. `routing` says when any of this happens.
 
 Knows nothing of: frames that come, sockets, clocks, paths and headers.
 """

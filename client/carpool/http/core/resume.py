@@ -3,7 +3,7 @@
 Owns the order: the stream with what resumes its session, then what makes the session what it is (a listen
 behind what acknowledged it), then what has no answer. Pure.
 
-Knows nothing of: when a broker dies, what becomes of a stream that cannot go on (`table`).
+Knows nothing of: when a broker dies, what becomes of a stream that cannot go on (`routing`).
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """What is open between HTTP clients and the broker: streams (sessions) and exchanges (requests).
 
-Plain records; `table` changes them. A stream is the broker's session, an exchange is one POST that waits.
+Plain records; `routing` changes them. A stream is the broker's session, an exchange is one POST that waits.
 
 Knows nothing of: HTTP, frames, when anything ends.
 """

@@ -1,10 +1,10 @@
 """Another program's file, rewritten in our keys, with every line kept.
 
-Owns the application of the tables in `foreign`. What comes out has the form of our own file and is read by
-`shape` like one; `spelled` says how the file itself spells a path, for problems. Invariants: any value gives
+Owns the application of the tables in `formats`. What comes out has the form of our own file and is read by
+`parse` like one; `spelled` says how the file itself spells a path, for problems. Invariants: any value gives
 a result, never an exception; no warning quotes a value.
 
-Pure. Knows nothing of: what our settings accept, how single values are spelled (`foreign_values`).
+Pure. Knows nothing of: what our settings accept, how single values are spelled (`values`).
 """
 
 from collections.abc import Iterator

@@ -26,8 +26,8 @@ _PLACES: Final = {
 
 
 def rewritten(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonValue:
-    """With the program's spelling of variables in ours. `braces`: see `foreign.Shape`, `dollars`: see
-    `foreign.Program`.
+    """With the program's spelling of variables in ours. `braces`: see `formats.Shape`, `dollars`: see
+    `formats.Program`.
     """
     match value:
         case str() if braces:

@@ -1,1 +1,4 @@
-"""To be described."""
+"""Generated pages about settings and formats.
+
+The files here know nothing of: how a file is read.
+"""

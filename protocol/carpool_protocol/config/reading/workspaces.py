@@ -1,6 +1,6 @@
 """Workspaces that the user's file names: the object under `workspaces`.
 
-Owns its structure and what must hold between two of them. What a server may say there is `shape`'s: the same
+Owns its structure and what must hold between two of them. What a server may say there is `parse`'s: the same
 as anywhere, but that `{"disabled": true}` alone is enough, to be without a server of everybody's.
 
 Knows nothing of: directories that exist, sessions.

@@ -1,1 +1,4 @@
-"""To be described."""
+"""The settings and their types.
+
+The files here know nothing of: files.
+"""

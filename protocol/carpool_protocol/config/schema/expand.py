@@ -103,7 +103,7 @@ def references(text: str) -> frozenset[str]:
 def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -> str | Missing:
     """Fill a text in. A place that is empty counts as not said.
 
-    A text that is no template stays as it is: `shape` has refused it already.
+    A text that is no template stays as it is: `parse` has refused it already.
     """
     parts = read_template(text)
     if isinstance(parts, BadTemplate):

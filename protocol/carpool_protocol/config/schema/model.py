@@ -1,6 +1,6 @@
 """A configuration that has been read and found right.
 
-Owns the values everybody else works with. Invariant: what `shape` builds here is valid on its own terms
+Owns the values everybody else works with. Invariant: what `parse` builds here is valid on its own terms
 (types, bounds, names, templates); only expansion can still fail. Defaults stand in `settings`, so that
 these values are always complete.
 
@@ -80,7 +80,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     workspace: str = ""
     """The named workspace that it is written under; empty: none."""
     command: str | None
-    """`None`: the server is `url` or `python`, or disabled. `ways` says which keys go with which."""
+    """`None`: the server is `url` or `python`, or disabled. `server_kinds` says which keys go with which."""
     args: tuple[str, ...]
     python: str | None
     """A module whose functions are the tools."""
@@ -121,8 +121,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """That of everybody's server of this name, or the defaults where there is none; `None`: it lies over no
     other configuration. See `merge`."""
     late: dict[KeyPath, str]
-    """Numbers and switches that are written as `${VAR}`, by path below the server; `late.fill` reads them.
-    Until then they are at their defaults."""
+    """Numbers and switches that are written as `${VAR}`, by path below the server; `late_values.fill` reads
+    them. Until then they are at their defaults."""
     lines: dict[KeyPath, int]
     """Lines in the file, by path below the server; `()` is the server's name."""
 

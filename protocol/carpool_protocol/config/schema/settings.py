@@ -1,8 +1,8 @@
 """Every setting: key, kind, default, unit and one sentence. The one table.
 
-From it come validation and "did you mean" (`shape`), the values and defaults of `model`, the page
-`docs/settings.md` (`page`) and the rows of `carpool check` (`describe`). A setting that is not here, in
-`settings_server`, `settings_profile`, `settings_hooks` or `settings_http` does not exist.
+From it come validation and "did you mean" (`parse`), the values and defaults of `model`, the page
+`docs/settings.md` (`settings_page`) and the rows of `carpool check` (`describe`). A setting that is not
+here, in `settings_server`, `settings_profile`, `settings_hooks` or `settings_http` does not exist.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -211,5 +211,5 @@ _CHECKED_AT_ONCE: Final = frozenset({"pool.min", "pin"})
 
 
 def may_be_late(setting: Setting) -> bool:
-    """Whether a server's file may have `${VAR}` in place of the number or switch that it wants (`late`)."""
+    """True if a file may have `${VAR}` in place of the number or switch that it wants (`late_values`)."""
     return setting.kind in _LATE and setting.key not in _CHECKED_AT_ONCE

@@ -1,1 +1,4 @@
-"""To be described."""
+"""JSON with comments, and problems with their line.
+
+The files here know nothing of: settings.
+"""

@@ -4,11 +4,11 @@ Owns the open calls: placement, waiting lines, wire ids, and what ends them. Eve
 exactly once, as `Answered`, as `Failed`, or cancelled without a word.
 
 Invariants (`check`): a wire id names at most one open call of its instance and is never reused;
-a call is either in its pool's line or in flight on one instance, with one deadline (`limits`); nobody
+a call is either in its pool's line or in flight on one instance, with one deadline (`call_timeouts`); nobody
 waits who could go; a leased instance runs its holder's calls only.
 
-Knows nothing of: how instances start and end (`roster`), which one may take a call where they are not all
-alike (`placement`), what those in line are told (`patience`), JSON, sessions' rights.
+Knows nothing of: how instances start and end (`instances`), which one may take a call where they are not all
+alike (`placement`), what those in line are told (`queue_timeouts`), JSON, sessions' rights.
 """
 
 from collections.abc import Callable, Iterable

@@ -17,8 +17,8 @@ Knows nothing of: processes, calls (but how many are in flight), clocks. Says wh
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,32 +26,9 @@ from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.told_losses import ToldLosses
+from carpool_supervisor.core.model.loss_causes import Cause
 
 IDLE_S: Final = 1800.0
-
-Cause = Literal[
-    "crash", "silent", "mute", "deaf", "idle", "reload", "restart", "needed", "room", "link", "roots",
-    "supervisor", "memory", "away", "remote",
-]  # fmt: skip
-
-CAUSES: Final[Mapping[Cause, str]] = {
-    "crash": "its process ended by itself",
-    "silent": "it was silent for too long, and was ended",
-    "mute": "it closed its output, and was ended",
-    "deaf": "it closed its input, and was ended",
-    "idle": "it was not used for longer than the idle limit of leases",
-    "reload": "its configuration was changed",
-    "restart": "an operator restarted or stopped it",
-    "needed": "this session waited for another server, and its idle instance had to make room",
-    "roots": "the roots, the workspace or the configuration of this session are others now",
-    "link": "the parts of carpool had lost touch with each other",
-    "supervisor": "the part of carpool that runs the servers was restarted",
-    "away": "carpool was started again, or this session was away for longer than it is waited for",
-    "remote": "its remote server has ended the session, and what that held is gone",
-    "memory": "it held more memory than its limit (limits.rss_mb) for too long",
-    "room": "another server had no instance at all, and this one had gone unused for the longest time",
-}
-"""For the agent: why the state is gone, as a clause after "because"."""
 
 
 class Held(Struct, frozen=True):

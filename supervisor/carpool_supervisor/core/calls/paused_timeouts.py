@@ -3,7 +3,8 @@
 Owns when such a deadline stops (rules 8 and 14), that the server has its whole idle time again afterwards,
 and that a call between two rounds goes on after the last answer.
 
-Knows nothing of: what is asked, whose it is (`asks`), how long a call may take (`limits`), why reading stops.
+Knows nothing of: what is asked, whose it is (`server_requests`), how long a call may take
+(`call_timeouts`), why reading stops.
 """
 
 from carpool_supervisor.core.calls.between_rounds import Later

@@ -6,7 +6,7 @@ to increase with each notification of a token, and a server's own values start a
 seconds left, negative, and rise towards 0.
 
 Invariants (`check`): a call that is told of its wait has a limit to it; what one call is told only increases.
-Knows nothing of: instances, who comes next (`waiting`, `leases`).
+Knows nothing of: instances, who comes next (`fair_queue`, `leases`).
 """
 
 from collections.abc import Callable

@@ -2,12 +2,12 @@
 
 Owns the details beside the sentences of `fault_kinds`. Pure functions of a pool.
 
-Knows nothing of: who is told, and when (`desk`, `roster`).
+Knows nothing of: who is told, and when (`dispatcher`, `instances`).
 """
 
 from typing import Final, Literal
 
-from carpool_supervisor.core.calls.leases import CAUSES, Cause
+from carpool_supervisor.core.model.loss_causes import CAUSES, Cause
 from carpool_supervisor.core.model.pool import OpenCall, Pool
 
 GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)

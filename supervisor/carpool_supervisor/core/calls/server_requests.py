@@ -2,7 +2,7 @@
 
 Owns the open asks of all instances: whose each is (`attribution`), its id towards the agent, its deadline,
 and the answer that the server gets in any case: a server is never left waiting. Also the trace contexts by
-which a server tells whose a question is. What a question shows about its server: `witness`.
+which a server tells whose a question is. What a question shows about its server: `ask_evidence`.
 
 An ask belongs to every live call that it may be about: one, as a rule; several of one session where only
 the session is certain. It is open as long as one of them is, and the idle deadlines of all of them stand

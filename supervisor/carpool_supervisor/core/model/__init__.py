@@ -1,1 +1,4 @@
-"""To be described."""
+"""Records, events and effects of the supervisor's core.
+
+The files here know nothing of: who changes them, and when.
+"""

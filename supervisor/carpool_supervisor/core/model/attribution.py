@@ -54,7 +54,7 @@ class InFlight(Struct, frozen=True):
     can_ask: bool
     """Its method is in `CAN_ASK`."""
     trace: TraceKey | None = None
-    """What `trace.with_traceparent` gave for it."""
+    """What `trace_context.with_traceparent` gave for it."""
     over: bool = False
     """It has ended for its agent (cancelled, timed out, agent gone) and may still run in the server."""
 

@@ -1,7 +1,7 @@
 """The records of the supervisor core: pools, their instances, their open calls.
 
-Owns the shape of these records and what can be said from one of them alone: which instance
-takes the next call, what state a pool is in. Who changes them: `roster` (instances) and `desk` (calls).
+Owns the shape of these records and what can be said from one of them alone: which instance takes the next
+call, what state a pool is in. Who changes them: `instances` (instances) and `dispatcher` (calls).
 
 Knows nothing of: effects, deadlines, other pools.
 """
@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import Call, Catalog, Era, EraWish, Mode, Policy, PoolChanged, PoolState
-from carpool_supervisor.core.calls.leases import Cause
 from carpool_supervisor.core.model.attribution import CAN_ASK, InFlight
 from carpool_supervisor.core.model.fair_queue import Waiting
 from carpool_supervisor.core.model.instance_limits import NEVER, calls_of
 from carpool_supervisor.core.model.lifecycle import ACTIVE, Happening, State, follow
+from carpool_supervisor.core.model.loss_causes import Cause
 from carpool_supervisor.core.model.restart_policy import FRESH, RestartState
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind, Verdict, decide, most_instances
 from carpool_supervisor.core.model.trace_context import TraceKey
@@ -52,7 +52,7 @@ class OpenCall:
         self.asks = 0
         """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
         self.resting = False
-        """Stateless era: it is between two rounds, so nothing of it runs (`later`)."""
+        """Stateless era: it is between two rounds, so nothing of it runs (`between_rounds`)."""
 
     @property
     def stands_still(self) -> bool:
@@ -207,7 +207,7 @@ class Pool:
         self.server = server
         self.policy = policy
         self.room = policy.max_in_flight
-        """Unanswered calls that an instance may have: one while it is on trial (`breakers`)."""
+        """Unanswered calls that an instance may have: one while it is on trial (`circuit_breaker`)."""
         self.wanted = True
         self.stopped = False
         """By an operator."""

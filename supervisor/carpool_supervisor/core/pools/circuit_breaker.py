@@ -1,12 +1,13 @@
 """What follows from a failure: back-off, the circuit breaker of each pool, and how it closes again (rule 8).
 
-Owns the moves of `Pool.restart` (the states are `restart`'s) and the trial: where nothing else serves, the
-instance that a half open breaker let through is given one call at a time until one has come back. What was
-let through has succeeded when its first answer comes, when it greets beside others that serve, or when it
-has lived for `healthy_after_s`. The breaker holds back starts: what serves goes on serving.
+Owns the moves of `Pool.restart` (the states are `restart_policy`'s) and the trial: where nothing else
+serves, the instance that a half open breaker let through is given one call at a time until one has come
+back. What was let through has succeeded when its first answer comes, when it greets beside others that
+serve, or when it has lived for `healthy_after_s`. The breaker holds back starts: what serves goes on
+serving.
 
 Invariant (`check`): an instance on trial serves, and its pool's breaker is half open.
-Knows nothing of: processes, how an instance ends, when a start is due (`starts`).
+Knows nothing of: processes, how an instance ends, when a start is due (`start_queue`).
 """
 
 from collections.abc import Callable

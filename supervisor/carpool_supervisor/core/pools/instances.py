@@ -1,8 +1,8 @@
 """Which instances exist: when one starts, what becomes of it, when it ends.
 
 Owns the life of each instance: the stop ladder and what follows from an end. A pool has a `target`
-(`wishes`): `starts` brings it up to that, the roster ends what is too much. `silence` judges. An instance
-that leaves takes its lease with it, and its holder is told why.
+(`targets`): `start_queue` brings it up to that, the roster ends what is too much. `liveness` judges. An
+instance that leaves takes its lease with it, and its holder is told why.
 
 Invariants (`check`): never more processes than the cap (one more while a replacement greets);
 an instance past SPAWNING has a phase deadline unless it serves; `pool.serving` is exactly the
@@ -19,7 +19,7 @@ from carpool_protocol.link.messages import Catalog
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.dispatcher import Desk
-from carpool_supervisor.core.calls.leases import Cause, Leases
+from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.calls.refusals import died_text, ended_text, last_words, left_out
 from carpool_supervisor.core.calls.task_holds import MAX_HELD_S
 from carpool_supervisor.core.model.effects import (
@@ -33,6 +33,7 @@ from carpool_supervisor.core.model.effects import (
 )
 from carpool_supervisor.core.model.events import InstanceExited, SpawnFailed, StdinBroken
 from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, Happening, State
+from carpool_supervisor.core.model.loss_causes import Cause
 from carpool_supervisor.core.model.pool import MAX_LINGERING, Instance, Pool, Pools, not_plain
 from carpool_supervisor.core.pools import demand
 from carpool_supervisor.core.pools.circuit_breaker import Breakers

@@ -1,7 +1,7 @@
 """What operators say of a pool (`start`, `stop`, `restart`) and when it has taken effect.
 
 Owns the words that wait for their effect: each is answered with `Operated` exactly once.
-Knows nothing of: how instances start and end (`roster`).
+Knows nothing of: how instances start and end (`instances`).
 """
 
 from collections.abc import Callable, Iterator

@@ -8,8 +8,9 @@ pool. What a session holds is left to it: calls and age count when its lease end
 then it ends anyway; past its memory limit it is the session's for `drain_s` more, then its loss is told.
 Nothing is recycled while the breaker of its pool is not closed: nothing could take its place.
 
-Invariant (`check`): a pool has one worn instance that serves at most, and a worn one has no holder.
-Knows nothing of: how memory is measured, what the limits mean (`wear`), how an instance ends (`roster`).
+Invariant (`check`): a pool has one worn instance that serves at most, and a worn one has no holder. Knows
+nothing of: how memory is measured, what the limits mean (`instance_limits`), how an instance ends
+(`instances`).
 """
 
 from collections.abc import Callable

@@ -18,8 +18,9 @@ from typing import Final
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 from carpool_protocol.machine.deadlines import Deadlines
-from carpool_supervisor.core.calls.leases import Cause, Leases
+from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.lifecycle import ENDING, State
+from carpool_supervisor.core.model.loss_causes import Cause
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.model.restart_policy import after_pause
 from carpool_supervisor.core.pools.demand import needed

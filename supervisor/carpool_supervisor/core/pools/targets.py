@@ -2,7 +2,7 @@
 
 Owns which pools exist and each pool's `target`, and tends the pools that are not plainly shared: after
 anything that may matter to one of them, `tend` brings it to what its mode and its demand ask for, whatever
-it was that happened. `starts` brings pools up to their target, `roster` ends instances.
+it was that happened. `start_queue` brings pools up to their target, `instances` ends instances.
 
 Invariants (`check`): in mode `session` an instance that serves is leased, a spare, or was used before the
 pool began to lease; in every other mode no instance that serves is leased, and nobody waits for a lease.
@@ -26,12 +26,13 @@ from carpool_protocol.link.messages import (
     Wanted,
 )
 from carpool_supervisor.core.calls.dispatcher import Desk
-from carpool_supervisor.core.calls.leases import Cause, Ended, Leases
+from carpool_supervisor.core.calls.leases import Ended, Leases
 from carpool_supervisor.core.calls.placement import heirs, stranded, waiting_for_themselves
 from carpool_supervisor.core.calls.refusals import GONE_POOL, OWN_LANE, broken
 from carpool_supervisor.core.model.effects import AnyEffect, Relist
 from carpool_supervisor.core.model.events import PoolKnown
 from carpool_supervisor.core.model.lifecycle import ENDING, State
+from carpool_supervisor.core.model.loss_causes import Cause
 from carpool_supervisor.core.model.pool import Pool, Pools, not_plain
 from carpool_supervisor.core.model.restart_policy import FRESH
 from carpool_supervisor.core.pools import demand, operator_state

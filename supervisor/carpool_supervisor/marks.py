@@ -10,7 +10,7 @@ hundred thousand years, with runtime, epoch and instance in its lower bits (deci
 only for a process whose environment has no mark of any carpool.
 
 Standard library only and few modules: the spawner and the launcher's sweep import this. Reads `/proc`;
-where there is none (macOS) these functions find nothing and `vitals.find_marked` does it.
+where there is none (macOS) these functions find nothing and `process_stats.find_marked` does it.
 Knows nothing of: who is started, why it is ended.
 """
 

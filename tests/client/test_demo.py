@@ -24,6 +24,7 @@ from carpool.demo.figures import Alone, Call, Shared
 from carpool.demo.questions import ZONES, question, text_of
 from carpool.demo.sandbox import DemoError, House
 from carpool.demo.show import Show
+from tests.kit.house import until
 
 COMMITS = [f"{n:040x}" for n in range(0xABC8, 0xABC0, -1)]
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -317,6 +318,7 @@ def test_house_says_what_it_had_to_kill(monkeypatch: pytest.MonkeyPatch) -> None
     house = House()
     left = sleeper(house.environ)
     try:
+        until(lambda: left.pid in dict(processes.marked(house.directory)), "it bears the mark")
         assert [text for text in house.close() if str(left.pid) in text and "had to kill" in text]
         assert left.wait(10) == -9
         assert not house.base.exists()

@@ -23,6 +23,7 @@ from tests.kit.world_storms import EVERY
             "profiles", 162168671, id="a broker dies before an agent has read with what its call was parked"
         ),
         pytest.param("houses", 810018, id="an instance ends without having got a call from before the loss"),
+        pytest.param("houses", 920103, id="a call makes a pool wanted while agents return"),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

@@ -173,6 +173,8 @@ class BrokerCore:
             if event.by is not None and (session := self.sessions.get(event.session)) is not None:
                 self.greetings.met(session, event.by, settles=True)
             self.requests.called(event, now)
+            if self.recovery.has_kept:  # the first call of an agent may make a pool wanted
+                self._take_kept(now)
         else:
             self._handle_rare(event, now)
         if self.hearing.changed:

@@ -188,6 +188,11 @@ class Recovery:
         if not self.everybody:
             self._pools.setdefault(told.key, {})[type(told)] = told
 
+    @property
+    def has_kept(self) -> bool:
+        """Something is kept of pools that nobody here has wanted so far."""
+        return bool(self._pools)
+
     def kept(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
         """What was kept of pools that are wanted now."""
         found = [key for key in self._pools if key in wanted]

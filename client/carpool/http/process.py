@@ -39,6 +39,17 @@ _HEIR_S = 30.0
 """So long the broker keeps sessions of a door that died."""
 
 
+async def hear_launcher(reader: asyncio.StreamReader, stop: Callable[[], None]) -> None:
+    """Stop at the launcher's word and once it is gone. A launcher that dies with lines of ours unread leaves
+    a reset and no end of file.
+    """
+    with contextlib.suppress(OSError):
+        while line := await reader.readline():
+            if line.split()[:1] == [b"stop"]:
+                stop()
+    stop()
+
+
 class UnservableError(Exception):
     """The door cannot be opened like this. The text says what to do."""
 
@@ -187,13 +198,8 @@ class _Door:
             await self._server.linked.wait()
             writer.write(b"ready\n")
 
-        async def hear() -> None:
-            while line := await reader.readline():
-                if line.split()[:1] == [b"stop"]:
-                    self._server.stop()
-            self._server.stop()
-
-        tasks = [asyncio.create_task(hear()), asyncio.create_task(be_ready())]
+        hearing = hear_launcher(reader, self._server.stop)
+        tasks = [asyncio.create_task(hearing), asyncio.create_task(be_ready())]
         try:
             while True:
                 await asyncio.sleep(_ALIVE_EVERY_S)

@@ -1,0 +1,42 @@
+"""The HTTP door ends with its launcher, however that died."""
+
+import asyncio
+import socket
+
+import pytest
+
+from carpool.http.process import hear_launcher
+
+
+@pytest.mark.parametrize("unread", [b"", b"alive\n"])
+def test_the_door_stops_when_its_launcher_is_gone(unread: bytes) -> None:
+    """A Unix socket whose other end is closed with unread bytes gives a reset in place of an end of file."""
+    stopped: list[bool] = []
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        theirs.setblocking(False)
+        if unread:
+            writer.write(unread)
+            await writer.drain()
+        theirs.close()
+        async with asyncio.timeout(20):
+            await hear_launcher(reader, lambda: stopped.append(True))
+        writer.close()
+
+    asyncio.run(run())
+    assert stopped == [True]
+
+
+def test_the_door_stops_at_its_launchers_word() -> None:
+    async def run() -> None:
+        stopped = asyncio.Event()
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"stop now\n")
+        hearing = asyncio.create_task(hear_launcher(reader, stopped.set))
+        async with asyncio.timeout(20):
+            await stopped.wait()
+        hearing.cancel()
+
+    asyncio.run(run())

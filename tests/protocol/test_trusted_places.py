@@ -100,3 +100,14 @@ def test_a_place_that_a_stranger_has_named_is_told_on_one_line(tmp_path: Path) -
     with pytest.raises(UntrustedPlaceError) as found:
         refuse_untrusted(environ(tmp_path, "CARPOOL_CONFIG", f"{tmp_path}/p/a\n\x1b[2J\u202eb"))
     assert str(found.value).isprintable()
+
+
+@behaviour("places:project")
+@pytest.mark.parametrize("variable", trusted_places.VARIABLES)
+def test_a_link_outside_a_project_to_a_file_in_it_is_refused(tmp_path: Path, variable: str) -> None:
+    (tmp_path / "p" / ".x" / "c.json").write_text("{}")
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "p" / ".x" / "c.json")
+    with pytest.raises(UntrustedPlaceError, match="link"):
+        refuse_untrusted(environ(tmp_path, variable, str(link)))
+    assert not trusted_places.is_own_place(environ(tmp_path, variable, str(link)), str(link))

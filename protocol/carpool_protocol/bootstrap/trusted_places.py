@@ -42,7 +42,7 @@ def refuse_untrusted(environ: "Mapping[str, str]", variables: "Sequence[str]" = 
                 "write it absolute, or unset it"
             )
         path = os.path.abspath(path)
-        project = project_around(path, paths.home_dir(environ))
+        project = _project_of(path, paths.home_dir(environ))
         if project and not _covers(read_places(environ), path):
             raise UntrustedPlaceError(
                 f"{variable} names {_shown(path)}, inside the project {_shown(project)}: a file of the "
@@ -57,10 +57,15 @@ def is_own_place(environ: "Mapping[str, str]", path: str) -> bool:
     It is in no project, in the one that carpool itself runs from, or at a place that the user trusts.
     """
     home = paths.home_dir(environ)
-    project = project_around(path, home)
+    project = _project_of(path, home)
     if project in ("", project_around(os.path.dirname(os.path.abspath(__file__)), home)):
         return True
     return _covers(read_places(environ), os.path.abspath(path))
+
+
+def _project_of(path: str, home: str) -> str:
+    """The project that a path is in, or that a link there leads into; empty: none."""
+    return project_around(path, home) or project_around(os.path.realpath(path), home)
 
 
 def places_file(environ: "Mapping[str, str]") -> str:

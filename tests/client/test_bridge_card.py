@@ -55,3 +55,10 @@ def test_any_document_is_read(document: Any) -> None:
 def test_a_document_is_known_by_its_path() -> None:
     assert is_well_known(BASE)
     assert not is_well_known("https://h.example/mcp?x=/.well-known/")
+
+
+def test_a_place_that_is_no_url_is_left_out() -> None:
+    document = {
+        "remotes": [{"url": "http://["}, {"url": "http://evil.invalid\n2026 \x1b[31m/mcp"}, {"url": "/mcp"}]
+    }
+    assert place_in(document, "https://a.example/card") == ("http", "https://a.example/mcp")

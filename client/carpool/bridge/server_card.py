@@ -37,8 +37,12 @@ def place_in(document: Any, base: str) -> Place | None:
     """Where the server is. `base`: the URL of the document, which relative ones are meant from."""
     found: list[Place] = []
     for kind, url in _places(document, depth=0):
-        whole = urljoin(base, url)
-        if urlsplit(whole).scheme in {"http", "https"} and (kind, whole) not in found:
+        try:
+            whole = urljoin(base, url)
+            scheme = urlsplit(whole).scheme
+        except ValueError:  # no URL at all, like `http://[`
+            continue
+        if scheme in {"http", "https"} and (kind, whole) not in found:
             found.append((kind, whole))
     return next((each for each in found if each[0] == "http"), found[0] if found else None)
 

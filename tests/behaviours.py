@@ -1483,7 +1483,8 @@ _HOOKS: Final = {
         "issue 7", "A hook that hangs or dies takes neither the broker nor another hook's calls along."
     ),
     "hooks:nothing-left": Behaviour(
-        "issue 7, rule 2", "Nothing that a hook has started outlives it, whoever dies."
+        "issue 7, rule 2",
+        "Nothing that a hook has started in its session outlives it, whoever dies.",
     ),
     "hooks:the-users": Behaviour(
         "issue 7, rule 19", "Only the user's own file has hooks: a project's is refused one with a reason."

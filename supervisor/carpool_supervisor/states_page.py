@@ -75,7 +75,7 @@ def page() -> str:
             "",
             "A failure is a transport failure: the process ended by itself, could not be started, did not"
             " greet in time or fell silent. A call that times out is none, however many do so in a row."
-            " Made from `core/restart.py`.",
+            " Made from `core/model/restart_policy.py`.",
             "",
             "| breaker | meaning | a failure | `restart.give_up_after` in a row | after `restart.open_s`"
             " | a success | `carpool start` |",

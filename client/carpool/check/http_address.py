@@ -1,7 +1,7 @@
-"""The HTTP door, as `carpool check` sees it: an address that is none, one that all could use, a port in use.
+"""What `carpool check` finds wrong with the address of the HTTP door.
 
-The first two are problems of what is written: they hold at every start. A port in use is a fact of this
-moment, after which carpool looks again by itself: a warning, and the verdict tells it.
+An address that is none, and a public one without tokens, are problems of what is written. A port in use is
+a fact of this moment, after which carpool looks again by itself: a warning, and the verdict tells it.
 
 Knows nothing of: the daemon; how a door listens.
 """

@@ -1,13 +1,14 @@
 """Who called what and what came of it: one record for each call, when it ends.
 
 Owns what an audit may say of a call, when a call counts as begun and ended, and that its server is told the
-name under which it is put down. The ledger tells it, where
-calls open and end; without a trail it tells nobody. A record holds names, sizes and times, never the value of
+name under which it is put down, and the supervisor whose call it is. The table of calls tells it, where calls
+open and end; without a trail it tells nobody. A record holds names, sizes and times, never the value of
 an argument or of a result: of a URI neither its query nor what stands before an `@`.
 
 Invariants: a call that this broker opened has one record, when it ends; one of a broker before this has one
 here as well when this broker ends it, under the same id, though the other may have written its own (it died
-after that, and before its agent had the answer). What an earlier broker knew is left out, not made up.
+after that, and before its agent had the answer). Of a call of an earlier broker that nobody comes back for
+the supervisor's record brings whose it was and what it was; its times and sizes are left out, not made up.
 
 Knows nothing of: files, the time of day, what is in an answer (its bytes go along for whoever writes).
 """

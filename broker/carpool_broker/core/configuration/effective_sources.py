@@ -246,7 +246,9 @@ class Sources:
         )
 
     def amiss(self, operators: Set[SourceId] = frozenset()) -> Amiss:
-        """What is wrong with servers in any source; in these only with servers that no other source names."""
+        """What is wrong with the servers of all sources. Those of `operators` count only for servers that no
+        other source names.
+        """
         elsewhere = self._named_elsewhere(operators) if operators else frozenset()
         lame = [
             (name, why, source.goal)

@@ -1,9 +1,10 @@
 """What agents with a profile may use: calls at once, calls in a minute, different servers.
 
-Owns the account of each holder. A holder is a session; all sessions that came with one bearer token and have
-the same profile are one, else an agent would have as much again by opening another session. An account lives
-as long as one of its sessions, that of a token a minute longer than its last call, else an agent would have
-as much again by ending its session. It begins anew at another broker.
+Owns who has which account (`session.Quota`), and how long it lasts. A holder is a session; all sessions
+that came with one bearer token and have the same profile are one, else an agent would have as much again by
+opening another session. An account lives as long as one of its sessions, that of a token a minute longer
+than its last call, else an agent would have as much again by ending its session. It begins anew at another
+broker.
 
 Invariants (`check`): the account counts what its sessions have sent; sessions without a profile have none.
 Knows nothing of: what the profile permits (`compiled_profile`), what is in line (`admission`).

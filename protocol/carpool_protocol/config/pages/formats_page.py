@@ -19,7 +19,7 @@ _EXAMPLES = {
 _HEAD = """\
 # Other programs' files
 
-<!-- Made by `python -m carpool_protocol.config.pages.formats_page`; change `config/foreign.py` instead. -->
+<!-- Made by `python -m carpool_protocol.config.pages.formats_page`; change `foreign/formats.py`. -->
 
 What other MCP programs have written is read as it is. The shape is told from the file's content, whose file
 it is from its path. Our own files (any path that is not in the second table) may use every shape, and are

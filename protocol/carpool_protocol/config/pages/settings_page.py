@@ -38,7 +38,7 @@ _KINDS = {
 _HEAD = """\
 # Settings
 
-<!-- Made by `python -m carpool_protocol.config.pages.settings_page`; change `config/settings.py` instead. -->
+<!-- Made by `python -m carpool_protocol.config.pages.settings_page`; change `schema/settings.py`. -->
 
 One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else `carpool/carpool.json` in
 `$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine. An

@@ -6,6 +6,7 @@ Source: rules 4 and 14, docs/decisions/0015 and 0019; MCP 2026-07-28, basic/util
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from carpool_broker.core.calls.repeated_requests import AGAIN_S, MAX_EARLY
 from carpool_broker.core.model import events as ev
@@ -347,3 +348,25 @@ def test_a_retry_and_its_first_request_under_one_name_do_not_become_the_same_cal
     assert only(effects, Resume) == [Resume(record.call)]
     assert only(effects, Call) == [], "the first one may have been run"
     assert [reply.id for reply in only(effects, ReplyStateless)] == [b"1"]
+
+
+@behaviour("cancel:reaches-server")
+def test_a_parked_call_that_its_agent_gives_up_before_the_record_is_heard_is_cancelled() -> None:
+    record, _ = parked(("q1", ""))
+    rig = Rig()
+    rig.resume(says("1"), greets=False)
+    rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no more"))
+    record = replace(record, request=RawJson(b"1"))
+    assert [each.call for each in only(rig.link(record), CancelCall)] == [record.call]
+
+
+@behaviour("death:broker-pause")
+def test_the_time_of_a_parked_call_goes_on_while_the_link_is_cut() -> None:
+    record, _ = parked(("q1", ""))
+    rig = Rig()
+    first_call(rig, record)
+    park_s = rig.core.ledger.bounds.park_s
+    assert not only(rig.wait(park_s - 1.0), CancelCall)
+    rig.unlink()
+    rig.link(record)
+    assert [each.call for each in only(rig.wait(1.5), CancelCall)] == [record.call]

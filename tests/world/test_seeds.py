@@ -24,6 +24,8 @@ from tests.kit.world_storms import EVERY
         ),
         pytest.param("houses", 810018, id="an instance ends without having got a call from before the loss"),
         pytest.param("houses", 920103, id="a call makes a pool wanted while agents return"),
+        pytest.param("hooks", 910113, id="an agent gives up a call while it comes back"),
+        pytest.param("houses", 577041117, id="the link is cut while a call waits for a retry"),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

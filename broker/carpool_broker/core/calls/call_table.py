@@ -316,6 +316,8 @@ class Ledger:
             self._out(CancelCall(owed.call, reason, answered=leaves))
         elif owed.stage == "told" and not leaves:
             self._out(self.written([owed.call]))
+        elif owed.stage == "returning":
+            owed.session.given_up.append(owed.asked)
         self.close(owed)
 
     def forget(self, session: Session) -> None:

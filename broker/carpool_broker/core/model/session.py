@@ -128,7 +128,8 @@ class Session:
 
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
-        "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
+        "carrier", "control", "fleeting", "given_up", "greeted", "id", "keeps", "late", "left_out", "listed",
+        "listens",
         "lists", "marked", "max_open_calls", "met", "owed", "pid", "principal", "profile", "quota", "rooting",
         "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "unseen", "used",
         "version", "waiting", "waiting_bytes", "wanders",
@@ -204,6 +205,8 @@ class Session:
         """Servers in mode `session` that it has called, at this broker or before."""
         self.bereft: set[ServerName] = set()
         """Servers of which what it had at a supervisor that is gone is lost; the next is to hear that."""
+        self.given_up: list[AgentCalled] = []
+        """Requests that have come back, and that the agent has cancelled before the record was heard."""
         self.marked: set[ServerName] = set()
         """Servers of which the supervisor has said or heard that it has, or has lost, an instance."""
 

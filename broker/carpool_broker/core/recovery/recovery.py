@@ -132,6 +132,7 @@ class Recovery:
     def told(self, now: float) -> None:
         """That was all of it."""
         self.heard = True
+        self.record.is_whole()
         if not self.everybody and not self.windows:
             return_s = self._ledger.bounds.return_s
             self.windows.arm("grace", now, min(GRACE_S, return_s))
@@ -298,13 +299,20 @@ class Recovery:
                 self._requests.called(asked, now)
             else:
                 self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
+        given_up = {
+            call.call
+            for asked in session.given_up
+            for call, _ in (use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again),)
+            if call is not None
+        }
+        session.given_up.clear()
         for left in self.record.calls_of(session.id):
             if left.call in self._ledger.calls:
                 self.record.take(left)  # as in `_release_own`
                 continue
             # A call of the stateless era may have ended while its agent was asked.
             awaited = left.parked or (left.ended and not session.greeted)
-            if awaited and life_of(left.call) != self._life:
+            if awaited and life_of(left.call) != self._life and left.call not in given_up:
                 self.record.park(left, now, self._ledger.bounds.park_s)
             else:
                 self.record.let_go(left, "the agent does not wait for it")

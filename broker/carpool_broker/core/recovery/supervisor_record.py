@@ -35,6 +35,8 @@ class Record:
         self._parked: dict[CallId, SessionId] = {}
         self.expiring: Deadlines[CallId] = Deadlines()
         """Calls that wait for a retry."""
+        self._until: dict[CallId, float] = {}
+        """Until when calls waited for a retry as the supervisor went: their time goes on when it is back."""
 
     def hear(self, told: Recorded) -> None:
         """A part of it."""
@@ -46,6 +48,10 @@ class Record:
         for call in told.calls:
             self.awaited.setdefault(call.session, [])
             self._calls.setdefault(call.session, {})[call.call] = call
+
+    def is_whole(self) -> None:
+        """All of it was told: times of calls that are not in it are no longer needed."""
+        self._until = {call: until for call, until in self._until.items() if self.holds(call)}
 
     def requests(self, session: SessionId) -> dict[RawJson, list[RecordedCall]]:
         """The calls of this session by the agent's own ids, those with one id in the order in which they were
@@ -74,7 +80,8 @@ class Record:
         """A retry may come for it."""
         if call.call not in self._parked:
             self._parked[call.call] = call.session
-            self.expiring.arm(call.call, now, park_s)
+            until = self._until.pop(call.call, now + park_s)
+            self.expiring.arm(call.call, now, max(until - now, 0.0))
 
     def holds(self, call: CallId) -> bool:
         """Whether it is not settled what becomes of this call."""
@@ -130,6 +137,9 @@ class Record:
     def clear(self) -> None:
         """Whoever remembered it is gone."""
         for call in self._parked:
+            until = self.expiring.deadline_of(call)
+            assert until is not None
+            self._until[call] = until
             self.expiring.disarm(call)
         self.awaited.clear()
         self._calls.clear()

@@ -245,6 +245,8 @@ class HousedWorld(World):
         for pool in self.supervisor.core.report() if self.broker.alive and self.supervisor.alive else ():
             if pool.key in self.legal_at(source, pool.server):
                 continue
+            if pool.key not in self.broker.core.linking.wanted:
+                continue  # a reload had taken it away: its instances drain, and so do their leases
             for shown in pool.instances:
                 is_held = shown.holder and whole_of(shown.holder) == session
                 if is_held and not self.supervisor.instances[shown.id].unanswered:

@@ -178,9 +178,11 @@ SECRET_A, SECRET_B = "s3cr3t-of-anna-4711", "s3cr3t-of-bert-0815"
 async def test_a_variable_comes_from_each_agents_own_environment_and_shows_nowhere(daemon: Make) -> None:
     one = daemon({"mine": observer(env={"TOKEN": "${CARPOOL_LIVE_TOKEN}"}), "good": observer()})
     told: dict[str, list[int]] = {SECRET_A: [], SECRET_B: []}
-    every = trio.Event()
+    looked = 0
+    every, all_looked = trio.Event(), trio.Event()
 
     async def talk(secret: str) -> None:
+        nonlocal looked
         async with one.shim(
             environ={"CARPOOL_LIVE_TOKEN": secret, "CARPOOL_LIVE_OTHER": "not asked for"}
         ) as agent:
@@ -193,6 +195,11 @@ async def test_a_variable_comes_from_each_agents_own_environment_and_shows_nowhe
             facts = await one.status()
             assert len(facts["servers"]["mine"]["instances"]) == 2
             assert len(facts["servers"]["good"]["instances"]) <= 1
+            looked += 1
+            if looked == 4:
+                all_looked.set()
+            # The pool of an agent that leaves may end before the others look.
+            await all_looked.wait()
 
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:

@@ -49,7 +49,7 @@ conformance: .venv/ready .venv/conformance/ready
 # New seeds of the simulated world and of the machines on real sockets, for so many seconds.
 SOAK_S ?= 600
 soak: .venv/ready
-	.venv/bin/python -m tests.kit.soak $(SOAK_S)
+	.venv/bin/python -m tests.world.soak $(SOAK_S)
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -272,7 +272,7 @@ async def watch(house: Carpool, began: float, rows: list[dict[str, Any]], stop: 
 async def storms(for_s: float, first: int) -> tuple[str, list[str]]:
     """Storms of the simulated world for so long: its last line, and the words about each broken seed."""
     done = await trio.run_process(
-        ["nice", sys.executable, "-m", "tests.kit.soak", f"{for_s:g}", str(first)],
+        ["nice", sys.executable, "-m", "tests.world.soak", f"{for_s:g}", str(first)],
         cwd=TOP,
         capture_stdout=True,
         check=False,

@@ -1,14 +1,14 @@
 """The test of the simulated world itself: bugs planted into carpool, each found by a storm.
 
-`tests/world/planted` holds the bugs, `tests/kit/planted.py` plants them; nothing of the source is changed.
+`tests/world/planted` holds the bugs, `planted_bugs.py` plants them; nothing of the source is changed.
 """
 
 from functools import cache
 
 import pytest
 
-from tests.kit import planted
-from tests.kit.world_storms import EVERY
+from tests.world import planted_bugs
+from tests.world.sim.storms import EVERY
 
 
 @cache
@@ -18,25 +18,27 @@ def passes(kind: str, seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", planted.names())
+@pytest.mark.parametrize("name", planted_bugs.names())
 def test_a_planted_bug_is_found_by_a_storm_that_passes_without_it(name: str) -> None:
-    plant = planted.load(name)
-    found = planted.look_for(name, [plant.seed])
+    plant = planted_bugs.load(name)
+    found = planted_bugs.look_for(name, [plant.seed])
     if found is None:  # what happens in a storm has changed: it is another one now that finds it
-        found = planted.look_for(name, range(planted.MOST_SEEDS))
-    assert found is not None, f"{name}: {planted.MOST_SEEDS} storms do not find it: {plant.what}"
+        found = planted_bugs.look_for(name, range(planted_bugs.MOST_SEEDS))
+    assert found is not None, f"{name}: {planted_bugs.MOST_SEEDS} storms do not find it: {plant.what}"
     print(f"{name}: seed {found.seed} after {found.after_s:.2f} s: {found.said}")
     assert passes(plant.storm, found.seed)
 
 
 def test_at_least_ten_bugs_are_planted() -> None:
-    assert len(planted.names()) >= 10
+    assert len(planted_bugs.names()) >= 10
 
 
 def test_a_bug_whose_place_has_changed_is_no_bug_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = planted.Plant(
+    gone = planted_bugs.Plant(
         what="", file="broker/carpool_broker/core/calls/call_table.py", old="no such line\n", new="", seed=0
     )
-    monkeypatch.setattr(planted, "load", lambda _: gone)
-    with pytest.raises(planted.Misfit, match=r"0 times in broker/carpool_broker/core/calls/call_table\.py"):
-        planted.source_of("anything")
+    monkeypatch.setattr(planted_bugs, "load", lambda _: gone)
+    with pytest.raises(
+        planted_bugs.Misfit, match=r"0 times in broker/carpool_broker/core/calls/call_table\.py"
+    ):
+        planted_bugs.source_of("anything")

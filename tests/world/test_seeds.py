@@ -1,9 +1,9 @@
-"""Storms of the simulated world that have found faults, run again by their seeds (`tests.kit.soak`)."""
+"""Storms of the simulated world that have found faults, run again by their seeds (`tests.world.soak`)."""
 
 import pytest
 
 from tests.behaviours import behaviour
-from tests.kit.world_storms import EVERY
+from tests.world.sim.storms import EVERY
 
 
 @behaviour("lease:never-silently", "reattach:calls")

@@ -4,8 +4,8 @@ import pytest
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, SessionId
 from carpool_protocol.link.messages import Call
-from tests.kit.world_asks import Violation
-from tests.kit.world_turns import MOST_TURNS, TurnBook
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.turns import MOST_TURNS, TurnBook
 
 
 def call(number: int, session: str) -> Call:

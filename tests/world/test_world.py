@@ -18,12 +18,12 @@ from carpool_protocol.machine.journal import load, replay
 from carpool_supervisor.core.model import events as sv
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
-from tests.kit.soak import AGAIN
-from tests.kit.world import POLICY, SimServer, World
-from tests.kit.world_calm import calm_down
-from tests.kit.world_sides import BOUNDS, LIST_WAIT_S
-from tests.kit.world_traits import Traits
-from tests.kit.world_weather import storm
+from tests.world.sim.broker import BOUNDS, LIST_WAIT_S
+from tests.world.sim.faults import storm
+from tests.world.sim.quiesce import calm_down
+from tests.world.sim.traits import Traits
+from tests.world.sim.world import POLICY, SimServer, World
+from tests.world.soak import AGAIN
 
 SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "8")))
 

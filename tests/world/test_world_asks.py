@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.behaviours import behaviour
-from tests.kit.world import POLICY, SimServer, World
-from tests.kit.world_agents import CAPABILITIES, SimAgent
-from tests.kit.world_traits import Traits
+from tests.world.sim.agents import CAPABILITIES, SimAgent
+from tests.world.sim.traits import Traits
+from tests.world.sim.world import POLICY, SimServer, World
 
 ROOMY = replace(POLICY, max_in_flight=64, max_waiting_calls=64, wait_s=60.0, max_total_s=60.0)
 ASKS = Traits(asks=1.0, waits=True, answer_s=0.5)

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.behaviours import behaviour
-from tests.kit.world import POLICY, SOURCES, SimServer, World
-from tests.kit.world_agents import CAPABILITIES, SimAgent
-from tests.kit.world_calm import calm_down
-from tests.kit.world_traits import Traits, uri_of
+from tests.world.sim.agents import CAPABILITIES, SimAgent
+from tests.world.sim.quiesce import calm_down
+from tests.world.sim.traits import Traits, uri_of
+from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
 ALL = CAPABILITIES[2]
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from carpool_broker.core.model.capabilities import Asker, Capabilities
 from tests.behaviours import behaviour
-from tests.kit.world import POLICY, SOURCES, SimServer, World
-from tests.kit.world_agents import CAPABILITIES
-from tests.kit.world_parties import Party
-from tests.kit.world_sides import BOUNDS
-from tests.kit.world_traits import Traits
+from tests.world.sim.agents import CAPABILITIES
+from tests.world.sim.broker import BOUNDS
+from tests.world.sim.stateless_agents import Party
+from tests.world.sim.traits import Traits
+from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
 ROOMY = replace(POLICY, max_in_flight=64, max_waiting_calls=64, wait_s=60.0, max_total_s=60.0, timeout_s=9.0)
 ABLE = Asker(Capabilities(sampling=True, sampling_tools=True, form=True, url=True, roots=True), "sim")

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from tests.behaviours import behaviour
-from tests.kit.soak import AGAIN
-from tests.kit.world_hooks import HookedWorld
-from tests.kit.world_storms import STORMS
+from tests.world.sim.hooks import HookedWorld
+from tests.world.sim.storms import STORMS
+from tests.world.soak import AGAIN
 
 SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_HOOKS_SEEDS", "4")))
 

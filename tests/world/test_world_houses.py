@@ -8,8 +8,8 @@ import os
 import pytest
 
 from tests.behaviours import behaviour
-from tests.kit.soak import AGAIN
-from tests.kit.world_moves import storm_over_houses
+from tests.world.sim.workspace_faults import storm_over_houses
+from tests.world.soak import AGAIN
 
 SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_HOUSES_SEEDS", "3")))
 

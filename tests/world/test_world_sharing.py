@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.behaviours import behaviour
-from tests.kit.world import POLICY, SOURCES, SimServer, World
-from tests.kit.world_agents import CAPABILITIES
-from tests.kit.world_traits import Traits
+from tests.world.sim.agents import CAPABILITIES
+from tests.world.sim.traits import Traits
+from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
 PATIENT = replace(POLICY, sharing="session", wait_s=30.0, max_total_s=60.0, spares=0)
 

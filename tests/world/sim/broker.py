@@ -38,18 +38,18 @@ from carpool_protocol.machine.machine import Ticked
 from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.world_agents import Book, SimAgent
-from tests.kit.world_asks import Violation
-from tests.kit.world_carriers import Line
-from tests.kit.world_lists import ListBook
-from tests.kit.world_parties import Anybody, Party, Token
-from tests.kit.world_party_carriers import AnyCarrier
-from tests.kit.world_servers import SimInstance
-from tests.kit.world_traits import Traits
+from tests.world.sim.agents import Book, SimAgent
+from tests.world.sim.carriers import Line
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.lists import ListBook
+from tests.world.sim.servers import SimInstance
+from tests.world.sim.stateless_agents import Anybody, Party, Token
+from tests.world.sim.stateless_carriers import AnyCarrier
+from tests.world.sim.traits import Traits
 
 if TYPE_CHECKING:
-    from tests.kit.world_deaths import Deaths
-    from tests.kit.world_supervisor import SupervisorSide
+    from tests.world.sim.broker_deaths import Deaths
+    from tests.world.sim.supervisor import SupervisorSide
 
 BOUNDS = Bounds(
     max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0, return_s=10.0

@@ -1,7 +1,7 @@
 """Deaths of the simulated world's broker, and how agents come to the next one.
 
 Owns when exactly it dies: at once, or in the middle of what one event causes; and who comes back when, as
-what. Knows nothing of: what carriers keep (`world_carriers`), what brokers do about it.
+what. Knows nothing of: what carriers keep (`carriers`), what brokers do about it.
 """
 
 from typing import TYPE_CHECKING
@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from carpool_broker.core.recovery.recovery import UNREAD
 from carpool_protocol.ids import Epoch, SessionId
-from tests.kit.world_agents import SimAgent
-from tests.kit.world_carriers import Fate
-from tests.kit.world_parties import Anybody, Open, Party
-from tests.kit.world_party_carriers import AnyCarrier
-from tests.kit.world_sides import BOUNDS
+from tests.world.sim.agents import SimAgent
+from tests.world.sim.broker import BOUNDS
+from tests.world.sim.carriers import Fate
+from tests.world.sim.stateless_agents import Anybody, Open, Party
+from tests.world.sim.stateless_carriers import AnyCarrier
 
 if TYPE_CHECKING:
-    from tests.kit.world import World
+    from tests.world.sim.world import World
 
 MOST_BACK = UNREAD * (BOUNDS.max_open_calls + BOUNDS.max_waiting_calls)
 """Of more requests than this that come back with one session some are lost."""

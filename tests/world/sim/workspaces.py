@@ -2,11 +2,11 @@
 
 Owns the broker's side of that (the real `Configuration`, `Moving` and `Switching` before the core, which the
 plain world has not), what each agent's carrier brings, and the rules: a configuration comes to what
-`world_places` says; nothing runs that nobody trusts; a call goes only to what its session sees, or saw when
-it was made, and with no value but its own; a list names nothing else. A broken rule is a `Violation`.
+`workspace_files` says; nothing runs that nobody trusts; a call goes only to what its session sees, or saw
+when it was made, and with no value but its own; a list names nothing else. A broken rule is a `Violation`.
 
 Pools get names that a seed decides: their keys are hashes of directories, which are others in each run.
-Knows nothing of: what changes when (`world_moves`).
+Knows nothing of: what changes when (`workspace_faults`).
 """
 
 import shutil
@@ -42,13 +42,13 @@ from carpool_protocol.link.messages import Call, Catalog, PoolSpec, Recorded, Ro
 from carpool_protocol.link.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.disk import AtOnce
-from tests.kit.world import World
-from tests.kit.world_agents import CAPABILITIES, SimAgent
-from tests.kit.world_asks import Violation
-from tests.kit.world_parties import Anybody, Party
-from tests.kit.world_places import ITS, OFFLINE, PROJECTS, VARIABLES, Launch, Person, Places, Spot
-from tests.kit.world_sides import BrokerSide
-from tests.kit.world_traits import catalog
+from tests.world.sim.agents import CAPABILITIES, SimAgent
+from tests.world.sim.broker import BrokerSide
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.stateless_agents import Anybody, Party
+from tests.world.sim.traits import catalog
+from tests.world.sim.workspace_files import ITS, OFFLINE, PROJECTS, VARIABLES, Launch, Person, Places, Spot
+from tests.world.sim.world import World
 
 HERE = SourceId("free")
 BACK_S = 1.5

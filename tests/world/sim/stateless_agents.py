@@ -19,9 +19,9 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Asker
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
-from tests.kit.world_agents import CAPABILITIES, Book, Kind, Request, SimAgent
-from tests.kit.world_asks import SimAsk, Violation, result_of
-from tests.kit.world_traits import READ
+from tests.world.sim.agents import CAPABILITIES, Book, Kind, Request, SimAgent
+from tests.world.sim.oracles.asks import SimAsk, Violation, result_of
+from tests.world.sim.traits import READ
 
 _page = re.compile(rb"u=([0-9]+)").search
 EDGE_S = 0.001

@@ -23,10 +23,10 @@ from carpool_protocol.link.messages import Call, Need
 from carpool_protocol.wire.ask_capabilities import needs_of
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import RELATED_TASK, AskFacts, facts_of
-from tests.kit.world_pauses import Pauses
+from tests.world.sim.pauses import Pauses
 
 if TYPE_CHECKING:
-    from tests.kit.world_ground import Teller
+    from tests.world.sim.interfaces import Teller
 
 Echo = Literal["no", "exact", "tracer"]
 """What a server does with the trace context of a call when it asks: nothing; sends it back (Python SDK from 2

@@ -6,13 +6,13 @@ Owns the end of a run: every promise that only quiet can prove. Knows nothing of
 from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import ABSENT, PoolKey, whole_of
 from carpool_supervisor.core.model.lifecycle import ACTIVE
-from tests.kit.world import BOUND_S, POLICY, World
-from tests.kit.world_agents import SimAgent
-from tests.kit.world_asks import Violation
-from tests.kit.world_lists import rows_now
-from tests.kit.world_parties import Anybody, Party
-from tests.kit.world_sides import LAG_S
-from tests.kit.world_traits import catalog
+from tests.world.sim.agents import SimAgent
+from tests.world.sim.broker import LAG_S
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.lists import rows_now
+from tests.world.sim.stateless_agents import Anybody, Party
+from tests.world.sim.traits import catalog
+from tests.world.sim.world import BOUND_S, POLICY, World
 
 FAILING_S = POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + POLICY.first_start_s) + 12
 """So long a pool of servers that never greet goes on trying."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 from carpool_protocol.link.messages import Call, Catalog, Era, Feature, ResourceOffer, ToolOffer
-from tests.kit.world_asks import Echo
+from tests.world.sim.oracles.asks import Echo
 
 READ = "resources/read"
 FEATURES: tuple[Feature, ...] = (

@@ -34,12 +34,12 @@ from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.world_asks import AskBook, Violation
-from tests.kit.world_servers import SimInstance
-from tests.kit.world_sharing import SharingBook
-from tests.kit.world_sides import WINDOW_BYTES, Side, Stage, hello
-from tests.kit.world_traits import Traits
-from tests.kit.world_turns import TurnBook
+from tests.world.sim.broker import WINDOW_BYTES, Side, Stage, hello
+from tests.world.sim.oracles.asks import AskBook, Violation
+from tests.world.sim.oracles.sharing import SharingBook
+from tests.world.sim.oracles.turns import TurnBook
+from tests.world.sim.servers import SimInstance
+from tests.world.sim.traits import Traits
 
 
 class SupervisorSide(Side):

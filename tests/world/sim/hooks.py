@@ -17,9 +17,9 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.config.schema.capability import capability
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.world import World
-from tests.kit.world_asks import Violation
-from tests.kit.world_profiles import PROFILE
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.profiles import PROFILE
+from tests.world.sim.world import World
 
 TIMEOUT_S = 0.4
 SLOW_S = 0.1

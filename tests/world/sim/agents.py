@@ -18,10 +18,10 @@ from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.link.messages import Call
-from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
-from tests.kit.world_lists import Rows, rows_of
-from tests.kit.world_pauses import Pauses
-from tests.kit.world_traits import number_of
+from tests.world.sim.oracles.asks import AskBook, SimAsk, Violation, result_of
+from tests.world.sim.oracles.lists import Rows, rows_of
+from tests.world.sim.pauses import Pauses
+from tests.world.sim.traits import number_of
 
 Kind = Literal["greet", "list", "call", "ping", "read", "discover", "listen", "watch", "level", "refused"]
 """`refused`: a retry that is no good."""

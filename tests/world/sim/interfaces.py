@@ -1,6 +1,6 @@
 """What instances of the simulated world stand on: what they need of their supervisor and of the world.
 
-Owns two interfaces, of what asks and of what runs. Knows nothing of: who gives them (`world_supervisor`).
+Owns two interfaces, of what asks and of what runs. Knows nothing of: who gives them (`supervisor`).
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from carpool_protocol.ids import PoolKey
 from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.model import events as ev
-from tests.kit.world_traits import Traits
+from tests.world.sim.traits import Traits
 
 if TYPE_CHECKING:
-    from tests.kit.world_asks import AskBook
-    from tests.kit.world_servers import SimInstance
+    from tests.world.sim.oracles.asks import AskBook
+    from tests.world.sim.servers import SimInstance
 
 
 class Teller(Protocol):

@@ -3,7 +3,7 @@
 Owns what a carrier keeps of one agent (docs/decisions/0019): requests without an answer, what made the
 session what it is, questions shown and answered, the supervisor's epoch as told; what it reads of a broker
 that dies; and what it says to the next one. It keeps events where the real one keeps lines. What is kept of
-agents of the stateless era is `world_party_carriers`'.
+agents of the stateless era is `stateless_carriers`'.
 
 Knows nothing of: when brokers die, what becomes of what it says again.
 """
@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from tests.kit.world_agents import SimAgent
-from tests.kit.world_asks import Violation
-from tests.kit.world_parties import Anybody
+from tests.world.sim.agents import SimAgent
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.stateless_agents import Anybody
 
 Fate = Literal["back", "late", "impostor", "gone"]
 """What becomes of a carrier whose broker has died. `late`: it comes when nobody waits for it any more;

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
-from tests.kit.world_asks import Violation
-from tests.kit.world_carriers import LOST, Carrier, Kept, Line
-from tests.kit.world_parties import Open, Party
+from tests.world.sim.carriers import LOST, Carrier, Kept, Line
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.stateless_agents import Open, Party
 
 REFUSED = b'"bad_request_state"'
 Said = bv.AgentCalled | bv.AgentListed | bv.AgentDiscovered | bv.AgentListened

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from carpool_protocol.link.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core.model import events as sv
-from tests.kit.world import POLICY, SOURCES, SimServer, World
-from tests.kit.world_agents import SimAgent
-from tests.kit.world_calm import calm_down
-from tests.kit.world_parties import Anybody, Party
-from tests.kit.world_sides import LAG_S
-from tests.kit.world_traits import Speaks, Traits
+from tests.world.sim.agents import SimAgent
+from tests.world.sim.broker import LAG_S
+from tests.world.sim.quiesce import calm_down
+from tests.world.sim.stateless_agents import Anybody, Party
+from tests.world.sim.traits import Speaks, Traits
+from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
 PERSONS = (
     Traits(),

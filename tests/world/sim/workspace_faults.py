@@ -1,7 +1,7 @@
 """What goes on in a simulated world with workspaces: a storm over files, and sessions on the move.
 
 Owns the mixture of what changes in files, what is trusted, switched, moved and read again, beside all that a
-storm has anyway. Knows nothing of: what must hold (`world_houses`, `world_places`).
+storm has anyway. Knows nothing of: what must hold (`workspaces`, `workspace_files`).
 """
 
 from random import Random
@@ -12,12 +12,11 @@ from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import PoolKey
 from carpool_protocol.link.messages import Root
-from tests.kit.world import POLICY
-from tests.kit.world_agents import SimAgent
-from tests.kit.world_asks import Violation
-from tests.kit.world_calm import calm_down
-from tests.kit.world_houses import HousedWorld
-from tests.kit.world_places import (
+from tests.world.sim.agents import SimAgent
+from tests.world.sim.faults import LIMITS, MODERN, PERSONS, SHARINGS, WISHES, Storm
+from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.quiesce import calm_down
+from tests.world.sim.workspace_files import (
     CWDS,
     ITS,
     NAMED,
@@ -29,7 +28,8 @@ from tests.kit.world_places import (
     Person,
     Written,
 )
-from tests.kit.world_weather import LIMITS, MODERN, PERSONS, SHARINGS, WISHES, Storm
+from tests.world.sim.workspaces import HousedWorld
+from tests.world.sim.world import POLICY
 
 KINDS = (*PERSONS, *MODERN)
 WHERE = tuple(map(SourceId, (*CWDS, *(f"{cwd}|{name}" for cwd in ("free", "q") for name in NAMED))))

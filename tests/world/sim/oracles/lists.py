@@ -2,7 +2,7 @@
 
 Owns the last list of tools that each session of the handshake era was given by this broker, and the rule: it
 is told that its list is another one only when it is. That it is told when it is, only quiet can prove
-(`world_calm`). Knows nothing of: why lists change.
+(`quiesce`). Knows nothing of: why lists change.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
-from tests.kit.world_asks import Violation
+from tests.world.sim.oracles.asks import Violation
 
 Rows = list[tuple[str, str]]
 """The name of each tool, and its title."""

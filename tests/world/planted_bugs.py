@@ -5,8 +5,8 @@ other), how it gets into a process (only there, while the module is imported: no
 search for a seed that shows it. As a program it tries seeds in a process of its own and prints, as a line of
 JSON, the one that finds the bug soonest:
 
-    python -m tests.kit.planted NAME [SEED ...]     these seeds, or the first MOST_SEEDS
-    python -m tests.kit.planted --record [NAME ...] find a quick seed of each bug anew and write it down
+    python -m tests.world.planted_bugs NAME [SEED ...]       these seeds, or the first MOST_SEEDS
+    python -m tests.world.planted_bugs --record [NAME ...]   a quick seed of each, written down
 
 Knows nothing of: what a storm is, who breaks which promise.
 """
@@ -51,7 +51,7 @@ class Plant(Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     """A storm that finds it, and passes without it."""
     storm: str = "plain"
-    """Of which kind that is (`world_storms`)."""
+    """Of which kind that is (`storms`)."""
 
 
 class Found(Struct, frozen=True):
@@ -91,7 +91,7 @@ def source_of(name: str) -> str:
 
 def look_for(name: str, seeds: Iterable[int]) -> Found | None:
     """Plant the bug in a process of its own and try these seeds there."""
-    words = [sys.executable, "-m", "tests.kit.planted", name, *map(str, seeds)]
+    words = [sys.executable, "-m", "tests.world.planted_bugs", name, *map(str, seeds)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
         raise AssertionError(done.stderr)
@@ -134,7 +134,7 @@ def _try_seeds(name: str, seeds: Sequence[int], *, within_s: float = math.inf) -
     """The first seed that finds it in so much time, else the one that takes the least; None: none does."""
     graft = _Graft(load(name).file, source_of(name))
     sys.meta_path.insert(0, graft)
-    from tests.kit.world_storms import EVERY
+    from tests.world.sim.storms import EVERY
 
     storm = EVERY[load(name).storm]
     assert graft.used, f"{name}: the module was imported before the bug was in it"
@@ -170,7 +170,7 @@ def main(words: Sequence[str]) -> None:
             return
         for name in words[1:] or names():
             subprocess.run(
-                [sys.executable, "-m", "tests.kit.planted", "--record", name], cwd=ROOT, check=True
+                [sys.executable, "-m", "tests.world.planted_bugs", "--record", name], cwd=ROOT, check=True
             )
         return
     found = _try_seeds(words[0], [int(word) for word in words[1:]] or range(MOST_SEEDS))

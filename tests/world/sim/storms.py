@@ -8,10 +8,10 @@ from typing import Final
 
 from tests.broker.test_delivery_machine import deliver
 from tests.kit.boundary_machine import play
-from tests.kit.world import World
-from tests.kit.world_hooks import HookedWorld, no_hook_waits
-from tests.kit.world_moves import storm_over_houses
-from tests.kit.world_weather import storm
+from tests.world.sim.faults import storm
+from tests.world.sim.hooks import HookedWorld, no_hook_waits
+from tests.world.sim.workspace_faults import storm_over_houses
+from tests.world.sim.world import World
 
 
 def _with_hooks(seed: int) -> World:

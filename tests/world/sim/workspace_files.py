@@ -2,7 +2,7 @@
 
 Owns what stands in the user's file, in the workspaces that it names and in the files of projects, what of
 these is trusted, and the rules of docs/workspaces.md in few words, written down a second time: which servers
-a session sees, and what each is run as. `tests/kit/world_houses` holds carpool to that.
+a session sees, and what each is run as. `tests/world/sim/workspaces` holds carpool to that.
 
 Knows nothing of: the configuration's insides, what runs.
 """
@@ -20,7 +20,7 @@ from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.reading.project import find_workspace
 from carpool_protocol.config.reading.trust import give_trust, take_trust
 from carpool_protocol.link.messages import EraWish, Policy
-from tests.kit.world_traits import Traits
+from tests.world.sim.traits import Traits
 
 VARIABLES = ("TOKEN", "PIN")
 SERVERS = ("s0", "s1", "s2", "s3")

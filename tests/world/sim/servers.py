@@ -10,9 +10,9 @@ from collections.abc import Callable
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call, Catalog, Era
 from carpool_supervisor.core.model import events as ev
-from tests.kit.world_asks import FORMS, Asker, task_of
-from tests.kit.world_ground import Ground
-from tests.kit.world_traits import READ, Traits, body_of, catalog, number_of, uri_of
+from tests.world.sim.interfaces import Ground
+from tests.world.sim.oracles.asks import FORMS, Asker, task_of
+from tests.world.sim.traits import READ, Traits, body_of, catalog, number_of, uri_of
 
 BIG_BYTES = 4000
 """More than the link lets pass at once."""

@@ -2,7 +2,7 @@
 
 Owns the clock, the queue of what happens when, the two processes around the cores as thin as they can be (one
 method per effect), the wire between them, and what must hold when all is quiet. No trio, no sleep; the same
-seed gives the same run. `tests/kit/world_agents` holds the rules about answers.
+seed gives the same run. `tests/world/sim/agents` holds the rules about answers.
 
 Knows nothing of: cores' insides while running (their `check` does); at the end it looks everywhere.
 """
@@ -26,16 +26,16 @@ from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSp
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.world_agents import Book, SimAgent
-from tests.kit.world_carriers import Carrier, Fate
-from tests.kit.world_deaths import Deaths
-from tests.kit.world_parties import Anybody, Party, Token
-from tests.kit.world_party_carriers import AnyCarrier, PartyCarrier
-from tests.kit.world_profiles import Profiles
-from tests.kit.world_servers import SimInstance
-from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
-from tests.kit.world_supervisor import SupervisorSide
-from tests.kit.world_traits import Traits
+from tests.world.sim.agents import Book, SimAgent
+from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
+from tests.world.sim.broker_deaths import Deaths
+from tests.world.sim.carriers import Carrier, Fate
+from tests.world.sim.profiles import Profiles
+from tests.world.sim.servers import SimInstance
+from tests.world.sim.stateless_agents import Anybody, Party, Token
+from tests.world.sim.stateless_carriers import AnyCarrier, PartyCarrier
+from tests.world.sim.supervisor import SupervisorSide
+from tests.world.sim.traits import Traits
 
 POLICY = Policy(
     max_instances=2,

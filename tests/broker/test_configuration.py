@@ -17,7 +17,7 @@ from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 

@@ -36,7 +36,7 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 
 ME = SessionId("s1")
 ONE, TWO = SessionId("s2"), SessionId("s3")

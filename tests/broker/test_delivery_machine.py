@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 
 from carpool_broker.transport.agent_server import ENVIRONMENT_S
 from tests.behaviours import behaviour
-from tests.kit.whole_deaths import Carrier, Mortal
-from tests.kit.whole_servers import Json, Process, tool
+from tests.kit.in_process_deaths import Carrier, Mortal
+from tests.kit.in_process_servers import Json, Process, tool
 
 SERVERS: Final[dict[str, Json]] = {
     "plain": {"command": "python", "args": ["count"], "sharing": "concurrent"},

@@ -10,8 +10,8 @@ from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, ToolOffer
 from tests.behaviours import behaviour
+from tests.kit.catalog_reader import Told
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
-from tests.kit.told_catalogs import Told
 
 READABLE = {name: said for name, said in HOSTILE.items() if not said.is_unreadable}
 GOOD = Catalog(

@@ -1,7 +1,7 @@
 """A peer that goes while it is written to: its session ends after the burst, and nobody else notices.
 
-Level: both real shells in one thread (`tests.kit.whole`), by the shortest way to each place that once
-took the session for granted.
+Level: both real shells in one thread (`tests.kit.in_process_daemon`), by the shortest way to each place that
+once took the session for granted.
 """
 
 import json
@@ -15,8 +15,8 @@ from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_protocol.runtime.pump import PIECE
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents
-from tests.kit.whole import Line, Whole, whole
-from tests.kit.whole_servers import echo
+from tests.kit.in_process_daemon import Line, Whole, whole
+from tests.kit.in_process_servers import echo
 
 SERVERS = {"good": {"command": "x", "args": ["echo"], "sharing": "concurrent"}}
 KEEPS = attach_line(Attach(version=ATTACH_VERSION, carrier="client", cwd="/", keeps=True))

@@ -22,7 +22,7 @@ from carpool_protocol.link.messages import Call, Catalog, Offer, PoolChanged, Po
 from carpool_protocol.wire.tool_names import legalise, spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 METHODS = ["tools/call", "prompts/get", "completion/complete"]

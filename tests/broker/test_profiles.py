@@ -22,7 +22,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, Ses
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer
 from carpool_protocol.wire.tool_names import Ambiguous, Unknown, spellings
 from tests.behaviours import behaviour
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 
 GIT, HUB, OFF = ServerName("git"), ServerName("hub"), ServerName("off")
 SERVERS: dict[str, Any] = {

@@ -18,7 +18,7 @@ from carpool_protocol.config.reading.project import find_workspace
 from carpool_protocol.config.reading.trust import give_trust
 from carpool_protocol.ids import ServerName, SessionId
 from tests.behaviours import behaviour
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, OFF = {"command": "x"}, {"command": "y", "disabled": True}

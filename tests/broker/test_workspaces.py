@@ -33,7 +33,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, Sess
 from carpool_protocol.link.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = ServerName("a"), ServerName("b")

@@ -1,6 +1,7 @@
 """kill -9, of everybody, at every moment of a call: what each agent hears is true, and nothing is left.
 
-The moments are `tests/kit/phases.py`, the victims and what is owed then `tests/kit/victims.py`.
+The moments are `tests/kit/kill_matrix_phases.py`, the victims and what is owed then
+`tests/kit/kill_matrix_victims.py`.
 """
 
 import os
@@ -11,13 +12,13 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.cast import ANSWERED, ENDED, HTTP, SHIM, SOCKET, Player, player
+from tests.kit.kill_matrix_leftovers import journals_replay, nothing_new, orphans, traces
+from tests.kit.kill_matrix_phases import PHASES, Scene
+from tests.kit.kill_matrix_victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, gone
-from tests.kit.phases import PHASES, Scene
+from tests.kit.mixed_agents import ANSWERED, ENDED, HTTP, SHIM, SOCKET, Player, player
 from tests.kit.ports import free_port
-from tests.kit.traces import journals_replay, nothing_new, orphans, traces
-from tests.kit.victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.waits import until
 
 LIMIT_S = 90.0

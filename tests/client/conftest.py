@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from carpool import Carpool, Lost, NotRunning
 from carpool.shim.kept_lines import KEEP_BYTES
 from carpool.shim.shim import DEATHS
 from tests.behaviours import behaviour
-from tests.kit.desk import Desk, carpool, play
+from tests.kit.scripted_broker import Desk, carpool, play
 
 pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 

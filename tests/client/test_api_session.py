@@ -21,7 +21,7 @@ from carpool import (
 )
 from carpool.api.session import MOST_CALLS
 from tests.behaviours import behaviour
-from tests.kit.desk import Desk, Json, carpool, happened, play
+from tests.kit.scripted_broker import Desk, Json, carpool, happened, play
 
 BACKENDS = ("asyncio", "trio")
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)

@@ -14,7 +14,7 @@ import pytest
 from carpool import NotRunning
 from carpool.sync import Carpool
 from tests.behaviours import behaviour
-from tests.kit.desk import Desk
+from tests.kit.scripted_broker import Desk
 
 
 @contextmanager

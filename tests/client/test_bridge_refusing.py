@@ -7,7 +7,7 @@ import sys
 
 from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
-from tests.kit.house import ROOTS
+from tests.kit.private_daemon import ROOTS
 
 WITHOUT_THE_SDK = """
 import runpy, sys

@@ -13,7 +13,7 @@ from carpool.terminal.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.expand import Missing, expand
 from carpool_protocol.config.schema.model import ServerConfig
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 SAID = "mcpServers.a.command: no-such-program is not in the PATH of {}: a cannot start before it is installed"
 

@@ -10,7 +10,7 @@ from carpool.check.http_address import door_faults, why_not_bound
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 HASH = f"sha256:{'0' * 64}"
 

@@ -9,7 +9,7 @@ import pytest
 from carpool.check.modules import untyped_functions
 from carpool.pymodule.function_choice import public_functions, without_types
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 
 @pytest.mark.parametrize(

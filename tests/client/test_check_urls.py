@@ -10,7 +10,7 @@ from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.expand import Missing, expand
 from carpool_protocol.config.schema.model import ServerConfig
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 KEY = {"Authorization": "Bearer ${TOKEN}"}
 

@@ -19,7 +19,7 @@ from carpool.launcher import lock
 from carpool.launcher.up import Place
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 FILE = ".config/carpool/carpool.json"
 

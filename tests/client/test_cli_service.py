@@ -11,7 +11,7 @@ import pytest
 
 from carpool.cli.service_units import launchd_agent, systemd_unit
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 SECRET = "canary-0123456789"
 ENVIRON = {

@@ -25,7 +25,7 @@ from carpool_protocol.config.edit.edit import put
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 FILES = Path(__file__).parent / "setup_files" / "home"
 CANARIES = (

@@ -9,7 +9,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.overrides_file import SwitchFile, read_switches, write_switches
 from tests.behaviours import behaviour
 from tests.client.test_cli_edit import written
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 FILE = """\
 // mine

@@ -10,7 +10,7 @@ import pytest
 from carpool.launcher.child import DaemonChild
 from carpool_protocol.files import private_files
 from tests.behaviours import behaviour
-from tests.kit.house import until
+from tests.kit.private_daemon import until
 
 
 def refuse(number: int) -> int:

@@ -24,7 +24,7 @@ from carpool.demo.figures import Alone, Call, Shared
 from carpool.demo.questions import ZONES, question, text_of
 from carpool.demo.sandbox import DemoError, House
 from carpool.demo.show import Show
-from tests.kit.house import until
+from tests.kit.private_daemon import until
 
 COMMITS = [f"{n:040x}" for n in range(0xABC8, 0xABC0, -1)]
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)

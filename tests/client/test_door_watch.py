@@ -24,7 +24,7 @@ from carpool.launcher.http_door import (
 )
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 
 def write(file: Path, text: str, at: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from carpool import import_path
 from tests.behaviours import behaviour
-from tests.kit.house import ROOTS
+from tests.kit.private_daemon import ROOTS
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from carpool.launcher import lock, processes
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.house import House, until
+from tests.kit.private_daemon import House, until
 
 
 def accepts(house: House) -> bool:

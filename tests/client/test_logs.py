@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from carpool.cli.logs import Tail
-from tests.kit.house import House, until
+from tests.kit.private_daemon import House, until
 
 
 def test_the_last_lines_are_whole_and_in_order(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 VERBS = (
     ("--help",),

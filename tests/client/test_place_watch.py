@@ -10,7 +10,7 @@ import pytest
 
 from carpool.launcher import lock
 from carpool.launcher.runtime_dir import PlaceWatch
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 
 class Place:

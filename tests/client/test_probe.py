@@ -21,7 +21,7 @@ from carpool.probe.run import Bench, Tool, Try
 from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import STATUS, FakeBroker
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 # --- judgement ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from carpool_protocol.config.edit.edit import put, value_at
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 PLACES = {
     "claude-desktop": (".config/Claude/claude_desktop_config.json", "mcpServers"),

@@ -42,7 +42,7 @@ from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.jsonrpc import result_line
 from tests.behaviours import behaviour
-from tests.kit.house import House, until
+from tests.kit.private_daemon import House, until
 
 LIMIT_S = 20
 

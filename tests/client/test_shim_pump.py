@@ -10,7 +10,7 @@ from carpool.shim.kept_lines import Kept
 from carpool.shim.pump import AGENT_GONE, Pump
 from carpool_protocol.carrier.attach import Settled, attached_line, settled_line, wanted_line
 from carpool_protocol.ids import Epoch
-from tests.kit.house import until
+from tests.kit.private_daemon import until
 
 SMALL_BYTES = 4096
 BIG = "x" * 400_000

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 
 def project(

@@ -11,7 +11,7 @@ import pytest
 from carpool.api.client import Carpool
 from carpool.api.errors import NotRunning
 from tests.behaviours import behaviour
-from tests.kit.house import House
+from tests.kit.private_daemon import House
 
 VARIABLES = ("CARPOOL_CONFIG", "CARPOOL_STATE_DIR", "CARPOOL_RUNTIME_DIR")
 DOORS = (

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.conformance.results import SuiteError
-from tests.kit.house import until
 from tests.kit.live import Daemon
 from tests.kit.ports import free_port
+from tests.kit.private_daemon import until
 from tests.kit.stateless_agent import MODERN, PREFIX
 
 FIXTURE: Final = Path(__file__).parents[1] / "kit" / "servers" / "conformance.py"

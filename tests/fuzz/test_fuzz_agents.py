@@ -1,6 +1,6 @@
 """Whatever an agent or a carrier writes: only defined answers, one for each request, and nobody else notices.
 
-Level: both real shells in one thread (`tests.kit.whole`), invariants checked after every event.
+Level: both real shells in one thread (`tests.kit.in_process_daemon`), invariants checked after every event.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from tests.behaviours import behaviour
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import fresh_ids
-from tests.kit.whole import Line, Whole, whole
-from tests.kit.whole_servers import echo, loads, modern
+from tests.kit.in_process_daemon import Line, Whole, whole
+from tests.kit.in_process_servers import echo, loads, modern
 
 QUICK = {"timeout_s": 3, "max_total_s": 6, "wait_s": 3, "ask_timeout_s": 6, "probe_s": 3600}
 SERVERS: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Whatever the command line, or who passes for it, asks of a running broker: one answer to each request, of a
 defined kind, and no agent notices.
 
-Level: both real shells in one thread (`tests.kit.whole`); what they start in the background runs on a clock
-that jumps.
+Level: both real shells in one thread (`tests.kit.in_process_daemon`); what they start in the background
+runs on a clock that jumps.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import PROGRAMS, SERVERS, greeted, legible, raw_id
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES, Said, fresh_ids, members, message, one_of, text
-from tests.kit.whole import Whole, whole
+from tests.kit.in_process_daemon import Whole, whole
 
 CONTROL: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="cli", control=True))
 METHODS: Final = (

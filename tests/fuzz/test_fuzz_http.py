@@ -1,7 +1,7 @@
 """Whatever a client posts: each request gets one answer that is HTTP and JSON, and nobody else notices.
 
-Level: the door's core before a whole carpool (`tests.kit.whole`), each through the other's real bytes. What
-comes before a request is whole, bytes cut anywhere, is in `tests/client/test_http_hostile.py`.
+Level: the door's core before a whole carpool (`tests.kit.in_process_daemon`), each through the other's real
+bytes. What comes before a request is whole, bytes cut anywhere, is in `tests/client/test_http_hostile.py`.
 """
 
 import json
@@ -18,8 +18,8 @@ from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, gr
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES, fresh_ids, mutated, one_of, text
-from tests.kit.whole import Whole, whole
-from tests.kit.whole_servers import loads
+from tests.kit.in_process_daemon import Whole, whole
+from tests.kit.in_process_servers import loads
 
 BOTH: Final = "application/json, text/event-stream"
 VERSIONS: Final = ("2025-03-26", "2025-11-25", "2026-07-28", "1999-01-01", "", "\xff")

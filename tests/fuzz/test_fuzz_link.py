@@ -2,7 +2,7 @@
 right version, whatever it says in which order, breaks no invariant and raises nothing.
 
 The socket is the user's own, so that peer would be a carpool with a bug, or another one. Level: `Peer` for
-bytes, both real shells (`tests.kit.whole`) for messages.
+bytes, both real shells (`tests.kit.in_process_daemon`) for messages.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, greeted
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES
-from tests.kit.whole import whole
+from tests.kit.in_process_daemon import whole
 
 JSON: Final = (
     b"{}",

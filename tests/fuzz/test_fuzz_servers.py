@@ -1,7 +1,7 @@
 """Whatever a server writes: each call of it is answered once, its agents can read what they get, and agents
 of other servers do not notice.
 
-Level: both real shells in one thread (`tests.kit.whole`), invariants checked after every event.
+Level: both real shells in one thread (`tests.kit.in_process_daemon`), invariants checked after every event.
 """
 
 import json
@@ -17,8 +17,8 @@ from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, QUICK, legible, nothing_is_left, raw_id
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile_servers import Hostile
-from tests.kit.whole import whole
-from tests.kit.whole_servers import Json, Process, echo
+from tests.kit.in_process_daemon import whole
+from tests.kit.in_process_servers import Json, Process, echo
 
 CALLS: Final[tuple[tuple[str, Json], ...]] = (
     ("tools/call", {"name": "bad__echo", "arguments": {"text": "x"}, "_meta": {"progressToken": "p"}}),

@@ -2,8 +2,8 @@
 
 Owns the ways in: a plain connection, a carrier of its own (`Keeper`), a shim (the real pump, on pipes), and
 streams of an HTTP door. Each says bytes when it is told to and takes in nothing until it has its turn, so
-that whatever waits in a socket can meet a death, an end or a late answer. Owns how a broker of `whole` dies,
-ends and is followed by the next one.
+that whatever waits in a socket can meet a death, an end or a late answer. Owns how a broker of
+`in_process_daemon` dies, ends and is followed by the next one.
 
 Knows nothing of: which promises there are, who does what next (`boundary_machine`).
 """
@@ -30,8 +30,8 @@ from carpool_broker.transport.connection import Agent
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
 from carpool_protocol.carrier.streams import Open, frame_line, split_frame, word_line
-from tests.kit.whole_deaths import Mortal
-from tests.kit.whole_servers import READ_BYTES, Json, Program
+from tests.kit.in_process_deaths import Mortal
+from tests.kit.in_process_servers import READ_BYTES, Json, Program
 
 DUE_LINES: Final = 4
 """So often carriers are told what is settled: here it is to count."""

@@ -33,7 +33,7 @@ from msgspec import Struct
 
 from carpool_protocol.runtime.pump import PIECE
 from tests.kit.boundary import Door, Keeper, Plain, Shim, Stage, StreamOf, Way, stage
-from tests.kit.whole_servers import Json, Process, tool
+from tests.kit.in_process_servers import Json, Process, tool
 
 QUICK: Final = {"timeout_s": 20, "max_total_s": 25, "wait_s": 3, "ask_timeout_s": 6, "probe_s": 3600}
 COMMON: Final = {"command": "x", "args": ["tally"], "sharing": "concurrent", **QUICK}

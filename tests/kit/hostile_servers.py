@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.kit.hostile import NAMES, VERSIONS, bomb, members, mutated, one_of, scalar, text, value
-from tests.kit.whole_servers import Json, Process, echo, modern
+from tests.kit.in_process_servers import Json, Process, echo, modern
 
 METHODS: Final = (
     *("notifications/progress",) * 4,

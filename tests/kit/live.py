@@ -27,10 +27,10 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_supervisor import marks
-from tests.kit.house import ROOTS
-from tests.kit.house import until as until_now
 from tests.kit.leaks import zombies_of
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, settled, spoken
+from tests.kit.private_daemon import ROOTS
+from tests.kit.private_daemon import until as until_now
 from tests.kit.waits import until
 
 Make = Callable[..., "Daemon"]

@@ -13,9 +13,9 @@ import trio
 
 from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
-from tests.kit.far import Far, far
-from tests.kit.house import ROOTS
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.private_daemon import ROOTS
+from tests.kit.remote_server import Far, far
 from tests.kit.waits import until
 
 BIG = 123456789012345678901234567890

@@ -10,7 +10,7 @@ import trio
 
 from tests.behaviours import behaviour
 from tests.conformance.run import INSTALLED, REVISIONS
-from tests.kit.house import ROOT
+from tests.kit.private_daemon import ROOT
 
 LIMIT_S: Final = 240.0
 """The suite alone takes 8 to 15 s on the SDK's own HTTP, for both revisions."""

@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
+from tests.kit.catalog_reader import CAPABILITIES
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make, kit
-from tests.kit.told_catalogs import CAPABILITIES
 
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u2028-\u202e\u2066-\u2069]")
 """Control characters but line ends, and marks that change the reading direction."""

@@ -16,9 +16,9 @@ from mcp.client.streamable_http import streamable_http_client
 from carpool.http.core.access import hash_of
 from carpool.launcher.http_door import told_door, told_url
 from tests.behaviours import behaviour
-from tests.kit.house import until as until_now
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, kit
+from tests.kit.private_daemon import until as until_now
 from tests.kit.sdks import entry
 from tests.live.conftest import shared_daemon
 

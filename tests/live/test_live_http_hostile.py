@@ -13,9 +13,9 @@ import psutil
 import trio
 
 from carpool.http.core.access import hash_of
-from tests.kit.house import until as until_now
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, Make, alive, kit
+from tests.kit.private_daemon import until as until_now
 from tests.kit.sdks import entry
 from tests.live.test_live_http import BOTH, GREETING, META, ask, door, request, session
 

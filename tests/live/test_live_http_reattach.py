@@ -13,10 +13,10 @@ import trio
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.behaviours import behaviour
-from tests.kit.house import until as until_now
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.kit.ports import free_port
+from tests.kit.private_daemon import until as until_now
 from tests.kit.waits import until
 from tests.live.test_live_http import SDK_LEAVES_GENERATORS, ask, door, modern, request, session
 

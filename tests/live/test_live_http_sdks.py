@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.house import until
+from tests.kit.era_matrix import MATRIX, features
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make
-from tests.kit.matrix import MATRIX, features
+from tests.kit.private_daemon import until
 from tests.kit.sdks import ASKABLE, SERVERS, call, entry, lone_steps_of, require_peers, steps_of, tour
 from tests.live.test_live_sdks import NAMES, compare, direct_tours, plain, same_announcement
 

@@ -15,9 +15,9 @@ import trio
 from carpool.bridge.oauth_login import SignInError, sign_in
 from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
-from tests.kit.far import Far, far
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make
+from tests.kit.remote_server import Far, far
 from tests.live.test_live_bridge import bridge
 
 LONG = "3600"

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
+from tests.kit.era_matrix import BOTH_ERAS, MATRIX, Era, bar_of, differences, failed, features, play, player
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Make
-from tests.kit.matrix import BOTH_ERAS, MATRIX, Era, bar_of, differences, failed, features, play, player
-from tests.kit.players import plain
+from tests.kit.scripted_agents import plain
 from tests.kit.sdks import require_peers, tour
 
 AGENTS: Final[dict[str, Era]] = {

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
+from tests.kit.era_matrix import MATRIX
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
 from tests.kit.live import Daemon, Make
-from tests.kit.matrix import MATRIX
-from tests.kit.players import ASKABLE, said_by
+from tests.kit.scripted_agents import ASKABLE, said_by
 from tests.kit.stateless_agent import MODERN, PREFIX, Stateless
 from tests.live.conftest import shared_daemon
 

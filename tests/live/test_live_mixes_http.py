@@ -13,11 +13,11 @@ from mcp import types
 
 from carpool.http.core.access import hash_of
 from tests.behaviours import behaviour
-from tests.kit.house import until
+from tests.kit.era_matrix import MATRIX
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make
-from tests.kit.matrix import MATRIX
-from tests.kit.players import ASKABLE, said_by
+from tests.kit.private_daemon import until
+from tests.kit.scripted_agents import ASKABLE, said_by
 from tests.kit.stateless_agent import MODERN, PREFIX
 from tests.live.conftest import shared_daemon
 

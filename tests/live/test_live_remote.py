@@ -10,9 +10,9 @@ import trio
 
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.far import Far, far
 from tests.kit.line_agent import LIMIT_S, fault_of, settled
 from tests.kit.live import Daemon, Make, texts_below
+from tests.kit.remote_server import Far, far
 from tests.kit.waits import until
 
 ONE, TWO, QUERY = "canary-5b1f0c77", "canary-2e9d4a10", "canary-77aa01bd"

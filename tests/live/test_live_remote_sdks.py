@@ -15,10 +15,10 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.house import until
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Make
 from tests.kit.ports import free_port
+from tests.kit.private_daemon import until
 from tests.kit.sdks import ASKABLE, SERVERS, require_peers, steps_of
 from tests.live.test_live_sdks import NAMES, compare, direct_tours, plain, tours
 

@@ -15,9 +15,9 @@ import trio
 
 from carpool_supervisor import marks
 from tests.behaviours import behaviour
-from tests.kit.far import Json, far
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent
 from tests.kit.live import Daemon, Make, alive, kit, observer
+from tests.kit.remote_server import Json, far
 from tests.kit.waits import until
 
 

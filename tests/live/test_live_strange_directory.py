@@ -12,9 +12,9 @@ import trio
 
 from carpool.launcher.launcher import accepts
 from tests.behaviours import behaviour
-from tests.kit.house import ROOT, ROOTS
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make
+from tests.kit.private_daemon import ROOT, ROOTS
 from tests.kit.waits import until
 
 SCRIPT = ROOT / "client" / "scripts" / "carpool"

@@ -11,9 +11,9 @@ import trio
 
 from carpool.http.core.access import hash_of
 from tests.behaviours import behaviour
-from tests.kit.house import until
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, settled
 from tests.kit.live import Make, kit
+from tests.kit.private_daemon import until
 from tests.kit.stateless_agent import MODERN, PREFIX, Stateless
 
 TASKS: Final = "io.modelcontextprotocol/tasks"

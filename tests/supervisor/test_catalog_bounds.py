@@ -11,8 +11,8 @@ from carpool_supervisor.era import list_pages
 from carpool_supervisor.era.list_pages import MAX_CATALOG_BYTES, MAX_ENTRY_BYTES, Reading
 from carpool_supervisor.era.self_description import MAX_INSTRUCTIONS_BYTES, SelfDescription, cut
 from tests.behaviours import behaviour
+from tests.kit.catalog_reader import Era, Told
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog, tool
-from tests.kit.told_catalogs import Era, Told
 from tests.supervisor.test_reading import take
 
 ERAS: tuple[Era, ...] = ("handshake", "stateless")

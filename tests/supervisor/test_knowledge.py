@@ -20,7 +20,7 @@ from carpool_supervisor.knowledge import knowledge, sharing_evidence
 from carpool_supervisor.knowledge.knowledge import Knowledge
 from carpool_supervisor.knowledge.sharing_evidence import EMPTY, Verdicts, evidence_of, load, record, save
 from tests.behaviours import behaviour
-from tests.kit.supervised import Broker, supervised
+from tests.kit.in_process_supervisor import Broker, supervised
 from tests.kit.waits import until
 
 T1 = "2026-11-21T10:00:00.000Z"

@@ -23,8 +23,8 @@ from carpool_protocol.runtime import login_path
 from carpool_supervisor import marks
 from carpool_supervisor.process import SupervisorShell
 from tests.behaviours import behaviour
-from tests.kit.spawning import server_argv
-from tests.kit.supervised import Broker, supervised
+from tests.kit.in_process_supervisor import Broker, supervised
+from tests.kit.spawner_rig import server_argv
 from tests.kit.waits import until
 
 KEY = PoolKey("s:1")

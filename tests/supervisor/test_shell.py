@@ -10,8 +10,8 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import AnswerAsk, Answered, Asked, Call, Policy, PoolSpec, Wanted
 from tests.behaviours import behaviour
-from tests.kit.spawning import server_argv
-from tests.kit.supervised import Broker, supervised
+from tests.kit.in_process_supervisor import Broker, supervised
+from tests.kit.spawner_rig import server_argv
 
 KEY = PoolKey("s:1")
 

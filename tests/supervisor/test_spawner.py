@@ -22,7 +22,7 @@ from carpool_supervisor.spawn.request import SpawnRefusedError
 from carpool_supervisor.spawn.spawner import LOST
 from tests.behaviours import behaviour
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
-from tests.kit.spawning import Garage, end_everything, garage, server_argv
+from tests.kit.spawner_rig import Garage, end_everything, garage, server_argv
 from tests.kit.waits import until
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="descendants are adopted on Linux only")
@@ -313,7 +313,7 @@ def test_a_child_lives_on_when_threads_of_the_supervisor_end(held: subprocess.Po
 
 _HELD = """
 import trio
-from tests.kit.spawning import garage
+from tests.kit.spawner_rig import garage
 async def main():
     async with garage() as one:
         await trio.to_thread.run_sync(lambda: None)
@@ -328,7 +328,7 @@ trio.run(main)
 
 _HOLDS = """
 import trio
-from tests.kit.spawning import garage, server_argv
+from tests.kit.spawner_rig import garage, server_argv
 async def main():
     async with garage() as one:
         await one.started(*server_argv("breeder", "--at-start"))

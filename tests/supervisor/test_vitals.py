@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from carpool_supervisor.metrics.process_stats import Probe, find_marked, is_stopped, memory, vitals
 from tests.behaviours import behaviour
-from tests.kit.spawning import server_argv
+from tests.kit.spawner_rig import server_argv
 from tests.kit.waits import until
 
 MIB = 1024 * 1024

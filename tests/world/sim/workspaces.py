@@ -41,7 +41,7 @@ from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
 from carpool_protocol.link.messages import Call, Catalog, PoolSpec, Recorded, Root, Wanted
 from carpool_protocol.link.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.disk import AtOnce
+from tests.kit.synchronous_configuration import AtOnce
 from tests.world.sim.agents import CAPABILITIES, SimAgent
 from tests.world.sim.broker import BrokerSide
 from tests.world.sim.oracles.asks import Violation

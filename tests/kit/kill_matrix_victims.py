@@ -1,8 +1,8 @@
 """Who is killed, and what then is owed to whom: the expectations of the matrix of kill -9, as data.
 
-Owns the finding of each victim's pids and the table of outcomes. An outcome is a word of `tests.kit.cast`
-or codes of errors (docs/errors.md); which errors say that nothing was executed is the error's own claim,
-which the ledger proves. Knows nothing of how a phase is reached.
+Owns the finding of each victim's pids and the table of outcomes. An outcome is a word of
+`tests.kit.mixed_agents` or codes of errors (docs/errors.md); which errors say that nothing was executed is
+the error's own claim, which the ledger proves. Knows nothing of how a phase is reached.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from tests.kit.cast import AGENT, ANSWERED, ENDED, HTTP, SHIM, SOCKET, door_of
+from tests.kit.kill_matrix_phases import Scene
 from tests.kit.live import Daemon
-from tests.kit.phases import Scene
+from tests.kit.mixed_agents import AGENT, ANSWERED, ENDED, HTTP, SHIM, SOCKET, door_of
 
 Outcomes = str | Mapping[str, str]
 """For all agents, or by their way in."""

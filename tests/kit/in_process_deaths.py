@@ -18,8 +18,8 @@ from carpool.shim.resume import resume
 from carpool_broker.transport.incarnation import SECRET_BYTES, Heritage
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
-from tests.kit.whole import Whole
-from tests.kit.whole_servers import READ_BYTES, Json, Program
+from tests.kit.in_process_daemon import Whole
+from tests.kit.in_process_servers import READ_BYTES, Json, Program
 
 SECRET: Final = b"s" * SECRET_BYTES
 HELLO: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="client", keeps=True, tells=True))

@@ -28,8 +28,8 @@ from carpool_protocol.link.peer import BROKER, Peer
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import process as supervisor_shell
 from carpool_supervisor import processes as supervisor_processes
-from tests.kit.disk import AtOnce
-from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Program
+from tests.kit.in_process_servers import READ_BYTES, Json, Process, Processes, Program
+from tests.kit.synchronous_configuration import AtOnce
 
 SUPERVISOR = "sup1"
 ROUNDS = 20_000
@@ -132,7 +132,7 @@ def _line(message: Json) -> bytes:
 
 
 class Whole:
-    """One carpool. Made by `whole`."""
+    """One carpool. Made by `in_process_daemon`."""
 
     def __init__(
         self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program], **more: Json

@@ -12,9 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from carpool.control.control_client import DoorError
-from tests.kit.cast import SOCKET, Ledger, Player, door_of, player, quietly
 from tests.kit.line_agent import WAIT_S, Json, settled
 from tests.kit.live import Daemon, kit
+from tests.kit.mixed_agents import SOCKET, Ledger, Player, door_of, player, quietly
 from tests.kit.waits import until
 
 SOON: Final[Json] = {"first_delay_s": 0.05, "max_delay_s": 0.05, "give_up_after": 100}

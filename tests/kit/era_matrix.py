@@ -18,7 +18,7 @@ import trio
 from msgspec import Struct
 
 from tests.kit.line_agent import Agent, Json, spoken
-from tests.kit.players import Handshake, Player, Rounds
+from tests.kit.scripted_agents import Handshake, Player, Rounds
 from tests.kit.sdks import SERVERS, call, do, steps_of
 
 BOTH_ERAS: Final = str(Path(__file__).parent / "servers" / "both_eras.py")

@@ -5,13 +5,11 @@ Owns the shorthands: two servers, a supervisor that remembers, sessions that com
 
 from typing import Any, Final
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Asker, Capabilities
 from carpool_broker.core.model.events import Given, SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -36,6 +34,7 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.broker.clocked import Clocked
+from tests.kit.broker_rig import broker_core
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
@@ -59,7 +58,7 @@ class Rig(Clocked):
     """Servers `a` (tool `x`) and `b` (tool `y`), and a clock. No supervisor is there yet."""
 
     def __init__(self, *, life: int = 1, now: float = 100.0) -> None:
-        self.core = BrokerCore(Registry(mark="m"), Bounds(), 10.0, secret=SECRET, life=life)
+        self.core = broker_core(secret=SECRET, life=life)
         self.now = now
         self.read(DAEMON, A, B)
 

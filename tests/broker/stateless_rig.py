@@ -5,14 +5,12 @@ Owns the shorthands: a supervisor, two servers, sessions of every kind, requests
 
 from typing import Any, Final
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Asker, Capabilities
 from carpool_broker.core.model.effects import RequireInput
 from carpool_broker.core.model.events import Given, SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Asked,
@@ -28,6 +26,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.broker.clocked import Clocked
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
@@ -51,9 +50,7 @@ class Rig(Clocked):
     """Servers `a` (tool `x`, resource `file:///a`) and `b` (tool `y`), a supervisor, a clock."""
 
     def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: Any) -> None:
-        self.core = BrokerCore(
-            Registry(mark="m"), Bounds(park_s=park_s, **bounds), list_wait_s=10.0, secret=SECRET
-        )
+        self.core = broker_core(Bounds(park_s=park_s, **bounds), secret=SECRET)
         self.now = 100.0
         self.count = 0
         self.configure(A, B)

@@ -8,14 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_broker.era import server_requests
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
@@ -36,6 +33,7 @@ from carpool_protocol.link.messages import (
 from carpool_protocol.wire.ask_capabilities import needs_of
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
@@ -53,7 +51,7 @@ class Rig:
     """A core with a supervisor and one server, `a`, with one tool."""
 
     def __init__(self) -> None:
-        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+        self.core = broker_core()
         self.calls = 0
         self.feed(
             ev.SourceRead(

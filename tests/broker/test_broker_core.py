@@ -5,13 +5,11 @@ from typing import Any
 
 import msgspec
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Greet, Reply, SayListChanged, TellServed
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Off, Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Answered,
@@ -30,6 +28,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.supervisors import EPOCH, supervisor_comes
+from tests.kit.broker_rig import broker_core
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
@@ -39,7 +38,7 @@ class Rig:
     """A core with a supervisor, servers `a` and `b`, and a clock."""
 
     def __init__(self, *keys: str) -> None:
-        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+        self.core = broker_core()
         self.now = 100.0
         self.read(*(keys or ("a:1", "b:1")))
         supervisor_comes(self.feed)

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.limits.memory_budgets import SLOW_BYTES
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
@@ -19,7 +18,6 @@ from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Asker
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.codec import paid_size
 from carpool_protocol.link.messages import (
@@ -44,6 +42,7 @@ from carpool_protocol.link.messages import (
 from tests.behaviours import behaviour
 from tests.broker.ask_book import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
 
 BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
@@ -84,7 +83,7 @@ def catalog_of(key: PoolKey, tools: list[str]) -> Catalog:
 class BrokerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S)
+        self.core = broker_core(BOUNDS, LIST_WAIT_S)
         self.now = 50.0
         self.owed: Owed = {}
         self.tokens: dict[SessionId, set[RawJson]] = {}

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SayListChanged
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Answered,
@@ -27,6 +25,7 @@ from carpool_protocol.link.messages import (
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_broker_core import names
+from tests.kit.broker_rig import broker_core
 
 PLAIN, ASKING = SessionId("plain"), SessionId("asking")
 DAEMON = SourceId("daemon")
@@ -39,7 +38,7 @@ class Rig:
     """A core with a supervisor and servers, each with a pool `s:1` and a pool `s:1?`."""
 
     def __init__(self, *keys: str, max_open_calls: int = 64) -> None:
-        self.core = BrokerCore(Registry(mark="m"), Bounds(max_open_calls=max_open_calls), list_wait_s=10.0)
+        self.core = broker_core(Bounds(max_open_calls=max_open_calls))
         self.now = 100.0
         self.wanted: list[str] = []
         self.read(*(keys or ("s:1",)))

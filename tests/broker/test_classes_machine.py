@@ -10,14 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Answered,
@@ -35,6 +33,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
 
 BOUNDS = Bounds(max_open_calls=1, max_waiting_calls=3, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
@@ -76,7 +75,7 @@ def plain_of(key: str) -> str:
 class ClassesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S)
+        self.core = broker_core(BOUNDS, LIST_WAIT_S)
         self.now = 50.0
         self.version = 1
         self.own_roots = True

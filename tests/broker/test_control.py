@@ -14,9 +14,7 @@ from carpool_broker.admin.catalog_freshness import known_lists
 from carpool_broker.admin.errors import ControlError
 from carpool_broker.admin.methods import Control
 from carpool_broker.config.configuration import DAEMON, Followed
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.events import AgentCame, AgentLeft, PinsApproved
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
@@ -36,6 +34,7 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import broker_core
 from tests.kit.synchronous_configuration import AtOnce
 
 ME = SessionId("s1")
@@ -64,7 +63,7 @@ class Rig:
         )
         configuration = AtOnce(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
         self.configuration = configuration
-        core = BrokerCore(Registry(mark="m"), configuration.bounds(), 10.0)
+        core = broker_core(configuration.bounds())
         core.handle(configuration.resolve(DAEMON), 1.0)
         self.core, self.linked = core, linked
         self.sent: list[AnyMessage] = []

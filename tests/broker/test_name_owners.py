@@ -10,10 +10,8 @@ import pytest
 from msgspec import Struct
 
 from carpool_broker.config.configuration import DAEMON
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import Reply
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
@@ -22,6 +20,7 @@ from carpool_protocol.link.messages import Call, Catalog, Offer, PoolChanged, Po
 from carpool_protocol.wire.tool_names import legalise, spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
 from tests.kit.synchronous_configuration import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
@@ -45,7 +44,7 @@ class Rig:
         self.names = {"separator": separator, "tool_name_length": tool_name_length}
         self.write(servers)
         self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
-        self.core = BrokerCore(Registry(mark="m"), self.configuration.bounds(), list_wait_s=10.0, secret=b"x")
+        self.core = broker_core(self.configuration.bounds(), secret=b"x")
         self.now = 100.0
         self.requests = 0
         self.said: list[Any] = []

@@ -11,15 +11,12 @@ from msgspec.structs import replace
 
 from carpool_broker.builtin_tools.results import own_answer
 from carpool_broker.builtin_tools.search import Finder
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Asker
 from carpool_broker.core.model.effects import AnswerOwn, Reply, ReplyOutward, ReplyStateless
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.builtin_tools import RESOURCES, SEARCH, SPELLINGS, own_tools
-from carpool_broker.core.registry.registry import Registry
 from carpool_broker.era import handshake
 from carpool_broker.era.builtin_tools import read_own
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
@@ -38,6 +35,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.supervisors import EPOCH, supervisor_comes
+from tests.kit.broker_rig import broker_core
 
 ONE = SessionId("s1")
 DAEMON = SourceId("daemon")
@@ -58,7 +56,7 @@ class Rig:
         resources: bool = False,
         stateless: bool = False,
     ) -> None:
-        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0, secret=b"of the tests")
+        self.core = broker_core(secret=b"of the tests")
         self.now = 100.0
         entries = (
             ScopeEntry(server=ServerName("a"), key=A, tools_deny=deny, tags=("first",)),

@@ -7,12 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds, Limits
 from carpool_broker.core.model.effects import Greet, Note, Reply, SayListChanged, SayUpdated
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.resolve import Target, find
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId
@@ -32,6 +30,7 @@ from carpool_protocol.wire.tool_names import spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_profiles import catalog, frame
+from tests.kit.broker_rig import broker_core
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 SOURCE = SourceId("p")
@@ -48,7 +47,7 @@ class Rig:
     """A core with a supervisor and the servers `git` and `hub`; sessions with the profile `p`."""
 
     def __init__(self, bounds: Bounds | None = None, **profile: Any) -> None:
-        self.core = BrokerCore(Registry(mark="m"), bounds or Bounds(), list_wait_s=10.0, secret=b"x")
+        self.core = broker_core(bounds, secret=b"x")
         self.now = 100.0
         self.requests = 0
         self.read(**profile)

@@ -5,14 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SayListChanged, SendAsk, UseRoots
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_broker.era import handshake
 from carpool_broker.era.roots import MAX_ROOTS, read_roots
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, PoolKey, RawJson, ServerName, SessionId
@@ -32,6 +29,7 @@ from carpool_protocol.machine.journal import Journal, load, replay
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_broker_core import code, names
+from tests.kit.broker_rig import broker_core
 
 ME, OTHER = SessionId("me"), SessionId("other")
 WORKSPACE, MINE = SourceId("workspace"), SourceId("mine")
@@ -42,7 +40,7 @@ class Rig:
     """A core with a supervisor, a server `f` with `roots: agent` and a server `t` without."""
 
     def __init__(self, *, own: bool = True) -> None:
-        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+        self.core = broker_core()
         self.now = 100.0
         self.own = own
         self.journal = Journal()
@@ -283,7 +281,7 @@ def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() ->
         effects += rig.feed(ev.AgentRootsChanged(ME)) + rig.hear(line)
     used = [effect.roots for effect in effects if isinstance(effect, UseRoots)]
     assert used == [(Root("file:///a"),), (Root("file:///b"),)]
-    again = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+    again = broker_core()
     decided = replay(again, load(rig.journal.dump(), [ev.AnyEvent]))
     kept = [[effect["type"] for effect in entry.effects] for entry in rig.journal.entries()]
     assert [[type(effect).__name__ for effect in each] for each in decided] == kept

@@ -10,8 +10,6 @@ from msgspec import structs
 from carpool_broker.admin import session_queries
 from carpool_broker.config.configuration import DAEMON
 from carpool_broker.config.source_content import at_once
-from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Greet, Reply
 from carpool_broker.core.model.events import (
     AgentCalled,
@@ -22,7 +20,6 @@ from carpool_broker.core.model.events import (
     SourceRead,
 )
 from carpool_broker.core.model.scope import Scope
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, RunCommand
 from carpool_protocol.config.reading.last_good import LastGood
@@ -33,6 +30,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, Sess
 from carpool_protocol.link.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
 from tests.kit.synchronous_configuration import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
@@ -292,7 +290,7 @@ def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Pa
     assert not house.come(TWO, "elsewhere").broken
     (place,) = house.configuration.layers.places()
     assert (place["trust"], place["servers"]) == ("nothing", [])
-    core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=1.0)
+    core = broker_core(list_wait_s=1.0)
     core.handle(structs.replace(read, source=DAEMON), 0.0)
     core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
     effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
@@ -381,7 +379,7 @@ def test_a_run_brings_everything_itself_also_in_a_project(tmp_path: Path) -> Non
 @behaviour("trust:asked", "trust:prompt")
 def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> None:
     names = [ServerName(f"s{at:02}") for at in range(12)]
-    core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=1.0)
+    core = broker_core(list_wait_s=1.0)
     read = SourceRead(
         source=DAEMON,
         scope=Scope(()),
@@ -539,7 +537,7 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
     """In between the old pool would count as another workspace's, and nobody would wait for it to end."""
     user = {"a": {"command": "mine", "args": ["1"], "replace": "stop_first"}}
     house = House(tmp_path, {**user, "b": {"command": "${cwd}"}})
-    core = BrokerCore(Registry(mark="m"), Bounds(), 10.0)
+    core = broker_core()
     core.handle(house.configuration.resolve(DAEMON), 0.0)
     for session, directory in ((ONE, "p"), (TWO, "q")):
         (tmp_path / directory).mkdir()
@@ -563,7 +561,7 @@ def test_what_is_trusted_no_longer_ends_at_once_though_the_users_own_server_has_
     house = House(tmp_path, {"a": {"command": "mine"}})
     file = house.project("p", {"a": {"command": "its"}})
     house.trust(file)
-    core = BrokerCore(Registry(mark="m"), Bounds(), 10.0)
+    core = broker_core()
     supervisor_comes(lambda event: core.handle(event, 0.0))
     core.handle(read := house.come(ONE, "p"), 0.0)
     core.handle(AgentCame(session=ONE, source=read.source, agent="", pid=1, carrier="shim"), 0.0)

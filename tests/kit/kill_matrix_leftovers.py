@@ -18,17 +18,17 @@ from msgspec import Struct
 from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as bv
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file
 from carpool_protocol.machine.journal import load, replay
 from carpool_protocol.machine.machine import Machine
 from carpool_supervisor import marks
 from carpool_supervisor.core.model import events as sv
-from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.broker_rig import broker_core
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, fd_count
+from tests.kit.supervisor_rig import supervisor_core
 from tests.kit.waits import until
 
 _ASK: Final = re.compile(rb'"ask":"([0-9a-f]{8})-')
@@ -91,10 +91,10 @@ async def journals_replay(daemon: Daemon) -> None:
 
     def broker(data: bytes) -> BrokerCore:
         life = max(map(int, _LIFE.findall(data)), default=0)
-        return BrokerCore(Registry(mark="m"), bounds, 10.0, secret=b"s" * 32, life=life)
+        return broker_core(bounds, secret=b"s" * 32, life=life)
 
     def supervisor(data: bytes) -> SupervisorCore:
-        core = SupervisorCore(b"l" * LIFE_BYTES)
+        core = supervisor_core()
         if mark := _ASK.search(data):
             core.asks._prefix = mark[1].decode()
         return core

@@ -50,8 +50,8 @@ from carpool_supervisor.core.model.effects import (
 from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import issued
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 LIFE = b"l" * 16
 KEY, PLAIN = PoolKey("s:1"), PoolKey("p:1")
@@ -81,7 +81,7 @@ class House:
     """A supervisor core with one server that may ask, and what it wants done."""
 
     def __init__(self, *, asking: bool = True, probe_s: float = 10_000.0, **policy: Any) -> None:
-        self.core = SupervisorCore(LIFE)
+        self.core = supervisor_core(LIFE)
         self.now = 0.0
         self.written: dict[int, WriteCall] = {}
         """The last time that each call was written, by call id."""

@@ -48,8 +48,8 @@ from carpool_supervisor.core.model.attribution import AskFacts, facts_of
 from carpool_supervisor.core.model.lifecycle import ENDING
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.model.trace_context import TraceKey, issued
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 LIFE = b"l" * 16
 Echo = Literal["nothing", "context", "trace id", "round"]
@@ -101,7 +101,7 @@ class Town:
     """A supervisor core, one server's processes, two agents, and who is really meant by what."""
 
     def __init__(self, sharing: Sharing, echo: Echo) -> None:
-        self.core = SupervisorCore(LIFE)
+        self.core = supervisor_core(LIFE)
         self.echo = echo
         self.serial = sharing == "serial"
         self.over: list[tuple[InstanceId, WireId]] = []

@@ -15,8 +15,8 @@ from carpool_protocol.link.messages import (
 )
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import Spawn, WriteCall
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 KEY = PoolKey("git:1")
 
@@ -32,7 +32,7 @@ class Rig:
     """One pool with a clock. Instances do what they are told to."""
 
     def __init__(self, **policy: Any) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 100.0
         self.spawned: list[InstanceId] = []
         self.written: dict[int, WriteCall] = {}

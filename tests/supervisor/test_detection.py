@@ -23,7 +23,6 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
 from carpool_supervisor.core.model.well_known import Entry
 from carpool_supervisor.core.pools.eras import PATIENCE_S
-from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.era_detection import Detection
 from carpool_supervisor.era.handshake import Handshake
@@ -37,6 +36,7 @@ from carpool_supervisor.knowledge.era_cache import (
     with_sighting,
 )
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 ME: Final = InstanceId(1)
 KEY: Final = PoolKey("s:1")
@@ -256,7 +256,7 @@ class House:
     """A supervisor core with one server whose era is to be found out."""
 
     def __init__(self, wish: EraWish = "newest", *, known: Era | None = None, most: int = 0) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 0.0
         self.do(ev.BrokerCame())
         policy = Policy(first_delay_s=5.0, probe_s=10_000.0, max_instances=most)

@@ -26,8 +26,8 @@ from carpool_supervisor.core.model.events import (
     ResourceUpdated,
     ServerLogged,
 )
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 KEY = PoolKey("s:1")
 FIRST, SECOND = InstanceId(1), InstanceId(2)
@@ -38,7 +38,7 @@ class House:
     """A supervisor core with one pool."""
 
     def __init__(self, *features: Feature) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.features = list(features)
         self.now = 0.0
         self.do(BrokerCame())

@@ -42,8 +42,8 @@ from carpool_supervisor.core.model.effects import (
     WriteCall,
     WriteCancel,
 )
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 KEY: Final = PoolKey("s:1")
 ME: Final = InstanceId(1)
@@ -54,7 +54,7 @@ class Lane:
     """A supervisor core with one instance of a server."""
 
     def __init__(self, sharing: Sharing = "serial", era: Era = "stateless", **policy: Any) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 0.0
         self.policy = {"min_instances": 1, "max_instances": 1, "wait_s": 100.0, "probe_s": 10_000.0, **policy}
         self.era: Era = era

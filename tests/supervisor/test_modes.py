@@ -39,8 +39,8 @@ from carpool_supervisor.core.model.effects import CloseStdin, Spawn, WriteCall
 from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.pool import MAX_LINGERING
 from carpool_supervisor.core.model.sharing import Evidence
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 WEB, NEW, EDIT = PoolKey("web:1"), PoolKey("web:2"), PoolKey("edit:1")
 OK = RawJson(b"{}")
@@ -65,7 +65,7 @@ class House:
     """A core with a clock, whose processes start when told (`up`) and end when asked politely."""
 
     def __init__(self, *specs: PoolSpec, cap: int = 64) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 100.0
         self.written: dict[int, WriteCall] = {}
         self.answered: set[int] = set()

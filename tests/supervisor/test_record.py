@@ -30,8 +30,8 @@ from carpool_supervisor.core.calls import call_record
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteCancel
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 KEY = PoolKey("s:1")
 OTHER = PoolKey("t:1")
@@ -43,7 +43,7 @@ class House:
     """A supervisor core with one pool that serves, and the broker that sees it."""
 
     def __init__(self, sharing: Sharing = "concurrent", **policy: Any) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 0.0
         self.spec = PoolSpec(
             key=KEY,

@@ -41,8 +41,8 @@ from carpool_supervisor.core.model.effects import (
     WriteCancel,
     WriteLevel,
 )
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 KEY: Final = PoolKey("s:1")
 ME: Final = InstanceId(1)
@@ -53,7 +53,7 @@ class House:
     """A supervisor core with one server of the stateless era that may ask."""
 
     def __init__(self, **policy: Any) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 0.0
         self.do(ev.BrokerCame())
         policies = Policy(min_instances=1, probe_s=10_000.0, **policy)

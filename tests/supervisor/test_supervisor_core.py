@@ -41,8 +41,8 @@ from carpool_supervisor.core.model.effects import (
     WriteCall,
     WriteCancel,
 )
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 KEY, OTHER = PoolKey("git:1"), PoolKey("time:1")
 ONE, TWO = InstanceId(1), InstanceId(2)
@@ -74,7 +74,7 @@ class Rig:
     """A core with a clock, and what it wants done less what only tells."""
 
     def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 3) -> None:
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 100.0
         self.feed(Wanted(list(specs), cap, greeting))
 

@@ -48,8 +48,8 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.lifecycle import ENDING
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import supervisor_core
 
 POLICY = Policy(
     max_instances=2, idle_s=20.0, first_start_s=8.0, start_s=4.0, timeout_s=5.0, max_total_s=15.0, wait_s=6.0,
@@ -110,7 +110,7 @@ class Process:
 class SupervisorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.core = SupervisorCore(b"l" * 16)
+        self.core = supervisor_core()
         self.now = 50.0
         self.calls = 0
         self.words = 0

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as bv
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.link.messages import PoolReport
 from carpool_protocol.machine.journal import load, replay
 from carpool_supervisor.core.model import events as sv
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import broker_core
+from tests.kit.supervisor_rig import supervisor_core
 from tests.world.sim.broker import BOUNDS, LIST_WAIT_S
 from tests.world.sim.faults import storm
 from tests.world.sim.quiesce import calm_down
@@ -92,7 +91,7 @@ def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(
 
 def broker_replays_to_the_same_end(world: World) -> None:
     assert world.broker.journal is not None
-    broker = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=world.broker.secret, audits=True)
+    broker = broker_core(BOUNDS, LIST_WAIT_S, secret=world.broker.secret, audits=True)
     told = load(world.broker.journal.dump(), [bv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.broker.journal.entries()]
     assert [kinds(effects) for effects in replay(broker, told)] == decided
@@ -108,7 +107,7 @@ def without_words(report: PoolReport) -> PoolReport:
 
 def supervisor_replays_to_the_same_end(world: World) -> None:
     assert world.supervisor.journal is not None
-    supervisor = SupervisorCore(world.supervisor.life)
+    supervisor = supervisor_core(world.supervisor.life)
     told = load(world.supervisor.journal.dump(), [sv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.supervisor.journal.entries()]
     assert [kinds(effects) for effects in replay(supervisor, told)] == decided

@@ -17,7 +17,6 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.registry.registry import Registry
 from carpool_broker.era import server_requests
 from carpool_broker.transport.incarnation import Heritage
 from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, SessionId
@@ -38,6 +37,7 @@ from carpool_protocol.machine.machine import Ticked
 from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.broker_rig import broker_core
 from tests.world.sim.agents import Book, SimAgent
 from tests.world.sim.carriers import Line
 from tests.world.sim.oracles.asks import Violation
@@ -278,9 +278,7 @@ class BrokerSide(Side):
         self.life: int = life
         self._since: int = since
         self.heritage = Heritage(self.secret, life, since)
-        self.core = BrokerCore(
-            Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True
-        )
+        self.core = broker_core(BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True)
         self.lists = ListBook()
         self._losses: set[CallId] = set()
         self._soon: list[Callable[[], None]] = []

@@ -33,7 +33,7 @@ from carpool_supervisor.core.model import events as sv
 from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
-from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.supervisor_rig import supervisor_core
 from tests.world.sim.broker import WINDOW_BYTES, Side, Stage, hello
 from tests.world.sim.oracles.asks import AskBook, Violation
 from tests.world.sim.oracles.sharing import SharingBook
@@ -49,7 +49,7 @@ class SupervisorSide(Side):
         super().__init__(world)
         self.rng = world.rng
         self.life = world.rng.randbytes(LIFE_BYTES)
-        self.core = SupervisorCore(self.life)
+        self.core = supervisor_core(self.life)
         self.asks: AskBook = world.book.asks
         self.sharing = SharingBook(before)
         self.turns = TurnBook()

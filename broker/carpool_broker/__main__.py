@@ -20,9 +20,8 @@ from carpool_broker.transport.incarnation import Heritage, read_heir
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGood
 from carpool_protocol.config.reading.load import find_config_file
-from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
-from carpool_protocol.runtime.process import run_daemon
+from carpool_protocol.runtime.process import log_to_stderr, run_daemon
 from carpool_protocol.runtime.variables_pipe import read_pipe
 
 log = logging.getLogger("carpool.broker")

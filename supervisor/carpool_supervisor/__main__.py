@@ -3,9 +3,8 @@
 import argparse
 import sys
 
-from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline
-from carpool_protocol.runtime.process import run_daemon
+from carpool_protocol.runtime.process import log_to_stderr, run_daemon
 from carpool_supervisor.process import SupervisorShell
 
 

@@ -64,7 +64,7 @@ from carpool_supervisor.knowledge.sharing_evidence import verdicts_file
 from carpool_supervisor.metrics.survey import Surveyor
 from carpool_supervisor.processes import Processes
 from carpool_supervisor.spawn.server_path import ServerPath
-from carpool_supervisor.stdio.instance_ios import Conversations
+from carpool_supervisor.stdio.instance_io import Conversations
 
 log = logging.getLogger("carpool.supervisor")
 

@@ -20,7 +20,7 @@ from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.request import AtLimitError, SpawnRefusedError
 from carpool_supervisor.spawn.spawner import Spawner
-from carpool_supervisor.stdio.instance_ios import Conversations
+from carpool_supervisor.stdio.instance_io import Conversations
 
 log = logging.getLogger("carpool.supervisor")
 

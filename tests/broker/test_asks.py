@@ -30,7 +30,7 @@ from carpool_protocol.link.messages import (
     SessionGone,
     ToolOffer,
 )
-from carpool_protocol.wire.ask_capabilities import needs_of
+from carpool_protocol.wire.capabilities import needs_of
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.kit.broker_rig import broker_core

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import Need
-from carpool_protocol.wire.ask_capabilities import needs_of
+from carpool_protocol.wire.capabilities import needs_of
 
 SAMPLING, ELICITATION = "sampling/createMessage", "elicitation/create"
 

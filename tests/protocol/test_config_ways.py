@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from carpool_protocol.config.reading.parse import read_config
-from carpool_protocol.config.schema.rejected_keys import FILE_LATER, SERVER_LATER
 from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS
+from carpool_protocol.config.schema.value_types import FILE_LATER, SERVER_LATER
 
 
 def problems(server: dict[str, Any]) -> list[str]:

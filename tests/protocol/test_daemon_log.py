@@ -2,7 +2,7 @@
 
 import logging
 
-from carpool_protocol.runtime.daemon_log import LINE, _Format
+from carpool_protocol.runtime.process import LINE, _Format
 
 
 def written(text: str, *, error: BaseException | None = None) -> str:

@@ -18,7 +18,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.spawn.request import Pipes
 from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES
-from carpool_supervisor.stdio.instance_ios import Conversations
+from carpool_supervisor.stdio.instance_io import Conversations
 from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES
 from carpool_supervisor.stdio.stderr_log import TAIL_LINE_CHARS
 from tests.behaviours import behaviour

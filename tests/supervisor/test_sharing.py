@@ -26,7 +26,7 @@ from carpool_supervisor.core.model.sharing import (
     state_in_names,
 )
 from carpool_supervisor.core.model.well_known import Entry, WellKnown, program_of, read
-from carpool_supervisor.knowledge.data_file import well_known
+from carpool_supervisor.knowledge.knowledge import well_known
 from tests.behaviours import behaviour
 
 BROWSER = Entry(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from carpool.pymodule.function_choice import untyped_text
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import Config, ServerConfig
-from carpool_protocol.config.schema.module_name import module_name_problem
+from carpool_protocol.config.schema.server_kinds import module_name_problem
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
 

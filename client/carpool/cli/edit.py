@@ -41,7 +41,7 @@ from carpool_protocol.config.reading.load import find_config_file, load_config
 from carpool_protocol.config.reading.parse import SERVERS, read_config
 from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.config.schema.model import Config
-from carpool_protocol.config.schema.module_name import module_name_problem
+from carpool_protocol.config.schema.server_kinds import module_name_problem
 from carpool_protocol.config.text.jsonc import JsonValue, parse
 from carpool_protocol.config.text.problems import KeyPath, no_such_server
 from carpool_protocol.files import private_files

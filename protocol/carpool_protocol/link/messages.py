@@ -83,7 +83,7 @@ EraWish = Literal["handshake", "stateless", "auto", "newest"]
 
 
 Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url", "roots"]
-"""What an agent must have declared for a question. `ask_capabilities` reads it from the params."""
+"""What an agent must have declared for a question. `wire/capabilities` reads it from the params."""
 
 
 class Message(Struct, frozen=True, array_like=True, tag_field="t"):

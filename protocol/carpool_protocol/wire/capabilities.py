@@ -1,10 +1,13 @@
-"""What a server can do, as a flat set: read from capabilities and written as such.
+"""Capabilities of MCP: what a server can do, and what an agent must declare for a request of a server.
 
-Owns the mapping between the nested `capabilities` object of MCP (2025-11-25, basic/lifecycle, "Capability
-Negotiation") and `messages.Feature`. What cannot be shared by many agents (`tasks`, `experimental`) has no
-feature, so it is never announced.
+Owns the mapping between the nested `capabilities` object (MCP 2025-11-25, basic/lifecycle, "Capability
+Negotiation") and the flat set of `messages.Feature`. `tasks` and `experimental` have no feature, since many
+agents cannot share them, so they are never announced. Owns also the rules by which params of a sampling or
+elicitation request need more than their method says (client/sampling, client/elicitation); they are read
+once, where the request enters, since both cores keep params opaque.
 
-Knows nothing of: who announces what to whom.
+Takes legal JSON without control bytes; no bytes raise. Knows nothing of: agents, what they declared,
+versions.
 """
 
 from collections.abc import Iterable
@@ -13,7 +16,8 @@ from typing import Any, Final, get_args
 import msgspec
 
 from carpool_protocol.ids import RawJson
-from carpool_protocol.link.messages import Feature
+from carpool_protocol.link.messages import Feature, Need
+from carpool_protocol.wire.content import text_of, value_of
 
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
 
@@ -65,3 +69,25 @@ def capabilities_of(features: Iterable[Feature]) -> dict[str, dict[str, bool]]:
             if flag:
                 options[flag] = True
     return capabilities
+
+
+_NO_TOOLS: Final = frozenset({None, b"[]", b"null"})
+_NO_CHOICE: Final = frozenset({None, b"{}", b"null"})
+
+_MODES: Final[dict[str, list[Need]]] = {"form": ["elicitation.form"], "url": ["elicitation.url"]}
+
+
+def needs_of(method: str, params: RawJson) -> list[Need]:
+    """What an agent must have declared, all of it; empty where nothing that an agent can declare is enough.
+
+    Sampling needs `sampling.tools` where there are tools or a choice among them. Elicitation needs its mode,
+    and is of forms where it says none. There are two modes: of a third the specification says nothing, so no
+    agent can have declared it and no server can have been told of it.
+    """
+    if method == "sampling/createMessage":
+        if value_of(params, "tools") in _NO_TOOLS and value_of(params, "toolChoice") in _NO_CHOICE:
+            return ["sampling"]
+        return ["sampling", "sampling.tools"]
+    if method == "elicitation/create":
+        return _MODES.get(text_of(params, "mode") or "form", [])[:]
+    return []

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, RawJson, WireId
 from carpool_protocol.link.messages import Need, Root
-from carpool_protocol.wire.ask_capabilities import needs_of
+from carpool_protocol.wire.capabilities import needs_of
 from carpool_protocol.wire.content import at, elements, mentions, text_of, value_of
 from carpool_protocol.wire.jsonrpc import (
     Notification,

@@ -1,9 +1,8 @@
-"""What is known about the programs behind pools: the shipped list, evidence and eras on disk.
+"""What carpool knows about the programs behind pools: the shipped list, evidence and eras on disk.
 
-Owns the verdicts of this process, of both kinds: loaded once at the start, recorded here at once, written by
-a thread, one write at a time and the newest last, so that a slow disk holds up nobody. Wall times are put in
-here. Nothing in here is fatal: what cannot be read or written is said in the log, and holds until the process
-ends.
+Owns evidence on sharing and the known eras in this process: loaded once at the start, recorded at once,
+written by a thread, one write at a time, so that a slow disk delays nobody. Adds wall times. Reads the
+shipped list (`well_known.json`). A file that cannot be read or written is logged and costs nothing else.
 
 Knows nothing of: what evidence means (`sharing`), when pools hear of it (the shell feeds the core).
 """
@@ -11,6 +10,8 @@ Knows nothing of: what evidence means (`sharing`), when pools hear of it (the sh
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
 from typing import Final
 
 import trio
@@ -24,10 +25,17 @@ from carpool_supervisor.core.model import effects
 from carpool_supervisor.core.model.events import PoolKnown
 from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.model.sharing import EvidenceKind, explain, launch_identity
+from carpool_supervisor.core.model.well_known import WellKnown, read
 from carpool_supervisor.knowledge import era_cache
-from carpool_supervisor.knowledge.data_file import well_known
 from carpool_supervisor.knowledge.era_cache import NOTHING_KNOWN, Verdict
 from carpool_supervisor.knowledge.sharing_evidence import EMPTY, evidence_of, load, merged, record, save
+
+
+@cache
+def well_known() -> WellKnown:
+    """The shipped list, read once."""
+    return read((resources.files("carpool_supervisor") / "well_known.json").read_bytes())
+
 
 log = logging.getLogger("carpool.supervisor")
 

@@ -22,7 +22,7 @@ from carpool_protocol.config.reading.late_values import fill
 from carpool_protocol.config.schema.environment import is_built_in, is_volatile
 from carpool_protocol.config.schema.expand import PLACES, Missing, expand, from_home, is_usable, references
 from carpool_protocol.config.schema.model import ServerConfig, takes_operator_variables
-from carpool_protocol.config.schema.module_name import module_name_problem
+from carpool_protocol.config.schema.server_kinds import module_name_problem
 from carpool_protocol.config.schema.url_servers import remote_of
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import PoolKey, ServerName

@@ -27,11 +27,17 @@ from carpool_protocol.config.schema.model import (
     ServerConfig,
     SessionBounds,
 )
-from carpool_protocol.config.schema.rejected_keys import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.schema.server_kinds import way_problems
 from carpool_protocol.config.schema.setting import with_defaults
 from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting, may_be_late
-from carpool_protocol.config.schema.value_types import Refusal, kind_of, read_value
+from carpool_protocol.config.schema.value_types import (
+    FILE_LATER,
+    IGNORED_KEYS,
+    SERVER_LATER,
+    Refusal,
+    kind_of,
+    read_value,
+)
 from carpool_protocol.config.text.jsonc import Allowance, JsonValue, Parsed, parse
 from carpool_protocol.config.text.problems import (
     SIMILAR_KEY,

@@ -1,15 +1,27 @@
-"""What a server is: a command, a server over a URL, or a Python module. Exactly one of them.
+"""The three kinds of server: a command, a URL, or a Python module. A server is exactly one of them.
 
-Owns which keys of a server go with which of the three.
+Owns which keys of a server belong to which kind, and which names a Python module may have (looked at once
+variables are filled in).
 
-Pure. Knows nothing of: values, files, how either is run.
+Pure. Knows nothing of: values, files, whether a module exists, how a server is run.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath
+
+_MODULE: Final = re.compile(r"(?!.*\.py$)[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def module_name_problem(name: str) -> str | None:
+    """What is wrong with it as the name of a module; None: nothing."""
+    if _MODULE.fullmatch(name) is not None:
+        return None
+    return "must be the name of a module, as package.module, not a file"
+
 
 WAYS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
 """The keys of which a server has exactly one, each with what it makes of the server."""

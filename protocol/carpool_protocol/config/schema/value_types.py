@@ -1,6 +1,7 @@
-"""Whether one value suits its setting.
+"""Accepts or refuses one value of a setting, and knows the keys that no setting has.
 
-Owns what each `settings.Kind` accepts and the sentence for what it refuses. No sentence quotes a value: a
+Owns what each `settings.Kind` accepts and the sentence for what it refuses, and the sentence for each key
+that later versions or other programs know and this version refuses. No sentence quotes a value, since a
 value in the wrong place may be a secret.
 
 Knows nothing of: files, lines, which settings there are.
@@ -18,6 +19,28 @@ from carpool_protocol.config.schema.model import Token
 from carpool_protocol.config.schema.settings import Setting
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath, did_you_mean
+
+_OTHER_SHAPE: Final = "a file holds its servers in one place: move these under `mcpServers`"
+_URL: Final = "the key is called `url` here"
+
+FILE_LATER: Final[dict[str, str]] = {
+    "servers": _OTHER_SHAPE,
+    "mcp": _OTHER_SHAPE,
+}
+"""Keys that later versions or other programs know and this version refuses, each with its sentence."""
+
+SERVER_LATER: Final[dict[str, str]] = {
+    "serverUrl": _URL,
+    "httpUrl": _URL,
+    "environment": "the key is called `env` here",
+    "enabled": "the key is called `disabled` here, with the opposite value",
+    "timeout": "the key is called `timeout_s` here, in seconds",
+}
+"""The same for the keys of a server."""
+
+IGNORED_KEYS: Final = frozenset({"$schema"})
+"""Keys of the file that editors write and nobody here reads."""
+
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from carpool_protocol.ids import ABSENT, AskId, InstanceId, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call, Need
-from carpool_protocol.wire.ask_capabilities import needs_of
+from carpool_protocol.wire.capabilities import needs_of
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import RELATED_TASK, AskFacts, facts_of
 from tests.world.sim.pauses import Pauses

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from carpool.setup.secrets import is_secret_name, looks_secret, secrets_of, without_secrets
+from carpool.check.secret_names import is_secret_name
+from carpool.setup.secrets import looks_secret, secrets_of, without_secrets
 
 
 def hidden(server: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

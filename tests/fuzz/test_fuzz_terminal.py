@@ -19,10 +19,10 @@ import pytest
 from click.testing import CliRunner
 
 from carpool.cli import call, check, daemon, logs, resources_prompts, status, tools, why
-from carpool.cli.main import print_json
 from carpool.control.control_client import AnsweredError
 from carpool.launcher.up import Place
 from carpool.probe.probe import conclusion
+from carpool.terminal.verb_output import print_json
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS
 from tests.kit.fuzzing import fuzz

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import click
 import msgspec
 
-from carpool.cli.main import EXIT_USAGE, fail
+from carpool.terminal.verb_output import EXIT_USAGE, fail
 
 T = TypeVar("T")
 

@@ -17,8 +17,10 @@ import click
 import msgspec
 
 from carpool.cli.logs import FOLLOW_S, LINES, Tail
-from carpool.cli.main import fail, json_option, print_json, the_place
+from carpool.cli.main import json_option
+from carpool.control.place import the_place
 from carpool.terminal import display
+from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
 
 Line = dict[str, Any]

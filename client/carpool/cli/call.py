@@ -14,18 +14,10 @@ import msgspec
 from carpool.adapters import as_success
 from carpool.cli import dry_run
 from carpool.cli.arguments import arg_option, read_arguments
-from carpool.cli.main import (
-    EXIT_FAILED,
-    fail,
-    fail_at,
-    json_option,
-    open_door,
-    print_json,
-    profile_option,
-    workspace_option,
-)
+from carpool.cli.main import fail_at, json_option, open_door, profile_option, workspace_option
 from carpool.control.control_client import AnsweredError, Door, DoorError
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
 
 CALL_S = 1900.0
 """More than a call's total limit in the daemon (1800 s by default): that one gives the better answer."""

@@ -19,21 +19,13 @@ from carpool.check.profiles import lines
 from carpool.check.server_path import path_from_here
 from carpool.cli.arguments import read_arguments
 from carpool.cli.daemon import OPERATE_S, missing_here
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_USAGE,
-    ask,
-    environment,
-    json_option,
-    open_door,
-    print_json,
-    reach,
-    the_place,
-)
+from carpool.cli.main import ask, environment, json_option, open_door, reach
 from carpool.control.control_client import DoorError
+from carpool.control.place import the_place
 from carpool.launcher import lock
 from carpool.launcher.http_door import told_url
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.pages.describe import Row, describe
 from carpool_protocol.config.schema.model import Config

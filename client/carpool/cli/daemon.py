@@ -13,23 +13,15 @@ from typing import Any
 import click
 
 from carpool.check.server_path import comparisons
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_USAGE,
-    about,
-    ask,
-    fail,
-    json_option,
-    open_door,
-    print_json,
-    the_place,
-)
+from carpool.cli.main import about, ask, json_option, open_door
 from carpool.control.control_client import Door
+from carpool.control.place import the_place
 from carpool.launcher import lock, processes
 from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S
 from carpool.launcher.up import Place, bring_up, wished_config
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file, home_of, load_layer
 from carpool_protocol.runtime.search_path import missing_program

@@ -19,22 +19,13 @@ import click
 
 from carpool.check.layers import working_directory
 from carpool.check.programs import absent_text, is_plain
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_USAGE,
-    ask,
-    environment,
-    fail,
-    fail_at,
-    json_option,
-    print_json,
-    reach,
-    the_place,
-)
+from carpool.check.secret_names import is_secret_name
+from carpool.cli.main import ask, environment, fail_at, json_option, reach
 from carpool.control.control_client import DoorError
-from carpool.setup.secrets import is_secret_name
+from carpool.control.place import the_place
 from carpool.terminal import display
 from carpool.terminal.extras import Extra, install_command, is_installed
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.config.edit.edit import CannotEditError, append, drop, put, value_at
 from carpool_protocol.config.foreign.formats import OPENCODE, shape_of
 from carpool_protocol.config.reading.load import find_config_file, load_config

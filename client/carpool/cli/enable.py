@@ -14,22 +14,11 @@ import click
 
 from carpool.check.layers import Checked, read_layers, working_directory
 from carpool.cli.edit import change, config_option
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_USAGE,
-    about,
-    ask,
-    environment,
-    fail,
-    fail_at,
-    json_option,
-    open_door,
-    print_json,
-    reach,
-    the_place,
-)
+from carpool.cli.main import about, ask, environment, fail_at, json_option, open_door, reach
 from carpool.control.control_client import DoorError
+from carpool.control.place import the_place
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.edit.enable import switch
 from carpool_protocol.config.schema.model import Config, ServerConfig

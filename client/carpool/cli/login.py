@@ -13,19 +13,11 @@ import click
 
 from carpool.check.layers import read_layers, working_directory
 from carpool.cli.daemon import OPERATE_S
-from carpool.cli.main import (
-    EXIT_USAGE,
-    ask,
-    environment,
-    fail,
-    fail_at,
-    json_option,
-    print_json,
-    reach,
-    the_place,
-)
+from carpool.cli.main import ask, environment, fail_at, json_option, reach
 from carpool.control.control_client import DoorError
+from carpool.control.place import the_place
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.config.schema.expand import Missing

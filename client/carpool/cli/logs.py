@@ -10,8 +10,10 @@ from collections import deque
 
 import click
 
-from carpool.cli.main import fail, json_option, print_json, the_place
+from carpool.cli.main import json_option
+from carpool.control.place import the_place
 from carpool.terminal import display
+from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import did_you_mean
 
 LINES = 50

@@ -1,13 +1,10 @@
 """The click command line: all verbs but `connect`, `run` and `up`, which `entry` sends on before.
 
-Owns the list of verbs, what every verb shares (`--json`, the way to the broker, exit
-codes) and nothing else: each group of verbs is a file, imported when one of it is used.
-
-Exit codes: 0; 1 it failed; 2 usage or configuration; 69 no broker runs here.
+Owns the list of verbs, what every verb shares (`--json`, the way to the broker) and nothing else: each group
+of verbs is a file, imported when one of it is used.
 """
 
 import importlib
-import json
 import os
 import sys
 import time
@@ -18,12 +15,13 @@ import click
 import msgspec
 
 from carpool.control.control_client import ATTACH_S, AnsweredError, Door, DoorError, release
+from carpool.control.place import the_place
 from carpool.launcher import lock
 from carpool.launcher.up import Place, bring_up, environment_in_force
 from carpool.terminal import display
-from carpool_protocol.bootstrap import paths, trusted_places
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
+from carpool_protocol.bootstrap import trusted_places
 
-EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
 RETURN_S = 15.0
 """So long a verb waits for a broker that a launcher is about to start: it pauses 5 s at most between two."""
 _POLL_S = 0.05
@@ -158,17 +156,6 @@ def refuse_places(variables: Sequence[str] = trusted_places.VARIABLES) -> None:
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")
 
 
-def the_place() -> Place:
-    """Where this carpool lives; ends the verb when that cannot be."""
-    try:
-        place = Place()
-    except paths.NotPrivateError as error:
-        fail(str(error), EXIT_USAGE)
-    if place.note:
-        click.echo(f"carpool: {place.note}", err=True)
-    return place
-
-
 def environment() -> dict[str, str]:
     """The environment of this verb, with the configuration file that is in force here."""
     return environment_in_force(the_place().directory)
@@ -274,17 +261,6 @@ def about(server: str, text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}" if is_named else f"{server}: {text}"
 
 
-def print_json(value: Any) -> None:
-    """One JSON document. Escaped to ASCII: nothing in it can play with the terminal."""
-    click.echo(json.dumps(value, indent=2))
-
-
 def fail_at(error: DoorError) -> NoReturn:
     """End the verb over a broker that cannot be used."""
     fail(str(error), EXIT_NO_BROKER if error.no_broker else EXIT_FAILED)
-
-
-def fail(text: str, code: int = EXIT_FAILED) -> NoReturn:
-    """End the verb with a sentence on stderr."""
-    click.echo(f"carpool: {display.printable(text, lines=True)}", err=True)
-    raise click.exceptions.Exit(code)

@@ -14,9 +14,10 @@ from typing import Any, Final
 import click
 import msgspec
 
-from carpool.cli.main import EXIT_USAGE, ask, fail, json_option, open_door, print_json
+from carpool.cli.main import ask, json_option, open_door
 from carpool.control.control_client import Door
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.config.text.problems import did_you_mean
 
 Facts = dict[str, Any]

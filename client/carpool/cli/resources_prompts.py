@@ -17,20 +17,10 @@ import msgspec
 
 from carpool.adapters import flatten
 from carpool.cli.arguments import arg_option, read_arguments
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_USAGE,
-    ask,
-    fail,
-    fail_at,
-    json_option,
-    open_door,
-    print_json,
-    profile_option,
-    workspace_option,
-)
+from carpool.cli.main import ask, fail_at, json_option, open_door, profile_option, workspace_option
 from carpool.control.control_client import AnsweredError, Door, DoorError
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 
 READ_S = 1900.0
 """As for `carpool call`: the daemon has the better answer."""

@@ -16,9 +16,11 @@ from typing import Final, Literal
 import click
 
 from carpool.cli import service_units
-from carpool.cli.main import EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool.cli.main import json_option
+from carpool.control.place import the_place
 from carpool.launcher import lock, own_command
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import home_of
 from carpool_protocol.files import private_files

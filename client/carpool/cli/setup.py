@@ -19,8 +19,9 @@ from msgspec import Struct, structs
 
 from carpool.check import names
 from carpool.check.trust_facts import page
-from carpool.cli.main import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, reach, the_place
+from carpool.cli.main import json_option, reach
 from carpool.control.control_client import AnsweredError, DoorError
+from carpool.control.place import the_place
 from carpool.launcher import lock
 from carpool.setup import carpool_files, diff, file_io, run_record
 from carpool.setup.clients import CLIENTS
@@ -30,6 +31,7 @@ from carpool.setup.permission_rules import Rule
 from carpool.setup.plan import LENGTH
 from carpool.setup.undo_run import undo_all
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file, home_of, load_config
 

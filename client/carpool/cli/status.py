@@ -12,10 +12,12 @@ import click
 
 from carpool.check.server_path import path_lines
 from carpool.cli.hook_table import hook_table
-from carpool.cli.main import ask, fail_at, json_option, open_door, print_json, reach, the_place
+from carpool.cli.main import ask, fail_at, json_option, open_door, reach
 from carpool.control.control_client import DoorError
+from carpool.control.place import the_place
 from carpool.launcher.http_door import ToldDoor, told_door
 from carpool.terminal import display
+from carpool.terminal.verb_output import print_json
 
 Facts = dict[str, Any]
 

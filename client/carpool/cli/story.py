@@ -12,18 +12,11 @@ from typing import Any, Final, NamedTuple
 import click
 
 from carpool.cli.audit import Line, read_all, row
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_NO_BROKER,
-    ask,
-    fail,
-    json_option,
-    print_json,
-    reach,
-    the_place,
-)
+from carpool.cli.main import ask, json_option, reach
 from carpool.control.control_client import DoorError
+from carpool.control.place import the_place
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import CALLS_OF_A_LIFE, call_named
 

@@ -7,8 +7,9 @@ import secrets
 
 import click
 
-from carpool.cli.main import json_option, print_json
+from carpool.cli.main import json_option
 from carpool.http.core.access import hash_of
+from carpool.terminal.verb_output import print_json
 from carpool_protocol.wire.tool_names import check_server_name
 
 TOKEN_BYTES = 32

@@ -10,19 +10,10 @@ from typing import Any
 import click
 
 from carpool.cli import tool_costs
-from carpool.cli.main import (
-    ask,
-    asked,
-    fail,
-    json_option,
-    open_door,
-    print_json,
-    profile_option,
-    refused,
-    workspace_option,
-)
+from carpool.cli.main import ask, asked, json_option, open_door, profile_option, refused, workspace_option
 from carpool.control.control_client import AnsweredError, Door
 from carpool.terminal import display
+from carpool.terminal.verb_output import fail, print_json
 
 Facts = dict[str, Any]
 

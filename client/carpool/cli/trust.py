@@ -14,17 +14,10 @@ from typing import TypeVar
 import click
 
 from carpool.check.trust_facts import Facts, described, page
-from carpool.cli.main import (
-    EXIT_FAILED,
-    EXIT_USAGE,
-    environment,
-    fail,
-    json_option,
-    print_json,
-    refuse_places,
-    the_place,
-)
+from carpool.cli.main import environment, json_option, refuse_places
+from carpool.control.place import the_place
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.project_marks import PROJECT_FILES
 from carpool_protocol.config.reading.load import (

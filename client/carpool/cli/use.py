@@ -5,8 +5,9 @@ Owns its words. Refuses to know what moving means: the broker does it.
 
 import click
 
-from carpool.cli.main import as_workspace, ask, json_option, open_door, print_json
+from carpool.cli.main import as_workspace, ask, json_option, open_door
 from carpool.terminal import display
+from carpool.terminal.verb_output import print_json
 
 MOVE_S = 40.0
 """More than the broker waits for variables of the session's agent."""

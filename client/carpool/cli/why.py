@@ -9,9 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from carpool.cli.main import ask, fail, fail_at, json_option, open_door, print_json
+from carpool.cli.main import ask, fail_at, json_option, open_door
 from carpool.control.control_client import AnsweredError, Door, DoorError
 from carpool.terminal import display
+from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import no_such_server
 
 

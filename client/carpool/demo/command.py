@@ -14,7 +14,7 @@ import time
 
 import click
 
-from carpool.cli.main import EXIT_FAILED, EXIT_USAGE, json_option
+from carpool.cli.main import json_option
 from carpool.demo import report, repository
 from carpool.demo.questions import MODULES
 from carpool.demo.run import Run
@@ -22,6 +22,7 @@ from carpool.demo.sandbox import DemoError, House
 from carpool.demo.show import Show
 from carpool.launcher.sandbox import HouseError
 from carpool.terminal import end_signals
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE
 
 LIMIT_S = 75.0
 """For everything but the end, which takes at worst 45 s: together under two minutes."""

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from carpool.cli.main import EXIT_FAILED, EXIT_USAGE, fail, print_json, the_place
 from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.control.place import the_place
 from carpool.launcher.up import Place, environment_in_force
 from carpool.probe.config import arranged
 from carpool.probe.judge import Outcome, Result, Said, judge, result_of
 from carpool.probe.run import Bench, ProbeError, Tool, Try
 from carpool.terminal import display, end_signals
+from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import (
     ConfigFile,

@@ -12,11 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool.check.trust_facts import Facts, described
-from carpool.cli.main import EXIT_USAGE, fail, the_place
+from carpool.control.place import the_place
 from carpool.launcher import own_command
 from carpool.setup import file_io
 from carpool.setup.clients import Candidate
 from carpool.setup.model import Own, Secrets
+from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import (
     ConfigFile,

@@ -15,8 +15,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from carpool.check.secret_names import is_secret_name
 from carpool.setup.clients import CLAUDE_CODE, Client
-from carpool.setup.secrets import is_secret_name, without_secrets
+from carpool.setup.secrets import without_secrets
 from carpool.terminal.extras import install_command
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.reading.parse import SERVERS, read_config

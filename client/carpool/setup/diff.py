@@ -14,10 +14,11 @@ from typing import Any
 
 from msgspec import structs
 
+from carpool.check.secret_names import is_secret_name
 from carpool.setup.model import Change, Given, Known, Left, Moved, Plan
 from carpool.setup.other_programs import Unlooked
 from carpool.setup.permission_rules import ORDER, Rule
-from carpool.setup.secrets import is_secret_name, looks_secret
+from carpool.setup.secrets import looks_secret
 from carpool.terminal import display
 
 _LITERAL = re.compile(

@@ -13,13 +13,13 @@ import sys
 
 from msgspec import Struct
 
-from carpool.cli.main import EXIT_USAGE, fail
 from carpool.setup import carpool_files, file_io, git
 from carpool.setup.clients import candidates
 from carpool.setup.model import Known, Left, Plan, Source
 from carpool.setup.other_programs import Unlooked, others, unlooked
 from carpool.setup.permission_rules import Rule, RuleFile, rule_files, rules
 from carpool.setup.plan import make_plan
+from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.config.edit.edit import CannotEditError
 
 

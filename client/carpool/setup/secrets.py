@@ -13,18 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from carpool.check.secret_names import is_secret_name
 from carpool_protocol.config.schema.expand import BadTemplate, Reference, read_template
 from carpool_protocol.config.text.jsonc import JsonValue
 
 Named = Callable[[str, str], str]
 """From what a value is for and the value to the name of the variable that holds it from now on."""
 
-_NAMES = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|KEY(?!BOARD|WORD)|AUTH(?!OR(?!I))|COOKIE|PRIVATE|BEARER|SIGNATURE"
-    r"|WEBHOOK|CONNECTION_?STRING|(?:^|_)(?:PAT|PWD|PW|PASS|PIN|DSN|JWT|SALT)(?:_|$)"
-)
-_PLACES = re.compile(r"_(?:FILE|PATH|DIR|DIRECTORY|ENV|ENV_VAR)$")
-"""The end of a name that says where a secret is, not what."""
 _KNOWN = re.compile(
     r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|gldt-|sk-|sk_|pk_|rk_|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|ya29\."
     r"|hf_|npm_|pypi-|dop_v1_|lin_api_|ntn_|secret_|fc-|tvly-|SG\.|shp(?:at|ss)_|figd_|pplx-|gsk_|r8_|eyJ|atlasv1\."
@@ -56,12 +51,6 @@ _ONLY_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _LOGIN: Final = frozenset({"-u", "--user"})
 _NAME_AND_PASSWORD = re.compile(r"(?P<before>[^:\s]+:)(?P<value>\S*[^\d\s]\S*)")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Api-Key|Digest)\s+", re.IGNORECASE)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable, a header or a flag of this name holds a secret."""
-    plain = name.lstrip("-").replace("-", "_").replace(".", "_").upper()
-    return _NAMES.search(plain) is not None and _PLACES.search(plain) is None
 
 
 def looks_secret(text: str) -> bool:

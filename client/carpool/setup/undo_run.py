@@ -15,12 +15,13 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from carpool.cli.main import EXIT_FAILED, fail, print_json, the_place
+from carpool.control.place import the_place
 from carpool.launcher import lock
 from carpool.setup import carpool_files, diff, file_io, run_record
 from carpool.setup.run_record import Entry, Record, Run
 from carpool.setup.undo import Verdict, verdict
 from carpool.terminal import display
+from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
 from carpool_protocol.config.reading.load import find_config_file, load_config
 from carpool_protocol.config.reading.project import Workspace
 from carpool_protocol.config.reading.trust import give_trust, key_of, read_trust, take_trust

@@ -1,0 +1,27 @@
+"""Exit codes of verbs, their JSON output, and the end of a verb with an error sentence.
+
+Owns the codes: 0; 1 it failed; 2 usage or configuration; 69 no broker runs here. Text is made safe for the
+terminal here.
+
+Knows nothing of: verbs, the daemon.
+"""
+
+import json
+from typing import Any, NoReturn
+
+import click
+
+from carpool.terminal import display
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
+
+
+def print_json(value: Any) -> None:
+    """One JSON document. Escaped to ASCII: nothing in it can play with the terminal."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def fail(text: str, code: int = EXIT_FAILED) -> NoReturn:
+    """End the verb with a sentence on stderr."""
+    click.echo(f"carpool: {display.printable(text, lines=True)}", err=True)
+    raise click.exceptions.Exit(code)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carpool.bench.spawn import carpool_argv
+from carpool.launcher.own_command import carpool_argv
 from carpool.launcher.sandbox import PrivateHouse
 
 OFFERS = Path(__file__).parents[1] / "tests" / "kit" / "servers" / "offers.py"

@@ -19,8 +19,9 @@ from typing import Any
 
 import msgspec
 
-from carpool.bench.spawn import carpool_argv, until
+from carpool.bench.spawn import until
 from carpool.control.control_client import Door
+from carpool.launcher.own_command import carpool_argv
 from carpool.launcher.sandbox import PrivateHouse
 
 COUNTER = Path(__file__).parents[1] / "tests" / "kit" / "servers" / "counter.py"

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import trio
 
-from carpool.bench.spawn import carpool_argv
 from carpool.control.control_client import Door
+from carpool.launcher.own_command import carpool_argv
 from carpool.launcher.sandbox import PrivateHouse
 
 OBSERVER = Path(__file__).parents[1] / "tests" / "live" / "observer.py"

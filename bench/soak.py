@@ -29,7 +29,7 @@ import trio
 
 from bench import soak_report
 from carpool.bench.processes import own_bytes, pss_bytes
-from carpool.bench.spawn import carpool_argv
+from carpool.launcher.own_command import carpool_argv
 from carpool.launcher.sandbox import HouseError, PrivateHouse
 
 TOP = Path(__file__).parents[1]

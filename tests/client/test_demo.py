@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool.demo import command as verb
-from carpool.demo import figures, processes, report, repository
+from carpool.demo import figures, report, repository
 from carpool.demo.crowd import Crowd
 from carpool.demo.figures import Alone, Call, Shared
 from carpool.demo.questions import ZONES, question, text_of
 from carpool.demo.sandbox import DemoError, House
 from carpool.demo.show import Show
+from carpool.launcher import sandbox_processes as processes
 from tests.kit.private_daemon import until
 
 COMMITS = [f"{n:040x}" for n in range(0xABC8, 0xABC0, -1)]

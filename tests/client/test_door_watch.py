@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from carpool.cli.status import status_page, with_door, with_verdict
-from carpool.http.address import split_address
 from carpool.http.core.access import Gate
 from carpool.http.server import tell_url
 from carpool.launcher import lock
+from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import (
     EXIT_CONFIG,
     EXIT_TAKEN,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carpool.api.client import Carpool
-from carpool.api.errors import NotRunning
+from carpool.errors import NotRunning
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import House
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from carpool.bench.spawn import carpool_argv
 from carpool.demo.questions import MODULES
 from carpool.demo.sandbox import House
+from carpool.launcher.own_command import carpool_argv
 
 pytest.importorskip(MODULES["time"])
 pytest.importorskip(MODULES["git"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from carpool.api.errors import CarpoolError
+from carpool.errors import CarpoolError
 from carpool.sync import Carpool
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, spoken

@@ -14,7 +14,7 @@ import anyio
 
 from carpool.adapters.calls import ModelCall, answered, anthropic_calls, failure, openai_calls
 from carpool.adapters.tools import Toolbox, UnknownToolError
-from carpool.api.errors import CarpoolError
+from carpool.errors import CarpoolError
 
 Json = dict[str, Any]
 _log = logging.getLogger(__name__)

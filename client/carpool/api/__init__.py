@@ -2,7 +2,8 @@
 
 from carpool.api.callbacks import AskedError
 from carpool.api.client import Carpool
-from carpool.api.errors import (
+from carpool.api.results import Outcome, Progress, Result, Server, Tool, Workspace
+from carpool.errors import (
     BadCall,
     CarpoolError,
     Lost,
@@ -14,7 +15,6 @@ from carpool.api.errors import (
     Unavailable,
     UnknownName,
 )
-from carpool.api.results import Outcome, Progress, Result, Server, Tool, Workspace
 
 __all__ = [
     "AskedError",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from carpool.api.errors import BadCall, NotRunning
+from carpool.errors import BadCall, NotRunning
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
 

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
-from carpool.api import errors
+from carpool import errors
 from carpool.api.attach_line import Place, directory_of, hello, workspace_of
 from carpool.api.callbacks import Ask, Callbacks, Tell, as_uris
-from carpool.api.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import Session
+from carpool.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool_protocol.faults.faults import as_sentence
 
 VERSION: Final = "2025-11-25"
@@ -153,7 +153,7 @@ class Carpool:
         flat: bool = False,
     ) -> Result | Json:
         """Call a tool. One that says that it failed gives a `Result` with `is_error`; whatever else goes
-        wrong is raised (`carpool.api.errors`).
+        wrong is raised (`carpool.errors`).
 
         `timeout_s`: cancel the call and raise `TimedOut` after so long; without it the limits of the server's
         configuration hold. `on_progress(progress)` gets each `Progress`, in the task that calls. `flat`: give

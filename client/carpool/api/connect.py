@@ -14,7 +14,7 @@ import anyio
 
 from carpool import import_path
 from carpool.api.attach_line import Place
-from carpool.api.errors import NotRunning
+from carpool.errors import NotRunning
 from carpool.launcher import lock
 from carpool.shim.resume import STOPPED, Search
 from carpool_protocol.bootstrap import paths, peer_credentials

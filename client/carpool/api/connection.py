@@ -16,7 +16,7 @@ import anyio
 from carpool.api.attach import Attachment
 from carpool.api.attach_line import Place
 from carpool.api.connect import reach, return_to
-from carpool.api.errors import BadCall, CarpoolError, NotRunning
+from carpool.errors import BadCall, CarpoolError, NotRunning
 from carpool.shim.kept_lines import Kept
 from carpool.shim.resume import read_farewell, resume
 from carpool.shim.shim import DEATHS

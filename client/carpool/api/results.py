@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
-from carpool.api.errors import ToolError
+from carpool.errors import ToolError
 
 Json = dict[str, Any]
 

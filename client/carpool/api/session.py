@@ -17,12 +17,12 @@ import anyio
 import anyio.abc
 import msgspec
 
-from carpool.api import errors
+from carpool import errors
 from carpool.api.attach_line import Place
 from carpool.api.callbacks import AskedError, Callbacks, Tell, settle
 from carpool.api.connection import Carrier
-from carpool.api.errors import CarpoolError, Lost, TimedOut
 from carpool.api.results import Json, progress_of, read, read_object
+from carpool.errors import CarpoolError, Lost, TimedOut
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,

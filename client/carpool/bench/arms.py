@@ -20,8 +20,9 @@ from typing import Any, Protocol
 
 from carpool.bench import processes as bench_processes
 from carpool.bench.attach import Attachment, BenchError
-from carpool.bench.spawn import carpool, carpool_argv, connect, end_all, spawn_piped
+from carpool.bench.spawn import carpool, connect, end_all, spawn_piped
 from carpool.launcher import lock, processes
+from carpool.launcher.own_command import carpool_argv
 from carpool_protocol.bootstrap import paths
 
 ECHO_ARGV = [sys.executable, "-S", "-E", str(Path(__file__).parents[1] / "demo" / "echo_server.py")]

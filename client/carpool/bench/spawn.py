@@ -9,11 +9,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 
 from carpool.bench.attach import Attachment, BenchError
+from carpool.launcher.own_command import carpool_argv
 
 _START_S = 30.0
 _END_S = 10.0
@@ -67,14 +67,6 @@ def connect(path: str) -> Attachment:
         sock.close()
         raise
     return Attachment.of_socket(sock)
-
-
-def carpool_argv() -> list[str]:
-    """How carpool is run by this Python: its command as installed, which is what agents' configurations
-    name (and a shim of it is 0.7 MB smaller than with `-m`), else the module.
-    """
-    command = os.path.join(os.path.dirname(sys.executable), "carpool")
-    return [command] if os.access(command, os.X_OK) else [sys.executable, "-P", "-m", "carpool"]
 
 
 def carpool(arguments: Sequence[str], env: dict[str, str], limit_s: float = _START_S) -> str:

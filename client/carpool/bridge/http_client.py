@@ -36,7 +36,7 @@ from carpool.bridge.error_mapping import (
 from carpool.bridge.error_texts import Trouble
 from carpool.bridge.notifications import Listening, Pace, keep_alive
 from carpool.bridge.oauth_token import Bearer, LoginError
-from carpool.http.bridge_mark import headers_of
+from carpool.bridge_mark import headers_of
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.ids import RawJson
 

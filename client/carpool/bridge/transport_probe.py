@@ -24,7 +24,7 @@ from carpool.bridge.error_texts import Trouble
 from carpool.bridge.http_client import CONNECT_S, bounded
 from carpool.bridge.oauth_token import Bearer, LoginError
 from carpool.bridge.server_card import PATHS, Place, is_well_known, place_in
-from carpool.http.bridge_mark import headers_of
+from carpool.bridge_mark import headers_of
 from carpool_protocol.carrier.remote import Remote, host_of
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024

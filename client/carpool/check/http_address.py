@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from carpool.http import address
 from carpool.http.core.access import why_without_tokens
+from carpool.launcher import http_address as address
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.problems import ConfigProblem
 

@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from carpool.bench.spawn import carpool_argv
-from carpool.demo import figures, processes
+from carpool.demo import figures
 from carpool.demo.crowd import Crowd, Said
 from carpool.demo.figures import VICTIM, Alone, Call, Shared
 from carpool.demo.questions import MODULES
 from carpool.demo.repository import QUIET
 from carpool.demo.sandbox import DemoError, House
 from carpool.demo.show import Show
+from carpool.launcher import sandbox_processes as processes
+from carpool.launcher.own_command import carpool_argv
 from carpool.terminal import display
 
 MEASURED_AGENTS = 5

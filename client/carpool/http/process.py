@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from carpool.http.address import bind, cannot_listen, split_address
-from carpool.http.bridge_mark import OwnBridges
+from carpool.bridge_mark import OwnBridges
 from carpool.http.core.access import Gate, host_name_of, is_loopback, why_without_tokens
 from carpool.http.core.core import Core
 from carpool.http.core.effects import Rules
 from carpool.http.core.limits import Limits
 from carpool.http.server import DoorServer, raise_descriptor_limit, say, tell_url
+from carpool.launcher.http_address import bind, cannot_listen, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGood

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carpool.bench.spawn import carpool_argv
-from carpool.demo import processes
+from carpool.launcher import sandbox_processes as processes
+from carpool.launcher.own_command import carpool_argv
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.project_marks import project_around
 

@@ -13,9 +13,9 @@ import sys
 import time
 
 from carpool import import_path
-from carpool.http.address import split_address
 from carpool.launcher import lock
 from carpool.launcher.child import rotate
+from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import told_door
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import PlaceWatch

@@ -13,7 +13,7 @@ Knows nothing of: sockets, frames, how answers become streams (`routing`).
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
-from carpool.http.bridge_mark import HEADER
+from carpool.bridge_mark import HEADER
 from carpool.http.core import own_requests
 from carpool.http.core.access import STRANGER, Gate
 from carpool.http.core.body import (

@@ -1,9 +1,9 @@
-"""Processes as `carpool demo` sees them from outside: their memory, their families, who is its own.
+"""Processes of a private carpool (`sandbox`) seen from outside: memory, families, which belong to it.
 
 Owns the reading: /proc on Linux, `ps` elsewhere. Memory is PSS in bytes where the system tells it (a page
 that several processes share is divided among them, so it may be added up), else RSS, and `memory_kind`
-says which. Own is what carries the demo's runtime directory in its environment, which everything that
-it starts inherits or is given (rule 2: a pid alone proves nothing).
+says which. A process belongs to it that carries its runtime directory in the environment,
+which everything that it starts inherits or is given (rule 2: a pid alone proves nothing).
 Ends only what carries that mark. Knows nothing of: what the processes are for.
 """
 

@@ -41,13 +41,13 @@ from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 from tests.behaviours import behaviour
-from tests.kit.door_host import NobodyReturns
+from tests.kit.door_host import NoReturningSessions
 from tests.kit.waits import until
 
 Frame = tuple[int, bytes, int]
 
 
-class Hall(NobodyReturns):
+class Hall(NoReturningSessions):
     """A host that keeps what it is told and echoes every message on its exchange."""
 
     def __init__(self) -> None:

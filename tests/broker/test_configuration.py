@@ -17,7 +17,7 @@ from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 
@@ -28,14 +28,18 @@ class House:
     def __init__(self, directory: Path, **servers: dict[str, Any]) -> None:
         self.file = directory / "carpool.json"
         self.write(**servers)
-        self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
+        self.configuration = SynchronousConfiguration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}
+        )
 
     def write(self, **servers: dict[str, Any]) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
 
-    def reborn(self, kept: str) -> AtOnce:
+    def reborn(self, kept: str) -> SynchronousConfiguration:
         """As another broker reads it."""
-        return AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept))
+        return SynchronousConfiguration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept)
+        )
 
     def come(self, session: SessionId, cwd: str = "/w", run: RunCommand | None = None) -> SourceId:
         attach = Attach(
@@ -229,7 +233,7 @@ def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(
 def test_a_file_that_is_a_projects_as_well_is_read_again_whoever_has_looked_at_it(tmp_path: Path) -> None:
     file = tmp_path / ".mcp.json"
     file.write_text('{"mcpServers": {}}', encoding="utf-8")
-    configuration = AtOnce(ConfigFile(str(file), asked_for=True), {"HOME": "/h"})
+    configuration = SynchronousConfiguration(ConfigFile(str(file), asked_for=True), {"HOME": "/h"})
     file.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8")
     configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(tmp_path)), {})
     assert configuration.changed()

@@ -35,7 +35,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import broker_core
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ME = SessionId("s1")
 ONE, TWO = SessionId("s2"), SessionId("s3")
@@ -61,7 +61,9 @@ class Rig:
             ),
             "utf-8",
         )
-        configuration = AtOnce(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
+        configuration = SynchronousConfiguration(
+            ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"}
+        )
         self.configuration = configuration
         core = broker_core(configuration.bounds())
         core.handle(configuration.resolve(DAEMON), 1.0)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from carpool_broker.transport.agent_server import ENVIRONMENT_S
 from tests.behaviours import behaviour
-from tests.kit.in_process_deaths import Carrier, Mortal
+from tests.kit.in_process_deaths import Carrier, KillableDaemon
 from tests.kit.in_process_servers import Json, Process, tool
 
 SERVERS: Final[dict[str, Json]] = {
@@ -75,7 +75,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.said: dict[str, int] = {}
         self.last: dict[int, Use] = {}
         self._folder = tempfile.TemporaryDirectory()
-        self.whole = Mortal(Path(self._folder.name), SERVERS, {"count": self.serve})
+        self.whole = KillableDaemon(Path(self._folder.name), SERVERS, {"count": self.serve})
         self.carrier = Carrier(self.whole, lambda names: dict.fromkeys(names, "value"), self.take)
 
     @initialize(late=st.booleans())

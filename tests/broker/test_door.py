@@ -26,14 +26,14 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
-from tests.kit.door_host import NobodyReturns
+from tests.kit.door_host import NoReturningSessions
 from tests.kit.waits import until
 
 BUDGET = 4 * READ_AHEAD_BYTES
 Flood = Callable[[int, bytes], None]
 
 
-class Hotel(NobodyReturns):
+class Hotel(NoReturningSessions):
     """A host that takes every line and keeps it."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, ToolOffer
 from tests.behaviours import behaviour
-from tests.kit.catalog_reader import Told
+from tests.kit.catalog_reader import CatalogReader
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
 
 READABLE = {name: said for name, said in HOSTILE.items() if not said.is_unreadable}
@@ -34,7 +34,7 @@ def test_a_hostile_catalog_leaves_lists_legal_and_takes_nothing_of_another_serve
     entries = [ScopeEntry(server=ServerName(name), key=PoolKey(f"{name}:1")) for name in ("evil", "good")]
     scope = Scope(tuple(entries))
     registry.retain(scope)
-    registry.learn(Told(said, "handshake").catalog)
+    registry.learn(CatalogReader(said, "handshake").catalog)
     registry.learn(GOOD)
     view = registry.view(scope)
     for family in FAMILIES:

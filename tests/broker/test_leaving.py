@@ -15,7 +15,7 @@ from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_protocol.runtime.pump import PIECE
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents
-from tests.kit.in_process_daemon import Line, Whole, whole
+from tests.kit.in_process_daemon import InProcessDaemon, Line, in_process_daemon
 from tests.kit.in_process_servers import echo
 
 SERVERS = {"good": {"command": "x", "args": ["echo"], "sharing": "concurrent"}}
@@ -24,8 +24,8 @@ PINGS = range(PIECE - 4, PIECE + 1)
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Whole]:
-    with whole(tmp_path, SERVERS, {"echo": echo}) as made:
+def one(tmp_path: Path) -> Iterator[InProcessDaemon]:
+    with in_process_daemon(tmp_path, SERVERS, {"echo": echo}) as made:
         yield made
 
 
@@ -44,14 +44,16 @@ def say_and_go(line: Line, data: bytes) -> None:
     line.close()
 
 
-def others_are_served(one: Whole, good: Line) -> None:
+def others_are_served(one: InProcessDaemon, good: Line) -> None:
     good.echo("undisturbed")
     assert len(one.broker.core.sessions) == len(one.broker._door.agents) == 1
 
 
 @pytest.mark.parametrize("before", PINGS)
 @behaviour("leave:between-bursts")
-def test_an_agent_that_goes_with_a_batch_half_read_ends_nobody_else(one: Whole, before: int) -> None:
+def test_an_agent_that_goes_with_a_batch_half_read_ends_nobody_else(
+    one: InProcessDaemon, before: int
+) -> None:
     good, other = one.connect(), one.connect()
     good.greet()
     other.greet()
@@ -61,7 +63,9 @@ def test_an_agent_that_goes_with_a_batch_half_read_ends_nobody_else(one: Whole, 
 
 @pytest.mark.parametrize("before", PINGS)
 @behaviour("leave:between-bursts")
-def test_an_agent_that_goes_while_it_moves_ends_nobody_else(one: Whole, before: int, tmp_path: Path) -> None:
+def test_an_agent_that_goes_while_it_moves_ends_nobody_else(
+    one: InProcessDaemon, before: int, tmp_path: Path
+) -> None:
     good, other = one.connect(), one.connect()
     good.greet()
     other.send(KEEPS)
@@ -74,7 +78,7 @@ def test_an_agent_that_goes_while_it_moves_ends_nobody_else(one: Whole, before: 
 @pytest.mark.parametrize("before", PINGS)
 @behaviour("leave:between-bursts")
 def test_a_door_that_goes_within_a_batch_of_a_client_ends_nobody_else(
-    one: Whole, before: int, kind: bytes
+    one: InProcessDaemon, before: int, kind: bytes
 ) -> None:
     good, door = one.connect(), one.connect()
     good.greet()
@@ -84,7 +88,7 @@ def test_a_door_that_goes_within_a_batch_of_a_client_ends_nobody_else(
     others_are_served_beside_one_that_lingers(one, good)
 
 
-def others_are_served_beside_one_that_lingers(one: Whole, good: Line) -> None:
+def others_are_served_beside_one_that_lingers(one: InProcessDaemon, good: Line) -> None:
     """A session over HTTP outlives its door for a while."""
     good.echo("undisturbed")
     one.wait(60)
@@ -94,7 +98,7 @@ def others_are_served_beside_one_that_lingers(one: Whole, good: Line) -> None:
 
 @behaviour("leave:everybody-told")
 @pytest.mark.parametrize("again", [False, True])
-def test_of_an_end_all_are_told_though_one_of_them_cannot_be(one: Whole, *, again: bool) -> None:
+def test_of_an_end_all_are_told_though_one_of_them_cannot_be(one: InProcessDaemon, *, again: bool) -> None:
     lines = [one.connect() for _ in range(3)]
     for line in lines:
         line.send(KEEPS)

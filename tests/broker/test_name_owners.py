@@ -21,7 +21,7 @@ from carpool_protocol.wire.tool_names import legalise, spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.kit.broker_rig import broker_core
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 METHODS = ["tools/call", "prompts/get", "completion/complete"]
@@ -43,7 +43,9 @@ class Rig:
         self.profile = profile
         self.names = {"separator": separator, "tool_name_length": tool_name_length}
         self.write(servers)
-        self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
+        self.configuration = SynchronousConfiguration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}
+        )
         self.core = broker_core(self.configuration.bounds(), secret=b"x")
         self.now = 100.0
         self.requests = 0

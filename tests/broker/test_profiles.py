@@ -22,7 +22,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, Ses
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer
 from carpool_protocol.wire.tool_names import Ambiguous, Unknown, spellings
 from tests.behaviours import behaviour
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 GIT, HUB, OFF = ServerName("git"), ServerName("hub"), ServerName("off")
 SERVERS: dict[str, Any] = {
@@ -165,7 +165,9 @@ class House:
     def __init__(self, directory: Path, **profiles: Any) -> None:
         self.file = directory / "carpool.json"
         self.write(**profiles)
-        self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
+        self.configuration = SynchronousConfiguration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}
+        )
 
     def write(self, **profiles: Any) -> None:
         self.file.write_text(json.dumps({"mcpServers": SERVERS, "profiles": profiles}), encoding="utf-8")

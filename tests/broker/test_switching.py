@@ -18,7 +18,7 @@ from carpool_protocol.config.reading.project import find_workspace
 from carpool_protocol.config.reading.trust import give_trust
 from carpool_protocol.ids import ServerName, SessionId
 from tests.behaviours import behaviour
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, OFF = {"command": "x"}, {"command": "y", "disabled": True}
@@ -36,7 +36,7 @@ class House:
         if servers:
             self.write(**servers)
         self.followed: list[Followed] = []
-        self.configuration = AtOnce(
+        self.configuration = SynchronousConfiguration(
             ConfigFile(str(self.file), asked_for=True),
             {"HOME": "/h"},
             self.store,

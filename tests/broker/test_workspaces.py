@@ -31,7 +31,7 @@ from carpool_protocol.link.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.kit.broker_rig import broker_core
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = ServerName("a"), ServerName("b")
@@ -51,7 +51,7 @@ class House:
 
     def start(self) -> None:
         """A broker, the first one or the next."""
-        self.configuration = AtOnce(
+        self.configuration = SynchronousConfiguration(
             ConfigFile(str(self.file), asked_for=True),
             {"HOME": str(self.base)},
             self.store,

@@ -17,7 +17,7 @@ from tests.kit.kill_matrix_phases import PHASES, Scene
 from tests.kit.kill_matrix_victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, gone
-from tests.kit.mixed_agents import ANSWERED, ENDED, HTTP, SHIM, SOCKET, Player, player
+from tests.kit.mixed_agents import ANSWERED, ENDED, HTTP, SHIM, SOCKET, MixedAgent, mixed_agent
 from tests.kit.ports import free_port
 from tests.kit.waits import until
 
@@ -123,7 +123,7 @@ async def goes_on(scene: Scene, victim: str, phase: str) -> None:
             await each.fares(await each.run(scene.server, mark), mark, ANSWERED, scene.ledger)
 
 
-async def hears_no_more(scene: Scene, one: Player, mark: str) -> None:
+async def hears_no_more(scene: Scene, one: MixedAgent, mark: str) -> None:
     """Its way in has ended, and what it still says is not executed."""
     try:
         id_ = await one.run(scene.server, mark)
@@ -136,6 +136,6 @@ async def hears_no_more(scene: Scene, one: Player, mark: str) -> None:
 async def newcomer(scene: Scene, name: str) -> None:
     """An agent that comes in now is served."""
     mark = f"{name}-newcomer-{len(scene.ledger.lines())}"
-    async with player(scene.daemon, name) as one:
+    async with mixed_agent(scene.daemon, name) as one:
         await one.greet()
         await one.fares(await one.run(scene.server, mark), mark, ANSWERED, scene.ledger)

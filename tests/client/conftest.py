@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[PrivateDaemon]:
     """Nothing runs yet; broker, supervisor and sweep are fakes."""
-    house = House(fakes=True)
+    house = PrivateDaemon(fakes=True)
     yield house
     house.close()

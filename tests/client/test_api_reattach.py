@@ -9,7 +9,7 @@ from carpool import Carpool, Lost, NotRunning
 from carpool.shim.kept_lines import KEEP_BYTES
 from carpool.shim.shim import DEATHS
 from tests.behaviours import behaviour
-from tests.kit.scripted_broker import Desk, carpool, play
+from tests.kit.scripted_broker import ScriptedBroker, carpool, play
 
 pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -29,7 +29,7 @@ async def gather(agent: Carpool, texts: list[str]) -> dict[str, str]:
 
 @behaviour("client:reattach")
 def test_a_broker_that_dies_is_a_pause_and_only_what_has_no_answer_is_said_again(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         calls = [desk.expect("tools/call") for _ in range(4)]
         desk.settle(4, open=[3, 4], kept=[1, 2])
@@ -59,7 +59,7 @@ def test_a_broker_that_dies_is_a_pause_and_only_what_has_no_answer_is_said_again
 
 @behaviour("client:reattach")
 def test_what_is_said_while_no_broker_is_there_reaches_the_next_one_as_new(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         held = desk.expect("tools/call")
         desk.settle(3, open=[3], kept=[1, 2])
@@ -84,7 +84,7 @@ def test_what_is_said_while_no_broker_is_there_reaches_the_next_one_as_new(backe
 
 @behaviour("client:reattach")
 def test_what_a_broker_that_restarts_has_not_answered_is_new_at_the_next_one(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         calls = [desk.expect("tools/call") for _ in range(2)]
         desk.settle(4, open=[3, 4], kept=[1, 2])
@@ -110,7 +110,7 @@ def test_what_a_broker_that_restarts_has_not_answered_is_new_at_the_next_one(bac
 def test_where_carpool_is_stopped_open_calls_are_lost_and_later_ones_a_connection_error(
     backend: str,
 ) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.expect("tools/call")
         desk.tell("carpool/ended", {"text": "carpool was stopped"})
@@ -131,7 +131,7 @@ def test_where_carpool_is_stopped_open_calls_are_lost_and_later_ones_a_connectio
 
 @behaviour("client:reattach")
 def test_brokers_that_die_again_and_again_of_what_they_are_told_are_given_up(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.expect("tools/call")
         desk.settle(3, open=[3], kept=[1, 2])
@@ -150,7 +150,7 @@ def test_brokers_that_die_again_and_again_of_what_they_are_told_are_given_up(bac
 
 @behaviour("client:reattach")
 def test_more_that_is_open_than_is_kept_is_lost_with_the_broker(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.expect("tools/call")
         desk.die()
@@ -165,7 +165,7 @@ def test_more_that_is_open_than_is_kept_is_lost_with_the_broker(backend: str) ->
 
 @behaviour("client:reattach")
 def test_variables_are_told_whenever_they_are_wanted_and_are_no_lines_of_the_agent(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.accept(env=("ONE", "NONE", "HALF"))
         assert {desk.hear()["method"] for _ in range(2)} == {"initialize", "carpool/environment"}
         said = {message["method"]: message for message in desk.heard}

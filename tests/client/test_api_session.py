@@ -21,7 +21,7 @@ from carpool import (
 )
 from carpool.api.session import MOST_CALLS
 from tests.behaviours import behaviour
-from tests.kit.scripted_broker import Desk, Json, carpool, happened, play
+from tests.kit.scripted_broker import Json, ScriptedBroker, carpool, happened, play
 
 BACKENDS = ("asyncio", "trio")
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -38,7 +38,7 @@ def fault(code: str, delivered: str = "no", **more: Any) -> Json:
 
 @behaviour("client:concurrent")
 def test_answers_that_come_in_another_order_reach_their_own_callers(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         calls = [desk.expect("tools/call") for _ in range(20)]
         for call in reversed(calls):
@@ -60,7 +60,7 @@ def test_answers_that_come_in_another_order_reach_their_own_callers(backend: str
 def test_no_more_calls_are_said_at_once_than_the_broker_takes_and_a_callback_is_not_held_up(
     backend: str,
 ) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         calls = [desk.expect("tools/call") for _ in range(MOST_CALLS)]
         desk.say({"id": "a1", "method": "sampling/createMessage", "params": {}})
@@ -92,7 +92,7 @@ def test_no_more_calls_are_said_at_once_than_the_broker_takes_and_a_callback_is_
 
 @behaviour("client:cancel")
 def test_a_call_whose_scope_is_cancelled_is_cancelled_and_its_late_answer_dropped(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         call = desk.expect("tools/call")
         came.set()
@@ -119,7 +119,7 @@ def test_a_call_whose_scope_is_cancelled_is_cancelled_and_its_late_answer_droppe
 
 @behaviour("client:timeout")
 def test_a_call_that_takes_longer_than_it_may_is_cancelled_and_a_timeout_error(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         call = desk.expect("tools/call")
         assert desk.expect("notifications/cancelled")["params"] == {"requestId": call["id"]}
@@ -174,7 +174,7 @@ def test_each_way_to_fail_is_its_own_exception(backend: str) -> None:
         ({"error": {"code": -1, "message": "Said.", "data": [1]}}, ServerError, "yes", "server"),
     ]
 
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         for answer, *_ in answers:
             desk.say({"id": desk.expect("tools/call")["id"], **answer})
@@ -202,7 +202,7 @@ def test_a_tool_that_says_it_failed_is_a_result_and_an_exception_only_on_request
         "unheardOf": 3,
     }
 
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         for _ in range(2):
             desk.answer(desk.expect("tools/call"), raw)
@@ -223,7 +223,7 @@ def test_a_tool_that_says_it_failed_is_a_result_and_an_exception_only_on_request
 
 @behaviour("client:results")
 def test_half_a_surrogate_pair_in_an_answer_stays_what_it_is(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         for _ in range(2):
             number = desk.expect("tools/call")["id"]
@@ -243,7 +243,7 @@ def test_half_a_surrogate_pair_in_an_answer_stays_what_it_is(backend: str) -> No
 def test_questions_are_answered_by_callbacks_and_without_one_with_an_error(
     backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.accept()
         hello = desk.expect("initialize")
         assert set(hello["params"]["capabilities"]) == {"sampling", "elicitation", "roots"}
@@ -293,7 +293,7 @@ def test_questions_are_answered_by_callbacks_and_without_one_with_an_error(
 
 @behaviour("client:progress")
 def test_progress_is_told_in_order_by_the_task_that_calls_and_may_end_the_call(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         call = desk.expect("tools/call")
         token = call["params"]["_meta"]["progressToken"]
@@ -336,7 +336,7 @@ def test_without_a_carpool_and_without_leave_to_start_one_it_is_a_connection_err
 
 
 def test_what_the_broker_refuses_at_the_door_is_told_in_its_words(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.accept(greet=False)
         assert (desk.hello["carrier"], desk.hello["keeps"], desk.hello["profile"]) == ("client", True, "p")
         assert desk.hello["tool_name_length"] == 50
@@ -355,7 +355,7 @@ def test_what_the_broker_refuses_at_the_door_is_told_in_its_words(backend: str) 
     "wrong", [(5, {}), (("s",), {}), (("s", 5), {}), ("s__t", ["text"]), ("s__t", "text")]
 )
 def test_a_name_or_arguments_of_another_type_are_told_in_words(backend: str, wrong: Any) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.until_gone()
 
@@ -368,7 +368,7 @@ def test_a_name_or_arguments_of_another_type_are_told_in_words(backend: str, wro
 
 
 def test_what_the_body_raises_comes_out_as_it_is(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.until_gone()
 
@@ -381,7 +381,7 @@ def test_what_the_body_raises_comes_out_as_it_is(backend: str) -> None:
 
 
 def test_calls_of_others_end_when_the_session_is_left(backend: str) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.expect("tools/call")
         came.set()
@@ -413,7 +413,7 @@ def test_calls_of_others_end_when_the_session_is_left(backend: str) -> None:
 def test_an_operators_request_whose_broker_dies_is_lost_and_the_session_is_another_matter(
     backend: str,
 ) -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         own = desk.take_off()
         desk.accept()
@@ -437,7 +437,7 @@ def test_an_operators_request_whose_broker_dies_is_lost_and_the_session_is_anoth
 def test_all_servers_are_started_and_stopped_with_an_outcome_for_each(backend: str) -> None:
     done = [{"server": "a", "ok": True, "text": "serving"}, {"server": "b", "ok": False, "text": "unset: B"}]
 
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         own = desk.take_off()
         for verb in ("start", "stop"):

@@ -14,14 +14,14 @@ import pytest
 from carpool import NotRunning
 from carpool.sync import Carpool
 from tests.behaviours import behaviour
-from tests.kit.scripted_broker import Desk
+from tests.kit.scripted_broker import ScriptedBroker
 
 
 @contextmanager
-def played(script: Callable[[Desk], None]) -> Iterator[str]:
+def played(script: Callable[[ScriptedBroker], None]) -> Iterator[str]:
     """A broker that does as the script says. Gives its directory."""
     with tempfile.TemporaryDirectory(prefix="cpd-", dir="/tmp") as directory:
-        desk = Desk(directory)
+        desk = ScriptedBroker(directory)
 
         def perform() -> None:
             script(desk)
@@ -36,7 +36,7 @@ def played(script: Callable[[Desk], None]) -> Iterator[str]:
 
 @behaviour("client:sync")
 def test_a_callback_may_call_and_a_program_may_fork() -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         call = desk.expect("tools/call")
         desk.say({"id": "a1", "method": "elicitation/create", "params": {"message": "who?"}})
@@ -60,7 +60,7 @@ def test_a_callback_may_call_and_a_program_may_fork() -> None:
 
 @behaviour("client:sync")
 def test_a_program_ends_that_has_not_closed_its_session() -> None:
-    def script(desk: Desk) -> None:
+    def script(desk: ScriptedBroker) -> None:
         desk.greeted()
         desk.text(desk.expect("tools/call"), "done")
 
@@ -82,7 +82,7 @@ def test_a_program_ends_that_has_not_closed_its_session() -> None:
 @behaviour("client:sync")
 def test_threads_call_and_each_waits_for_its_own_answer() -> None:
     with tempfile.TemporaryDirectory(prefix="cpd-", dir="/tmp") as directory:
-        desk = Desk(directory)
+        desk = ScriptedBroker(directory)
         said: list[str] = []
 
         def script() -> None:

@@ -13,7 +13,7 @@ from carpool.terminal.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.expand import Missing, expand
 from carpool_protocol.config.schema.model import ServerConfig
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 SAID = "mcpServers.a.command: no-such-program is not in the PATH of {}: a cannot start before it is installed"
 
@@ -100,7 +100,7 @@ def test_the_requirements_of_the_extras_are_those_of_the_package() -> None:
         assert tuple(each.partition(";")[0].strip() for each in written[extra]) == requirements
 
 
-def test_check_warns_of_it_and_fails(house: House) -> None:
+def test_check_warns_of_it_and_fails(house: PrivateDaemon) -> None:
     file = house.base / "c.json"
     file.write_text('{"mcpServers": {"a": {"command": "no-such-program"}}}')
     path = house.environ["PATH"] = "/usr/bin:/bin"

@@ -10,7 +10,7 @@ from carpool.check.http_address import door_faults, why_not_bound
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 HASH = f"sha256:{'0' * 64}"
 
@@ -67,7 +67,7 @@ def test_a_port_in_use_is_found_and_left_as_it_was() -> None:
 
 
 @behaviour("http:check")
-def test_check_tells_faults_of_the_door(house: House) -> None:
+def test_check_tells_faults_of_the_door(house: PrivateDaemon) -> None:
     file = house.base / "carpool.json"
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

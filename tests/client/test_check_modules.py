@@ -9,7 +9,7 @@ import pytest
 from carpool.check.modules import untyped_functions
 from carpool.pymodule.function_choice import public_functions, without_types
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_text_says_of_functions_what_the_module_that_runs_says(source: str) 
 
 @behaviour("python:untyped")
 def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothing(
-    house: House, tmp_path: Path
+    house: PrivateDaemon, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
     code = house.base / "code" / "pack"

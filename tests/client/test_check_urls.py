@@ -10,7 +10,7 @@ from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.expand import Missing, expand
 from carpool_protocol.config.schema.model import ServerConfig
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 KEY = {"Authorization": "Bearer ${TOKEN}"}
 
@@ -64,7 +64,7 @@ def test_a_server_that_sends_no_secret_openly_is_not_mentioned(server: dict[str,
 
 
 @behaviour("remote:plain-http")
-def test_check_warns_of_it_and_tells_no_value(house: House) -> None:
+def test_check_warns_of_it_and_tells_no_value(house: PrivateDaemon) -> None:
     file = house.base / "c.json"
     headers = {"Authorization": "Bearer hunter2"}
     file.write_text(json.dumps({"mcpServers": {"a": {"url": "http://far.example/mcp", "headers": headers}}}))

@@ -19,11 +19,11 @@ from carpool.launcher import lock
 from carpool.launcher.up import Place
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 
 @pytest.fixture
-def broker(house: House) -> Iterator[FakeBroker]:
+def broker(house: PrivateDaemon) -> Iterator[FakeBroker]:
     with FakeBroker(house.directory) as broker:
         yield broker
 
@@ -42,7 +42,7 @@ def broker(house: House) -> Iterator[FakeBroker]:
     ],
 )
 def test_without_a_broker_a_verb_that_needs_one_says_how_to_start_it(
-    house: House, arguments: tuple[str, ...]
+    house: PrivateDaemon, arguments: tuple[str, ...]
 ) -> None:
     done = house.run(*arguments)
     assert done.returncode == 69
@@ -51,7 +51,7 @@ def test_without_a_broker_a_verb_that_needs_one_says_how_to_start_it(
 
 
 def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
     held = lock.take(str(house.directory), "")
@@ -66,7 +66,7 @@ def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
 
 
 def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
     monkeypatch.setattr(main, "RETURN_S", 0)
@@ -79,7 +79,7 @@ def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
         os.close(held)
 
 
-def test_status_json_has_the_same_keys_when_nothing_runs(house: House) -> None:
+def test_status_json_has_the_same_keys_when_nothing_runs(house: PrivateDaemon) -> None:
     done = house.run("status", "--json")
     assert done.returncode == 69
     facts = json.loads(done.stdout)
@@ -89,13 +89,15 @@ def test_status_json_has_the_same_keys_when_nothing_runs(house: House) -> None:
 
 
 @pytest.mark.parametrize("verb", [("tools", "--json"), ("call", "time__now")])
-def test_tools_and_call_start_carpool_where_it_does_not_run(house: House, verb: tuple[str, ...]) -> None:
+def test_tools_and_call_start_carpool_where_it_does_not_run(
+    house: PrivateDaemon, verb: tuple[str, ...]
+) -> None:
     done = house.run(*verb)
     assert (done.returncode, done.stderr) == (0, "")
     assert house.launcher
 
 
-def test_status_json_is_what_the_broker_said(house: House, broker: FakeBroker) -> None:
+def test_status_json_is_what_the_broker_said(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("status", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {**STATUS, "door": None}
@@ -104,7 +106,7 @@ def test_status_json_is_what_the_broker_said(house: House, broker: FakeBroker) -
 
 
 def test_status_for_people_tells_servers_errors_and_sessions_and_obeys_no_control_sequence(
-    house: House, broker: FakeBroker
+    house: PrivateDaemon, broker: FakeBroker
 ) -> None:
     shown = house.run("status").stdout
     assert "\x1b" not in shown
@@ -115,7 +117,9 @@ def test_status_for_people_tells_servers_errors_and_sessions_and_obeys_no_contro
     assert "the broker has died 2 times (`carpool logs --daemon` tells how)" in shown
 
 
-def test_ps_json_has_a_row_with_the_same_keys_for_every_process(house: House, broker: FakeBroker) -> None:
+def test_ps_json_has_a_row_with_the_same_keys_for_every_process(
+    house: PrivateDaemon, broker: FakeBroker
+) -> None:
     rows = json.loads(house.run("ps", "--json").stdout)
     assert [(row["role"], row["pid"]) for row in rows] == [
         ("broker", 11),
@@ -127,7 +131,9 @@ def test_ps_json_has_a_row_with_the_same_keys_for_every_process(house: House, br
 
 
 @behaviour("lease:holders-shown")
-def test_ps_for_people_tells_modes_holders_questions_and_who_waits(house: House, broker: FakeBroker) -> None:
+def test_ps_for_people_tells_modes_holders_questions_and_who_waits(
+    house: PrivateDaemon, broker: FakeBroker
+) -> None:
     shown = house.run("ps").stdout
     assert "\x1b" not in shown
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
@@ -143,7 +149,7 @@ def test_ps_for_people_tells_modes_holders_questions_and_who_waits(house: House,
 
 
 def test_status_marks_a_mode_that_is_only_assumed_and_counts_open_questions(
-    house: House, broker: FakeBroker
+    house: PrivateDaemon, broker: FakeBroker
 ) -> None:
     lines = house.run("status").stdout.splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.strip()}
@@ -156,7 +162,7 @@ def test_status_marks_a_mode_that_is_only_assumed_and_counts_open_questions(
 
 @behaviour("modes:why")
 def test_why_tells_the_lines_once_where_pools_agree_and_each_pool_where_not(
-    house: House, broker: FakeBroker
+    house: PrivateDaemon, broker: FakeBroker
 ) -> None:
     done = house.run("why", "time")
     assert (done.returncode, done.stdout) == (
@@ -172,7 +178,7 @@ def test_why_tells_the_lines_once_where_pools_agree_and_each_pool_where_not(
 
 
 def test_why_guesses_a_misspelt_server_and_says_why_a_server_has_no_pool(
-    house: House, broker: FakeBroker
+    house: PrivateDaemon, broker: FakeBroker
 ) -> None:
     done = house.run("why", "brwoser")
     assert (done.returncode, done.stdout) == (1, "")
@@ -182,12 +188,12 @@ def test_why_guesses_a_misspelt_server_and_says_why_a_server_has_no_pool(
     assert "disabled in the configuration" in away.stderr
 
 
-def test_tools_json_is_the_list(house: House, broker: FakeBroker) -> None:
+def test_tools_json_is_the_list(house: PrivateDaemon, broker: FakeBroker) -> None:
     assert json.loads(house.run("tools", "--json").stdout) == TOOLS
 
 
 def test_one_tool_is_explained_in_any_spelling_and_an_unknown_one_is_a_failure(
-    house: House, broker: FakeBroker
+    house: PrivateDaemon, broker: FakeBroker
 ) -> None:
     found = house.run("tools", "time.now")
     assert found.returncode == 0
@@ -201,7 +207,7 @@ NOT_LISTED = "not listed: dead\\x1b (backing_off), waits (untrusted); see `carpo
 
 
 @pytest.mark.usefixtures("broker")
-def test_servers_whose_tools_are_missing_from_the_list_are_named_after_it(house: House) -> None:
+def test_servers_whose_tools_are_missing_from_the_list_are_named_after_it(house: PrivateDaemon) -> None:
     assert house.run("tools").stderr == NOT_LISTED
     assert (
         house.run("tools", "--tag", "web").stderr
@@ -215,7 +221,7 @@ def test_servers_whose_tools_are_missing_from_the_list_are_named_after_it(house:
 
 
 @pytest.mark.usefixtures("broker")
-def test_tools_are_listed_in_the_form_of_a_model_api(house: House) -> None:
+def test_tools_are_listed_in_the_form_of_a_model_api(house: PrivateDaemon) -> None:
     shown = json.loads(house.run("tools", "--format", "anthropic").stdout)
     assert shown[0] == {
         "name": "time__now",
@@ -230,7 +236,7 @@ def test_tools_are_listed_in_the_form_of_a_model_api(house: House) -> None:
     assert (unknown.returncode, unknown.stdout) == (1, "[]\n")
 
 
-def test_call_greets_and_prints_the_text(house: House, broker: FakeBroker) -> None:
+def test_call_greets_and_prints_the_text(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("call", "time__now", "--args", '{"zone":\r\n "UTC"}')
     assert (done.returncode, done.stdout) == (0, '{"zone": "UTC"}\\x1b[2J\n')
     assert broker.methods() == [
@@ -240,7 +246,7 @@ def test_call_greets_and_prints_the_text(house: House, broker: FakeBroker) -> No
 
 
 def test_call_json_prints_the_result_object_and_exits_1_when_it_is_an_error(
-    house: House, broker: FakeBroker
+    house: PrivateDaemon, broker: FakeBroker
 ) -> None:
     done = house.run("call", "git__log", "--json")
     assert done.returncode == 1
@@ -275,7 +281,7 @@ def test_a_plain_call_shows_every_kind_of_result(
 
 
 @pytest.mark.usefixtures("broker")
-def test_a_flat_result_is_one_text_and_for_programs_whether_it_worked(house: House) -> None:
+def test_a_flat_result_is_one_text_and_for_programs_whether_it_worked(house: PrivateDaemon) -> None:
     done = house.run("call", "time__now", "--args", '{"zone": "UTC"}', "--flat")
     assert (done.returncode, done.stdout) == (0, '{"zone": "UTC"}\\x1b[2J\n')
     failed = house.run("call", "git__log", "--flat")
@@ -288,7 +294,7 @@ def test_a_flat_result_is_one_text_and_for_programs_whether_it_worked(house: Hou
     assert json.loads(refused.stdout)["success"] is False
 
 
-def test_a_call_whose_broker_dies_is_said_to_have_been_executed_perhaps(house: House) -> None:
+def test_a_call_whose_broker_dies_is_said_to_have_been_executed_perhaps(house: PrivateDaemon) -> None:
     with FakeBroker(house.directory, dies_of="tools/call"):
         done = house.run("call", "time__now")
     assert done.returncode == 1
@@ -296,41 +302,45 @@ def test_a_call_whose_broker_dies_is_said_to_have_been_executed_perhaps(house: H
     assert "The call may have been executed. Look at what it has changed before you repeat it." in done.stderr
 
 
-def test_a_call_whose_broker_dies_before_it_was_sent_is_not_said_to_have_been_executed(house: House) -> None:
+def test_a_call_whose_broker_dies_before_it_was_sent_is_not_said_to_have_been_executed(
+    house: PrivateDaemon,
+) -> None:
     with FakeBroker(house.directory, dies_of="initialize"):
         done = house.run("call", "time__now")
     assert done.returncode == 1
     assert "executed" not in done.stderr
 
 
-def test_call_reads_its_arguments_from_stdin(house: House, broker: FakeBroker) -> None:
+def test_call_reads_its_arguments_from_stdin(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("call", "time__now", "--args", "-", stdin='{"a": 1}')
     assert done.stdout.startswith('{"a": 1}')
 
 
 @pytest.mark.parametrize("arguments", ["[]", "hunter2", '{"a":'])
-def test_arguments_that_are_no_object_are_refused_and_not_repeated(house: House, arguments: str) -> None:
+def test_arguments_that_are_no_object_are_refused_and_not_repeated(
+    house: PrivateDaemon, arguments: str
+) -> None:
     done = house.run("call", "time__now", "--args", arguments)
     assert done.returncode == 2
     assert "hunter2" not in done.stderr
     assert not house.launcher
 
 
-def test_an_asked_environment_is_answered_by_the_command_line(house: House) -> None:
+def test_an_asked_environment_is_answered_by_the_command_line(house: PrivateDaemon) -> None:
     house.environ["CP_A"] = "1"
     with FakeBroker(house.directory, env=["CP_A", "CP_NONE"]) as broker:
         assert house.run("call", "time__now").returncode == 0
     assert broker.heard[1] == {"jsonrpc": "2.0", "method": "carpool/environment", "params": {"CP_A": "1"}}
 
 
-def test_a_refusal_of_the_broker_is_told(house: House) -> None:
+def test_a_refusal_of_the_broker_is_told(house: PrivateDaemon) -> None:
     with FakeBroker(house.directory, refuse="another version: run `carpool restart --all`"):
         done = house.run("status")
     assert done.returncode == 1
     assert "carpool restart --all" in done.stderr
 
 
-def test_operating_tells_each_result_and_fails_when_one_did(house: House, broker: FakeBroker) -> None:
+def test_operating_tells_each_result_and_fails_when_one_did(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("start", "time", "git")
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
@@ -352,7 +362,7 @@ def test_a_sentence_that_names_its_server_gets_no_second_name() -> None:
     assert about("git", "It has given up.") == "git: It has given up."
 
 
-def test_a_refused_reload_tells_the_problems_and_exits_2(house: House, broker: FakeBroker) -> None:
+def test_a_refused_reload_tells_the_problems_and_exits_2(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("reload")
     assert done.returncode == 2
     assert "did you mean 'command'" in done.stderr
@@ -374,15 +384,15 @@ def test_a_refused_reload_tells_the_problems_and_exits_2(house: House, broker: F
         ("check", "--probe", "x", "--call", "y", "--args", "{}", "--args", "{}"),
     ],
 )
-def test_wrong_usage_exits_2(house: House, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_2(house: PrivateDaemon, arguments: tuple[str, ...]) -> None:
     assert house.run(*arguments).returncode == 2
 
 
-def test_an_unknown_verb_is_answered_with_a_guess(house: House) -> None:
+def test_an_unknown_verb_is_answered_with_a_guess(house: PrivateDaemon) -> None:
     assert "did you mean `carpool status`?" in house.run("stauts").stderr
 
 
-def test_every_verb_has_a_line_and_help(house: House) -> None:
+def test_every_verb_has_a_line_and_help(house: PrivateDaemon) -> None:
     shown = house.run("--help").stdout
     assert all(f"  {verb}" in shown for verb in main.VERBS)
     for verb in main.VERBS.keys() - {"bench", "demo"}:
@@ -394,7 +404,7 @@ def test_every_verb_has_a_line_and_help(house: House) -> None:
             assert (done.returncode, done.stderr) == (0, ""), verb
 
 
-def test_check_does_not_say_all_right_where_a_server_cannot_run(house: House, tmp_path: Path) -> None:
+def test_check_does_not_say_all_right_where_a_server_cannot_run(house: PrivateDaemon, tmp_path: Path) -> None:
     file = tmp_path / "carpool.json"
     file.write_text(
         '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x", "tools_file": "gone.json"}}}'
@@ -411,7 +421,7 @@ def test_check_does_not_say_all_right_where_a_server_cannot_run(house: House, tm
     assert said.endswith(f"\n\n{empty}: all right\n")
 
 
-def test_check_tells_settings_masks_values_and_refuses_mistakes(house: House, tmp_path: Path) -> None:
+def test_check_tells_settings_masks_values_and_refuses_mistakes(house: PrivateDaemon, tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text('{"mcpServers": {"a": {"command": "true", "env": {"TOKEN": "hunter2"}}}}')
     done = house.run("check", "--config", str(file))
@@ -426,7 +436,7 @@ def test_check_tells_settings_masks_values_and_refuses_mistakes(house: House, tm
     assert "command" in report["problems"][0]["text"]
 
 
-def test_a_reader_that_leaves_early_is_no_error(house: House, broker: FakeBroker) -> None:
+def test_a_reader_that_leaves_early_is_no_error(house: PrivateDaemon, broker: FakeBroker) -> None:
     shim = house.start("status", "--json")
     assert shim.stdout
     shim.stdout.close()

@@ -19,12 +19,12 @@ from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 FILE = ".config/carpool/carpool.json"
 
 
-def written(house: House, text: str, name: str = FILE) -> Path:
+def written(house: PrivateDaemon, text: str, name: str = FILE) -> Path:
     file = house.base / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
@@ -32,7 +32,7 @@ def written(house: House, text: str, name: str = FILE) -> Path:
 
 
 @behaviour("config:edited", "private:files")
-def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(house: House) -> None:
+def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(house: PrivateDaemon) -> None:
     done = house.run("add", "a", "--env", "T=${T}", "--cwd", "/w", "--", "cmd", "--flag", "x y", "--json")
     file = house.base / FILE
     assert (done.returncode, done.stdout) == (0, f"a added to {file}\n")
@@ -62,7 +62,7 @@ SHAPES = {
 @behaviour("config:edited")
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_server_is_added_in_the_shape_that_the_file_has_and_taken_out_again(
-    house: House, name: str
+    house: PrivateDaemon, name: str
 ) -> None:
     file = written(house, SHAPES[name], name)
     before = servers_of(file)
@@ -80,7 +80,7 @@ def test_a_server_is_added_in_the_shape_that_the_file_has_and_taken_out_again(
 
 
 @behaviour("config:edited")
-def test_nothing_is_added_to_a_file_whose_servers_are_written_in_another_way(house: House) -> None:
+def test_nothing_is_added_to_a_file_whose_servers_are_written_in_another_way(house: PrivateDaemon) -> None:
     text = '{"theme": "dark", "mcp": {"a": {"type": "local", "command": ["x"]}}}'
     file = written(house, text, "opencode.json")
     done = house.run("add", "late", "--config", str(file), "--", "sh")
@@ -94,7 +94,7 @@ def servers_of(file: Path) -> dict[ServerName, ServerConfig]:
     return {name: structs.replace(each, lines={}) for name, each in config.servers.items()}
 
 
-def test_a_command_that_is_not_here_is_added_and_said(house: House) -> None:
+def test_a_command_that_is_not_here_is_added_and_said(house: PrivateDaemon) -> None:
     done = house.run("add", "a", "--", "no-such-program")
     assert done.returncode == 0
     assert done.stderr == (
@@ -142,7 +142,7 @@ def test_of_two_who_add_one_name_at_once_the_second_hears_of_the_first(
 
 
 @behaviour("config:edited", "python:run")
-def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: House) -> None:
+def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: PrivateDaemon) -> None:
     assert house.run("add", "a", "--python", "pack.mine").returncode == 0
     assert house.run("add", "b", "--python", "mine", "--cwd", "~/code").returncode == 0
     assert json.loads((house.base / FILE).read_text()) == {
@@ -154,7 +154,7 @@ def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: 
 
 
 @behaviour("config:edited", "remote:secrets")
-def test_a_url_is_added_with_headers_that_are_not_filled_in(house: House) -> None:
+def test_a_url_is_added_with_headers_that_are_not_filled_in(house: PrivateDaemon) -> None:
     key = "Authorization=Bearer ${TOKEN}"
     words = ("--url", "https://h.example/mcp?a=b", "--transport", "http", "--header", key, "--header", "X-A=")
     assert house.run("add", "a", *words).returncode == 0
@@ -183,7 +183,9 @@ def test_a_url_is_added_with_headers_that_are_not_filled_in(house: House) -> Non
         (["--url", "https://h", "--header", "hunter2"], "--header is NAME=VALUE"),
     ],
 )
-def test_a_url_is_added_only_with_what_goes_with_it(house: House, words: list[str], says: str) -> None:
+def test_a_url_is_added_only_with_what_goes_with_it(
+    house: PrivateDaemon, words: list[str], says: str
+) -> None:
     done = house.run("add", "a", *words)
     assert done.returncode == 2
     assert says in done.stderr
@@ -194,7 +196,7 @@ def test_a_url_is_added_only_with_what_goes_with_it(house: House, words: list[st
 @pytest.mark.parametrize(
     "words", [[], ["--python", "mine", "--", "cmd"], ["--url", "https://h", "--", "cmd"]]
 )
-def test_a_server_that_is_added_is_one_thing(house: House, words: list[str]) -> None:
+def test_a_server_that_is_added_is_one_thing(house: PrivateDaemon, words: list[str]) -> None:
     done = house.run("add", "a", *words)
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (
         2,
@@ -203,7 +205,7 @@ def test_a_server_that_is_added_is_one_thing(house: House, words: list[str]) -> 
     assert not (house.base / FILE).exists()
 
 
-def test_what_is_wrong_with_a_name_is_said_once(house: House) -> None:
+def test_what_is_wrong_with_a_name_is_said_once(house: PrivateDaemon) -> None:
     done = house.run("add", "bad name", "--", "x")
     assert done.returncode == 2
     assert done.stderr.count("bad name") == 1
@@ -211,7 +213,7 @@ def test_what_is_wrong_with_a_name_is_said_once(house: House) -> None:
 
 
 @behaviour("config:edited")
-def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: House) -> None:
+def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: PrivateDaemon) -> None:
     own = written(house, '{ "include": ["more.json"] } // mine\n')
     more = written(house, '{"mcpServers": {"a": {"command": "x"}}}', ".config/carpool/more.json")
     assert house.run("remove", "a").stdout == f"a removed from {more}\n"
@@ -220,7 +222,7 @@ def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: House) -
 
 
 @behaviour("config:edited")
-def test_a_file_keeps_the_ends_of_its_lines(house: House) -> None:
+def test_a_file_keeps_the_ends_of_its_lines(house: PrivateDaemon) -> None:
     file = house.base / FILE
     file.parent.mkdir(parents=True)
     before = b'{\r\n  "mcpServers": {\r\n    "a": { "command": "x" }\r\n  }\r\n}\r\n'
@@ -231,7 +233,7 @@ def test_a_file_keeps_the_ends_of_its_lines(house: House) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_file_that_is_a_link_stays_one(house: House) -> None:
+def test_a_file_that_is_a_link_stays_one(house: PrivateDaemon) -> None:
     kept = written(house, "{}", "dotfiles/carpool.json")
     file = house.base / FILE
     file.parent.mkdir(parents=True)
@@ -242,7 +244,7 @@ def test_a_file_that_is_a_link_stays_one(house: House) -> None:
 
 
 @pytest.mark.parametrize("words", [("add", "b", "--", "x"), ("remove", "a"), ("disable", "a", "--save")])
-def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str, ...]) -> None:
+def test_a_file_that_is_read_only_is_not_replaced(house: PrivateDaemon, words: tuple[str, ...]) -> None:
     file = written(house, '{"mcpServers": {"a": {"command": "x"}}}')
     file.chmod(0o444)
     before = file.stat().st_ino
@@ -267,7 +269,7 @@ def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_the_file_alone(
-    house: House, text: str, words: list[str], code: int, why: str
+    house: PrivateDaemon, text: str, words: list[str], code: int, why: str
 ) -> None:
     file = written(house, text)
     done = house.run(*words)

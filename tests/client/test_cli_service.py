@@ -11,7 +11,7 @@ import pytest
 
 from carpool.cli.service_units import launchd_agent, systemd_unit
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 SECRET = "canary-0123456789"
 ENVIRON = {
@@ -72,7 +72,7 @@ def test_the_agent_of_launchd_says_the_same() -> None:
     assert SECRET not in text
 
 
-def systemd(house: House, code: int = 0) -> Path:
+def systemd(house: PrivateDaemon, code: int = 0) -> Path:
     """A stand-in for systemctl that writes down what it is told."""
     told = house.base / "told"
     program = house.base / "bin" / "systemctl"
@@ -84,7 +84,7 @@ def systemd(house: House, code: int = 0) -> Path:
 
 
 @behaviour("service:unit")
-def test_a_unit_is_installed_started_shown_and_taken_away(house: House) -> None:
+def test_a_unit_is_installed_started_shown_and_taken_away(house: PrivateDaemon) -> None:
     told = systemd(house)
     file = house.base / ".config/systemd/user/carpool.service"
     assert "there is no service of carpool" in house.run("service", "status").stdout
@@ -107,7 +107,7 @@ def test_a_unit_is_installed_started_shown_and_taken_away(house: House) -> None:
     ]
 
 
-def test_beside_a_carpool_that_runs_the_service_waits_for_the_next_login(house: House) -> None:
+def test_beside_a_carpool_that_runs_the_service_waits_for_the_next_login(house: PrivateDaemon) -> None:
     told = systemd(house)
     assert house.run("up", "--detach").returncode == 0
     done = house.run("service", "install")
@@ -116,7 +116,7 @@ def test_beside_a_carpool_that_runs_the_service_waits_for_the_next_login(house: 
     assert house.run("down").returncode == 0
 
 
-def test_a_unit_that_is_not_ours_is_left_alone(house: House) -> None:
+def test_a_unit_that_is_not_ours_is_left_alone(house: PrivateDaemon) -> None:
     systemd(house)
     file = house.base / ".config/systemd/user/carpool.service"
     file.parent.mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_a_unit_that_is_not_ours_is_left_alone(house: House) -> None:
     assert file.read_text() == "[Service]\n"
 
 
-def test_without_systemd_it_is_said_what_to_do(house: House) -> None:
+def test_without_systemd_it_is_said_what_to_do(house: PrivateDaemon) -> None:
     systemd(house, code=1)
     done = house.run("service", "install")
     assert done.returncode == 1
@@ -139,7 +139,7 @@ def test_without_systemd_it_is_said_what_to_do(house: House) -> None:
     assert "`carpool up --detach`" in done.stderr
 
 
-def test_the_other_system_s_unit_can_be_shown(house: House) -> None:
+def test_the_other_system_s_unit_can_be_shown(house: PrivateDaemon) -> None:
     text = house.run("service", "install", "--print", "--for", "launchd").stdout
     assert plistlib.loads(text.encode())["StandardErrorPath"].endswith("/log/service.log")
     assert house.run("service", "status", "--print").returncode == 2

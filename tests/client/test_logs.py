@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from carpool.cli.logs import Tail
-from tests.kit.private_daemon import House, until
+from tests.kit.private_daemon import PrivateDaemon, until
 
 
 def test_the_last_lines_are_whole_and_in_order(tmp_path: Path) -> None:
@@ -55,19 +55,19 @@ def test_a_line_that_never_ends_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def logs(house: House) -> Path:
+def logs(house: PrivateDaemon) -> Path:
     house.logs.mkdir(parents=True)
     (house.logs / "server-git.log").write_text("fatal: \x1b[2Jgone\n\xe9\n", encoding="latin-1")
     (house.logs / "broker.log").write_text("up\n")
     return house.logs
 
 
-def test_a_dead_daemons_logs_are_read_and_made_safe(house: House, logs: Path) -> None:
+def test_a_dead_daemons_logs_are_read_and_made_safe(house: PrivateDaemon, logs: Path) -> None:
     done = house.run("logs", "git")
     assert (done.returncode, done.stdout) == (0, "fatal: \\x1b[2Jgone\n\ufffd\n")
 
 
-def test_logs_without_a_name_tell_which_line_is_whose(house: House, logs: Path) -> None:
+def test_logs_without_a_name_tell_which_line_is_whose(house: PrivateDaemon, logs: Path) -> None:
     assert house.run("logs").stdout.splitlines()[0] == "(broker) | up"
     assert house.run("logs", "--daemon").stdout == "up\n"
     found = json.loads(house.run("logs", "--json").stdout)
@@ -75,13 +75,15 @@ def test_logs_without_a_name_tell_which_line_is_whose(house: House, logs: Path) 
 
 
 @pytest.mark.parametrize("name", ["gti", "../broker", "server-git", "(broker"])
-def test_a_log_that_is_not_there_is_a_failure_with_a_hint(house: House, logs: Path, name: str) -> None:
+def test_a_log_that_is_not_there_is_a_failure_with_a_hint(
+    house: PrivateDaemon, logs: Path, name: str
+) -> None:
     done = house.run("logs", name)
     assert done.returncode == 1
     assert "has been started here" in done.stderr
 
 
-def test_following_shows_what_is_added(house: House, logs: Path) -> None:
+def test_following_shows_what_is_added(house: PrivateDaemon, logs: Path) -> None:
     process = house.start("logs", "git", "-f", "-n", "0")
     assert process.stdout
     pipe = process.stdout.fileno()

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 VERBS = (
     ("--help",),
@@ -19,7 +19,7 @@ VERBS = (
 )
 
 
-def said(house: House, shell: str, verb: tuple[str, ...], unbuffered: str) -> tuple[int, str]:
+def said(house: PrivateDaemon, shell: str, verb: tuple[str, ...], unbuffered: str) -> tuple[int, str]:
     done = subprocess.run(
         ["/bin/sh", "-c", f'"$@" {shell}', "sh", sys.executable, "-m", "carpool", *verb],
         env={**house.environ, "PYTHONUNBUFFERED": unbuffered},
@@ -35,7 +35,7 @@ def said(house: House, shell: str, verb: tuple[str, ...], unbuffered: str) -> tu
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_cannot_be_written_is_told_in_one_line(
-    house: House, verb: tuple[str, ...], unbuffered: str
+    house: PrivateDaemon, verb: tuple[str, ...], unbuffered: str
 ) -> None:
     if os.path.exists("/dev/full"):  # not on macOS
         full = "carpool: cannot write the output: No space left on device\n"
@@ -44,6 +44,6 @@ def test_output_that_cannot_be_written_is_told_in_one_line(
     assert said(house, ">&-", verb, unbuffered) == (1, closed)
 
 
-def test_a_verb_that_fails_before_it_prints_keeps_its_code(house: House) -> None:
+def test_a_verb_that_fails_before_it_prints_keeps_its_code(house: PrivateDaemon) -> None:
     code, text = said(house, ">&-", ("nonsense",), "")
     assert (code, "there is no verb" in text) == (2, True)

@@ -10,7 +10,7 @@ import pytest
 
 from carpool.launcher import lock
 from carpool.launcher.runtime_dir import PlaceWatch
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 
 class Place:
@@ -86,7 +86,7 @@ def test_a_lock_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
     assert lock.holder(str(tmp_path)) is None
 
 
-def test_a_start_on_a_full_disk_says_so_and_leaves_nothing(house: House) -> None:
+def test_a_start_on_a_full_disk_says_so_and_leaves_nothing(house: PrivateDaemon) -> None:
     house.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     house.behave("broker")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

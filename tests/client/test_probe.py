@@ -21,7 +21,7 @@ from carpool.probe.run import Bench, Tool, Try
 from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import STATUS, FakeBroker
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 # --- judgement ------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_serve
 
 
 @pytest.fixture
-def broker(house: House) -> Iterator[FakeBroker]:
+def broker(house: PrivateDaemon) -> Iterator[FakeBroker]:
     with FakeBroker(house.directory) as broker:
         yield broker
 
@@ -329,14 +329,14 @@ FOUND: dict[str, Any] = {
 
 
 def recorded(
-    house: House, file: str, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, file: str, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[bool, str]:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
     return probe.record(Place(), file, "time", found)
 
 
 def test_the_running_carpool_hears_the_result_and_the_tools(
-    house: House, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, note = recorded(house, STATUS["config"]["file"], FOUND, monkeypatch)
     assert done
@@ -350,7 +350,7 @@ def test_the_running_carpool_hears_the_result_and_the_tools(
 
 
 def test_a_carpool_with_another_configuration_hears_nothing(
-    house: House, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    house: PrivateDaemon, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     done, note = recorded(house, str(tmp_path / "other.json"), FOUND, monkeypatch)
     assert not done
@@ -359,7 +359,7 @@ def test_a_carpool_with_another_configuration_hears_nothing(
 
 
 def test_without_a_carpool_nothing_is_recorded_and_how_to_is_told(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, note = recorded(house, "/c.json", FOUND, monkeypatch)
     assert not done
@@ -367,7 +367,7 @@ def test_without_a_carpool_nothing_is_recorded_and_how_to_is_told(
 
 
 def test_no_conclusion_is_no_evidence(
-    house: House, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    house: PrivateDaemon, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, _ = recorded(house, "/c.json", {**FOUND, "result": "inconclusive"}, monkeypatch)
     assert not done
@@ -387,7 +387,7 @@ def test_the_conclusion_names_each_call_and_what_to_do(result: str) -> None:
     ]
 
 
-def test_an_unknown_server_and_a_broken_configuration_exit_2(house: House, tmp_path: Path) -> None:
+def test_an_unknown_server_and_a_broken_configuration_exit_2(house: PrivateDaemon, tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text('{"mcpServers": {"counter": {"command": "true"}}}')
     done = house.run("check", "--config", str(file), "--probe", "couner")

@@ -18,7 +18,7 @@ from carpool_protocol.config.edit.edit import put, value_at
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 PLACES = {
     "claude-desktop": (".config/Claude/claude_desktop_config.json", "mcpServers"),
@@ -33,7 +33,7 @@ class SetupMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House(fakes=False)
+        self.house = PrivateDaemon(fakes=False)
         self.had: dict[str, set[str]] = {client: set() for client in PLACES}
         self.tokens = dict.fromkeys(PLACES, "t0")
         self.own: set[str] = set()

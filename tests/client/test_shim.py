@@ -42,7 +42,7 @@ from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.jsonrpc import result_line
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House, until
+from tests.kit.private_daemon import PrivateDaemon, until
 
 LIMIT_S = 20
 
@@ -50,7 +50,7 @@ LIMIT_S = 20
 class Desk:
     """A broker's socket with the shims that come to it."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: PrivateDaemon) -> None:
         self.house = house
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(house.directory / "agents.sock"))
@@ -83,7 +83,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(house: House) -> Iterator[Desk]:
+def desk(house: PrivateDaemon) -> Iterator[Desk]:
     desk = Desk(house)
     yield desk
     desk.close()
@@ -413,7 +413,7 @@ def test_the_faults_of_a_refusal_are_those_of_the_table() -> None:
         assert (KINDS[slug].code, KINDS[slug].delivered) == (number, "no")
 
 
-def test_a_person_at_a_terminal_is_told_and_not_waited_for(house: House) -> None:
+def test_a_person_at_a_terminal_is_told_and_not_waited_for(house: PrivateDaemon) -> None:
     code, said = house.answered("", "connect", "--workspace", "/no/such/place")
     assert code == 2
     assert said.count("names no directory that is there") == 1
@@ -481,20 +481,20 @@ def test_run_brings_its_command_directory_and_environment(desk: Desk) -> None:
         ("run", "--workspace", "x", "y"),
     ],
 )
-def test_wrong_usage_is_said_with_exit_code_2(house: House, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_said_with_exit_code_2(house: PrivateDaemon, arguments: tuple[str, ...]) -> None:
     done = house.run(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "usage: carpool" in done.stderr
 
 
-def test_a_workspace_that_is_no_directory_is_said_before_anything_starts(house: House) -> None:
+def test_a_workspace_that_is_no_directory_is_said_before_anything_starts(house: PrivateDaemon) -> None:
     done = house.run("connect", "--workspace", "/no/such/place")
     assert done.returncode == 2
     assert "--workspace names no directory that is there" in done.stderr
 
 
-def test_a_runtime_directory_open_to_others_is_refused(house: House) -> None:
+def test_a_runtime_directory_open_to_others_is_refused(house: PrivateDaemon) -> None:
     house.directory.chmod(0o755)
     done = house.run("connect")
     house.directory.chmod(0o700)
@@ -663,7 +663,7 @@ def test_a_broker_that_dies_of_what_it_is_told_is_told_it_so_often_and_not_for_e
 
 
 @contextmanager
-def lock_of(house: House) -> Iterator[None]:
+def lock_of(house: PrivateDaemon) -> Iterator[None]:
     """A launcher seems to run here."""
     held = lock.take(str(house.directory), "")
     assert held is not None

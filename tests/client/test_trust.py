@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 
 def project(
-    house: House, text: str = '{"mcpServers": {"b": {"command": "echo", "args": ["hello world"]}}}'
+    house: PrivateDaemon, text: str = '{"mcpServers": {"b": {"command": "echo", "args": ["hello world"]}}}'
 ) -> Path:
     file = house.base / "work" / ".mcp.json"
     file.parent.mkdir(exist_ok=True)
@@ -21,12 +21,12 @@ def project(
     return file
 
 
-def trusted(house: House) -> list[str]:
+def trusted(house: PrivateDaemon) -> list[str]:
     return [each["file"] for each in json.loads(house.run("trust", "--list", "--json").stdout)]
 
 
 @behaviour("trust:asked")
-def test_a_person_is_shown_the_commands_and_asked(house: House) -> None:
+def test_a_person_is_shown_the_commands_and_asked(house: PrivateDaemon) -> None:
     file = project(house)
     code, said = house.answered("n", "trust", str(file.parent))
     assert (code, trusted(house)) == (1, [])
@@ -39,7 +39,7 @@ def test_a_person_is_shown_the_commands_and_asked(house: House) -> None:
 
 
 @behaviour("trust:asked")
-def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
+def test_what_is_shown_is_what_would_run_and_where(house: PrivateDaemon) -> None:
     servers = {
         "a": {"command": "make"},
         "b": {"command": "make", "cwd": "~/elsewhere"},
@@ -64,7 +64,7 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
 
 
 @behaviour("trust:asked")
-def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House) -> None:
+def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: PrivateDaemon) -> None:
     servers = {
         "a": {"command": "ma\u200bke", "args": ["\u05d0\u05d1", "a\u3164b"], "cwd": "x\n\na is fine\u2066"},
         "b": {
@@ -93,14 +93,14 @@ def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House
 
 
 @behaviour("remote:secrets")
-def test_the_secret_of_a_login_is_something_that_is_given(house: House) -> None:
+def test_the_secret_of_a_login_is_something_that_is_given(house: PrivateDaemon) -> None:
     oauth = {"client_id": "${ID}", "client_secret": "${TOKEN}"}
     file = project(house, json.dumps({"mcpServers": {"far": {"url": "https://h.example", "oauth": oauth}}}))
     assert "far is given your ID, TOKEN" in house.run("trust", "--yes", str(file.parent)).stdout
 
 
 @behaviour("remote:secrets")
-def test_a_url_is_shown_as_it_is_written_with_the_names_of_its_headers(house: House) -> None:
+def test_a_url_is_shown_as_it_is_written_with_the_names_of_its_headers(house: PrivateDaemon) -> None:
     far = '{"url": "https://h.example/mcp?k=${K}", "type": "http", "headers": {"X-Key": "hunter2"}}'
     file = project(house, f'{{"mcpServers": {{"far": {far}}}}}')
     done = house.run("trust", "--yes", "--json", str(file.parent))
@@ -109,7 +109,7 @@ def test_a_url_is_shown_as_it_is_written_with_the_names_of_its_headers(house: Ho
     assert "hunter2" not in done.stdout
 
 
-def test_a_module_is_shown_as_what_runs_it(house: House) -> None:
+def test_a_module_is_shown_as_what_runs_it(house: PrivateDaemon) -> None:
     file = project(house, '{"mcpServers": {"b": {"python": "tools", "interpreter": ".venv/bin/python"}}}')
     done = house.run("trust", "--yes", "--json", str(file.parent))
     assert json.loads(done.stdout)["servers"][0]["command"] == [
@@ -120,7 +120,7 @@ def test_a_module_is_shown_as_what_runs_it(house: House) -> None:
     ]
 
 
-def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None:
+def test_without_a_terminal_nothing_is_trusted_unless_said(house: PrivateDaemon) -> None:
     file = project(house)
     done = house.run("trust", str(file.parent))
     assert (done.returncode, trusted(house)) == (2, [])
@@ -144,7 +144,7 @@ def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None
 
 
 @behaviour("trust:asked-again")
-def test_a_change_is_said_and_asked_again(house: House) -> None:
+def test_a_change_is_said_and_asked_again(house: PrivateDaemon) -> None:
     file = project(house)
     house.run("trust", "--yes", str(file.parent))
     project(house, '{"mcpServers": {"b": {"command": "rm"}}}')
@@ -154,7 +154,7 @@ def test_a_change_is_said_and_asked_again(house: House) -> None:
 
 
 @behaviour("trust:flags")
-def test_a_file_trusted_before_something_in_it_was_flagged_is_asked_about_again(house: House) -> None:
+def test_a_file_trusted_before_something_in_it_was_flagged_is_asked_about_again(house: PrivateDaemon) -> None:
     file = project(house, '{"mcpServers": {"b": {"command": "make", "env": {"JAVA_HOME": "./jdk"}}}}')
     plain = house.base / "plain" / ".mcp.json"
     plain.parent.mkdir()
@@ -182,7 +182,7 @@ def digest_of_bytes(file: Path) -> str:
 
 
 @behaviour("trust:asked")
-def test_a_store_that_is_damaged_is_said_and_kept_aside(house: House) -> None:
+def test_a_store_that_is_damaged_is_said_and_kept_aside(house: PrivateDaemon) -> None:
     file = project(house)
     house.run("trust", "--yes", str(file.parent))
     (store,) = house.base.rglob("trust.json")
@@ -196,7 +196,7 @@ def test_a_store_that_is_damaged_is_said_and_kept_aside(house: House) -> None:
 
 
 @behaviour("trust:asked")
-def test_a_project_file_without_servers_is_nothing_to_ask_about(house: House) -> None:
+def test_a_project_file_without_servers_is_nothing_to_ask_about(house: PrivateDaemon) -> None:
     file = project(house, '{"include": ["no/*.json"], "env_file": "env", "mcpServers": {}}')
     done = house.run("trust", str(file.parent))
     assert (done.returncode, trusted(house)) == (0, [])
@@ -205,7 +205,7 @@ def test_a_project_file_without_servers_is_nothing_to_ask_about(house: House) ->
     assert (facts["trust"], facts["servers"]) == ("nothing", [])
 
 
-def test_trust_is_taken_back(house: House) -> None:
+def test_trust_is_taken_back(house: PrivateDaemon) -> None:
     file = project(house)
     house.run("trust", "--yes", str(file.parent))
     done = house.run("trust", "--revoke", "--json", str(file.parent))
@@ -214,7 +214,9 @@ def test_trust_is_taken_back(house: House) -> None:
     assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{file} was not trusted\n"
 
 
-def test_trust_is_taken_back_also_of_a_file_that_is_gone_or_that_another_one_shadows(house: House) -> None:
+def test_trust_is_taken_back_also_of_a_file_that_is_gone_or_that_another_one_shadows(
+    house: PrivateDaemon,
+) -> None:
     file = project(house)
     house.run("trust", "--yes", str(file.parent))
     nearer = file.parent / ".carpool" / "mcp.json"
@@ -232,7 +234,7 @@ def test_trust_is_taken_back_also_of_a_file_that_is_gone_or_that_another_one_sha
 
 @behaviour("profiles:strangers")
 def test_the_question_says_which_profiles_cover_it_and_is_asked_again_for_a_name_that_is_taken(
-    house: House,
+    house: PrivateDaemon,
 ) -> None:
     file = project(house)
     own = house.base / ".config" / "carpool" / "carpool.json"
@@ -250,7 +252,7 @@ def test_the_question_says_which_profiles_cover_it_and_is_asked_again_for_a_name
     assert house.run("trust", "--yes", str(file.parent)).stdout == f"{file} is trusted already\n"
 
 
-def test_what_it_would_replace_and_shadow_is_said_and_values_are_not(house: House) -> None:
+def test_what_it_would_replace_and_shadow_is_said_and_values_are_not(house: PrivateDaemon) -> None:
     own = house.base / ".config" / "carpool" / "carpool.json"
     own.parent.mkdir(parents=True)
     own.write_text('{"mcpServers": {"b": {"command": "mine"}}}')
@@ -263,7 +265,7 @@ def test_what_it_would_replace_and_shadow_is_said_and_values_are_not(house: Hous
     assert "hunter2" not in done.stdout + done.stderr
 
 
-def test_where_there_is_no_project_or_a_broken_one_the_exit_code_is_2(house: House) -> None:
+def test_where_there_is_no_project_or_a_broken_one_the_exit_code_is_2(house: PrivateDaemon) -> None:
     bare = house.base / "bare"
     bare.mkdir()
     done = house.run("trust", str(bare))
@@ -276,7 +278,7 @@ def test_where_there_is_no_project_or_a_broken_one_the_exit_code_is_2(house: Hou
     assert house.run("trust", "--yes", "--revoke").returncode == 2
 
 
-def checked(house: House, directory: Path, *words: str) -> dict[str, Any]:
+def checked(house: PrivateDaemon, directory: Path, *words: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "carpool", "check", "--json", *words],
         env=house.environ,
@@ -297,7 +299,7 @@ def origins(facts: dict[str, Any], *names: str) -> list[str]:
 
 
 @behaviour("config:check-merged")
-def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: House) -> None:
+def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: PrivateDaemon) -> None:
     own = house.base / ".config" / "carpool" / "carpool.json"
     (own.parent / "more").mkdir(parents=True)
     (own.parent / "more" / "c.json").write_text('{"mcpServers": {"c": {"command": "${NOWHERE}"}}}')
@@ -336,14 +338,14 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
     assert broken["problems"][0]["file"] == str(file)
 
 
-def test_schema_is_printed(house: House) -> None:
+def test_schema_is_printed(house: PrivateDaemon) -> None:
     done = house.run("schema")
     assert done.returncode == 0
     assert json.loads(done.stdout)["properties"]["mcpServers"]
 
 
 @behaviour("config:check-merged")
-def test_check_tells_where_it_looked_for_included_files_that_are_not_there(house: House) -> None:
+def test_check_tells_where_it_looked_for_included_files_that_are_not_there(house: PrivateDaemon) -> None:
     place = house.base / "p" / ".carpool"
     (place / "servers.d").mkdir(parents=True)
     (place / "mcp.json").write_text('{"include": ["servers.d/*.json"], "mcpServers": {}}')
@@ -354,7 +356,7 @@ def test_check_tells_where_it_looked_for_included_files_that_are_not_there(house
 
 
 @behaviour("config:check-merged", "workspaces:named")
-def test_check_shows_the_named_workspace_of_this_directory_below_its_project(house: House) -> None:
+def test_check_shows_the_named_workspace_of_this_directory_below_its_project(house: PrivateDaemon) -> None:
     file = project(house, '{"mcpServers": {"b": {"command": "its"}}}')
     own = house.base / ".config" / "carpool" / "carpool.json"
     own.parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ import pytest
 from carpool.api.client import Carpool
 from carpool.errors import NotRunning
 from tests.behaviours import behaviour
-from tests.kit.private_daemon import House
+from tests.kit.private_daemon import PrivateDaemon
 
 VARIABLES = ("CARPOOL_CONFIG", "CARPOOL_STATE_DIR", "CARPOOL_RUNTIME_DIR")
 DOORS = (
@@ -27,7 +27,7 @@ DOORS = (
 )
 
 
-def repository(house: House) -> Path:
+def repository(house: PrivateDaemon) -> Path:
     """Its servers would leave a file."""
     root = house.base / "repo"
     (root / ".x").mkdir(parents=True)
@@ -37,7 +37,7 @@ def repository(house: House) -> Path:
     return root
 
 
-def said(house: House, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def said(house: PrivateDaemon, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", "carpool", *words],
         env=house.environ,
@@ -53,7 +53,9 @@ def said(house: House, words: list[str], cwd: Path) -> subprocess.CompletedProce
 @behaviour("places:project")
 @pytest.mark.parametrize("variable", VARIABLES)
 @pytest.mark.parametrize("spelled", [".x/c.json", "{root}/.x/c.json"])
-def test_no_door_follows_a_variable_into_a_repository(house: House, variable: str, spelled: str) -> None:
+def test_no_door_follows_a_variable_into_a_repository(
+    house: PrivateDaemon, variable: str, spelled: str
+) -> None:
     root = repository(house)
     house.environ[variable] = spelled.format(root=root)
     for words in DOORS:
@@ -67,7 +69,7 @@ def test_no_door_follows_a_variable_into_a_repository(house: House, variable: st
 
 
 @behaviour("places:project")
-async def test_the_python_client_does_not_follow_one_either(house: House) -> None:
+async def test_the_python_client_does_not_follow_one_either(house: PrivateDaemon) -> None:
     root = repository(house)
     environ = {**house.environ, "CARPOOL_CONFIG": str(root / ".x" / "c.json")}
     with pytest.raises(NotRunning, match="CARPOOL_CONFIG names"):
@@ -77,7 +79,7 @@ async def test_the_python_client_does_not_follow_one_either(house: House) -> Non
 
 
 @behaviour("places:project")
-def test_what_is_typed_counts_and_a_place_counts_once_it_is_trusted(house: House) -> None:
+def test_what_is_typed_counts_and_a_place_counts_once_it_is_trusted(house: PrivateDaemon) -> None:
     root = repository(house)
     file = str(root / ".x" / "c.json")
     house.environ["CARPOOL_CONFIG"] = file
@@ -100,7 +102,9 @@ def test_what_is_typed_counts_and_a_place_counts_once_it_is_trusted(house: House
 
 
 @behaviour("places:project")
-def test_general_variables_of_a_repository_reach_neither_carpool_nor_its_servers(house: House) -> None:
+def test_general_variables_of_a_repository_reach_neither_carpool_nor_its_servers(
+    house: PrivateDaemon,
+) -> None:
     root = repository(house)
     (root / "carpool").mkdir()
     (root / "carpool" / "carpool.json").write_text((root / ".x" / "c.json").read_text())
@@ -115,7 +119,7 @@ def test_general_variables_of_a_repository_reach_neither_carpool_nor_its_servers
 
 
 @behaviour("places:project")
-def test_a_shim_opens_no_http_door_that_only_its_environment_names(house: House) -> None:
+def test_a_shim_opens_no_http_door_that_only_its_environment_names(house: PrivateDaemon) -> None:
     house.environ["CARPOOL_HTTP"] = "127.0.0.1:0"
     done = subprocess.run(
         [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet"],

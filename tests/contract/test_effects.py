@@ -6,17 +6,17 @@ from typing import get_args
 from carpool_broker.core.model import effects as broker_effects
 from carpool_protocol.link.messages import ToBroker, ToSupervisor
 from carpool_supervisor.core.model import effects as supervisor_effects
-from tests.kit.in_process_daemon import whole
+from tests.kit.in_process_daemon import in_process_daemon
 
 
 def test_each_own_effect_of_the_broker_has_a_performer(tmp_path: Path) -> None:
-    with whole(tmp_path, {}, {}) as daemon:
+    with in_process_daemon(tmp_path, {}, {}) as daemon:
         performers = daemon.broker._perform_one
     assert set(performers) == set(get_args(broker_effects.OwnEffect))
 
 
 def test_each_own_effect_of_the_supervisor_has_a_performer(tmp_path: Path) -> None:
-    with whole(tmp_path, {}, {}) as daemon:
+    with in_process_daemon(tmp_path, {}, {}) as daemon:
         performers = daemon.supervisor._perform_one
     assert set(performers) == set(get_args(supervisor_effects.OwnEffect))
 

@@ -15,7 +15,7 @@ from tests.behaviours import behaviour
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import fresh_ids
-from tests.kit.in_process_daemon import Line, Whole, whole
+from tests.kit.in_process_daemon import InProcessDaemon, Line, in_process_daemon
 from tests.kit.in_process_servers import echo, loads, modern
 
 QUICK = {"timeout_s": 3, "max_total_s": 6, "wait_s": 3, "ask_timeout_s": 6, "probe_s": 3600}
@@ -52,7 +52,7 @@ def raw_id(line: bytes) -> bytes:
 
 def plain(rng: Random, house: Path) -> None:
     """A plain connection, or a carrier of one session."""
-    with whole(house, SERVERS, PROGRAMS) as one:
+    with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good = greeted(one)
         hostile, fresh = one.connect(), fresh_ids()
         ids: list[bytes] = []
@@ -86,7 +86,7 @@ def plain(rng: Random, house: Path) -> None:
 
 def framed(rng: Random, house: Path) -> None:
     """A carrier of many sessions."""
-    with whole(house, SERVERS, PROGRAMS) as one:
+    with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good = greeted(one)
         hostile, fresh = one.connect(), fresh_ids()
         ids: list[bytes] = []
@@ -107,7 +107,7 @@ def framed(rng: Random, house: Path) -> None:
         nothing_is_left(one)
 
 
-def greeted(one: Whole) -> Line:
+def greeted(one: InProcessDaemon) -> Line:
     """A well-behaved agent, and every server up."""
     good = one.connect()
     good.greet()
@@ -116,7 +116,7 @@ def greeted(one: Whole) -> Line:
     return good
 
 
-def nothing_is_left(one: Whole) -> None:
+def nothing_is_left(one: InProcessDaemon) -> None:
     """Of all the others: no session, no call, no question, nothing parked."""
     one.wait(PARKED_S)
     core = one.broker.core
@@ -139,7 +139,7 @@ def test_whatever_a_carrier_of_many_writes_nobody_notices(house: Path) -> None:
 
 def test_fifty_thousand_ids_are_answered_and_leave_nothing(house: Path) -> None:
     """Also cancels of ids that were never used, progress for tokens nobody gave, answers to nothing."""
-    with whole(house, SERVERS, PROGRAMS) as one:
+    with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good, many = greeted(one), one.connect()
         many.send(
             b'{"jsonrpc":"2.0","id":"h","method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'

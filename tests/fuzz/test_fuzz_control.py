@@ -20,7 +20,7 @@ from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import PROGRAMS, SERVERS, greeted, legible, raw_id
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES, Said, fresh_ids, members, message, one_of, text
-from tests.kit.in_process_daemon import Whole, whole
+from tests.kit.in_process_daemon import InProcessDaemon, in_process_daemon
 
 CONTROL: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="cli", control=True))
 METHODS: Final = (
@@ -51,7 +51,7 @@ def params(rng: Random) -> bytes:
     return one_of(rng, members(rng, [each for each in fields if rng.random() < 0.8]), odd=0.05)
 
 
-def finish(one: Whole) -> None:
+def finish(one: InProcessDaemon) -> None:
     """All that was begun in the background ends."""
 
     async def run() -> None:
@@ -66,7 +66,7 @@ def finish(one: Whole) -> None:
 
 
 def operated(rng: Random, house: Path) -> None:
-    with whole(house, SERVERS, PROGRAMS) as one:
+    with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good, fresh = greeted(one), fresh_ids()
         operator = one.connect()
         operator.send(CONTROL)

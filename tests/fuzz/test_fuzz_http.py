@@ -18,7 +18,7 @@ from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, gr
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES, fresh_ids, mutated, one_of, text
-from tests.kit.in_process_daemon import Whole, whole
+from tests.kit.in_process_daemon import InProcessDaemon, in_process_daemon
 from tests.kit.in_process_servers import loads
 
 BOTH: Final = "application/json, text/event-stream"
@@ -44,7 +44,7 @@ STATUSES: Final = frozenset(
 class Doorway:
     """The door's core, wired to a whole carpool, and what its clients got."""
 
-    def __init__(self, one: Whole, rules: Rules) -> None:
+    def __init__(self, one: InProcessDaemon, rules: Rules) -> None:
         self.one = one
         self.core = Core(rules, Gate(), heir_s=1e9)
         self.line = one.connect()
@@ -126,7 +126,7 @@ def headers(rng: Random, sessions: list[str], body: bytes) -> dict[str, str]:
 def posted(rng: Random, house: Path) -> None:
     """Clients of one door, of which one is well-behaved and comes over the socket."""
     rules = Rules(stateless=rng.random() < 0.2, json_response=rng.random() < 0.3)
-    with whole(house, SERVERS, PROGRAMS) as one:
+    with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good = greeted(one)
         door = Doorway(one, rules)
         fresh = fresh_ids()

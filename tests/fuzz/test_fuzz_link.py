@@ -20,7 +20,7 @@ from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, greeted
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES
-from tests.kit.in_process_daemon import whole
+from tests.kit.in_process_daemon import in_process_daemon
 
 JSON: Final = (
     b"{}",
@@ -182,7 +182,7 @@ def _bare(hint: Any) -> Any:
 
 def told(rng: Random, house: Path) -> None:
     """One side hears what its peer may say, in no order that makes sense."""
-    with whole(house, SERVERS, PROGRAMS) as one:
+    with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good = greeted(one)
         specs = list(one.supervisor._specs)
         known = Known(specs)

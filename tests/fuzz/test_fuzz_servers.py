@@ -17,7 +17,7 @@ from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, QUICK, legible, nothing_is_left, raw_id
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile_servers import Hostile
-from tests.kit.in_process_daemon import whole
+from tests.kit.in_process_daemon import in_process_daemon
 from tests.kit.in_process_servers import Json, Process, echo
 
 CALLS: Final[tuple[tuple[str, Json], ...]] = (
@@ -45,7 +45,7 @@ def served(rng: Random, house: Path, era: str) -> None:
         "good": {"command": "x", "args": ["echo"], "sharing": "concurrent", **QUICK},
         "bad": {"command": "x", "args": ["hostile"], **settings},
     }
-    with whole(house, servers, {"echo": echo, "hostile": server}) as one:
+    with in_process_daemon(house, servers, {"echo": echo, "hostile": server}) as one:
         good, user = one.connect(), one.connect()
         good.greet()
         good.echo("first")
@@ -116,7 +116,7 @@ def test_a_server_that_says_a_change_after_every_list_keeps_nobody_busy(house: P
             for family in ("tools", "prompts", "resources"):
                 process.say({"method": f"notifications/{family}/list_changed"})
 
-    with whole(house, BESIDE, alone(restless)) as one:
+    with in_process_daemon(house, BESIDE, alone(restless)) as one:
         good = one.connect()
         good.greet()
         good.echo("x")
@@ -142,7 +142,7 @@ def test_a_server_that_calls_itself_something_else_each_time_is_served_as_before
         else:
             echo(process, message)
 
-    with whole(house, BESIDE, alone(renamed)) as one:
+    with in_process_daemon(house, BESIDE, alone(renamed)) as one:
         good = one.connect()
         good.greet()
         good.echo("x", "bad__echo")

@@ -30,7 +30,7 @@ from carpool_broker.transport.connection import Agent
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
 from carpool_protocol.carrier.streams import Open, frame_line, split_frame, word_line
-from tests.kit.in_process_deaths import Mortal
+from tests.kit.in_process_deaths import KillableDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program
 
 DUE_LINES: Final = 4
@@ -322,7 +322,7 @@ def _pause(_seconds: float) -> Generator[None]:
     yield
 
 
-class Stage(Mortal):
+class Stage(KillableDaemon):
     """A carpool whose broker dies and is followed by another. Made by `stage`."""
 
     serves = True

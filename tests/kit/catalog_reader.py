@@ -17,7 +17,7 @@ Era = Literal["handshake", "stateless"]
 CAPABILITIES: dict[str, Any] = {"tools": {}, "prompts": {}, "resources": {}}
 
 
-class Told:
+class CatalogReader:
     """What an adapter made of a catalog: the catalog as agents may come to see it, and all its events."""
 
     def __init__(self, said: HostileCatalog, era: Era, *, page_entries: int = 8) -> None:

@@ -10,7 +10,7 @@ from carpool_protocol.ids import SessionId
 from carpool_protocol.wire.lines import OverlongLine
 
 
-class NobodyReturns:
+class NoReturningSessions:
     """For hosts of tests about other things."""
 
     def look(self, attach: Attach, then: Callable[[], None]) -> None:

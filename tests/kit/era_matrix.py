@@ -18,7 +18,7 @@ import trio
 from msgspec import Struct
 
 from tests.kit.line_agent import Agent, Json, spoken
-from tests.kit.scripted_agents import Handshake, Player, Rounds
+from tests.kit.scripted_agents import ScriptedAgent, ScriptedHandshakeAgent, ScriptedStatelessAgent
 from tests.kit.sdks import SERVERS, call, do, steps_of
 
 BOTH_ERAS: Final = str(Path(__file__).parent / "servers" / "both_eras.py")
@@ -226,16 +226,16 @@ async def alone_with(argv: list[str]) -> AsyncIterator[Agent]:
             await process.wait()
 
 
-async def player(agent: Agent, era: Era, name: str, *, through: bool) -> Player:
+async def player(agent: Agent, era: Era, name: str, *, through: bool) -> ScriptedAgent:
     """An agent of this era, ready to play."""
     if era == "stateless":
-        return Rounds(agent, name, through=through)
-    one = Handshake(agent, name, through=through)
+        return ScriptedStatelessAgent(agent, name, through=through)
+    one = ScriptedHandshakeAgent(agent, name, through=through)
     await one.greet()
     return one
 
 
-async def play(one: Player, steps: list[Json]) -> list[Json]:
+async def play(one: ScriptedAgent, steps: list[Json]) -> list[Json]:
     return [await one.do(step) for step in steps]
 
 

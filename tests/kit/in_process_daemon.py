@@ -29,7 +29,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import process as supervisor_shell
 from carpool_supervisor import processes as supervisor_processes
 from tests.kit.in_process_servers import READ_BYTES, Json, Process, Processes, Program
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 SUPERVISOR = "sup1"
 ROUNDS = 20_000
@@ -66,8 +66,8 @@ class Wire:
 class Line:
     """An agent's end of its socket."""
 
-    def __init__(self, whole: "Whole", sock: socket.socket) -> None:
-        self._whole = whole
+    def __init__(self, in_process_daemon: "InProcessDaemon", sock: socket.socket) -> None:
+        self._whole = in_process_daemon
         self._sock = sock
         self._rest = b""
         self.lines: list[bytes] = []
@@ -131,7 +131,7 @@ def _line(message: Json) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
 
 
-class Whole:
+class InProcessDaemon:
     """One carpool. Made by `in_process_daemon`."""
 
     def __init__(
@@ -176,7 +176,7 @@ class Whole:
             yield
 
     def _new_broker(self, heritage: Heritage) -> broker_shell.BrokerShell:
-        configuration = AtOnce(ConfigFile(self._file, asked_for=True), dict(os.environ))
+        configuration = SynchronousConfiguration(ConfigFile(self._file, asked_for=True), dict(os.environ))
         broker = broker_shell.BrokerShell(str(self._house), configuration, heritage, None)
         broker._hosting.moving.looks = configuration
         broker._hosting.nursery = broker._reader.errands.nursery = self._nursery
@@ -285,9 +285,11 @@ class Whole:
 
 
 @contextmanager
-def whole(house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program]) -> Iterator[Whole]:
+def in_process_daemon(
+    house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program]
+) -> Iterator[InProcessDaemon]:
     """One carpool with these servers: each entry's last word of `args` names its program."""
-    one = Whole(house, servers, programs)
+    one = InProcessDaemon(house, servers, programs)
     try:
         yield one
     finally:

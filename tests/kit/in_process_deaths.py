@@ -18,14 +18,14 @@ from carpool.shim.resume import resume
 from carpool_broker.transport.incarnation import SECRET_BYTES, Heritage
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
-from tests.kit.in_process_daemon import Whole
+from tests.kit.in_process_daemon import InProcessDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program
 
 SECRET: Final = b"s" * SECRET_BYTES
 HELLO: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="client", keeps=True, tells=True))
 
 
-class Mortal(Whole):
+class KillableDaemon(InProcessDaemon):
     """One carpool. Nothing moves but by the steps; `settle` takes all of them."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Mortal(Whole):
         super().__init__(house, servers, programs, **more)
 
     def first_heritage(self) -> Heritage:
-        """See `Whole`."""
+        """See `InProcessDaemon`."""
         return Heritage(SECRET, 0)
 
     def step_broker(self) -> None:
@@ -85,7 +85,10 @@ class Carrier:
     """One agent's way to whichever broker there is. `take` gets each line for the agent."""
 
     def __init__(
-        self, whole: Mortal, variables: Callable[[list[str]], dict[str, str]], take: Callable[[bytes], None]
+        self,
+        whole: KillableDaemon,
+        variables: Callable[[list[str]], dict[str, str]],
+        take: Callable[[bytes], None],
     ) -> None:
         self.kept = Kept()
         self._whole = whole

@@ -14,7 +14,7 @@ from msgspec import Struct
 from carpool.control.control_client import DoorError
 from tests.kit.line_agent import WAIT_S, Json, settled
 from tests.kit.live import Daemon, kit
-from tests.kit.mixed_agents import SOCKET, Ledger, Player, door_of, player, quietly
+from tests.kit.mixed_agents import SOCKET, Ledger, MixedAgent, door_of, ignoring_loss, mixed_agent
 from tests.kit.waits import until
 
 SOON: Final[Json] = {"first_delay_s": 0.05, "max_delay_s": 0.05, "give_up_after": 100}
@@ -24,7 +24,7 @@ SOON: Final[Json] = {"first_delay_s": 0.05, "max_delay_s": 0.05, "give_up_after"
 class Open(Struct):
     """A request that is open at the kill."""
 
-    who: Player
+    who: MixedAgent
     id: bytes
     mark: str
     whole: bool = True
@@ -42,7 +42,7 @@ class Scene:
         self.ledger = Ledger(daemon.base / f"{name}.ledger")
         self.gate = daemon.base / f"{name}.gate"
         self.door = daemon.base / f"{name}.door"
-        self.players: list[Player] = []
+        self.players: list[MixedAgent] = []
         self.opened: list[Open] = []
         self.blocker: Open | None = None
         """The call that the others wait for; of nobody's way in that is killed."""
@@ -63,7 +63,7 @@ class Scene:
     async def enter(self, names: list[str]) -> None:
         """The agents come in."""
         for name in names:
-            self.players.append(await self.stack.enter_async_context(player(self.daemon, name)))
+            self.players.append(await self.stack.enter_async_context(mixed_agent(self.daemon, name)))
 
     async def __aenter__(self) -> "Scene":
         return self
@@ -88,8 +88,8 @@ class Scene:
         self.gate.touch()
         self.door.touch()
         for each in [*self.players, *(one.who for one in self.greeters)]:
-            await quietly(each.said())
-            await quietly(each.finish())
+            await ignoring_loss(each.said())
+            await ignoring_loss(each.finish())
 
     # --- for phases ------------------------------------------------------------------------------------
 
@@ -163,14 +163,14 @@ async def _greeting(scene: Scene) -> None:
     count = len(scene.players)
     await scene.daemon.until(lambda facts: facts["totals"]["in_flight"] == count, "calls wait")
     for each in scene.players:
-        other = await scene.stack.enter_async_context(player(scene.daemon, each.name))
+        other = await scene.stack.enter_async_context(mixed_agent(scene.daemon, each.name))
         scene.greeters.append(Open(other, await other.half_greet(), "", whole=False))
     lines = 2 * sum(each.http is None for each in scene.players)
     await until(lambda: scene.daemon.open_connections() == lines, "all have come", WAIT_S)
 
 
 async def _waiting(scene: Scene) -> None:
-    blocker = await scene.stack.enter_async_context(player(scene.daemon, SOCKET))
+    blocker = await scene.stack.enter_async_context(mixed_agent(scene.daemon, SOCKET))
     await blocker.greet()
     scene.blocker = Open(blocker, await blocker.run(scene.server, "blocker", "hold", scene.gate), "blocker")
     await scene.ledger.until("blocker")

@@ -50,7 +50,7 @@ class Ledger:
         await until(lambda: set(marks) <= set(self.lines()), f"{marks} executed", WAIT_S)
 
 
-class Player:
+class MixedAgent:
     """One agent of a scene."""
 
     def __init__(self, name: str, agent: Agent, out: trio.abc.SendStream, pid: int = 0) -> None:
@@ -137,11 +137,11 @@ class Player:
         if words == [ENDED]:
             await self.lost_its_way()
             answer = self.agent.answers.get(id_)  # over HTTP there may be one, which says that it is lost
-            assert answer is None or became_of(answer) != ANSWERED, answer
+            assert answer is None or outcome_of(answer) != ANSWERED, answer
             assert ledger.executed(mark) <= 1, f"{mark} was executed more than once"
             return
         answer = await self.agent.answer(id_)
-        became, executed = became_of(answer), ledger.executed(mark)
+        became, executed = outcome_of(answer), ledger.executed(mark)
         assert became in words, f"{mark}: {became}, not {outcome}: {answer}"
         if became == ANSWERED:
             said = answer["result"]["content"][0]["text"]
@@ -149,7 +149,7 @@ class Player:
         assert executed in executions(answer), f"{mark}: executed {executed} times, {answer}"
 
 
-def became_of(answer: Json) -> str:
+def outcome_of(answer: Json) -> str:
     """`answered`, or the code of carpool's own error."""
     if "error" in answer:
         code: str = answer["error"].get("data", {}).get("code", "")
@@ -178,14 +178,14 @@ def door_of(daemon: Daemon) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def player(daemon: Daemon, name: str) -> AsyncIterator[Player]:
+async def mixed_agent(daemon: Daemon, name: str) -> AsyncIterator[MixedAgent]:
     """An agent that has not greeted, through the way in `name`."""
     if name == SOCKET:
         async with daemon.agent(greet=False) as agent:
-            yield Player(name, agent, agent.out)
+            yield MixedAgent(name, agent, agent.out)
     elif name == SHIM:
         async with daemon.shim(greet=False) as agent:
-            yield Player(name, agent, agent.out, agent.pid)
+            yield MixedAgent(name, agent, agent.out, agent.pid)
     elif name == AGENT:
         async with _process(daemon) as one:
             yield one
@@ -195,14 +195,14 @@ async def player(daemon: Daemon, name: str) -> AsyncIterator[Player]:
             nursery.start_soon(lines.run)
             async with spoken(lines, lines.down) as agent:
                 try:
-                    yield Player(name, agent, lines)
+                    yield MixedAgent(name, agent, lines)
                 finally:
                     with trio.move_on_after(WAIT_S, shield=True), suppress(*_LOST_WAY, OSError):
                         await lines.leave()
 
 
 @asynccontextmanager
-async def _process(daemon: Daemon) -> AsyncIterator[Player]:
+async def _process(daemon: Daemon) -> AsyncIterator[MixedAgent]:
     with (daemon.base / "shims.log").open("ab") as stderr:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-S", "-E", str(_PROCESS), *daemon.command("connect")],
@@ -215,7 +215,7 @@ async def _process(daemon: Daemon) -> AsyncIterator[Player]:
     assert process.stdout is not None
     try:
         async with spoken(process.stdin, process.stdout, process.pid) as agent:
-            yield Player(AGENT, agent, process.stdin, process.pid)
+            yield MixedAgent(AGENT, agent, process.stdin, process.pid)
         with trio.fail_after(WAIT_S):
             await process.wait()
     finally:
@@ -227,7 +227,7 @@ async def _process(daemon: Daemon) -> AsyncIterator[Player]:
         await process.stdout.aclose()
 
 
-async def quietly(doing: Awaitable[None]) -> None:
+async def ignoring_loss(doing: Awaitable[None]) -> None:
     """Do it, unless the way in has ended meanwhile."""
     with suppress(*_LOST_WAY):
         await doing

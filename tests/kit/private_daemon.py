@@ -28,7 +28,7 @@ def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) 
         time.sleep(0.01)
 
 
-class House:
+class PrivateDaemon:
     """`fakes`: stand-ins for broker, supervisor and sweep instead of the real ones."""
 
     def __init__(self, *, fakes: bool) -> None:

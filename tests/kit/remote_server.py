@@ -17,7 +17,7 @@ WAIT_S = 40.0
 _PROGRAM = Path(__file__).parent / "servers" / "far.py"
 
 
-class Far:
+class RemoteServer:
     """One such server. It may be killed and come back on the same port."""
 
     def __init__(self, *options: str) -> None:
@@ -70,8 +70,8 @@ class Far:
 
 
 @contextmanager
-def far(*options: str) -> Iterator[Far]:
-    one = Far(*options)
+def remote_server(*options: str) -> Iterator[RemoteServer]:
+    one = RemoteServer(*options)
     try:
         yield one
     finally:

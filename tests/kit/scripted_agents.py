@@ -24,7 +24,7 @@ ONLY_STATELESS: Final = (b'"resultType"', b'"ttlMs"', b'"cacheScope"', b'"reques
 NOT_FOUND: Final = "resource not found"
 
 
-class Player(Protocol):
+class ScriptedAgent(Protocol):
     """One agent of some era."""
 
     async def do(self, step: Json) -> Json:
@@ -92,7 +92,7 @@ def _report(
     return {**report, "answer": result}
 
 
-class Handshake:
+class ScriptedHandshakeAgent:
     """An agent of the handshake era. `greet` it first."""
 
     def __init__(self, agent: Agent, name: str, *, through: bool) -> None:
@@ -125,7 +125,7 @@ class Handshake:
         )
 
 
-class Rounds:
+class ScriptedStatelessAgent:
     """An agent of the stateless era."""
 
     def __init__(self, agent: Agent, name: str, *, through: bool, capabilities: Json | None = None) -> None:
@@ -181,4 +181,11 @@ def plain(method: str, result: Json, *, own: bool) -> Json:
     return result
 
 
-__all__ = ["ASKABLE", "MODERN", "Handshake", "Player", "Rounds", "said_by"]
+__all__ = [
+    "ASKABLE",
+    "MODERN",
+    "ScriptedAgent",
+    "ScriptedHandshakeAgent",
+    "ScriptedStatelessAgent",
+    "said_by",
+]

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 LIMIT_S = 20.0
 
 
-class Desk:
+class ScriptedBroker:
     """Where agents come to. One after the other: `accept` waits for the next one."""
 
     def __init__(self, directory: str) -> None:
@@ -130,12 +130,12 @@ class Desk:
 def play(
     backend: str,
     client: Callable[[str], Awaitable[None]],
-    script: Callable[[Desk], None],
+    script: Callable[[ScriptedBroker], None],
 ) -> None:
     """Run both to their ends. `client` gets the runtime directory."""
     # Not pytest's tmp_path: a socket's path is at most 103 bytes long.
     with tempfile.TemporaryDirectory(prefix="cpd-", dir="/tmp") as directory:
-        desk = Desk(directory)
+        desk = ScriptedBroker(directory)
         failed: list[BaseException] = []
 
         def perform() -> None:

@@ -26,7 +26,7 @@ def server_argv(name: str, *args: str) -> list[str]:
     return [sys.executable, str(SERVERS / f"{name}.py"), *args]
 
 
-class Garage:
+class SpawnerRig:
     """Spawns on demand and remembers. Instances are numbered from 1."""
 
     def __init__(self) -> None:
@@ -97,10 +97,10 @@ class Garage:
 
 
 @asynccontextmanager
-async def garage() -> AsyncIterator[Garage]:
+async def garage() -> AsyncIterator[SpawnerRig]:
     """A running spawner. At the end: it is closed, nothing runs, no descriptor is left open."""
     with no_leaks():
-        one = Garage()
+        one = SpawnerRig()
         try:
             with no_leaks(one.runtime_id):
                 await one.spawner.start()

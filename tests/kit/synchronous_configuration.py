@@ -1,6 +1,8 @@
 """A disk that answers at once, in the same thread: for tests and worlds that have no loop.
 
-`AtOnce` is the real configuration with nothing between it and the disk. Knows nothing of: time.
+`SynchronousConfiguration` is the real configuration with nothing between it and the disk.
+
+Knows nothing of: time.
 """
 
 from collections.abc import Callable
@@ -36,7 +38,7 @@ class _Eager(Workspaces):
         return self.looker(wish, config, 0, again=True)()
 
 
-class AtOnce(Configuration):
+class SynchronousConfiguration(Configuration):
     """See the module."""
 
     def __init__(self, *args: Any, **more: Any) -> None:

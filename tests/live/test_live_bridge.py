@@ -15,7 +15,7 @@ from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
 from tests.kit.private_daemon import ROOTS
-from tests.kit.remote_server import Far, far
+from tests.kit.remote_server import RemoteServer, remote_server
 from tests.kit.waits import until
 
 BIG = 123456789012345678901234567890
@@ -26,8 +26,8 @@ STATELESS = {
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Far]:
-    with far() as one:
+def shared() -> Iterator[RemoteServer]:
+    with remote_server() as one:
         yield one
 
 
@@ -44,7 +44,7 @@ class Bridge(Agent):
 
 @asynccontextmanager
 async def bridge(url: str, transport: str = "http", **settings: Any) -> AsyncIterator[Bridge]:
-    remote = Remote(server="far", url=url, transport=transport, **settings)  # type: ignore[arg-type]
+    remote = Remote(server="remote_server", url=url, transport=transport, **settings)  # type: ignore[arg-type]
     process = await trio.lowlevel.open_process(
         [sys.executable, "-P", "-m", "carpool.bridge"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), **remote.to_environment()},
@@ -79,7 +79,7 @@ async def bridge(url: str, transport: str = "http", **settings: Any) -> AsyncIte
 )
 @behaviour("remote:handshake")
 async def test_a_server_of_the_handshake_era_is_spoken_to_through_it(
-    shared: Far, path: str, transport: str
+    shared: RemoteServer, path: str, transport: str
 ) -> None:
     async with bridge(shared.url(path), transport, headers={"X-Own": "mine"}) as one:
         assert (await one.greet("2025-11-25", {"elicitation": {}}))["instructions"] == "Far away."
@@ -95,7 +95,9 @@ async def test_a_server_of_the_handshake_era_is_spoken_to_through_it(
         assert await one.end() == 0
 
 
-async def test_an_answer_over_http_and_sse_may_be_larger_than_the_sdk_would_have_it(shared: Far) -> None:
+async def test_an_answer_over_http_and_sse_may_be_larger_than_the_sdk_would_have_it(
+    shared: RemoteServer,
+) -> None:
     async with bridge(shared.url("/sse"), "sse") as one:
         await one.greet()
         assert await one.text("echo", {"text": "x" * 1_500_000}) == "x" * 1_500_000
@@ -103,7 +105,7 @@ async def test_an_answer_over_http_and_sse_may_be_larger_than_the_sdk_would_have
 
 @behaviour("remote:handshake")
 async def test_what_is_said_outside_of_calls_and_what_is_cancelled_arrives_and_the_session_is_ended(
-    shared: Far,
+    shared: RemoteServer,
 ) -> None:
     before = len(shared.requests())
     async with bridge(shared.url()) as one:
@@ -127,7 +129,7 @@ async def test_what_is_said_outside_of_calls_and_what_is_cancelled_arrives_and_t
 
 
 @behaviour("remote:stateless")
-async def test_a_server_of_the_stateless_era_gets_the_headers_of_each_request(shared: Far) -> None:
+async def test_a_server_of_the_stateless_era_gets_the_headers_of_each_request(shared: RemoteServer) -> None:
     async with bridge(shared.url()) as one:
         before = len(shared.requests())
         found = await one.result("server/discover", {"_meta": STATELESS})
@@ -149,7 +151,7 @@ async def test_a_server_of_the_stateless_era_gets_the_headers_of_each_request(sh
 
 
 @behaviour("remote:untouched")
-async def test_what_no_sdk_knows_passes_both_ways(shared: Far) -> None:
+async def test_what_no_sdk_knows_passes_both_ways(shared: RemoteServer) -> None:
     async with bridge(shared.url("/raw")) as one:
         greeted = await one.greet()
         assert greeted["capabilities"]["vendor"] == {"a": 1}
@@ -172,7 +174,7 @@ async def test_what_no_sdk_knows_passes_both_ways(shared: Far) -> None:
 
 
 @behaviour("remote:failures")
-async def test_what_a_server_does_instead_of_answering_ends_the_call_honestly(shared: Far) -> None:
+async def test_what_a_server_does_instead_of_answering_ends_the_call_honestly(shared: RemoteServer) -> None:
     async with bridge(shared.url("/raw")) as one:
         await one.greet()
         for tool, slug, delivered, says in (
@@ -213,7 +215,7 @@ async def test_a_server_that_cannot_be_reached_is_named_without_its_path(transpo
 @behaviour("remote:killed")
 @pytest.mark.parametrize(("path", "transport"), [("/mcp", "http"), ("/sse", "sse")])
 async def test_a_server_killed_in_a_call_ends_the_call_and_then_the_bridge(path: str, transport: str) -> None:
-    with far() as its:
+    with remote_server() as its:
         async with bridge(its.url(path), transport) as one:
             await one.greet()
             call = await one.start("hang")
@@ -230,7 +232,7 @@ async def test_a_server_killed_in_a_call_ends_the_call_and_then_the_bridge(path:
 
 @behaviour("remote:killed")
 async def test_a_server_that_has_forgotten_the_session_ends_the_bridge_and_says_that_nothing_ran() -> None:
-    with far() as its:
+    with remote_server() as its:
         async with bridge(its.url()) as one:
             await one.greet()
             # Else its own listening may find out, and it ends before it has the call.
@@ -245,7 +247,7 @@ async def test_a_server_that_has_forgotten_the_session_ends_the_bridge_and_says_
 
 
 @behaviour("remote:found")
-async def test_a_host_is_asked_for_its_well_known_document(shared: Far) -> None:
+async def test_a_host_is_asked_for_its_well_known_document(shared: RemoteServer) -> None:
     shared.change(set={"card": "/mcp"})
     for url in (f"http://{shared.host}", shared.url("/.well-known/mcp/server-card.json")):
         async with bridge(url, "url", headers={"X-Key": "here"}) as one:
@@ -254,7 +256,9 @@ async def test_a_host_is_asked_for_its_well_known_document(shared: Far) -> None:
 
 
 @behaviour("remote:origin")
-async def test_a_document_that_leads_elsewhere_is_named_and_nothing_is_sent_there(shared: Far) -> None:
+async def test_a_document_that_leads_elsewhere_is_named_and_nothing_is_sent_there(
+    shared: RemoteServer,
+) -> None:
     there = f"localhost:{shared.port}"
     shared.change(set={"card": f"http://{there}/mcp"})
     for headers, shown in (({"X-Key": "secret"}, there), ({}, f"http://{there}/mcp")):

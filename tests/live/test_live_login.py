@@ -17,7 +17,7 @@ from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make
-from tests.kit.remote_server import Far, far
+from tests.kit.remote_server import RemoteServer, remote_server
 from tests.live.test_live_bridge import bridge
 
 LONG = "3600"
@@ -30,7 +30,7 @@ def logins(one: Daemon) -> list[Path]:
 async def log_in(one: Daemon, *words: str) -> tuple[int, str, str]:
     """`carpool login`, and a browser that agrees to everything."""
     process = await trio.lowlevel.open_process(
-        one.command("login", "far", "--no-browser", "--timeout", "30", *words),
+        one.command("login", "remote_server", "--no-browser", "--timeout", "30", *words),
         env=one.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -57,20 +57,22 @@ def _browse(address: str) -> None:
 
 
 @pytest.fixture
-def its() -> Iterator[Far]:
-    with far("--oauth", LONG) as one:
+def its() -> Iterator[RemoteServer]:
+    with remote_server("--oauth", LONG) as one:
         yield one
 
 
 @behaviour("remote:login")
-async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(daemon: Make, its: Far) -> None:
+async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(
+    daemon: Make, its: RemoteServer
+) -> None:
     with trio.fail_after(3 * LIMIT_S):
-        one = daemon({"far": {"url": its.url(), "transport": "http"}})
+        one = daemon({"remote_server": {"url": its.url(), "transport": "http"}})
         async with one.agent() as agent:
             said = json.dumps(await agent.ask("tools/call", {"name": "far__echo", "arguments": {}}))
             assert f"{its.host} wants a login: run `carpool login far`" in said
             facts = await one.status()
-            assert "wants a login: run `carpool login far`" in facts["servers"]["far"]["last_error"]
+            assert "wants a login: run `carpool login far`" in facts["servers"]["remote_server"]["last_error"]
             code, told, said = await log_in(one)
             assert (code, told) == (0, f"logged in to {its.host}; far is started\n"), said
             assert await agent.text("far__echo", {"text": "in"}) == "in"
@@ -108,7 +110,7 @@ async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(daemon: Ma
             answer = await fourth.ask("initialize", {})
             assert "no longer accepts the login: run `carpool login far`" in answer["error"]["message"]
 
-        code, told, _ = await one.carpool("logout", "far")
+        code, told, _ = await one.carpool("logout", "remote_server")
         assert (code, told, logins(one)) == (0, "logged out of far\n", [])
         secrets = its.seen()["tokens"]
         written = [path for path in one.base.rglob("*") if path.is_file()]
@@ -117,11 +119,11 @@ async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(daemon: Ma
 
 
 @behaviour("remote:login")
-async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: Far) -> None:
-    with trio.fail_after(LIMIT_S), far() as free:
+async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: RemoteServer) -> None:
+    with trio.fail_after(LIMIT_S), remote_server() as free:
         one = daemon(
             {
-                "far": {"url": its.url(), "transport": "http"},
+                "remote_server": {"url": its.url(), "transport": "http"},
                 "free": {"url": free.url(), "transport": "http"},
                 "own": {"url": its.url(), "headers": {"Authorization": "x"}},
                 "cmd": {"command": "true"},
@@ -153,7 +155,7 @@ async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: Far) ->
 class AtHand:
     """A login in this process: who it is for, and a browser that agrees to everything."""
 
-    def __init__(self, its: Far, directory: Path) -> None:
+    def __init__(self, its: RemoteServer, directory: Path) -> None:
         self._its = its
         self._directory = directory
 
@@ -161,7 +163,7 @@ class AtHand:
         """What is kept. Raises `SignInError`."""
         logins = self._directory / str(uuid.uuid4())
         remote = Remote(
-            server="far",
+            server="remote_server",
             url=self._its.url(path),
             transport=transport,  # type: ignore[arg-type]
             logins=str(logins),
@@ -186,7 +188,7 @@ class AtHand:
 
 
 @behaviour("remote:login")
-async def test_authorization_servers_of_each_kind_are_logged_in_to(its: Far, tmp_path: Path) -> None:
+async def test_authorization_servers_of_each_kind_are_logged_in_to(its: RemoteServer, tmp_path: Path) -> None:
     one = AtHand(its, tmp_path)
     with trio.fail_after(LIMIT_S):
         plain = await one.login("/mcp/")  # which the server redirects to /mcp
@@ -209,7 +211,9 @@ async def test_authorization_servers_of_each_kind_are_logged_in_to(its: Far, tmp
 
 
 @behaviour("remote:login")
-async def test_what_goes_wrong_in_a_login_is_told_without_what_came(its: Far, tmp_path: Path) -> None:
+async def test_what_goes_wrong_in_a_login_is_told_without_what_came(
+    its: RemoteServer, tmp_path: Path
+) -> None:
     one = AtHand(its, tmp_path)
     with trio.fail_after(LIMIT_S), socket.socket() as taken:
         its.change(set={"resource_status": 500})

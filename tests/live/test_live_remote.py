@@ -12,15 +12,15 @@ from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, fault_of, settled
 from tests.kit.live import Daemon, Make, texts_below
-from tests.kit.remote_server import Far, far
+from tests.kit.remote_server import RemoteServer, remote_server
 from tests.kit.waits import until
 
 ONE, TWO, QUERY = "canary-5b1f0c77", "canary-2e9d4a10", "canary-77aa01bd"
 
 
 @pytest.fixture(scope="module")
-def its() -> Iterator[Far]:
-    with far() as one:
+def its() -> Iterator[RemoteServer]:
+    with remote_server() as one:
         yield one
 
 
@@ -37,12 +37,12 @@ def told(one: Daemon) -> Iterator[str]:
 
 @behaviour("remote:secrets", "remote:stateless")
 async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_told(
-    daemon: Make, its: Far
+    daemon: Make, its: RemoteServer
 ) -> None:
     headers = {"Authorization": "Bearer ${TOKEN}"}
     one = daemon(
         {
-            "far": {"url": its.url() + "?key=${QUERY}", "transport": "http", "headers": headers},
+            "remote_server": {"url": its.url() + "?key=${QUERY}", "transport": "http", "headers": headers},
             "new": {"url": its.url(), "transport": "http", "headers": headers, "era": "modern"},
             "gone": {"url": "http://127.0.0.1:9/${QUERY}", "headers": headers},
         }
@@ -52,7 +52,7 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
             one.shim(environ={"TOKEN": ONE, "QUERY": QUERY}) as first,
             one.shim(environ={"TOKEN": TWO, "QUERY": QUERY}) as second,
         ):
-            for name in ("far", "new"):
+            for name in ("remote_server", "new"):
                 said = {"name": "authorization"}
                 assert await first.text(f"{name}__header", said) == f"Bearer {ONE}"
                 assert await second.text(f"{name}__header", said) == f"Bearer {TWO}"
@@ -61,11 +61,11 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
             assert why in refused["content"][0]["text"]
             facts = await one.status()
             pools = {name: len(each["pools"]) for name, each in facts["servers"].items()}
-            assert pools == {"far": 2, "new": 2, "gone": 2}
+            assert pools == {"remote_server": 2, "new": 2, "gone": 2}
             eras = {each["era"] for each in facts["servers"]["new"]["instances"]}
             assert eras == {"stateless"}
             reports = [json.dumps(refused)]
-            for words in (("status",), ("ps",), ("check",), ("why", "far"), ("logs", "gone")):
+            for words in (("status",), ("ps",), ("check",), ("why", "remote_server"), ("logs", "gone")):
                 _, said_out, said_err = await one.carpool(*words)
                 reports += [said_out, said_err]
             for secret in (ONE, TWO, QUERY):
@@ -74,8 +74,10 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
 
 @behaviour("remote:killed")
 async def test_a_server_that_is_killed_in_a_call_comes_back_for_the_next(daemon: Make) -> None:
-    with far() as its:
-        one = daemon({"far": {"url": its.url(), "transport": "http", "restart": {"first_delay_s": 0.1}}})
+    with remote_server() as its:
+        one = daemon(
+            {"remote_server": {"url": its.url(), "transport": "http", "restart": {"first_delay_s": 0.1}}}
+        )
         with trio.fail_after(2 * LIMIT_S):
             async with one.agent() as agent:
                 await agent.text("far__echo", {"text": "there"})

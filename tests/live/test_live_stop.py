@@ -17,7 +17,7 @@ from carpool_supervisor import marks
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent
 from tests.kit.live import Daemon, Make, alive, kit, observer
-from tests.kit.remote_server import Json, far
+from tests.kit.remote_server import Json, remote_server
 from tests.kit.waits import until
 
 
@@ -160,9 +160,10 @@ async def test_core_dumps_are_off_where_secrets_are_and_as_they_were_for_servers
     wanted = 4096 if hard == resource.RLIM_INFINITY or hard >= 4096 else soft
     resource.setrlimit(resource.RLIMIT_CORE, (wanted, hard))
     try:
-        with far() as its:
+        with remote_server() as its:
             one = daemon(
-                {"echo": kit("echo"), "far": {"url": its.url(), "transport": "http"}}, http={"port": 0}
+                {"echo": kit("echo"), "remote_server": {"url": its.url(), "transport": "http"}},
+                http={"port": 0},
             )
             async with one.agent() as agent:
                 await agent.text("echo__echo", {"text": "x"})

@@ -11,7 +11,7 @@ from carpool_supervisor.era import list_pages
 from carpool_supervisor.era.list_pages import MAX_CATALOG_BYTES, MAX_ENTRY_BYTES, Reading
 from carpool_supervisor.era.self_description import MAX_INSTRUCTIONS_BYTES, SelfDescription, cut
 from tests.behaviours import behaviour
-from tests.kit.catalog_reader import Era, Told
+from tests.kit.catalog_reader import CatalogReader, Era
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog, tool
 from tests.supervisor.test_reading import take
 
@@ -30,7 +30,7 @@ def entries(catalog: Catalog) -> list[bytes]:
 def test_no_catalog_is_larger_than_the_bounds_and_what_is_left_out_is_told(
     said: HostileCatalog, era: Era
 ) -> None:
-    told = Told(said, era)
+    told = CatalogReader(said, era)
     catalog = told.catalog
     assert all(len(each) <= MAX_ENTRY_BYTES for each in entries(catalog))
     assert sum(map(len, entries(catalog))) <= MAX_CATALOG_BYTES
@@ -44,7 +44,7 @@ def test_no_catalog_is_larger_than_the_bounds_and_what_is_left_out_is_told(
 @behaviour("catalogs:bounded")
 @pytest.mark.parametrize("era", ERAS)
 def test_entries_beside_one_that_is_too_large_are_kept(era: Era) -> None:
-    catalog = Told(HOSTILE["huge entries"], era).catalog
+    catalog = CatalogReader(HOSTILE["huge entries"], era).catalog
     assert [each.name for each in catalog.tools] == ["small"]
     assert "16 entries of its tools are left out: larger than 256 KiB each" in catalog.left_out
     assert len(json.dumps(catalog.left_out)) < 1000
@@ -103,6 +103,6 @@ def test_a_name_and_capabilities_without_end_are_left_out() -> None:
 
 
 def test_a_greeting_keeps_nothing_of_the_answer_that_is_over_the_bounds() -> None:
-    told = Told(HOSTILE["huge instructions"], "handshake")
+    told = CatalogReader(HOSTILE["huge instructions"], "handshake")
     assert "its instructions are" in told.catalog.left_out
     assert told.catalog.key == PoolKey("evil:1")

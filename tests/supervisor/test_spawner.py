@@ -22,7 +22,7 @@ from carpool_supervisor.spawn.request import SpawnRefusedError
 from carpool_supervisor.spawn.spawner import LOST
 from tests.behaviours import behaviour
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
-from tests.kit.spawner_rig import Garage, end_everything, garage, server_argv
+from tests.kit.spawner_rig import SpawnerRig, end_everything, garage, server_argv
 from tests.kit.waits import until
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="descendants are adopted on Linux only")
@@ -182,7 +182,7 @@ ESCAPES = (
 """Starts three processes that are in no group, session or environment of the instance."""
 
 
-async def _escaped(one: Garage, instance: InstanceId) -> list[int]:
+async def _escaped(one: SpawnerRig, instance: InstanceId) -> list[int]:
     said = b""
     while said.count(b"\n") < 3:
         said += await one.read_until(one.pipes[instance].stdout_fd, b"\n")
@@ -382,12 +382,12 @@ def _count_fds(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def _fds(one: Garage, instance: InstanceId) -> tuple[int, int, int]:
+def _fds(one: SpawnerRig, instance: InstanceId) -> tuple[int, int, int]:
     pipes = one.pipes[instance]
     return pipes.stdin_fd, pipes.stdout_fd, pipes.stderr_fd
 
 
-async def _bred(one: Garage, instance: InstanceId) -> list[int]:
+async def _bred(one: SpawnerRig, instance: InstanceId) -> list[int]:
     """The pids of both grandchildren, once they ignore SIGTERM."""
     text = b""
     while text.count(b"\n") < 2:

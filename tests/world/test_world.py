@@ -19,7 +19,7 @@ from tests.kit.broker_rig import broker_core
 from tests.kit.supervisor_rig import supervisor_core
 from tests.world.sim.broker import BOUNDS, LIST_WAIT_S
 from tests.world.sim.faults import storm
-from tests.world.sim.quiesce import calm_down
+from tests.world.sim.quiesce import quiesce
 from tests.world.sim.traits import Traits
 from tests.world.sim.world import POLICY, SimServer, World
 from tests.world.soak import AGAIN
@@ -216,7 +216,7 @@ def test_stop_first_waits_for_the_old_pool_also_when_the_configuration_is_read_a
     world.run(0.5)
     assert [instance.key for instance in world.living()] == ["s:0"]
     world.run(20)
-    calm_down(world)
+    quiesce(world)
 
 
 @behaviour("silence:probed-then-replaced")

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.behaviours import behaviour
 from tests.world.sim.agents import CAPABILITIES, SimAgent
-from tests.world.sim.quiesce import calm_down
+from tests.world.sim.quiesce import quiesce
 from tests.world.sim.traits import Traits, uri_of
 from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
@@ -31,7 +31,7 @@ def test_calls_in_flight_complete_and_none_runs_twice_wherever_the_broker_dies(d
     world.run(6)
     assert world.book.outcomes == {"ok": 6}
     assert set(world.book.ran.values()) == {1}
-    calm_down(world)
+    quiesce(world)
 
 
 @behaviour("death:broker-pause")
@@ -112,7 +112,7 @@ def test_calls_that_ended_with_the_link_are_not_run_again_though_their_agent_had
     world.run(6)
     assert set(world.book.ran.values()) == {1}
     assert not agent.open
-    calm_down(world)
+    quiesce(world)
 
 
 @behaviour("lease:never-silently")
@@ -180,4 +180,4 @@ def test_what_an_agent_wants_to_hear_of_it_hears_of_through_the_next_broker_and_
         world.kill_broker(0.2, fate="back", dies_in=dies_in)
         world.run(5)
     assert other.updated == other.logged == 0
-    calm_down(world)
+    quiesce(world)

@@ -10,7 +10,7 @@ from carpool_broker.core.model.capabilities import Asker, Capabilities
 from tests.behaviours import behaviour
 from tests.world.sim.agents import CAPABILITIES
 from tests.world.sim.broker import BOUNDS
-from tests.world.sim.stateless_agents import Party
+from tests.world.sim.stateless_agents import StatelessAgents
 from tests.world.sim.traits import Traits
 from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
@@ -29,7 +29,7 @@ def quiet(traits: Traits, **policy: object) -> World:
     return world
 
 
-def come(world: World, count: int = 1) -> Party:
+def come(world: World, count: int = 1) -> StatelessAgents:
     """Agents who can be asked everything, and a server that runs."""
     party = world.party(count=count, asker=ABLE)
     world.broker.feed(party.list_tools(world.now))

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.behaviours import behaviour
-from tests.world.sim.workspace_faults import storm_over_houses
+from tests.world.sim.workspace_faults import workspace_storm
 from tests.world.soak import AGAIN
 
 SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_HOUSES_SEEDS", "3")))
@@ -25,7 +25,7 @@ SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_HOUSES_SEEDS", "3")))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everybody_is_served_as_its_files_say_wherever_it_goes_and_nothing_runs_untrusted(seed: int) -> None:
     try:
-        world = storm_over_houses(seed)
+        world = workspace_storm(seed)
     except Exception as wrong:
         wrong.add_note(f"seed {seed}: {AGAIN} houses:{seed}")
         raise

@@ -51,7 +51,7 @@ class Request(Struct):
     at: float
 
 
-class Book:
+class CallBook:
     """Everything that was asked, handed over and executed, by number."""
 
     def __init__(self, bound_s: float, ask_timeout_s: float) -> None:
@@ -146,7 +146,7 @@ class Book:
 class SimAgent:
     """One agent on one session. Each method gives the event to feed; `take` judges what comes back."""
 
-    def __init__(self, book: Book, rng: Random, session: SessionId, *, careless: bool) -> None:
+    def __init__(self, book: CallBook, rng: Random, session: SessionId, *, careless: bool) -> None:
         self.book = book
         self.rng = rng
         self.session = session

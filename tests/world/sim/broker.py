@@ -38,18 +38,18 @@ from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.broker_rig import broker_core
-from tests.world.sim.agents import Book, SimAgent
-from tests.world.sim.carriers import Line
+from tests.world.sim.agents import CallBook, SimAgent
+from tests.world.sim.carriers import WrittenLine
 from tests.world.sim.oracles.asks import Violation
 from tests.world.sim.oracles.lists import ListBook
 from tests.world.sim.servers import SimInstance
-from tests.world.sim.stateless_agents import Anybody, Party, Token
+from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents, StateToken
 from tests.world.sim.stateless_carriers import AnyCarrier
 from tests.world.sim.traits import Traits
 
 if TYPE_CHECKING:
-    from tests.world.sim.broker_deaths import Deaths
-    from tests.world.sim.supervisor import SupervisorSide
+    from tests.world.sim.broker_deaths import BrokerDeaths
+    from tests.world.sim.supervisor import SimSupervisor
 
 BOUNDS = Bounds(
     max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0, return_s=10.0
@@ -62,25 +62,25 @@ WRITTEN_S = 1.0
 """The most that it takes until the supervisor is told that an answer is with its agent."""
 
 
-class Stage(Protocol):
+class SimProcessHost(Protocol):
     """What the two sides need of their world."""
 
     rng: Random
     now: float
     journal: bool
     max_processes: int
-    book: Book
-    agents: dict[SessionId, Anybody]
+    book: CallBook
+    agents: dict[SessionId, AnyAgents]
     carriers: dict[SessionId, AnyCarrier]
-    deaths: "Deaths"
+    deaths: "BrokerDeaths"
     mishaps: int
     operations: dict[int, str]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     eras: dict[str, Era]
     """Of launches that speak one era only, as was found out."""
-    wire: "Wire"
-    broker: "BrokerSide"
-    supervisor: "SupervisorSide"
+    wire: "SimLink"
+    broker: "SimBroker"
+    supervisor: "SimSupervisor"
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
@@ -97,14 +97,14 @@ class Stage(Protocol):
     def asked(self, agent: SimAgent, shown: AskId) -> None:
         """An agent was asked something."""
 
-    def wanted(self, party: Party, token: Token) -> None:
+    def wanted(self, party: StatelessAgents, token: StateToken) -> None:
         """A request was answered with what is wanted first."""
 
 
-class Wire:
+class SimLink:
     """The way between the two, in order, with lag, and cuttable."""
 
-    def __init__(self, world: Stage) -> None:
+    def __init__(self, world: SimProcessHost) -> None:
         self.world = world
         self.up = False
         self.joined_at = 0.0
@@ -172,7 +172,7 @@ class Wire:
                 for frame in side.peer.take_frames(side.clock):
                     self._carry(side, frame)
 
-    def _carry(self, side: "BrokerSide | SupervisorSide", frame: bytes) -> None:
+    def _carry(self, side: "SimBroker | SimSupervisor", frame: bytes) -> None:
         world, life = self.world, self._life
         down = side is world.broker
         if not self.up:
@@ -189,15 +189,15 @@ class Wire:
         world.later(at - world.now, arrive)
 
 
-def hello(name: str, world: Stage) -> Hello:
+def hello(name: str, world: SimProcessHost) -> Hello:
     """A new life of a process."""
     return Hello(LINK_VERSION, Epoch(f"{name}-{world.rng.random()}"), name, 1, "test")
 
 
-class Side:
+class SimProcess:
     """A daemon as a process: it lives, and it can be stopped (SIGSTOP) and go on."""
 
-    def __init__(self, world: Stage) -> None:
+    def __init__(self, world: SimProcessHost) -> None:
         self.world = world
         self.alive = True
         self.stopped = False
@@ -255,10 +255,10 @@ class Side:
         return at + self._left_out_s + 1e-6
 
 
-class BrokerSide(Side):
+class SimBroker(SimProcess):
     """The broker's shell, as thin as it can be."""
 
-    def __init__(self, world: Stage, before: "BrokerSide | None" = None) -> None:
+    def __init__(self, world: SimProcessHost, before: "SimBroker | None" = None) -> None:
         """`before`: the one that died."""
         super().__init__(world)
         self.linked = False
@@ -369,19 +369,19 @@ class BrokerSide(Side):
         elif carrier.is_silent(effect):
             self._written(effect)
         elif carrier.choked is not None:
-            carrier.choked.append(Line(effect, self.world.now))
+            carrier.choked.append(WrittenLine(effect, self.world.now))
         else:
-            self.deliver(carrier, Line(effect, self.world.now))
+            self.deliver(carrier, WrittenLine(effect, self.world.now))
             self._written(effect)
 
-    def deliver(self, carrier: AnyCarrier, line: Line) -> None:
+    def deliver(self, carrier: AnyCarrier, line: WrittenLine) -> None:
         """The agent reads this."""
         effect, agent = line.effect, carrier.agent
         for_agent = not isinstance(effect, bf.TellServed | bf.TellStateful | bf.LetGo)
         said = agent.take(effect, line.at) if for_agent else None
         carrier.passed(effect, self.world.mishaps)
-        if isinstance(agent, Party):
-            if isinstance(said, Token):
+        if isinstance(agent, StatelessAgents):
+            if isinstance(said, StateToken):
                 self.world.wanted(agent, said)
         elif isinstance(effect, bf.SendAsk):
             self.world.asked(agent, effect.ask)

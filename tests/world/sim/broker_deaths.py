@@ -12,8 +12,8 @@ from carpool_broker.core.recovery.recovery import UNREAD
 from carpool_protocol.ids import Epoch, SessionId
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.broker import BOUNDS
-from tests.world.sim.carriers import Fate
-from tests.world.sim.stateless_agents import Anybody, Open, Party
+from tests.world.sim.carriers import CarrierFate
+from tests.world.sim.stateless_agents import AnyAgents, OpenRequest, StatelessAgents
 from tests.world.sim.stateless_carriers import AnyCarrier
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ MOST_BACK = UNREAD * (BOUNDS.max_open_calls + BOUNDS.max_waiting_calls)
 """Of more requests than this that come back with one session some are lost."""
 
 
-class Deaths:
+class BrokerDeaths:
     """Of one world."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self._next: tuple[float, Fate | None] = (0.0, None)
+        self._next: tuple[float, CarrierFate | None] = (0.0, None)
         """In how long the next broker comes, and what becomes of carriers."""
 
-    def kill(self, away_s: float, *, fate: Fate | None = None, dies_in: int = 1) -> None:
+    def kill(self, away_s: float, *, fate: CarrierFate | None = None, dies_in: int = 1) -> None:
         """The broker dies, after so many effects or half a second; a new one comes. Carriers come back, or
         all have this `fate`.
         """
@@ -70,9 +70,9 @@ class Deaths:
 
         self.world.later(away_s, again)
 
-    def _lose_broker(self, carrier: AnyCarrier, fate: Fate | None) -> None:
+    def _lose_broker(self, carrier: AnyCarrier, fate: CarrierFate | None) -> None:
         roll = self.world.rng.random()
-        common: Fate = (
+        common: CarrierFate = (
             "gone" if roll < 0.1 else "late" if roll < 0.2 else "impostor" if roll < 0.3 else "back"
         )
         carrier.fate = fate or common
@@ -86,10 +86,10 @@ class Deaths:
         carrier.agent.doubles.clear()
         self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self.come_back(carrier))
 
-    def forgive(self, agent: Anybody) -> None:
+    def forgive(self, agent: AnyAgents) -> None:
         """What it has given up nobody can tell its servers before it is back, or given up itself."""
         own = [self.world.book.asks.first_of(agent.session)]
-        if isinstance(agent, Party):
+        if isinstance(agent, StatelessAgents):
             own = agent.persons
         for number in [each for each in self.world.book.cancelled if self.world.book.owners[each] in own]:
             del self.world.book.cancelled[number]
@@ -114,7 +114,7 @@ class Deaths:
             carrier.epoch = Epoch("")
             carrier.came = replace(carrier.came, session=new)
         for each in agent.open.values():
-            request = each.request if isinstance(each, Open) else each
+            request = each.request if isinstance(each, OpenRequest) else each
             request.at = self.world.now
         self.world.agents[agent.session] = agent
         self.world.carriers[agent.session] = carrier
@@ -134,12 +134,12 @@ class Deaths:
         """So many agents stop reading: what they are told lies in the broker until it dies."""
         for carrier in self.world.carriers.values():
             agent = carrier.agent
-            if self.world.rng.random() < share and (isinstance(agent, Party) or agent.greeted):
+            if self.world.rng.random() < share and (isinstance(agent, StatelessAgents) or agent.greeted):
                 if isinstance(agent, SimAgent):
                     agent.careless = False
                 carrier.choked = []
 
-    def has(self, agent: Anybody) -> bool:
+    def has(self, agent: AnyAgents) -> bool:
         """Whether this agent is there, or waits for a broker."""
         return agent.session in self.world.agents or any(
             carrier.agent is agent for carrier in self.world.away

@@ -21,26 +21,26 @@ from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.oracles.asks import Violation
-from tests.world.sim.stateless_agents import Anybody
+from tests.world.sim.stateless_agents import AnyAgents
 
-Fate = Literal["back", "late", "impostor", "gone"]
+CarrierFate = Literal["back", "late", "impostor", "gone"]
 """What becomes of a carrier whose broker has died. `late`: it comes when nobody waits for it any more;
 `impostor`: with a secret that is no good; both begin anew, and their agents do not notice.
 """
 
-A = TypeVar("A", bound=Anybody)
+A = TypeVar("A", bound=AnyAgents)
 
 LOST = (b'"link_broken"', b'"answer_overdue"')
 
 
-class Line(Struct):
+class WrittenLine(Struct):
     """Something that the broker has written for this agent, and when."""
 
     effect: bf.OwnEffect
     at: float
 
 
-class Kept(ABC, Generic[A]):
+class BaseCarrier(ABC, Generic[A]):
     """What any carrier keeps."""
 
     def __init__(self, agent: A, came: bv.AgentCame) -> None:
@@ -49,10 +49,10 @@ class Kept(ABC, Generic[A]):
         self.secret = ""
         self.epoch = Epoch("")
         self.stateful: tuple[str, ...] = ()
-        self.fate: Fate = "back"
+        self.fate: CarrierFate = "back"
         self.pipe: list[Callable[[], None]] = []
         """What the agent has said while no broker was there."""
-        self.choked: list[Line] | None = None
+        self.choked: list[WrittenLine] | None = None
         """What lies in the broker because nobody reads it; None: all is read at once."""
         self._silent: set[RawJson] = set()
         self._sure: dict[RawJson, int] = {}
@@ -67,7 +67,7 @@ class Kept(ABC, Generic[A]):
         """Whether the agent has had this at an earlier broker."""
 
     @abstractmethod
-    def crosses(self, line: Line) -> bool:
+    def crosses(self, line: WrittenLine) -> bool:
         """Whether it is about something that the agent has given up or answered while nobody read this."""
 
     @abstractmethod
@@ -84,14 +84,14 @@ class Kept(ABC, Generic[A]):
         unless there is another; None: something else than the broker's death may have cost a call.
         """
 
-    def last_words(self, rng: Random) -> list[Line]:
+    def last_words(self, rng: Random) -> list[WrittenLine]:
         """What can be read of a broker that died: all that left it, and some of what lay in it."""
         self._silent.clear()
         lines, self.choked = self.choked or [], None
         return lines[: rng.randint(0, len(lines))]
 
 
-class Carrier(Kept[SimAgent]):
+class Carrier(BaseCarrier[SimAgent]):
     """Of one agent of the handshake era."""
 
     def __init__(self, agent: SimAgent, came: bv.AgentCame) -> None:
@@ -110,7 +110,7 @@ class Carrier(Kept[SimAgent]):
     # --- what passes ------------------------------------------------------------------------------------
 
     def says(self, event: bv.AnyEvent) -> None:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         match event:
             case bv.AgentGreeted():
                 self._greeting = event
@@ -125,15 +125,15 @@ class Carrier(Kept[SimAgent]):
                 self._given.setdefault(event.ask, event)
 
     def is_silent(self, effect: bf.OwnEffect) -> bool:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         request = getattr(effect, "id", None)
         if request not in self._silent:
             return False
         self._silent.discard(request)
         return True
 
-    def crosses(self, line: Line) -> bool:
-        """See `Kept`."""
+    def crosses(self, line: WrittenLine) -> bool:
+        """See `BaseCarrier`."""
         match line.effect:
             case bf.Reply() | bf.ReplyOutward() | bf.AnswerOwn():
                 return line.effect.id not in self.agent.open
@@ -145,7 +145,7 @@ class Carrier(Kept[SimAgent]):
                 return False
 
     def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         match effect:
             case bf.TellServed():
                 self.epoch = effect.epoch
@@ -180,12 +180,12 @@ class Carrier(Kept[SimAgent]):
     # --- between two brokers ----------------------------------------------------------------------------
 
     def renamed(self, session: SessionId) -> None:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         self.agent.book.asks.aliases[session] = self.agent.session
         self.agent.session = session
 
     def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         agent = self.agent
         made: list[bv.AgentGreeted | bv.AgentListed | bv.AgentWatched | bv.AgentSetLevel] = []
         if self._greeting is not None and agent.greeted:

@@ -12,12 +12,12 @@ from carpool_protocol.link.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core.model import events as sv
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.broker import LAG_S
-from tests.world.sim.quiesce import calm_down
-from tests.world.sim.stateless_agents import Anybody, Party
+from tests.world.sim.quiesce import quiesce
+from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import Speaks, Traits
 from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
-PERSONS = (
+TRAITS = (
     Traits(),
     Traits(slow=0.1, progress=0.5, silent=0.02),
     Traits(dies_on_call=0.03, dies_after_call=0.02, one_at_a_time=True),
@@ -40,7 +40,7 @@ PERSONS = (
     Traits(asks=0.5, as_task=True, asks_late=0.2, asks_twice=0.1, waits=True),
     Traits(asks=0.4, sends_to_urls=0.2, asks_late=0.05, silent=0.05, dies_on_call=0.01, doubles=0.1),
 )
-MODERN = (
+STATELESS_TRAITS = (
     Traits(speaks="stateless", asks=0.6, progress=0.3, ttl_ms=400, slow=0.05),
     Traits(speaks="stateless", asks=0.5, pauses=0.3, logs=0.3, updates=0.3, ttl_ms=0),
     Traits(speaks="stateless", list_changes=0.7, updates=0.5, ttl_ms=3000, public=True),
@@ -49,7 +49,7 @@ MODERN = (
     Traits(shy=True, logs=0.5, updates=0.5, asks=0.3, sends_to_urls=0.3, list_changes=0.3),
 )
 """Those that speak the stateless era, or have something to say on it."""
-SILENT = tuple(person for person in (*PERSONS, *MODERN) if not person.asks)
+SILENT = tuple(person for person in (*TRAITS, *STATELESS_TRAITS) if not person.asks)
 """Those that ask nothing."""
 WISHES: dict[Speaks, tuple[EraWish, ...]] = {
     "handshake": ("handshake", "auto", "newest"),
@@ -77,13 +77,13 @@ def storm(
 ) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(seed)
-    persons = (*PERSONS, *MODERN) if asks else SILENT
+    persons = (*TRAITS, *STATELESS_TRAITS) if asks else SILENT
     servers = servers_of(rng, rng.randint(2, 5), persons)
     most = rng.choice((4, 6, 24))
     world = make(seed, servers, max_processes=most, journal=journal, profiles=profiles)
     Storm(world, persons, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
     world.run(30)
-    calm_down(world)
+    quiesce(world)
     return world
 
 
@@ -157,7 +157,7 @@ class Storm:
             party = self.world.party(source, count=count, anonymous=count > 1 and self.rng.random() < 0.5)
             self._work(party, pace_s)
 
-    def _work(self, agent: Anybody, pace_s: float) -> None:
+    def _work(self, agent: AnyAgents, pace_s: float) -> None:
         world = self.world
 
         def step() -> None:
@@ -191,7 +191,7 @@ class Storm:
         else:
             self._call(agent)
 
-    def _act_stateless(self, party: Party) -> None:
+    def _act_stateless(self, party: StatelessAgents) -> None:
         world, dice = self.world, self.rng.random()
         feed = world.broker.feed
         uris = tuple(
@@ -215,7 +215,7 @@ class Storm:
             for _ in range(self.rng.choice((1, 1, 1, 1, 12))):
                 self._call(party)
 
-    def _call(self, agent: Anybody) -> None:
+    def _call(self, agent: AnyAgents) -> None:
         name = f"s{self.rng.randrange(self.names + 1)}__t{self.rng.randrange(3)}"
         if agent.tools and self.rng.random() < 0.8:
             name = self.rng.choice(agent.tools)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.world.sim.servers import SimInstance
 
 
-class Teller(Protocol):
+class AskingServerHost(Protocol):
     """What an asker needs of its instance and its world."""
 
     rng: Random
@@ -29,7 +29,7 @@ class Teller(Protocol):
         """The time."""
 
 
-class Ground(Teller, Protocol):
+class InstanceHost(AskingServerHost, Protocol):
     """What an instance needs of its world."""
 
     stopped: bool

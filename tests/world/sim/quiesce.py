@@ -10,7 +10,7 @@ from tests.world.sim.agents import SimAgent
 from tests.world.sim.broker import LAG_S
 from tests.world.sim.oracles.asks import Violation
 from tests.world.sim.oracles.lists import rows_now
-from tests.world.sim.stateless_agents import Anybody, Party
+from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import catalog
 from tests.world.sim.world import BOUND_S, POLICY, World
 
@@ -18,7 +18,7 @@ FAILING_S = POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + 
 """So long a pool of servers that never greet goes on trying."""
 
 
-def calm_down(world: World) -> None:
+def quiesce(world: World) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     world.calm = True
     world.wire.slow_down(LAG_S)
@@ -127,7 +127,7 @@ def _lists_are_no_older_than_said(world: World) -> None:
             rows = rows_now(world.broker.core, agent.session)
             if agent.has_read != rows:
                 raise Violation(f"{agent.session} has read {agent.has_read}, not {rows}, and was not told")
-        if isinstance(agent, Party):
+        if isinstance(agent, StatelessAgents):
             view = world.broker.core.view_of(agent.session)
             present = [tool.qualified for tool in view.lists[0].present.entries]
             for listen in agent.listens.values():
@@ -165,7 +165,7 @@ def _everything_works(world: World, source: SourceId) -> None:
     _all_tools_work(world, world.party(source))
 
 
-def _all_tools_work(world: World, agent: Anybody) -> None:
+def _all_tools_work(world: World, agent: AnyAgents) -> None:
     world.broker.feed(agent.list_tools(world.now))
     world.run(POLICY.first_start_s + 10)
     for _ in range(3):  # of two pools one may turn out to do for both, which has told nothing yet

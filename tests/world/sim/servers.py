@@ -10,8 +10,8 @@ from collections.abc import Callable
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call, Catalog, Era
 from carpool_supervisor.core.model import events as ev
-from tests.world.sim.interfaces import Ground
-from tests.world.sim.oracles.asks import FORMS, Asker, task_of
+from tests.world.sim.interfaces import InstanceHost
+from tests.world.sim.oracles.asks import FORMS, AskingServer, task_of
 from tests.world.sim.traits import READ, Traits, body_of, catalog, number_of, uri_of
 
 BIG_BYTES = 4000
@@ -24,7 +24,13 @@ class SimInstance:
     """One process."""
 
     def __init__(
-        self, ground: Ground, instance: InstanceId, key: PoolKey, era: Era = "handshake", *, sure: bool = True
+        self,
+        ground: InstanceHost,
+        instance: InstanceId,
+        key: PoolKey,
+        era: Era = "handshake",
+        *,
+        sure: bool = True,
     ) -> None:
         """`era`: in which it is greeted first; `sure`: and in no other."""
         self.ground = ground
@@ -62,7 +68,7 @@ class SimInstance:
         self.leased = False
         self._rests: dict[WireId, Callable[[], None]] = {}
         """Between two rounds: nothing of these runs until they are said again."""
-        self.asker = Asker(ground, instance, self._say)
+        self.asker = AskingServer(ground, instance, self._say)
         self._later(ground.rng.uniform(0.001, 0.05), self._spawned)
 
     # --- what the supervisor does -----------------------------------------------------------------------

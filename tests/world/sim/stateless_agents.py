@@ -4,7 +4,7 @@ principal who know nothing of each other.
 Owns what each of them has open, the tokens it was given and what it listens to, and the rules about those:
 one reply per request id, what is wanted comes with the answer to the very request and to the agent that it
 is about, a token is good once, nothing is heard but on a listen that is open. A broken rule is a `Violation`;
-answers are judged by the `Book`, questions by the `AskBook`.
+answers are judged by the `CallBook`, questions by the `AskBook`.
 
 Knows nothing of: cores' insides, when anybody acts.
 """
@@ -19,7 +19,7 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Asker
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
-from tests.world.sim.agents import CAPABILITIES, Book, Kind, Request, SimAgent
+from tests.world.sim.agents import CAPABILITIES, CallBook, Kind, Request, SimAgent
 from tests.world.sim.oracles.asks import SimAsk, Violation, result_of
 from tests.world.sim.traits import READ
 
@@ -28,7 +28,7 @@ EDGE_S = 0.001
 """At the very moment when a token expires it may be good or not."""
 
 
-class Wanted(Struct):
+class WantedInput(Struct):
     """One thing that is wanted of an agent."""
 
     key: str
@@ -36,7 +36,7 @@ class Wanted(Struct):
     """None: it is sent to a page."""
 
 
-class Token(Struct):
+class StateToken(Struct):
     """What a request was answered with, and what came along."""
 
     state: str
@@ -45,7 +45,7 @@ class Token(Struct):
     name: str
     method: str
     rest: RawJson
-    wanted: list[Wanted]
+    wanted: list[WantedInput]
     until: float
     own: tuple[bv.Own, ...] = ()
     used: bool = False
@@ -60,7 +60,7 @@ class Token(Struct):
         return "read" if self.method == READ else "call"
 
 
-class Open(Struct):
+class OpenRequest(Struct):
     """One request that waits for its reply."""
 
     request: Request
@@ -68,14 +68,14 @@ class Open(Struct):
     name: str = ""
     method: str = ""
     rest: RawJson = ABSENT
-    token: Token | None = None
+    token: StateToken | None = None
     """What this retry brings back."""
     own: tuple[bv.Own, ...] = ()
     again: bool = False
     """It was said to another broker once more, which may not know what is good."""
 
 
-class Listening(Struct):
+class OpenListen(Struct):
     """One `subscriptions/listen`."""
 
     person: SessionId
@@ -89,10 +89,10 @@ class Listening(Struct):
     """The list as it was read while this listen was open; None: there is none, or it was said to be old."""
 
 
-class Party:
+class StatelessAgents:
     """All agents of one session. Each method gives the event to feed; `take` judges what comes back."""
 
-    def __init__(self, book: Book, rng: Random, session: SessionId, *, count: int, park_s: float) -> None:
+    def __init__(self, book: CallBook, rng: Random, session: SessionId, *, count: int, park_s: float) -> None:
         self.book = book
         self.rng = rng
         self.session = session
@@ -102,12 +102,12 @@ class Party:
         for person in self.persons:
             book.asks.principals[person] = session
             self.by[person] = self._asker()
-        self.open: dict[RawJson, Open] = {}
+        self.open: dict[RawJson, OpenRequest] = {}
         self.doubles: dict[RawJson, int] = {}
         self.asks: dict[AskId, SimAsk] = {}
         """Such agents cannot be asked: there is never one."""
-        self.listens: dict[RawJson, Listening] = {}
-        self.tokens: list[Token] = []
+        self.listens: dict[RawJson, OpenListen] = {}
+        self.tokens: list[StateToken] = []
         self.tools: list[str] = []
         self.searches = False
         self.uris: list[str] = []
@@ -143,7 +143,13 @@ class Party:
         return self._called(id_, made, progress=progress)
 
     def _called(
-        self, id_: RawJson, made: Open, state: str = "", given: tuple[bv.Given, ...] = (), *, progress: bool
+        self,
+        id_: RawJson,
+        made: OpenRequest,
+        state: str = "",
+        given: tuple[bv.Given, ...] = (),
+        *,
+        progress: bool,
     ) -> bv.AgentCalled:
         return bv.AgentCalled(
             self.session,
@@ -160,7 +166,7 @@ class Party:
             own=made.own,
         )
 
-    def retry(self, token: Token, now: float, *, some: bool = False) -> bv.AnyEvent:
+    def retry(self, token: StateToken, now: float, *, some: bool = False) -> bv.AnyEvent:
         """The same request again, with what was wanted (or `some` of it), if it may still be good."""
         pages = [each for each in token.wanted if each.ask is None]
         no_good = token.used and not token.survived
@@ -181,7 +187,7 @@ class Party:
             token.used = True
         return self._called(id_, made, token.state, tuple(given), progress=self.rng.random() < 0.3)
 
-    def _give(self, person: SessionId, wanted: Wanted, *, agrees: bool) -> bv.Given:
+    def _give(self, person: SessionId, wanted: WantedInput, *, agrees: bool) -> bv.Given:
         if wanted.ask is None:
             action = b"accept" if agrees else b"decline"
             return bv.Given(wanted.key, RawJson(b'{"action":"%b"}' % action), accepted=agrees)
@@ -189,7 +195,7 @@ class Party:
         wanted.ask.said.setdefault(person, body)
         return bv.Given(wanted.key, body)
 
-    def misuse(self, token: Token, now: float) -> bv.AnyEvent:
+    def misuse(self, token: StateToken, now: float) -> bv.AnyEvent:
         """A retry that must be refused: with another's token, a changed request, or a token that is none."""
         id_ = self._open("refused", self.rng.choice(self.persons), now)
         made = self.open[id_]
@@ -219,7 +225,7 @@ class Party:
         """`subscriptions/listen`, for tools and these resources."""
         person = self.rng.choice(self.persons)
         id_ = self._open("listen", person, now)
-        self.listens[id_] = Listening(person, uris)
+        self.listens[id_] = OpenListen(person, uris)
         return bv.AgentListened(self.session, id_, self.by[person], ("tools", "prompts"), uris)
 
     def leave(self, now: float) -> bv.AnyEvent:
@@ -254,12 +260,12 @@ class Party:
             number = self.book.asked
             self.book.owners[number] = person
         self.book.cancelled.pop(number, None)
-        self.open[id_] = Open(Request(number, kind, now), person)
+        self.open[id_] = OpenRequest(Request(number, kind, now), person)
         return id_
 
     # --- what they hear ---------------------------------------------------------------------------------
 
-    def take(self, effect: bf.OwnEffect, now: float) -> Token | None:  # noqa: C901 - an arm per effect
+    def take(self, effect: bf.OwnEffect, now: float) -> StateToken | None:  # noqa: C901 - an arm per effect
         """What the broker writes to this session. A token, where more is wanted."""
         match effect:
             case bf.ReplyStateless():
@@ -323,7 +329,7 @@ class Party:
                 if listen.granted:
                     listen.tools = listed
 
-    def _wanted(self, effect: bf.RequireInput, now: float) -> Token:
+    def _wanted(self, effect: bf.RequireInput, now: float) -> StateToken:
         was = self._close(effect.id)
         number, person = was.request.number, was.person
         if was.request.kind not in ("call", "read"):
@@ -343,30 +349,32 @@ class Party:
             return given  # the next broker does not know that the one before it has said this
         wanted = [self._input(each, person, number) for each in effect.inputs]
         until = now + self.park_s
-        token = Token(effect.state, person, number, was.name, was.method, was.rest, wanted, until, was.own)
+        token = StateToken(
+            effect.state, person, number, was.name, was.method, was.rest, wanted, until, was.own
+        )
         self.tokens.append(token)
         self._count("parked")
         return token
 
-    def _is_late(self, request: Request, token: Token) -> bool:
+    def _is_late(self, request: Request, token: StateToken) -> bool:
         """A broker that was stopped meanwhile may take it for in time."""
         late_s = self.book.pauses.took_s(token.until, request.at) if request.at > token.until else 0.0
         return late_s > EDGE_S and not token.survived
 
-    def _input(self, wanted: bf.Input, person: SessionId, number: int) -> Wanted:
+    def _input(self, wanted: bf.Input, person: SessionId, number: int) -> WantedInput:
         declared = self.by[person].capabilities
         page = _page(bytes(wanted.params))
         if page is not None:
             if int(page[1]) != number or not declared.url:
                 raise Violation(f"{person} is sent to a page for request {number}: {wanted.params!r}")
-            return Wanted(wanted.key, None)
+            return WantedInput(wanted.key, None)
         ask = self.book.asks.want(wanted.params, person, number)
         can = {"sampling": declared.sampling, "form": declared.form, "url": declared.url}
         can |= {"sampling_tools": declared.sampling_tools, "multi_select": declared.form}
         can["roots"] = declared.roots
         if not can[ask.kind]:
             raise Violation(f"{person} was asked for {ask.kind}, which it has not declared")
-        return Wanted(wanted.key, ask)
+        return WantedInput(wanted.key, ask)
 
     def _progressed(self, effect: bf.ReportProgress) -> None:
         was = self.open.get(effect.token)
@@ -395,13 +403,13 @@ class Party:
         listen.families, listen.held_uris = effect.families, effect.uris
         self._count("listens")
 
-    def _on(self, id_: RawJson) -> Listening:
+    def _on(self, id_: RawJson) -> OpenListen:
         listen = self.listens.get(id_)
         if listen is None or not listen.granted:
             raise Violation(f"{self.session} hears on {id_!r}, which is no open listen")
         return listen
 
-    def _close(self, id_: RawJson) -> Open:
+    def _close(self, id_: RawJson) -> OpenRequest:
         was = self.open.pop(id_, None)
         if was is None:
             raise Violation(f"{self.session} got a reply to {id_!r}, which does not wait for one")
@@ -411,4 +419,4 @@ class Party:
         self.book.eras[word] = self.book.eras.get(word, 0) + 1
 
 
-Anybody = SimAgent | Party
+AnyAgents = SimAgent | StatelessAgents

@@ -15,19 +15,19 @@ from msgspec.structs import replace
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
-from tests.world.sim.carriers import LOST, Carrier, Kept, Line
+from tests.world.sim.carriers import LOST, BaseCarrier, Carrier, WrittenLine
 from tests.world.sim.oracles.asks import Violation
-from tests.world.sim.stateless_agents import Open, Party
+from tests.world.sim.stateless_agents import OpenRequest, StatelessAgents
 
 REFUSED = b'"bad_request_state"'
 Said = bv.AgentCalled | bv.AgentListed | bv.AgentDiscovered | bv.AgentListened
 Last = bf.ReplyStateless | bf.Describe | bf.RequireInput | bf.EndListen
 
 
-class PartyCarrier(Kept[Party]):
+class StatelessCarrier(BaseCarrier[StatelessAgents]):
     """Of all agents of one session."""
 
-    def __init__(self, agent: Party, came: bv.AgentCame) -> None:
+    def __init__(self, agent: StatelessAgents, came: bv.AgentCame) -> None:
         super().__init__(agent, came)
         self._said: dict[RawJson, Said] = {}
         """Requests without an answer, and listens that are in force."""
@@ -39,7 +39,7 @@ class PartyCarrier(Kept[Party]):
     # --- what passes ------------------------------------------------------------------------------------
 
     def says(self, event: bv.AnyEvent) -> None:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         if isinstance(event, Said):
             self._said.setdefault(event.id, event)
         elif isinstance(event, bv.SessionMoved) and event.elsewhere:
@@ -62,8 +62,8 @@ class PartyCarrier(Kept[Party]):
             self.agent.listens.pop(request, None)
         return True
 
-    def crosses(self, line: Line) -> bool:
-        """See `Kept`."""
+    def crosses(self, line: WrittenLine) -> bool:
+        """See `BaseCarrier`."""
         agent = self.agent
         match line.effect:
             case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.Acknowledge():
@@ -78,7 +78,7 @@ class PartyCarrier(Kept[Party]):
                 return False
 
     def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         match effect:
             case bf.TellServed():
                 self.epoch = effect.epoch
@@ -100,7 +100,7 @@ class PartyCarrier(Kept[Party]):
     # --- between two brokers ----------------------------------------------------------------------------
 
     def renamed(self, session: SessionId) -> None:
-        """See `Kept`. No token is good any more."""
+        """See `BaseCarrier`. No token is good any more."""
         agent = self.agent
         agent.book.asks.principals.update(dict.fromkeys(agent.persons, session))
         agent.session = session
@@ -108,7 +108,7 @@ class PartyCarrier(Kept[Party]):
             token.until = 0.0
 
     def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
-        """See `Kept`."""
+        """See `BaseCarrier`."""
         agent = self.agent
         for token in agent.tokens:
             token.survived = True
@@ -139,7 +139,7 @@ class PartyCarrier(Kept[Party]):
         yield bv.AgentResumed(session, self.epoch, ours, (), self.stateful)
         yield from rest
 
-    def _perhaps_good(self, retry: Open, event: bv.AgentCalled) -> None:
+    def _perhaps_good(self, retry: OpenRequest, event: bv.AgentCalled) -> None:
         """A second retry with one token: where the refusal was not read the next broker may take it."""
         for token in self.agent.tokens if retry.request.kind == "refused" else ():
             if (token.state, token.number) == (event.state, retry.request.number):
@@ -148,4 +148,4 @@ class PartyCarrier(Kept[Party]):
                     self.agent.book.again[token.number] = self.agent.book.again.get(token.number, 0) + 1
 
 
-AnyCarrier = Carrier | PartyCarrier
+AnyCarrier = Carrier | StatelessCarrier

@@ -10,7 +10,7 @@ from tests.broker.test_delivery_machine import deliver
 from tests.kit.boundary_machine import play
 from tests.world.sim.faults import storm
 from tests.world.sim.hooks import HookedWorld, no_hook_waits
-from tests.world.sim.workspace_faults import storm_over_houses
+from tests.world.sim.workspace_faults import workspace_storm
 from tests.world.sim.world import World
 
 
@@ -25,7 +25,7 @@ STORMS: Mapping[str, Callable[[int], World]] = {
     "plain": storm,
     "profiles": lambda seed: storm(seed, profiles=True),
     "hooks": _with_hooks,
-    "houses": storm_over_houses,
+    "houses": workspace_storm,
 }
 BOUNDARY_EXAMPLES: Final = 20
 EVERY: Mapping[str, Callable[[int], object]] = {

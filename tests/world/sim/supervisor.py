@@ -34,7 +34,7 @@ from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from tests.kit.supervisor_rig import supervisor_core
-from tests.world.sim.broker import WINDOW_BYTES, Side, Stage, hello
+from tests.world.sim.broker import WINDOW_BYTES, SimProcess, SimProcessHost, hello
 from tests.world.sim.oracles.asks import AskBook, Violation
 from tests.world.sim.oracles.sharing import SharingBook
 from tests.world.sim.oracles.turns import TurnBook
@@ -42,10 +42,10 @@ from tests.world.sim.servers import SimInstance
 from tests.world.sim.traits import Traits
 
 
-class SupervisorSide(Side):
+class SimSupervisor(SimProcess):
     """The supervisor's shell, as thin as it can be. Also the ground on which its instances stand."""
 
-    def __init__(self, world: Stage, before: SharingBook | None = None) -> None:
+    def __init__(self, world: SimProcessHost, before: SharingBook | None = None) -> None:
         super().__init__(world)
         self.rng = world.rng
         self.life = world.rng.randbytes(LIFE_BYTES)

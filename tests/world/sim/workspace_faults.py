@@ -13,9 +13,9 @@ from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import PoolKey
 from carpool_protocol.link.messages import Root
 from tests.world.sim.agents import SimAgent
-from tests.world.sim.faults import LIMITS, MODERN, PERSONS, SHARINGS, WISHES, Storm
+from tests.world.sim.faults import LIMITS, SHARINGS, STATELESS_TRAITS, TRAITS, WISHES, Storm
 from tests.world.sim.oracles.asks import Violation
-from tests.world.sim.quiesce import calm_down
+from tests.world.sim.quiesce import quiesce
 from tests.world.sim.workspace_files import (
     CWDS,
     ITS,
@@ -24,37 +24,37 @@ from tests.world.sim.workspace_files import (
     SERVERS,
     USER,
     VARIABLES,
+    ConfiguredServer,
     Layer,
-    Person,
-    Written,
+    ServerProgram,
 )
-from tests.world.sim.workspaces import HousedWorld
+from tests.world.sim.workspaces import WorkspaceWorld
 from tests.world.sim.world import POLICY
 
-KINDS = (*PERSONS, *MODERN)
+KINDS = (*TRAITS, *STATELESS_TRAITS)
 WHERE = tuple(map(SourceId, (*CWDS, *(f"{cwd}|{name}" for cwd in ("free", "q") for name in NAMED))))
 
 
-def storm_over_houses(seed: int) -> HousedWorld:
+def workspace_storm(seed: int) -> WorkspaceWorld:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(f"moves {seed}")
-    world = FurnishedWorld(seed, [], max_processes=rng.choice((6, 24)))
+    world = ChangingWorkspaceWorld(seed, [], max_processes=rng.choice((6, 24)))
     try:
-        MovingStorm(world, KINDS, agents=rng.randint(3, 8), duration_s=30, disasters=seed % 2 == 1)
+        WorkspaceStorm(world, KINDS, agents=rng.randint(3, 8), duration_s=30, disasters=seed % 2 == 1)
         world.run(30)
         world.clear_up()
-        calm_down(world)
+        quiesce(world)
         world.everybody_leaves()
     finally:
         world.demolish()
     return world
 
 
-class FurnishedWorld(HousedWorld):
+class ChangingWorkspaceWorld(WorkspaceWorld):
     """A house with something in it, which changes."""
 
     def furnish(self) -> None:
-        """See `HousedWorld`."""
+        """See `WorkspaceWorld`."""
         places, dice = self.places, self.dice
         self.sources = WHERE
         for name in (USER, *NAMED):
@@ -75,11 +75,11 @@ class FurnishedWorld(HousedWorld):
             if self.dice.random() < 0.5:
                 layer[name] = self._written(before)
 
-    def _written(self, before: str = "") -> Written:
+    def _written(self, before: str = "") -> ConfiguredServer:
         dice = self.dice
         commands = [each for each in self.people if each.startswith(ITS) is bool(before)]
         command = dice.choice(commands) if commands and dice.random() < 0.5 else self._person(before)
-        return Written(
+        return ConfiguredServer(
             command,
             variable=dice.choice(("", "", *VARIABLES)),
             place=dice.choice(("", "", "", "workspace", "cwd")),
@@ -96,7 +96,9 @@ class FurnishedWorld(HousedWorld):
             POLICY, sharing=dice.choice(SHARINGS), spares=dice.randint(0, 1), **dice.choice(LIMITS)
         )
         era = dice.choice(WISHES[traits.speaks])
-        self.people[command] = Person(traits, policy, era, stop_first=dice.random() < 0.2 and not traits.deaf)
+        self.people[command] = ServerProgram(
+            traits, policy, era, stop_first=dice.random() < 0.2 and not traits.deaf
+        )
         return command
 
     # --- what changes -----------------------------------------------------------------------------------
@@ -213,12 +215,12 @@ class FurnishedWorld(HousedWorld):
             raise Violation(f"projects are watched for nobody: {configuration.layers.workspaces.projects}")
 
 
-class MovingStorm(Storm):
+class WorkspaceStorm(Storm):
     """A storm with all that too."""
 
-    world: FurnishedWorld
+    world: ChangingWorkspaceWorld
 
-    def __init__(self, world: FurnishedWorld, *args: object, **settings: object) -> None:
+    def __init__(self, world: ChangingWorkspaceWorld, *args: object, **settings: object) -> None:
         super().__init__(world, *args, **settings)  # type: ignore[arg-type]
         self.names = len(SERVERS)
         self._repeat(1.2, world.move)

@@ -36,7 +36,7 @@ OFFLINE = "offline"
 """The title of a tool that a file lists."""
 
 
-class Person(Struct, frozen=True):
+class ServerProgram(Struct, frozen=True):
     """What a command runs."""
 
     traits: Traits
@@ -45,7 +45,7 @@ class Person(Struct, frozen=True):
     stop_first: bool
 
 
-class Written(Struct, frozen=True):
+class ConfiguredServer(Struct, frozen=True):
     """A server as a file has it."""
 
     command: str
@@ -71,7 +71,7 @@ class Launch(Struct, frozen=True):
     roots: tuple[str, ...] | None
 
 
-class Spot(Struct, frozen=True):
+class SessionLocation(Struct, frozen=True):
     """Where a session is."""
 
     cwd: str
@@ -82,13 +82,13 @@ class Spot(Struct, frozen=True):
     """What its agent has named."""
 
 
-Layer = dict[str, Written]
+Layer = dict[str, ConfiguredServer]
 
 
-class Places:
+class WorkspaceFiles:
     """The home of one world."""
 
-    def __init__(self, base: Path, rng: Random, people: Mapping[str, Person]) -> None:
+    def __init__(self, base: Path, rng: Random, people: Mapping[str, ServerProgram]) -> None:
         self.base = str(base)
         self.file = f"{base}/carpool.json"
         self.store = f"{base}/state/trust.json"
@@ -183,7 +183,7 @@ class Places:
     def _rows(self, layer: Layer) -> dict[str, object]:
         return {name: self._row(written) for name, written in layer.items()}
 
-    def _row(self, written: Written) -> dict[str, object]:
+    def _row(self, written: ConfiguredServer) -> dict[str, object]:
         person = self._people[written.command]
         era = {"handshake": "legacy", "stateless": "modern", "auto": "auto", "newest": "match"}[person.era]
         row: dict[str, object] = {"command": written.command, "era": era}
@@ -206,7 +206,11 @@ class Places:
     # --- the rules --------------------------------------------------------------------------------------
 
     def seen(
-        self, spot: Spot, known: Mapping[str, str], on: Mapping[str, bool], readings: Mapping[str, str]
+        self,
+        spot: SessionLocation,
+        known: Mapping[str, str],
+        on: Mapping[str, bool],
+        readings: Mapping[str, str],
     ) -> dict[str, Launch]:
         """What a session sees that says these values of variables. `on`: servers that are switched for it;
         `readings`: by project, the digest of what was last read of it; empty where it could not be read.
@@ -214,7 +218,7 @@ class Places:
         named, root, cwd = self._whereabouts(spot)
         project = self._project(named, root, cwd)
         workspace = f"{self.base}/{project}" if project else root or ("" if named else cwd)
-        servers: dict[str, tuple[Written, str]] = {
+        servers: dict[str, tuple[ConfiguredServer, str]] = {
             name: (written, "") for name, written in self.layers[USER].items()
         }
         servers |= {name: (written, "named") for name, written in self.layers.get(named, {}).items()}
@@ -231,7 +235,7 @@ class Places:
                     found[name] = launch
         return found
 
-    def _whereabouts(self, spot: Spot) -> tuple[str, str, str]:
+    def _whereabouts(self, spot: SessionLocation) -> tuple[str, str, str]:
         """The named workspace, its directory, and the agent's."""
         shop = f"{self.base}/shop"
         if spot.workspace in self.named:
@@ -250,7 +254,7 @@ class Places:
 
     def _launch(
         self,
-        written: Written,
+        written: ConfiguredServer,
         layer: str,
         at: tuple[str, str],
         values: Mapping[str, str],

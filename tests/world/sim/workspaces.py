@@ -41,13 +41,22 @@ from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
 from carpool_protocol.link.messages import Call, Catalog, PoolSpec, Recorded, Root, Wanted
 from carpool_protocol.link.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.synchronous_configuration import AtOnce
+from tests.kit.synchronous_configuration import SynchronousConfiguration
 from tests.world.sim.agents import CAPABILITIES, SimAgent
-from tests.world.sim.broker import BrokerSide
+from tests.world.sim.broker import SimBroker
 from tests.world.sim.oracles.asks import Violation
-from tests.world.sim.stateless_agents import Anybody, Party
+from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import catalog
-from tests.world.sim.workspace_files import ITS, OFFLINE, PROJECTS, VARIABLES, Launch, Person, Places, Spot
+from tests.world.sim.workspace_files import (
+    ITS,
+    OFFLINE,
+    PROJECTS,
+    VARIABLES,
+    Launch,
+    ServerProgram,
+    SessionLocation,
+    WorkspaceFiles,
+)
 from tests.world.sim.world import World
 
 HERE = SourceId("free")
@@ -62,11 +71,11 @@ LINGERS_S = 60.0
 """A call may leave for where its session was when it was made, so long ago at most."""
 
 
-class Tenant:
+class WorkspaceSession:
     """One agent as its carrier knows it."""
 
     def __init__(
-        self, agent: Anybody, cwd: str, workspace: str, environ: dict[str, str], *, tells: bool
+        self, agent: AnyAgents, cwd: str, workspace: str, environ: dict[str, str], *, tells: bool
     ) -> None:
         self.agent = agent
         self.cwd = cwd
@@ -83,7 +92,7 @@ class Tenant:
 
     def attach(self, base: str) -> Attach:
         """The attach line, to the first broker or to a later one."""
-        shared = isinstance(self.agent, Party) and len(self.agent.persons) > 1
+        shared = isinstance(self.agent, StatelessAgents) and len(self.agent.persons) > 1
         resume = ResumeSession(session="", secret="", moved=self.moved) if self.came else None
         return Attach(
             version=NAMING_VERSION,
@@ -95,7 +104,7 @@ class Tenant:
         )
 
 
-class Names:
+class StableNames:
     """Of pools and sources: what they are called here, the same in each run of a seed."""
 
     def __init__(self) -> None:
@@ -124,24 +133,24 @@ class Names:
         return self._keys.get(real)
 
 
-class HousedWorld(World):
+class WorkspaceWorld(World):
     """See the module."""
 
-    broker: "HousedBroker"
+    broker: "WorkspaceBroker"
 
     def __init__(self, seed: int, *args: Any, **settings: Any) -> None:
         self.dice = Random(f"house {seed}")
         self.directory = Path(tempfile.mkdtemp(prefix="carpool-world-"))
-        self.people: dict[str, Person] = {}
-        self.places = Places(self.directory, self.dice, self.people)
-        self.names = Names()
+        self.people: dict[str, ServerProgram] = {}
+        self.places = WorkspaceFiles(self.directory, self.dice, self.people)
+        self.names = StableNames()
         self.launches: dict[PoolKey, PoolSpec] = {}
         """By the name of a pool: what it was first wanted as."""
         self.kept: dict[PoolKey, Catalog] = {}
         """What pools have told, as it lies on disk."""
         self.legal: dict[SourceId, dict[ServerName, set[PoolKey]]] = {}
         """Where calls of sessions of a source may ever go."""
-        self.tenants: dict[int, Tenant] = {}
+        self.tenants: dict[int, WorkspaceSession] = {}
         self.moves: dict[int, SessionId] = {}
         """Requests to move that are open at this broker."""
         self.moved = self.checked = 0
@@ -158,10 +167,10 @@ class HousedWorld(World):
         """Remove the files."""
         shutil.rmtree(self.directory)
 
-    def new_broker(self, before: BrokerSide | None = None) -> "HousedBroker":
+    def new_broker(self, before: SimBroker | None = None) -> "WorkspaceBroker":
         """See `World`."""
         self.moves.clear()
-        return HousedBroker(self, before)
+        return WorkspaceBroker(self, before)
 
     def read_config(self) -> None:
         """What everybody shares, at the start of a broker."""
@@ -174,7 +183,7 @@ class HousedWorld(World):
 
     # --- who is where -----------------------------------------------------------------------------------
 
-    def tenant_of(self, came: bv.AgentCame) -> Tenant:
+    def tenant_of(self, came: bv.AgentCame) -> WorkspaceSession:
         """The agent of this session: one who comes first says with its source where it is, as
         `cwd` or `cwd|workspace`.
         """
@@ -182,10 +191,10 @@ class HousedWorld(World):
         tenant = self.tenants.get(id(agent))
         if tenant is None:
             cwd, _, workspace = came.source.partition("|")
-            shared = isinstance(agent, Party) and len(agent.persons) > 1
+            shared = isinstance(agent, StatelessAgents) and len(agent.persons) > 1
             environ = {name: f"{self.dice.choice(('red', 'blue'))}-{name}" for name in VARIABLES}
             environ = {name: value for name, value in environ.items() if self.dice.random() < 0.7}
-            tenant = self.tenants[id(agent)] = Tenant(
+            tenant = self.tenants[id(agent)] = WorkspaceSession(
                 agent,
                 "" if shared else cwd,
                 workspace if workspace in self.places.named else "",
@@ -194,12 +203,12 @@ class HousedWorld(World):
             )
         return tenant
 
-    def of(self, session: SessionId) -> Tenant | None:
+    def of(self, session: SessionId) -> WorkspaceSession | None:
         """The agent of a session that is here."""
         agent = self.agents.get(whole_of(session))
         return None if agent is None else self.tenants.get(id(agent))
 
-    def use_workspace(self, agent: Anybody, workspace: str) -> None:
+    def use_workspace(self, agent: AnyAgents, workspace: str) -> None:
         """`carpool/use_workspace`: of a session that keeps its carrier."""
         broker, session, tenant = self.broker, agent.session, self.tenants[id(agent)]
         if session not in self.agents or broker.moving.obstacle(session, workspace):
@@ -230,7 +239,9 @@ class HousedWorld(World):
 
     # --- the rules --------------------------------------------------------------------------------------
 
-    def _has_given_back(self, session: SessionId, tenant: Tenant, since: tuple[int, int, float]) -> None:
+    def _has_given_back(
+        self, session: SessionId, tenant: WorkspaceSession, since: tuple[int, int, float]
+    ) -> None:
         """What a session had leased where it was before is nobody's soon after it has moved."""
         is_linked = self.broker.core.linking.is_linked()
         heard = max(since[2], self.linked) if is_linked else self.now
@@ -291,7 +302,7 @@ class HousedWorld(World):
         """Where calls of this server may go."""
         return self.legal.setdefault(source, {}).setdefault(server, set())
 
-    def _judge_value(self, session: SessionId, tenant: Tenant, spec: PoolSpec) -> None:
+    def _judge_value(self, session: SessionId, tenant: WorkspaceSession, spec: PoolSpec) -> None:
         value = spec.env.get("V", "")
         if value and value not in {*tenant.environ.values(), *self.places.env_values}:
             raise Violation(f"{session} is served by {spec.key}, which has a value of somebody else")
@@ -309,17 +320,17 @@ class HousedWorld(World):
                 raise Violation(f"{reply.session} reads {tool['name']} of {tool['title']}, not of {pools}")
 
 
-class HousedBroker(BrokerSide):
+class WorkspaceBroker(SimBroker):
     """A broker that reads files."""
 
-    world: HousedWorld  # type: ignore[assignment]
+    world: WorkspaceWorld  # type: ignore[assignment]
 
-    def __init__(self, world: HousedWorld, before: BrokerSide | None = None) -> None:
+    def __init__(self, world: WorkspaceWorld, before: SimBroker | None = None) -> None:
         super().__init__(world, before)  # type: ignore[arg-type]
         places = world.places
         if places.broken:  # no broker would begin with it
             places.write_user()
-        self.configuration = AtOnce(
+        self.configuration = SynchronousConfiguration(
             ConfigFile(places.file, asked_for=True),
             {"HOME": places.base},
             places.store,
@@ -439,7 +450,7 @@ class HousedBroker(BrokerSide):
             on = {**switches.everyone, **dict(switches.own(session))}
             cwd = f"{world.places.base}/{tenant.cwd}" if tenant.cwd else ""
             moved = tenant.workspace if guest.moved is None else guest.moved.workspace
-            spot = Spot(cwd, moved, _uris(guest.roots))
+            spot = SessionLocation(cwd, moved, _uris(guest.roots))
             expected = world.places.seen(spot, guest.environment, on, readings)  # type: ignore[arg-type]
             found = {spec.server: _launch(spec) for spec in self.read[guest.source].specs}
             plain = {ServerName(name): replace(each, variable="") for name, each in expected.items()}

@@ -26,15 +26,15 @@ from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSp
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.world.sim.agents import Book, SimAgent
-from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
-from tests.world.sim.broker_deaths import Deaths
-from tests.world.sim.carriers import Carrier, Fate
+from tests.world.sim.agents import CallBook, SimAgent
+from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, SimBroker, SimLink
+from tests.world.sim.broker_deaths import BrokerDeaths
+from tests.world.sim.carriers import Carrier, CarrierFate
 from tests.world.sim.profiles import Profiles
 from tests.world.sim.servers import SimInstance
-from tests.world.sim.stateless_agents import Anybody, Party, Token
-from tests.world.sim.stateless_carriers import AnyCarrier, PartyCarrier
-from tests.world.sim.supervisor import SupervisorSide
+from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents, StateToken
+from tests.world.sim.stateless_carriers import AnyCarrier, StatelessCarrier
+from tests.world.sim.supervisor import SimSupervisor
 from tests.world.sim.traits import Traits
 
 POLICY = Policy(
@@ -122,15 +122,15 @@ class World:
         self.now = 100.0
         self.servers = {server.name: server for server in servers}
         self.max_processes = max_processes
-        self.book = Book(BOUND_S, POLICY.ask_timeout_s)
-        self.agents: dict[SessionId, Anybody] = {}
+        self.book = CallBook(BOUND_S, POLICY.ask_timeout_s)
+        self.agents: dict[SessionId, AnyAgents] = {}
         self.carriers: dict[SessionId, AnyCarrier] = {}
         """Of agents that are at a broker."""
         self.away: list[AnyCarrier] = []
         """Those whose broker has died, and who will come back."""
         self.mishaps = 0
         """Whatever may cost a call but a broker's death."""
-        self.spent: list[Token] = []
+        self.spent: list[StateToken] = []
         """Of sessions that are gone."""
         self.calm = False
         self.sources: Sequence[SourceId] = SOURCES
@@ -147,16 +147,16 @@ class World:
         self.operations: dict[int, str] = {}
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.eras: dict[str, Era] = {}
-        self.wire = Wire(self)
-        self.deaths = Deaths(self)
+        self.wire = SimLink(self)
+        self.deaths = BrokerDeaths(self)
         self.broker = self.new_broker()
-        self.supervisor = SupervisorSide(self)
+        self.supervisor = SimSupervisor(self)
         self.read_config()
         self.wire.join()
 
-    def new_broker(self, before: BrokerSide | None = None) -> BrokerSide:
+    def new_broker(self, before: SimBroker | None = None) -> SimBroker:
         """The first one, or the one after `before`."""
-        return BrokerSide(self, before)
+        return SimBroker(self, before)
 
     # --- time -------------------------------------------------------------------------------------------
 
@@ -302,21 +302,21 @@ class World:
         count: int = 1,
         anonymous: bool = False,
         asker: Asker | None = None,
-    ) -> Party:
+    ) -> StatelessAgents:
         """Agents of the stateless era: one, or several who share a session."""
         self.sessions += 1
         session = SessionId(f"a{self.sessions}")
-        party = Party(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
+        party = StatelessAgents(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
         self.agents[session] = party
         if asker is not None:
             party.by = dict.fromkeys(party.persons, asker)
         came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
         if count > 1:
             came = replace(came, carrier="door", shared=True, anonymous=anonymous, max_open_calls=12)
-        self._comes(PartyCarrier(party, self.profiles.brought(came)))
+        self._comes(StatelessCarrier(party, self.profiles.brought(came)))
         return party
 
-    def wanted(self, party: Party, token: Token) -> None:
+    def wanted(self, party: StatelessAgents, token: StateToken) -> None:
         """A request was answered with what is wanted: its agent says it again, well, badly, twice, never."""
         roll = self.rng.random() if not self.calm else 1.0
         if roll < 0.08:
@@ -330,13 +330,13 @@ class World:
         if roll < 0.25:
             again_s = delay_s + self.rng.choice((0.0, 0.1, 6.0))
             self.say_later(again_s, party, lambda: party.retry(token, self.now))
-        thieves = [each for each in self.agents.values() if isinstance(each, Party)]
+        thieves = [each for each in self.agents.values() if isinstance(each, StatelessAgents)]
         if roll < 0.4 and thieves:
             thief = self.rng.choice(thieves)
             stolen = self.rng.choice(self.spent) if self.spent and self.rng.random() < 0.2 else token
             self.say_later(delay_s / 2, thief, lambda: thief.misuse(stolen, self.now))
 
-    def leave(self, agent: Anybody) -> None:
+    def leave(self, agent: AnyAgents) -> None:
         """The agent vanishes, if it is still there."""
         gone = [carrier for carrier in self.away if carrier.agent is agent]
         if gone:
@@ -351,12 +351,12 @@ class World:
             self.carriers.pop(agent.session, None)
             self.broker.feed(agent.leave(self.now))
 
-    def spend(self, agent: Anybody) -> None:
+    def spend(self, agent: AnyAgents) -> None:
         """Its tokens are known to others from now on."""
-        if isinstance(agent, Party):
+        if isinstance(agent, StatelessAgents):
             self.spent += agent.tokens[-3:]
 
-    def call(self, agent: Anybody, name: str, **more: int) -> None:
+    def call(self, agent: AnyAgents, name: str, **more: int) -> None:
         """The agent calls a tool."""
         if agent.session in self.agents:
             self.broker.feed(
@@ -383,7 +383,7 @@ class World:
         ask = self.book.asks.shown[shown]
         self.say_later(self.rng.uniform(0.01, 0.6), agent, lambda: agent.answer(shown, ask))
 
-    def say_later(self, delay_s: float, agent: Anybody, say: Callable[[], bv.AnyEvent]) -> None:
+    def say_later(self, delay_s: float, agent: AnyAgents, say: Callable[[], bv.AnyEvent]) -> None:
         """Nobody is heard by a broker that is stopped: who would speak then speaks when it goes on."""
 
         def speak() -> None:
@@ -404,7 +404,7 @@ class World:
 
     # --- deaths -----------------------------------------------------------------------------------------
 
-    def kill_broker(self, away_s: float, *, fate: Fate | None = None, dies_in: int = 1) -> None:
+    def kill_broker(self, away_s: float, *, fate: CarrierFate | None = None, dies_in: int = 1) -> None:
         """See `Deaths.kill`."""
         self.deaths.kill(away_s, fate=fate, dies_in=dies_in)
 
@@ -419,7 +419,7 @@ class World:
             instance.alive = False
 
         def again() -> None:
-            self.supervisor = SupervisorSide(self, self.supervisor.sharing)
+            self.supervisor = SimSupervisor(self, self.supervisor.sharing)
             self.wire.join()
 
         self.later(away_s, again)

@@ -26,7 +26,7 @@ from carpool_supervisor.core.model.attribution import RELATED_TASK, AskFacts, fa
 from tests.world.sim.pauses import Pauses
 
 if TYPE_CHECKING:
-    from tests.world.sim.interfaces import Teller
+    from tests.world.sim.interfaces import AskingServerHost
 
 Echo = Literal["no", "exact", "tracer"]
 """What a server does with the trace context of a call when it asks: nothing; sends it back (Python SDK from 2
@@ -199,10 +199,12 @@ def mark_of(is_error: bool, body: RawJson) -> tuple[int, SessionId] | None:
     return marked["k"], SessionId(marked["by"])
 
 
-class Asker:
+class AskingServer:
     """The asks of one instance."""
 
-    def __init__(self, ground: "Teller", instance: InstanceId, say: Callable[[ev.OwnEvent], None]) -> None:
+    def __init__(
+        self, ground: "AskingServerHost", instance: InstanceId, say: Callable[[ev.OwnEvent], None]
+    ) -> None:
         self.ground = ground
         self.instance = instance
         self._say = say

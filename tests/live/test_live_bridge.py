@@ -44,7 +44,7 @@ class Bridge(Agent):
 
 @asynccontextmanager
 async def bridge(url: str, transport: str = "http", **settings: Any) -> AsyncIterator[Bridge]:
-    remote = Remote(server="remote_server", url=url, transport=transport, **settings)  # type: ignore[arg-type]
+    remote = Remote(server="far", url=url, transport=transport, **settings)  # type: ignore[arg-type]
     process = await trio.lowlevel.open_process(
         [sys.executable, "-P", "-m", "carpool.bridge"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), **remote.to_environment()},

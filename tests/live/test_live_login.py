@@ -30,7 +30,7 @@ def logins(one: Daemon) -> list[Path]:
 async def log_in(one: Daemon, *words: str) -> tuple[int, str, str]:
     """`carpool login`, and a browser that agrees to everything."""
     process = await trio.lowlevel.open_process(
-        one.command("login", "remote_server", "--no-browser", "--timeout", "30", *words),
+        one.command("login", "far", "--no-browser", "--timeout", "30", *words),
         env=one.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -67,12 +67,12 @@ async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(
     daemon: Make, its: RemoteServer
 ) -> None:
     with trio.fail_after(3 * LIMIT_S):
-        one = daemon({"remote_server": {"url": its.url(), "transport": "http"}})
+        one = daemon({"far": {"url": its.url(), "transport": "http"}})
         async with one.agent() as agent:
             said = json.dumps(await agent.ask("tools/call", {"name": "far__echo", "arguments": {}}))
             assert f"{its.host} wants a login: run `carpool login far`" in said
             facts = await one.status()
-            assert "wants a login: run `carpool login far`" in facts["servers"]["remote_server"]["last_error"]
+            assert "wants a login: run `carpool login far`" in facts["servers"]["far"]["last_error"]
             code, told, said = await log_in(one)
             assert (code, told) == (0, f"logged in to {its.host}; far is started\n"), said
             assert await agent.text("far__echo", {"text": "in"}) == "in"
@@ -110,7 +110,7 @@ async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(
             answer = await fourth.ask("initialize", {})
             assert "no longer accepts the login: run `carpool login far`" in answer["error"]["message"]
 
-        code, told, _ = await one.carpool("logout", "remote_server")
+        code, told, _ = await one.carpool("logout", "far")
         assert (code, told, logins(one)) == (0, "logged out of far\n", [])
         secrets = its.seen()["tokens"]
         written = [path for path in one.base.rglob("*") if path.is_file()]
@@ -123,7 +123,7 @@ async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: RemoteS
     with trio.fail_after(LIMIT_S), remote_server() as free:
         one = daemon(
             {
-                "remote_server": {"url": its.url(), "transport": "http"},
+                "far": {"url": its.url(), "transport": "http"},
                 "free": {"url": free.url(), "transport": "http"},
                 "own": {"url": its.url(), "headers": {"Authorization": "x"}},
                 "cmd": {"command": "true"},
@@ -163,7 +163,7 @@ class AtHand:
         """What is kept. Raises `SignInError`."""
         logins = self._directory / str(uuid.uuid4())
         remote = Remote(
-            server="remote_server",
+            server="far",
             url=self._its.url(path),
             transport=transport,  # type: ignore[arg-type]
             logins=str(logins),

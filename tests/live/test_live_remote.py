@@ -42,7 +42,7 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
     headers = {"Authorization": "Bearer ${TOKEN}"}
     one = daemon(
         {
-            "remote_server": {"url": its.url() + "?key=${QUERY}", "transport": "http", "headers": headers},
+            "far": {"url": its.url() + "?key=${QUERY}", "transport": "http", "headers": headers},
             "new": {"url": its.url(), "transport": "http", "headers": headers, "era": "modern"},
             "gone": {"url": "http://127.0.0.1:9/${QUERY}", "headers": headers},
         }
@@ -52,7 +52,7 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
             one.shim(environ={"TOKEN": ONE, "QUERY": QUERY}) as first,
             one.shim(environ={"TOKEN": TWO, "QUERY": QUERY}) as second,
         ):
-            for name in ("remote_server", "new"):
+            for name in ("far", "new"):
                 said = {"name": "authorization"}
                 assert await first.text(f"{name}__header", said) == f"Bearer {ONE}"
                 assert await second.text(f"{name}__header", said) == f"Bearer {TWO}"
@@ -61,11 +61,11 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
             assert why in refused["content"][0]["text"]
             facts = await one.status()
             pools = {name: len(each["pools"]) for name, each in facts["servers"].items()}
-            assert pools == {"remote_server": 2, "new": 2, "gone": 2}
+            assert pools == {"far": 2, "new": 2, "gone": 2}
             eras = {each["era"] for each in facts["servers"]["new"]["instances"]}
             assert eras == {"stateless"}
             reports = [json.dumps(refused)]
-            for words in (("status",), ("ps",), ("check",), ("why", "remote_server"), ("logs", "gone")):
+            for words in (("status",), ("ps",), ("check",), ("why", "far"), ("logs", "gone")):
                 _, said_out, said_err = await one.carpool(*words)
                 reports += [said_out, said_err]
             for secret in (ONE, TWO, QUERY):
@@ -75,9 +75,7 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
 @behaviour("remote:killed")
 async def test_a_server_that_is_killed_in_a_call_comes_back_for_the_next(daemon: Make) -> None:
     with remote_server() as its:
-        one = daemon(
-            {"remote_server": {"url": its.url(), "transport": "http", "restart": {"first_delay_s": 0.1}}}
-        )
+        one = daemon({"far": {"url": its.url(), "transport": "http", "restart": {"first_delay_s": 0.1}}})
         with trio.fail_after(2 * LIMIT_S):
             async with one.agent() as agent:
                 await agent.text("far__echo", {"text": "there"})

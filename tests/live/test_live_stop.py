@@ -162,7 +162,7 @@ async def test_core_dumps_are_off_where_secrets_are_and_as_they_were_for_servers
     try:
         with remote_server() as its:
             one = daemon(
-                {"echo": kit("echo"), "remote_server": {"url": its.url(), "transport": "http"}},
+                {"echo": kit("echo"), "far": {"url": its.url(), "transport": "http"}},
                 http={"port": 0},
             )
             async with one.agent() as agent:

@@ -1,11 +1,9 @@
 """What carpool promises: one sentence each, where it comes from, and the mark for tests that hold it.
 
-Owns the list that an owner can read. `tests/test_behaviours.py` holds both directions: no promise without
-a test, no test for a promise that is not here. Sources: `rule N` is in docs/rules.md. `design N` and
-`digest N` are sections of earlier pages; `EARLIER_PAGES` says where each is told now. `issue N` is the
-piece of work that first asked for the promise, by its number in the project's list of work: the sentence
-is whole without it. A date is a version of the MCP specification with the page; an owner with a name and
-`#N` is an issue of another project.
+Owns the list that an owner can read. `tests/test_behaviours.py` holds both directions: no promise without a
+test, no test for a promise that is not here. Sources: `rule N` is in docs/rules.md; `docs/...` is the page
+that tells of the promise to users or maintainers; a date is a version of the MCP specification with the
+page; an owner with a name and `#N` is an issue of another project.
 
 Knows nothing of: how a promise is kept or tested.
 """
@@ -23,20 +21,6 @@ class Behaviour(NamedTuple):
     sentence: str
 
 
-EARLIER_PAGES: Final = {
-    "design 1": "the values, ranked: docs/architecture.md",
-    "design 3": "sharing and attribution: docs/sharing.md, docs/decisions/0008-whose-question-it-is.md",
-    "design 4": "the life of a call: docs/architecture.md",
-    "design 9": "names that agents see: docs/names.md",
-    "design 10": "configuration: docs/settings.md, docs/workspaces.md",
-    "digest 1": "how the versions of MCP differ: its specification, the changelog of each version",
-    "digest 2.3": "resources: MCP 2025-11-25 server/resources",
-    "digest 4.6": "tasks: docs/decisions/0011-tasks-are-driven-inside.md",
-    "digest 4.8": "failures: docs/architecture.md, the life of a call",
-}
-"""Sections that sources cite, and the place that tells of them now."""
-
-
 def behaviour(*ids: str) -> Callable[[T], T]:
     """Mark a test (a function, a class, a state machine's `TestCase`) as holding these promises."""
     unknown = [each for each in ids if each not in BEHAVIOURS]
@@ -46,83 +30,97 @@ def behaviour(*ids: str) -> Callable[[T], T]:
 
 
 _PROFILES: Final = {
-    "profiles:written": Behaviour("issue 7", "Only the user's own file says what a profile is."),
-    "profiles:patterns": Behaviour("issue 7", "A profile permits what it allows and does not deny."),
+    "profiles:written": Behaviour("docs/profiles.md", "Only the user's own file says what a profile is."),
+    "profiles:patterns": Behaviour("docs/profiles.md", "A profile permits what it allows and does not deny."),
     "profiles:lists": Behaviour(
-        "issue 7", "A list holds what its agent's profile permits, and nothing else."
+        "docs/profiles.md", "A list holds what its agent's profile permits, and nothing else."
     ),
     "profiles:call": Behaviour(
-        "issue 7", "A call is judged by what its name or URI leads to, however that is spelled."
+        "docs/profiles.md", "A call is judged by what its name or URI leads to, however that is spelled."
     ),
     "profiles:uris": Behaviour(
-        "issue 7", "A right to resources holds however a URI is spelled, and none is left by climbing."
+        "docs/profiles.md",
+        "A right to resources holds however a URI is spelled, and none is left by climbing.",
     ),
     "profiles:listed": Behaviour(
-        "issue 13",
+        "docs/profiles.md",
         "Of a server with a resource that is kept back, agents read, watch and complete only what is listed.",
     ),
     "profiles:completions": Behaviour(
-        "issue 13", "No completion of a template that is permitted names a resource that is kept back."
+        "docs/profiles.md",
+        "No completion of a template that is permitted names a resource that is kept back.",
     ),
-    "profiles:leak": Behaviour("issue 7", "Nothing that a profile keeps back is listed or suggested."),
+    "profiles:leak": Behaviour(
+        "docs/profiles.md", "Nothing that a profile keeps back is listed or suggested."
+    ),
     "profiles:servers": Behaviour(
-        "issue 7", "A server of which a profile permits nothing is neither started for it nor named to it."
+        "docs/profiles.md",
+        "A server of which a profile permits nothing is neither started for it nor named to it.",
     ),
     "profiles:reload": Behaviour(
-        "issue 7", "A profile that changes counts at once, and one that is gone grants nothing."
+        "docs/profiles.md", "A profile that changes counts at once, and one that is gone grants nothing."
     ),
     "profiles:tokens": Behaviour(
-        "issue 7", "A token's profile counts whatever the URL says, from the moment it is written."
+        "docs/profiles.md", "A token's profile counts whatever the URL says, from the moment it is written."
     ),
     "profiles:bounds": Behaviour(
-        "issue 7",
+        "docs/profiles.md",
         "What a profile bounds is bounded for a session, and for all sessions of one token together.",
     ),
     "profiles:strangers": Behaviour(
         "rule 19", "A project's server takes no rights over with a name of the user's, unless he was told."
     ),
     "profiles:checked": Behaviour(
-        "issue 7", "`carpool check` says what profiles let through, and which patterns cover nothing."
+        "docs/profiles.md",
+        "`carpool check` says what profiles let through, and which patterns cover nothing.",
     ),
     "profiles:max-tools": Behaviour(
-        "issue 7", "Tools past max_tools leave the list, can be called, and are counted where people look."
+        "docs/profiles.md",
+        "Tools past max_tools leave the list, can be called, and are counted where people look.",
     ),
     "profiles:chosen": Behaviour(
-        "issue 7", "A profile is chosen by flag, URL or token; an unknown one is refused."
+        "docs/profiles.md", "A profile is chosen by flag, URL or token; an unknown one is refused."
     ),
 }
 
 _AUDIT: Final = {
     "audit:every-call": Behaviour(
-        "issue 7",
+        "docs/audit.md",
         "Each call has one line in the audit: who, what, when, how long, how large, what came of it.",
     ),
-    "audit:refusals": Behaviour("issue 7", "A call that is refused is in the audit with the fault it got."),
+    "audit:refusals": Behaviour(
+        "docs/audit.md", "A call that is refused is in the audit with the fault it got."
+    ),
     "audit:no-values": Behaviour(
-        "issue 7", "The audit never holds the value of an argument, of a result or of a URI's query."
+        "docs/audit.md", "The audit never holds the value of an argument, of a result or of a URI's query."
     ),
     "audit:broker-death": Behaviour(
-        "issue 7",
+        "docs/audit.md",
         "Calls that were open when a broker died are in the audit, under the same ids, with agent and tool.",
     ),
     "audit:one-id": Behaviour(
-        "issue 7",
+        "docs/audit.md",
         "A call has one id in errors, the audit, its story, and in the request that its server gets.",
     ),
-    "audit:story": Behaviour("issue 7", "What happened to one call is told by its id, over all processes."),
+    "audit:story": Behaviour(
+        "docs/audit.md", "What happened to one call is told by its id, over all processes."
+    ),
     "audit:broken-disk": Behaviour(
-        "issue 7", "An audit that cannot be written holds up no call; what it misses is counted and said."
+        "docs/audit.md",
+        "An audit that cannot be written holds up no call; what it misses is counted and said.",
     ),
 }
 
 _PINS: Final = {
-    "pins:first-use": Behaviour("issue 7", "What a pinned server lists first is approved, as a whole."),
+    "pins:first-use": Behaviour(
+        "docs/decisions/0036", "What a pinned server lists first is approved, as a whole."
+    ),
     "pins:held": Behaviour(
-        "issue 7",
+        "docs/decisions/0036",
         "A tool of a pinned server that is new or has changed is neither listed nor called, by any spelling.",
     ),
     "pins:approved": Behaviour(
-        "issue 7", "What the user approves is there again at once, and agents hear so."
+        "docs/decisions/0036", "What the user approves is there again at once, and agents hear so."
     ),
     "pins:everything": Behaviour(
         "docs/security.md", "A pin covers every member of a tool, and the instructions of the server."
@@ -131,96 +129,118 @@ _PINS: Final = {
         "docs/security.md", "What is approved was shown: on a terminal just before, else by its digest."
     ),
     "pins:unverified": Behaviour(
-        "issue 7", "A pinned server is called only once it has said itself, in this run, what it offers."
+        "docs/decisions/0036",
+        "A pinned server is called only once it has said itself, in this run, what it offers.",
     ),
     "pins:damaged": Behaviour(
-        "issue 7",
+        "docs/decisions/0036",
         "Where what was approved cannot be read nothing of that server is served, and that is said.",
     ),
-    "pins:launch": Behaviour("issue 7", "A server with another command inherits no approval."),
-    "pins:kept": Behaviour("issue 7", "What is approved outlives carpool and any death of the broker."),
+    "pins:launch": Behaviour("docs/decisions/0036", "A server with another command inherits no approval."),
+    "pins:kept": Behaviour(
+        "docs/decisions/0036", "What is approved outlives carpool and any death of the broker."
+    ),
 }
 
 _SEARCH: Final = {
     "search:list": Behaviour(
-        "issue 7", "A profile may show three tools that find, describe and call tools in place of all."
+        "docs/search.md", "A profile may show three tools that find, describe and call tools in place of all."
     ),
     "search:long-lists": Behaviour(
-        "design 1", "A search in a list of thousands is prepared in pieces, and nobody else waits for it."
+        "docs/search.md",
+        "A search in a list of thousands is prepared in pieces, and nobody else waits for it.",
     ),
-    "search:find": Behaviour("issue 7", "Tools are found by what they do, and what fits best comes first."),
-    "search:call": Behaviour("issue 7", "To call a tool through call_tool is to call it, in every respect."),
+    "search:find": Behaviour(
+        "docs/search.md", "Tools are found by what they do, and what fits best comes first."
+    ),
+    "search:call": Behaviour(
+        "docs/search.md", "To call a tool through call_tool is to call it, in every respect."
+    ),
     "search:rights": Behaviour(
-        "issue 7", "What a session may not call is not found, not described and not called through call_tool."
+        "docs/search.md",
+        "What a session may not call is not found, not described and not called through call_tool.",
     ),
-    "search:eras": Behaviour("issue 7", "Agents of both eras find, read and call by carpool's own tools."),
+    "search:eras": Behaviour(
+        "docs/search.md", "Agents of both eras find, read and call by carpool's own tools."
+    ),
     "search:news": Behaviour(
-        "issue 7", "What is found is what servers offer now; the list itself does not change with it."
+        "docs/search.md", "What is found is what servers offer now; the list itself does not change with it."
     ),
     "search:names": Behaviour(
-        "issue 7", "No name of carpool's own tools is taken from a server's tool: ours gets a hash."
+        "docs/search.md", "No name of carpool's own tools is taken from a server's tool: ours gets a hash."
     ),
-    "people:offers": Behaviour("issue 7", "People list and read resources and prompts from a shell."),
-    "people:tokens": Behaviour("issue 7", "People see which tools cost a model how much, as an estimate."),
+    "people:offers": Behaviour(
+        "docs/profiles.md", "People list and read resources and prompts from a shell."
+    ),
+    "people:tokens": Behaviour(
+        "docs/profiles.md", "People see which tools cost a model how much, as an estimate."
+    ),
     "search:resources": Behaviour(
-        "issue 7", "Agents that know only tools list and read resources and prompts, with the same rights."
+        "docs/search.md",
+        "Agents that know only tools list and read resources and prompts, with the same rights.",
     ),
 }
 
 _NAMES: Final = {
     "names:owner": Behaviour(
-        "issue 13",
+        "docs/names.md",
         "What reads as a name of one server is never a tool of another, whatever state that server is in.",
     ),
     "names:length": Behaviour(
-        "issue 13",
+        "docs/names.md",
         "No name is longer than its agent's bound, and a name for a higher bound means the same tool.",
     ),
     "names:prefix": Behaviour(
-        "issue 13", "A `tools_prefix` is understood in every spelling in which a server's name is."
+        "docs/names.md", "A `tools_prefix` is understood in every spelling in which a server's name is."
     ),
     "names:reference": Behaviour(
-        "issue 13", "A completion is for the prompt or resource that was checked, however keys are written."
+        "docs/names.md",
+        "A completion is for the prompt or resource that was checked, however keys are written.",
     ),
 }
 
 _REMOTE: Final = {
     "remote:handshake": Behaviour(
-        "issue 6", "A server over Streamable HTTP or HTTP+SSE is used like one that is a command."
+        "docs/remote.md", "A server over Streamable HTTP or HTTP+SSE is used like one that is a command."
     ),
     "remote:stateless": Behaviour(
         "2026-07-28 basic/transports", "Each request of the stateless era goes with its headers over HTTP."
     ),
     "remote:untouched": Behaviour(
-        "issue 6", "What passes through the bridge keeps every field, both ways, and every digit of a number."
+        "docs/remote.md",
+        "What passes through the bridge keeps every field, both ways, and every digit of a number.",
     ),
     "remote:failures": Behaviour(
         "rule 17", "Whatever a server over a URL does instead of answering, the call ends honestly."
     ),
     "remote:statuses": Behaviour(
-        "issue 13",
+        "docs/remote.md",
         "A status without a message means that a call was not run only where HTTP or MCP guarantees it.",
     ),
     "remote:redirects": Behaviour(
         "rule 17", "What is sent to a server goes to its own host only, wherever that redirects to."
     ),
     "remote:beside": Behaviour(
-        "design 1", "A server over a URL that is slow to accept one message holds up no other."
+        "docs/remote.md", "A server over a URL that is slow to accept one message holds up no other."
     ),
     "remote:listening": Behaviour(
-        "issue 6", "The stream on which a server over a URL speaks by itself is opened again until the end."
+        "docs/remote.md",
+        "The stream on which a server over a URL speaks by itself is opened again until the end.",
     ),
     "remote:proxy": Behaviour(
-        "design 4", "A proxy of the environment that cannot be used, or refuses, is named as what is wrong."
+        "docs/remote.md",
+        "A proxy of the environment that cannot be used, or refuses, is named as what is wrong.",
     ),
     "remote:cancelled": Behaviour(
-        "design 1", "A cancelled call that a server over a URL never answers holds no connection for ever."
+        "docs/remote.md",
+        "A cancelled call that a server over a URL never answers holds no connection for ever.",
     ),
     "remote:its-word": Behaviour(
-        "design 4", "What a bridge says became of a call reaches the agent, and no server can say it for it."
+        "docs/remote.md",
+        "What a bridge says became of a call reaches the agent, and no server can say it for it.",
     ),
     "remote:killed": Behaviour(
-        "issue 6",
+        "docs/remote.md",
         "A server over a URL that is killed in a call costs that call; when it is back, it is greeted anew.",
     ),
     "remote:plain-http": Behaviour(
@@ -228,67 +248,72 @@ _REMOTE: Final = {
         "`carpool check` warns of a URL that takes a secret to another machine unencrypted.",
     ),
     "remote:secrets": Behaviour(
-        "issue 6",
+        "docs/remote.md",
         "URL and headers of a server reach its bridge by its environment, and are told nowhere else.",
     ),
     "remote:login": Behaviour(
-        "issue 6",
+        "docs/remote.md",
         "A login is a verb's; its tokens are one file of the user's own, renewed once for all bridges.",
     ),
     "remote:found": Behaviour(
-        "issue 6",
+        "docs/remote.md",
         "A server is found by its host's well-known document.",
     ),
     "remote:origin": Behaviour(
-        "issue 13",
+        "docs/remote.md",
         "A well-known document leads to no other origin: the user writes its URL into the configuration.",
     ),
     "remote:own-door": Behaviour(
-        "issue 13",
+        "docs/remote.md",
         "carpool's own HTTP door refuses carpool's own bridges, so no server's list grows by itself.",
     ),
 }
 _SETUP: Final = {
     "setup:moved": Behaviour(
-        "issue 7", "`carpool setup` moves the servers of every program into carpool, each definition once."
+        "docs/setup.md",
+        "`carpool setup` moves the servers of every program into carpool, each definition once.",
     ),
     "setup:stays": Behaviour(
-        "issue 7", "What carpool cannot run as the program does stays there, and is said with the reason."
+        "docs/setup.md",
+        "What carpool cannot run as the program does stays there, and is said with the reason.",
     ),
     "setup:secrets": Behaviour(
-        "issue 7",
+        "docs/setup.md",
         "A secret of a program's file ends in the `env_file` and the backup, both private; it is not shown.",
     ),
     "setup:undone": Behaviour(
-        "issue 7", "`carpool setup --undo` leaves every file as it was, byte for byte, or says which it kept."
+        "docs/setup.md",
+        "`carpool setup --undo` leaves every file as it was, byte for byte, or says which it kept.",
     ),
     "setup:undone.since": Behaviour(
-        "issue 13",
+        "docs/setup.md",
         "`carpool setup --undo`, forced or not, takes away nothing that was written since setup, touches no "
         "file twice, and can be said for one program.",
     ),
     "setup:project": Behaviour(
-        "issue 13",
+        "docs/setup.md",
         "`carpool setup` changes files that git tracks in a project only when it is told to, and says what "
         "git will show.",
     ),
     "setup:profiles": Behaviour(
-        "issue 13",
+        "docs/setup.md",
         "After `carpool setup` each program sees the servers it had, unless all of them are to be shared.",
     ),
     "setup:rules": Behaviour(
-        "issue 13",
+        "docs/setup.md",
         "`carpool setup` shows rules of the programs that name tools of servers which move before it asks, "
         "those that keep something back first.",
     ),
     "setup:killed": Behaviour(
-        "issue 7", "A setup that is killed at any moment can be undone, and can be said again."
+        "docs/setup.md", "A setup that is killed at any moment can be undone, and can be said again."
     ),
     "setup:works": Behaviour(
-        "issue 7", "After `carpool setup` the entry in each program's file reaches the server they now share."
+        "docs/setup.md",
+        "After `carpool setup` the entry in each program's file reaches the server they now share.",
     ),
     "service:unit": Behaviour(
-        "issue 7", "`carpool service` writes a unit of systemd or an agent of launchd, with no secret in it."
+        "README.md",
+        "`carpool service` writes a unit of systemd or an agent of launchd, with no secret in it.",
     ),
 }
 _RUNS: Final = {
@@ -306,7 +331,7 @@ _RUNS: Final = {
         "rule 16", "A line too long to be read still ends the call it answers, and harms no other."
     ),
     "agents:refusal-told": Behaviour(
-        "issue 13",
+        "docs/errors.md",
         "An agent that cannot be served because the configuration or its own options are wrong hears the "
         "reason as the answer to its requests, in either era and over every way in.",
     ),
@@ -323,7 +348,7 @@ _RUNS: Final = {
         "rule 2", "Every process of a server ends with the supervisor, however it dies, grandchildren too."
     ),
     "children:escaped": Behaviour(
-        "issue 13",
+        "docs/architecture.md",
         "A process that has left session, group and environment of its server ends with its instance, and is "
         "found after a death of supervisor and spawner.",
     ),
@@ -354,7 +379,7 @@ _RUNS: Final = {
         "Level, subscriptions, lists and leases of an agent behind a carrier outlive the broker.",
     ),
     "reattach:listens": Behaviour(
-        "issue 6",
+        "docs/decisions/0019",
         "What an agent was granted holds at the next broker, also while the server that it is about is away.",
     ),
     "reattach:asks": Behaviour(
@@ -364,14 +389,15 @@ _RUNS: Final = {
         "rule 4", "Where the supervisor died as well open calls are lost, maybe, and the session goes on."
     ),
     "reattach:meant": Behaviour(
-        "issue 5", "`carpool restart --all` is a pause for agents behind a carrier, `carpool down` their end."
+        "docs/decisions/0019",
+        "`carpool restart --all` is a pause for agents behind a carrier, `carpool down` their end.",
     ),
     "restart:drains": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "`carpool restart --all` waits for calls that run; what comes meanwhile the next daemon runs, once.",
     ),
     "restart:one-half-newer": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "A half that comes up in another version after an update has the other one follow by itself.",
     ),
     "reattach:secret": Behaviour(
@@ -408,10 +434,12 @@ _RUNS: Final = {
         "rule 3", "Unfinished lines of all servers stay within a budget; the oldest goes on."
     ),
     "pressure:short-lines": Behaviour(
-        "issue 5", "Of a flood of short lines each turn takes a few, and all others have theirs between."
+        "docs/settings.md",
+        "Of a flood of short lines each turn takes a few, and all others have theirs between.",
     ),
     "pressure:fair-share": Behaviour(
-        "issue 5", "Beside a swarm a lone agent's call starts after at most one call of each session."
+        "docs/settings.md",
+        "Beside a swarm a lone agent's call starts after at most one call of each session.",
     ),
     "backstop:broker": Behaviour(
         "rule 8", "A call that the supervisor forgot ends as maybe executed, and its late answer is dropped."
@@ -428,19 +456,19 @@ _RUNS: Final = {
         "rule 8", "A server that waits for an agent's answer lives until `ask_timeout_s`, however silent."
     ),
     "lists:lost-answers": Behaviour(
-        "issue 13",
+        "docs/names.md",
         "An unreadable answer to a list request ends the greeting or is asked for again; so is one that "
         "never comes.",
     ),
     "failure:broken-stdin": Behaviour(
-        "issue 13",
+        "docs/architecture.md",
         "An instance that closes its stdin is replaced; calls that never reached it run elsewhere.",
     ),
     "silence:timeouts-kill-nobody": Behaviour(
         "rule 8", "A call that times out is cancelled; its process lives on."
     ),
     "start:told": Behaviour(
-        "issue 13",
+        "docs/errors.md",
         "Why a server cannot start or does not greet is told at once, in errors, `status` and its log.",
     ),
     "silence:breaker": Behaviour(
@@ -450,38 +478,44 @@ _RUNS: Final = {
         "rule 8", "After the open time one start and then one call show whether the server is well again."
     ),
     "silence:breaker-on-demand": Behaviour(
-        "issue 5", "A server that broke is tried again when somebody misses it, and not for nobody."
+        "docs/settings.md", "A server that broke is tried again when somebody misses it, and not for nobody."
     ),
     "recycling:limits": Behaviour(
-        "issue 5", "An instance past its limit of memory, calls or age is replaced, and `ps` says why."
+        "docs/settings.md",
+        "An instance past its limit of memory, calls or age is replaced, and `ps` says why.",
     ),
     "recycling:costs-no-call": Behaviour(
-        "issue 5", "Recycling ends no call, refuses none and leaves nobody waiting who need not."
+        "docs/settings.md", "Recycling ends no call, refuses none and leaves nobody waiting who need not."
     ),
     "recycling:one-by-one": Behaviour(
-        "issue 5", "Instances of one pool do not go together, and none goes before another can serve."
+        "docs/settings.md",
+        "Instances of one pool do not go together, and none goes before another can serve.",
     ),
     "recycling:leases": Behaviour(
         "rule 15", "A limit of calls or age ends no lease; one of memory does after drain_s, and says so."
     ),
     "stop:bounded": Behaviour(
-        "issue 5", "Stopping is bounded, whatever instances are doing and whatever they refuse to do."
+        "docs/architecture.md",
+        "Stopping is bounded, whatever instances are doing and whatever they refuse to do.",
     ),
     "faults:full-disk": Behaviour(
-        "issue 5", "A full disk costs lines of logs and evidence, and no call; who starts on one reads why."
+        "docs/architecture.md",
+        "A full disk costs lines of logs and evidence, and no call; who starts on one reads why.",
     ),
     "faults:descriptors": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "Out of descriptors nothing spins and nothing dies; who waits is served when some are free.",
     ),
     "faults:runtime-directory": Behaviour(
-        "issue 5", "A runtime directory that vanishes is put back, and nobody who is connected notices."
+        "docs/architecture.md",
+        "A runtime directory that vanishes is put back, and nobody who is connected notices.",
     ),
     "stop:answers": Behaviour(
-        "issue 5", "When carpool is stopped every open call is answered, and says whether it may have run."
+        "docs/architecture.md",
+        "When carpool is stopped every open call is answered, and says whether it may have run.",
     ),
     "faults:frozen": Behaviour(
-        "issue 5", "A part that is stopped for a while is waited for, and goes on where it was."
+        "docs/architecture.md", "A part that is stopped for a while is waited for, and goes on where it was."
     ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
@@ -507,20 +541,23 @@ _RUNS: Final = {
         "rule 20", "A runtime directory too long for a socket is replaced by a short one, and says so."
     ),
 }
-"""Running at all: what issue 2 was about."""
+"""Starting, stopping and serving at all."""
 
 _CALLS: Final = {
     "calls:one-answer": Behaviour(
-        "design 4", "Every request gets exactly one answer, and none after a cancel; nothing runs twice."
+        "docs/architecture.md",
+        "Every request gets exactly one answer, and none after a cancel; nothing runs twice.",
     ),
     "calls:honest-delivery": Behaviour(
-        "design 4", "A call that cannot be answered ends once, as not delivered or as maybe executed."
+        "docs/architecture.md",
+        "A call that cannot be answered ends once, as not delivered or as maybe executed.",
     ),
     "calls:own-ids": Behaviour(
-        "design 4", "Ids and progress tokens come back byte for byte; equal ones of two agents never meet."
+        "docs/architecture.md",
+        "Ids and progress tokens come back byte for byte; equal ones of two agents never meet.",
     ),
     "calls:isolation": Behaviour(
-        "design 1, issue 3", "No message of one agent ever reaches another, whatever ids all of them use."
+        "docs/architecture.md", "No message of one agent ever reaches another, whatever ids all of them use."
     ),
     "progress:by-token": Behaviour(
         "2025-11-25 basic/utilities/progress", "Progress reaches the one call whose token it carries."
@@ -533,7 +570,7 @@ _CALLS: Final = {
         "2025-11-25 basic/utilities/ping", "Pings are answered at each end, not passed on."
     ),
     "versions:negotiated-apart": Behaviour(
-        "2025-11-25 basic/lifecycle, issue 3",
+        "2025-11-25 basic/lifecycle, docs/architecture.md",
         "Each agent and each server agrees to its own version of the handshake era.",
     ),
     "batches:split": Behaviour(
@@ -541,38 +578,40 @@ _CALLS: Final = {
         "A batch of an agent of 2025-03-26 is split; others are refused; servers see none.",
     ),
     "failure:death-ends-calls": Behaviour(
-        "design 4, digest 4.8", "When a process dies its calls end once, and the next call finds another one."
+        "docs/architecture.md", "When a process dies its calls end once, and the next call finds another one."
     ),
     "death:broker-pause": Behaviour(
         "rule 4", "A broker that dies is a pause: its sessions go on at the next, and nothing runs twice."
     ),
     "failure:agent-gone": Behaviour(
-        "digest 4.8", "When an agent goes its calls are cancelled at the servers and its subscriptions end."
+        "docs/architecture.md",
+        "When an agent goes its calls are cancelled at the servers and its subscriptions end.",
     ),
 }
 
 _FEATURES: Final = {
     "features:as-direct": Behaviour(
-        "issue 3", "Every feature of a server answers through carpool as it does directly."
+        "docs/sharing.md", "Every feature of a server answers through carpool as it does directly."
     ),
     "features:announced": Behaviour(
-        "issue 3", "A capability is announced where a visible server serves it or is not known yet."
+        "docs/sharing.md", "A capability is announced where a visible server serves it or is not known yet."
     ),
     "features:instructions-merged": Behaviour(
         "2025-11-25 basic/lifecycle", "Instructions of several servers are told under their names."
     ),
     "resources:routed-by-table": Behaviour(
-        "digest 2.3, design 9",
+        "docs/names.md",
         "URIs go to the server that lists them, else to the only one that has their scheme.",
     ),
     "resources:not-taken-over": Behaviour(
-        "issue 13", "No list of one server decides which URIs of another one lead to it, in whatever order."
+        "docs/names.md",
+        "No list of one server decides which URIs of another one lead to it, in whatever order.",
     ),
     "resources:owner-told": Behaviour(
-        "issue 13", "People and programs that list resources are told which server each is of."
+        "docs/names.md", "People and programs that list resources are told which server each is of."
     ),
     "resources:rewritten-on-collision": Behaviour(
-        "digest 2.3, design 9",
+        "docs/names.md",
         "A URI is rewritten only where two servers have it or its scheme, in all places, and back.",
     ),
     "prompts:own-names": Behaviour(
@@ -604,7 +643,8 @@ _FEATURES: Final = {
         "rule 18", "Pages are cut from an immutable view; an old or foreign cursor is -32602."
     ),
     "lists:changes-told": Behaviour(
-        "issue 3", "list_changed of all four families reaches who had read the list, if it changed for them."
+        "docs/names.md",
+        "list_changed of all four families reaches who had read the list, if it changed for them.",
     ),
     "lists:bounded-wait": Behaviour(
         "rule 18", "A list waits a bounded time for unknown catalogs; a bad server never blocks the others."
@@ -616,14 +656,14 @@ _FEATURES: Final = {
         "rule 18", "A call by name to a server that is away is told the reason at once."
     ),
     "lists:stable-order": Behaviour(
-        "design 9", "Lists come in one order, whatever order servers answered in."
+        "docs/names.md", "Lists come in one order, whatever order servers answered in."
     ),
     "subscriptions:counted": Behaviour(
         "2025-11-25 server/resources",
         "Subscriptions of all agents are one towards the server, until the last.",
     ),
     "subscriptions:renewed": Behaviour(
-        "digest 2.3", "After a restart the server watches again, and subscribers hear of a change."
+        "docs/architecture.md", "After a restart the server watches again, and subscribers hear of a change."
     ),
     "subscriptions:subscribers-only": Behaviour(
         "2025-11-25 server/resources", "resources/updated reaches subscribers only, of sub-resources too."
@@ -636,44 +676,51 @@ _FEATURES: Final = {
         "rule 5", "A log message reaches an agent only if all that may have caused it is that agent's own."
     ),
     "downgrade:content": Behaviour(
-        "digest 1", "Content that an older agent cannot know becomes text; the rest stays byte for byte."
+        "docs/conformance.md",
+        "Content that an older agent cannot know becomes text; the rest stays byte for byte.",
     ),
     "downgrade:structured": Behaviour(
-        "digest 1", "Structured content and output schemas that are no objects go in the handshake era."
+        "docs/conformance.md",
+        "Structured content and output schemas that are no objects go in the handshake era.",
     ),
     "downgrade:asks": Behaviour(
-        "digest 1", "What an older agent cannot be asked is reworded where that is lossless, else refused."
+        "docs/conformance.md",
+        "What an older agent cannot be asked is reworded where that is lossless, else refused.",
     ),
 }
 
 _ASKS: Final = {
     "asks:attribution:task": Behaviour(
-        "design 3", "A question that names a task belongs to that task's call."
+        "docs/sharing.md", "A question that names a task belongs to that task's call."
     ),
     "asks:attribution:traceparent": Behaviour(
-        "design 3", "The trace context of a call coming back is certain among many."
+        "docs/sharing.md", "The trace context of a call coming back is certain among many."
     ),
     "asks:attribution:only-call": Behaviour(
-        "design 3", "The only call in flight that can ask is the one that asks."
+        "docs/sharing.md", "The only call in flight that can ask is the one that asks."
     ),
     "asks:attribution:only-session": Behaviour(
-        "design 3", "Where all calls that can ask are one session's, that session is asked."
+        "docs/sharing.md", "Where all calls that can ask are one session's, that session is asked."
     ),
     "asks:attribution:refused": Behaviour(
-        "design 3", "Where it may be several agents' question nobody is asked and the server gets an error."
+        "docs/sharing.md",
+        "Where it may be several agents' question nobody is asked and the server gets an error.",
     ),
     "asks:attribution:outside-calls": Behaviour(
         "rule 6", "A question outside any call is answered with an error and is no evidence."
     ),
     "asks:evidence": Behaviour(
-        "design 3", "An ambiguous question is recorded; the server is serial for new placements from then on."
+        "docs/sharing.md",
+        "An ambiguous question is recorded; the server is serial for new placements from then on.",
     ),
     "asks:trace:fresh": Behaviour(
-        "issue 3", "Every call that may be asked about has a trace context of its own."
+        "docs/sharing.md", "Every call that may be asked about has a trace context of its own."
     ),
-    "asks:trace:agents-own": Behaviour("issue 3", "An agent's own trace id is kept: carpool is one hop."),
+    "asks:trace:agents-own": Behaviour(
+        "docs/sharing.md", "An agent's own trace id is kept: carpool is one hop."
+    ),
     "asks:trace:unforgeable": Behaviour(
-        "design 1", "No agent can name the trace context of another agent's call."
+        "docs/sharing.md", "No agent can name the trace context of another agent's call."
     ),
     "asks:in-flight:after-cancel": Behaviour(
         "rule 5", "A call counts as in flight until it is answered, also after a cancel, timeout or loss."
@@ -688,14 +735,15 @@ _ASKS: Final = {
         "rule 5", "It is drained and replaced if the answer has not come 5 s after the cancel."
     ),
     "eras:old-agent-new-server": Behaviour(
-        "issue 4", "An agent of the handshake era uses everything of a stateless server and notices nothing."
+        "docs/conformance.md",
+        "An agent of the handshake era uses everything of a stateless server and notices nothing.",
     ),
     "eras:every-mix": Behaviour(
-        "issue 4",
+        "docs/conformance.md",
         "Agents of both eras share one process of a server of either, and see what its own agent sees.",
     ),
     "eras:conformance": Behaviour(
-        "issue 4",
+        "docs/conformance.md",
         "The official conformance suite finds no fault through the door, in either of its requirement sets.",
     ),
     "eras:tokens": Behaviour(
@@ -719,7 +767,8 @@ _ASKS: Final = {
         "A stateless server has one listen for all agents, replaced without a gap and renewed when it ends.",
     ),
     "eras:parked-ends": Behaviour(
-        "issue 4", "A call that waits for its agent ends cleanly, whoever stays away or dies meanwhile."
+        "docs/conformance.md",
+        "A call that waits for its agent ends cleanly, whoever stays away or dies meanwhile.",
     ),
     "eras:listens": Behaviour(
         "2026-07-28 basic/utilities/subscriptions",
@@ -748,15 +797,15 @@ _ASKS: Final = {
         "How long a stateless server's lists and resources are current comes along, and is kept to.",
     ),
     "eras:found-out": Behaviour(
-        "issue 4",
+        "docs/conformance.md",
         "Which era a server speaks is found out without harm to it, kept with its date and asked anew.",
     ),
     "eras:match": Behaviour(
-        "issue 4",
+        "docs/conformance.md",
         "A server that speaks both eras is spoken to in that of each agent, where it may run twice.",
     ),
     "eras:asked-once": Behaviour(
-        "issue 13",
+        "docs/conformance.md",
         "That a server speaks one era only is found out by one process and remembered; no other is started.",
     ),
     "asks:named": Behaviour(
@@ -764,14 +813,14 @@ _ASKS: Final = {
         "An elicitation names the server that asks, wherever its agent sees more than one.",
     ),
     "asks:own-agent": Behaviour(
-        "issue 3", "A question reaches exactly the agent behind the call, under a new id."
+        "docs/sharing.md", "A question reaches exactly the agent behind the call, under a new id."
     ),
     "asks:answered-back": Behaviour(
         "2025-11-25 client/sampling, client/elicitation",
         "The agent's answer reaches the server under the server's own id, untouched.",
     ),
     "asks:answer-of-whom": Behaviour(
-        "design 1", "Only the agent that was asked can answer, and once; others' answers go nowhere."
+        "docs/sharing.md", "Only the agent that was asked can answer, and once; others' answers go nowhere."
     ),
     "asks:progress": Behaviour(
         "2025-11-25 basic/utilities/progress", "An agent's progress with a question reaches the server."
@@ -780,14 +829,17 @@ _ASKS: Final = {
         "2025-11-25 basic/utilities/cancellation", "A server's cancel of its question reaches the agent."
     ),
     "asks:withdrawn:call-over": Behaviour(
-        "issue 3", "When the call ends its questions are withdrawn at the agent and answered to the server."
+        "docs/sharing.md",
+        "When the call ends its questions are withdrawn at the agent and answered to the server.",
     ),
     "asks:withdrawn:instance-gone": Behaviour(
-        "digest 4.8", "When the server dies its questions are withdrawn at the agents."
+        "docs/sharing.md", "When the server dies its questions are withdrawn at the agents."
     ),
-    "asks:agent-gone": Behaviour("issue 3", "When the agent goes the server gets an error for its question."),
+    "asks:agent-gone": Behaviour(
+        "docs/sharing.md", "When the agent goes the server gets an error for its question."
+    ),
     "asks:never-left-waiting": Behaviour(
-        "issue 3", "Every question of a living server gets exactly one answer within the limit."
+        "docs/sharing.md", "Every question of a living server gets exactly one answer within the limit."
     ),
     "asks:capability:lacking": Behaviour(
         "2025-11-25 client/sampling, client/elicitation",
@@ -800,7 +852,8 @@ _ASKS: Final = {
         "2025-11-25 client/elicitation", "So does that of URLs which came in a -32042 error."
     ),
     "asks:ids:hostile": Behaviour(
-        "issue 3", "Equal ids, numeric strings, equal tokens and doubled ids of servers confuse nobody."
+        "docs/sharing.md",
+        "Equal ids, numeric strings, equal tokens and doubled ids of servers confuse nobody.",
     ),
     "record:told": Behaviour(
         "rule 4", "A broker that begins hears of every open call and every answer that was not written."
@@ -819,7 +872,8 @@ _ASKS: Final = {
         "rule 4", "Levels and subscriptions outlive the broker; what changed meanwhile counts as changed."
     ),
     "asks:lost-link": Behaviour(
-        "design 4", "What agents were asked is answered with an error when broker and supervisor lose touch."
+        "docs/sharing.md",
+        "What agents were asked is answered with an error when broker and supervisor lose touch.",
     ),
     "roots:declared-where-configured": Behaviour(
         "rule 6", "Roots are declared to a server only where its configuration says so, and answered by us."
@@ -842,23 +896,29 @@ _ASKS: Final = {
 }
 
 _SHARING: Final = {
-    "modes:concurrent": Behaviour("design 3", "Many calls on one instance, the least busy instance first."),
-    "modes:serial": Behaviour(
-        "design 3", "A serial instance runs one call that can ask at a time; the pool grows instead."
+    "modes:concurrent": Behaviour(
+        "docs/sharing.md", "Many calls on one instance, the least busy instance first."
     ),
-    "modes:session": Behaviour("design 3", "A session has its instance to itself: two agents, two counters."),
+    "modes:serial": Behaviour(
+        "docs/sharing.md", "A serial instance runs one call that can ask at a time; the pool grows instead."
+    ),
+    "modes:session": Behaviour(
+        "docs/sharing.md", "A session has its instance to itself: two agents, two counters."
+    ),
     "modes:auto:order": Behaviour(
-        "design 3", "Configuration beats the list, the list beats tool names, evidence only ever tightens."
+        "docs/sharing.md",
+        "Configuration beats the list, the list beats tool names, evidence only ever tightens.",
     ),
     "modes:auto:unverified": Behaviour(
-        "design 3", "A server nobody knows is concurrent and shown as unverified; a probe verifies it."
+        "docs/sharing.md", "A server nobody knows is concurrent and shown as unverified; a probe verifies it."
     ),
-    "modes:new-placements": Behaviour("design 3", "A new verdict holds for new placements only."),
-    "modes:list-sourced": Behaviour("issue 3", "Every entry of the shipped list has a source."),
-    "modes:verdicts-kept": Behaviour("issue 3", "Evidence is kept on disk and survives restarts."),
-    "modes:why": Behaviour("issue 3", "`carpool why` tells mode, evidence and how to change it."),
+    "modes:new-placements": Behaviour("docs/sharing.md", "A new verdict holds for new placements only."),
+    "modes:list-sourced": Behaviour("docs/sharing.md", "Every entry of the shipped list has a source."),
+    "modes:verdicts-kept": Behaviour("docs/sharing.md", "Evidence is kept on disk and survives restarts."),
+    "modes:why": Behaviour("docs/sharing.md", "`carpool why` tells mode, evidence and how to change it."),
     "modes:probe": Behaviour(
-        "issue 3", "`carpool check --probe` tells from two sessions whether they see each other's state."
+        "docs/sharing.md",
+        "`carpool check --probe` tells from two sessions whether they see each other's state.",
     ),
     "lease:exclusive": Behaviour("rule 15", "A leased instance runs only calls of its holder."),
     "lease:with-holder": Behaviour("rule 15", "The lease dies with its holder, and its instance with it."),
@@ -888,12 +948,12 @@ _SHARING: Final = {
         "rule 15", "No call of a session runs on another instance than its last without a state_lost before."
     ),
     "lease:next-in-line": Behaviour(
-        "issue 3", "When a lease ends who waits longest has a new instance at once."
+        "docs/sharing.md", "When a lease ends who waits longest has a new instance at once."
     ),
     "lease:spares": Behaviour(
-        "issue 3", "A warm spare makes a lease instant and outlives no use of its pool."
+        "docs/sharing.md", "A warm spare makes a lease instant and outlives no use of its pool."
     ),
-    "lease:holders-shown": Behaviour("issue 3", "`ps` and `status` show who holds what."),
+    "lease:holders-shown": Behaviour("docs/sharing.md", "`ps` and `status` show who holds what."),
     "wait:ask-stops-idle": Behaviour(
         "rule 14", "While a question is open the call's idle limit stands still."
     ),
@@ -902,33 +962,35 @@ _SHARING: Final = {
     ),
     "wait:bounded": Behaviour("rule 14", "Waiting for an instance is bounded in calls, bytes and time."),
     "stateless:private": Behaviour(
-        "issue 13", "Stateless agents without a token share no answer that its server calls private."
+        "docs/architecture.md",
+        "Stateless agents without a token share no answer that its server calls private.",
     ),
     "http:shares": Behaviour(
-        "issue 13",
+        "docs/http.md",
         "No bearer token takes all HTTP sessions or connections, nor do connections that show none.",
     ),
     "http:shares:processes": Behaviour(
-        "issue 13",
+        "docs/http.md",
         "At a door without tokens a process that holds its connections gets no more than three quarters of "
         "them, and others are served up to the bound.",
     ),
     "http:shares:bodies": Behaviour(
-        "issue 13", "Bodies of one bearer token, and of clients without one, leave room for those of others."
+        "docs/http.md",
+        "Bodies of one bearer token, and of clients without one, leave room for those of others.",
     ),
     "http:proxied": Behaviour(
-        "issue 13", "A door without tokens refuses what came through a proxy, whoever runs that."
+        "docs/http.md", "A door without tokens refuses what came through a proxy, whoever runs that."
     ),
     "wait:fair-tokens": Behaviour(
-        "issue 13", "Calls that wait take turns by bearer token: more sessions do not get more turns."
+        "docs/sharing.md", "Calls that wait take turns by bearer token: more sessions do not get more turns."
     ),
     "wait:fair": Behaviour(
-        "design 4", "Sessions take turns: one with many calls delays another by one turn."
+        "docs/sharing.md", "Sessions take turns: one with many calls delays another by one turn."
     ),
     "wait:own-lane": Behaviour(
         "rule 14", "Who waits for a lane held by its own asking call gets another, or an answer at once."
     ),
-    "wait:progress": Behaviour("issue 3", "An agent that asked for progress sees that it waits."),
+    "wait:progress": Behaviour("docs/sharing.md", "An agent that asked for progress sees that it waits."),
     "wait:cap": Behaviour(
         "rule 14", "At the process cap the least recently used idle instance makes room, never one with work."
     ),
@@ -942,9 +1004,9 @@ _SHARING: Final = {
 }
 
 _TASKS: Final = {
-    "tasks:hidden": Behaviour("issue 3, digest 4.6", "Agents are told of no tasks."),
+    "tasks:hidden": Behaviour("docs/decisions/0011", "Agents are told of no tasks."),
     "tasks:driven": Behaviour(
-        "issue 3, 2025-11-25 basic/utilities/tasks",
+        "docs/decisions/0011, 2025-11-25 basic/utilities/tasks",
         "A tool that must be run as a task works: the task is driven inside and its result is the answer.",
     ),
     "tasks:cancelled": Behaviour(
@@ -956,7 +1018,7 @@ _TASKS: Final = {
         "A task of a stateless server is its agent's to ask for, and all about it goes where it runs.",
     ),
     "tasks:own-id": Behaviour(
-        "2026-07-28 SEP-2663, digest 4.6",
+        "2026-07-28 SEP-2663, docs/decisions/0011",
         "A task is found by the session that it was begun for; others' ids are nobody's, word for word.",
     ),
     "tasks:undeclared": Behaviour(
@@ -967,9 +1029,12 @@ _TASKS: Final = {
         "2026-07-28 SEP-2663", "A listen hears how far its agent's own tasks are, and of nobody else's."
     ),
     "tasks:held": Behaviour(
-        "issue 4", "An instance is kept while it runs tasks that an agent can ask for, within their time."
+        "docs/decisions/0011",
+        "An instance is kept while it runs tasks that an agent can ask for, within their time.",
     ),
-    "tasks:end-with-agent": Behaviour("issue 4", "The tasks of an agent that is gone are cancelled."),
+    "tasks:end-with-agent": Behaviour(
+        "docs/decisions/0011", "The tasks of an agent that is gone are cancelled."
+    ),
 }
 
 _STREAMS: Final = {
@@ -987,7 +1052,9 @@ _STREAMS: Final = {
     "streams:garbage": Behaviour(
         "rule 9", "One client's garbage is its own; only a broken frame ends the connection."
     ),
-    "streams:one-server": Behaviour("issue 4", "A session may see one server, under that one's own names."),
+    "streams:one-server": Behaviour(
+        "docs/http.md", "A session may see one server, under that one's own names."
+    ),
     "streams:frozen-door": Behaviour(
         "rule 9", "A door that does not read is cut off and hurts no other carrier."
     ),
@@ -1017,7 +1084,7 @@ _DOOR: Final = {
         "A client of the handshake era has a session with an id that only its own path and token may use.",
     ),
     "http:json-first": Behaviour(
-        "issue 4", "A POST is answered as plain JSON unless progress or a question needs a stream."
+        "docs/http.md", "A POST is answered as plain JSON unless progress or a question needs a stream."
     ),
     "http:own-stream": Behaviour("rule 9", "A question and progress come on the stream of their own POST."),
     "http:resumption": Behaviour(
@@ -1025,9 +1092,9 @@ _DOOR: Final = {
         "A client that comes back gets the rest of its own stream, and nothing of another's.",
     ),
     "http:sessionless": Behaviour(
-        "issue 4", "With `http.stateless` handshake-era POSTs are served without a session id."
+        "docs/http.md", "With `http.stateless` handshake-era POSTs are served without a session id."
     ),
-    "http:2024": Behaviour("issue 4", "Clients of 2024-11-05 are served on its transport."),
+    "http:2024": Behaviour("docs/http.md", "Clients of 2024-11-05 are served on its transport."),
     "http:stateless:post-only": Behaviour(
         "2026-07-28 basic/transports/streamable-http", "In the stateless era there is POST and nothing else."
     ),
@@ -1042,74 +1109,78 @@ _DOOR: Final = {
     "http:stateless:hang-up": Behaviour(
         "2026-07-28 basic/transports/streamable-http", "A stateless client that hangs up cancels its request."
     ),
-    "http:one-server": Behaviour("issue 4", "`/mcp/s/SERVER` is one server under its own names."),
-    "http:health": Behaviour("issue 4", "`/health` tells programs how carpool is, by its status too."),
-    "http:tools-json": Behaviour("issue 4", "`GET /mcp/tools` is the whole list as JSON."),
+    "http:one-server": Behaviour("docs/http.md", "`/mcp/s/SERVER` is one server under its own names."),
+    "http:health": Behaviour("docs/http.md", "`/health` tells programs how carpool is, by its status too."),
+    "http:tools-json": Behaviour("docs/http.md", "`GET /mcp/tools` is the whole list as JSON."),
     "http:host-origin": Behaviour(
-        "issue 4",
+        "docs/http.md",
         "Only names of this machine, and pages of it, are let in, whatever tricks they are spelled with.",
     ),
     "http:tokens": Behaviour(
-        "issue 4", "With tokens nobody comes in without one, and each comes in as itself."
+        "docs/http.md", "With tokens nobody comes in without one, and each comes in as itself."
     ),
     "http:tokens:elsewhere": Behaviour(
-        "issue 4", "A door that others than this machine could use is not opened without tokens."
+        "docs/http.md", "A door that others than this machine could use is not opened without tokens."
     ),
     "http:not-open": Behaviour(
-        "issue 13",
+        "docs/http.md",
         "A door that cannot open is an exit code of `carpool up` and a reason in `carpool status`; agents on "
         "the Unix socket are served.",
     ),
     "cli:output": Behaviour(
-        "issue 13", "A verb whose output cannot be written says so in one line and ends with 1."
+        "docs/json.md", "A verb whose output cannot be written says so in one line and ends with 1."
     ),
     "http:check": Behaviour(
-        "issue 13", "`carpool check` tells why the HTTP door could not open, before it is to open."
+        "docs/http.md", "`carpool check` tells why the HTTP door could not open, before it is to open."
     ),
     "http:retried": Behaviour(
-        "issue 13", "A door whose port is taken opens by itself once it can, wherever its address is from."
+        "docs/http.md",
+        "A door whose port is taken opens by itself once it can, wherever its address is from.",
     ),
     "http:limits": Behaviour(
-        "issue 4",
+        "docs/http.md",
         "Headers, bodies, sessions, requests and slow clients are bounded, and nobody else pays for one.",
     ),
     "http:own-process": Behaviour(
-        "issue 4",
+        "docs/http.md",
         "The door may die and come back, and so may the broker behind it: every open request is answered.",
     ),
 }
 
 _PRIVATE: Final = {
     "private:files": Behaviour(
-        "issue 5",
+        "docs/security.md",
         "Every directory, file and socket that carpool makes is its user's alone, whatever the umask.",
     ),
     "private:places": Behaviour(
-        "issue 5", "A directory or a file that another user owns, or could replace, is refused and not used."
+        "docs/security.md",
+        "A directory or a file that another user owns, or could replace, is refused and not used.",
     ),
     "private:peers": Behaviour(
-        "issue 5", "No process of another user is let in, and nothing is said to another user's socket."
+        "docs/security.md",
+        "No process of another user is let in, and nothing is said to another user's socket.",
     ),
     "private:http": Behaviour(
-        "issue 5", "A door without tokens serves the processes of its own user only, on loopback too."
+        "docs/security.md",
+        "A door without tokens serves the processes of its own user only, on loopback too.",
     ),
     "private:shares": Behaviour(
-        "issue 13", "One process cannot take all connections to the broker's socket from the others."
+        "docs/security.md", "One process cannot take all connections to the broker's socket from the others."
     ),
     "private:core-dumps": Behaviour(
-        "issue 13",
+        "docs/security.md",
         "Processes of carpool that hold secrets write no core dump; servers keep the user's own limit.",
     ),
     "private:environment": Behaviour(
         "rule 13", "Whose variables an agent has its carrier says, and no line of the agent itself."
     ),
     "private:no-secret-is-told": Behaviour(
-        "issue 5",
+        "docs/security.md",
         "No environment value, argument, header or token is in a log, an error, a report, a command line or "
         "a journal of ours.",
     ),
     "private:masked-spellings": Behaviour(
-        "issue 13",
+        "docs/security.md",
         "A value is masked in what a server or a hook says also where it is escaped or encoded: as in JSON, "
         "in a URL, by repr or in base64.",
     ),
@@ -1117,120 +1188,131 @@ _PRIVATE: Final = {
 
 _INPUT: Final = {
     "bad-input:operators": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "Whatever an operator asks of a running carpool has one answer and breaks nothing.",
     ),
     "bad-input:shim": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "Whatever passes through a shim arrives as it was, and its session can go on after it.",
     ),
     "boundary:one-answer": Behaviour(
-        "issue 13",
+        "docs/architecture.md",
         "However agents come, stop, answer late, leave and lose their broker, each request has one answer, "
         "none runs twice, and no other agent notices.",
     ),
     "leave:between-bursts": Behaviour(
-        "issue 13",
+        "docs/decisions/0031",
         "A session ends between two bursts, never within a write to it, and no other session notices.",
     ),
     "leave:everybody-told": Behaviour(
-        "issue 13", "An end that is meant is told to every carrier, though another cannot be written to."
+        "docs/decisions/0031",
+        "An end that is meant is told to every carrier, though another cannot be written to.",
     ),
     "bad-input:agents": Behaviour(
-        "issue 5", "Whatever an agent or carrier writes, each request has one answer, and no other notices."
+        "docs/architecture.md",
+        "Whatever an agent or carrier writes, each request has one answer, and no other notices.",
     ),
     "bad-input:servers": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "Whatever a server writes, each call of it has one answer, and agents of others do not notice.",
     ),
     "bad-input:http": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "Whatever is posted, the answer is HTTP and JSON, there is one, and no other client notices.",
     ),
     "bad-input:link": Behaviour(
-        "issue 5", "Whatever comes over the link, from whom and in what order, no invariant breaks."
+        "docs/architecture.md",
+        "Whatever comes over the link, from whom and in what order, no invariant breaks.",
     ),
     "bad-input:files": Behaviour(
-        "issue 5", "Whatever stands in a file of ours, it is read, set aside or refused with a sentence."
+        "docs/architecture.md",
+        "Whatever stands in a file of ours, it is read, set aside or refused with a sentence.",
     ),
     "bad-input:terminal": Behaviour(
-        "issue 5", "Nothing that a server, an agent or a log says is obeyed by the terminal it is shown on."
+        "docs/architecture.md",
+        "Nothing that a server, an agent or a log says is obeyed by the terminal it is shown on.",
     ),
     "bad-input:live": Behaviour(
-        "issue 5", "Hostile agents, servers and strangers on the link do not disturb a daemon or its agents."
+        "docs/architecture.md",
+        "Hostile agents, servers and strangers on the link do not disturb a daemon or its agents.",
     ),
 }
 
 _FAULTS: Final = {
     "faults:matrix": Behaviour(
-        "issue 5",
+        "docs/architecture.md",
         "Whoever is killed and whenever, each open request has one true end, and nothing is left behind.",
     ),
 }
 
 _CONFIG: Final = {
     "config:shapes": Behaviour(
-        "design 10, issue 6",
+        "docs/settings.md",
         "Other programs' files are read as they are, each by a written table of its keys.",
     ),
-    "config:name-used-once": Behaviour("issue 6", "A name used twice is an error that names both places."),
+    "config:name-used-once": Behaviour(
+        "docs/settings.md", "A name used twice is an error that names both places."
+    ),
     "config:numbers-from-variables": Behaviour(
-        "issue 6", "A text from a variable is read as the number or switch that is wanted there."
+        "docs/settings.md", "A text from a variable is read as the number or switch that is wanted there."
     ),
     "workspaces:found-upward": Behaviour(
         "rule 19",
         "The workspace is the nearest parent with a project file, else the git root, else the directory.",
     ),
     "workspaces:shadow": Behaviour(
-        "design 10", "Of several project files in a directory the first counts, and the others are named."
+        "docs/workspaces.md",
+        "Of several project files in a directory the first counts, and the others are named.",
     ),
     "workspaces:one-file-once": Behaviour(
-        "issue 13",
+        "docs/workspaces.md",
         "A file that is the user's own configuration, by whatever path, link or `include`, is no project "
         "file as well: no trust is asked for it and it shadows nothing.",
     ),
     "workspaces:override": Behaviour(
-        "design 10, issue 6",
+        "docs/workspaces.md",
         "A trusted project's server takes the place of the user's for its sessions only.",
     ),
     "workspaces:one-instance": Behaviour(
-        "issue 6", "Servers of two workspaces that launch alike share an instance; otherwise they do not."
+        "docs/workspaces.md",
+        "Servers of two workspaces that launch alike share an instance; otherwise they do not.",
     ),
     "workspaces:named": Behaviour(
-        "issue 6",
+        "docs/workspaces.md",
         "The user's file names workspaces: who works below the root of one is in it, the nearest root "
         "counts, and its servers lie between everybody's and the project's.",
     ),
     "workspaces:moved": Behaviour(
-        "issue 6",
+        "docs/workspaces.md",
         "A session goes to another workspace without reconnecting: it sees what is there, changed lists are "
         "told, leases are returned, and open calls finish where they run.",
     ),
     "workspaces:moved-variables": Behaviour(
-        "issue 6",
+        "docs/workspaces.md",
         "Variables that a session's servers use since it moved, or since a reload, are asked of its carrier.",
     ),
     "workspaces:moved-subscriptions": Behaviour(
-        "issue 6",
+        "docs/workspaces.md",
         "After a move a subscription is told as changed, and where its server is not there that ends it.",
     ),
     "workspaces:roots-move": Behaviour(
-        "issue 6",
+        "docs/workspaces.md",
         "An agent whose roots change goes to the workspace of the first one, unless one was named for it.",
     ),
     "workspaces:moved-survives": Behaviour(
-        "issue 6", "A session that has moved to another workspace is there after a death of the broker, too."
+        "docs/workspaces.md",
+        "A session that has moved to another workspace is there after a death of the broker, too.",
     ),
     "workspaces:disk": Behaviour(
-        "design 1, issue 6",
+        "docs/workspaces.md",
         "A disk that does not answer keeps nobody waiting but those whose files are there, and these only "
         "for a while: their agents are told, and what is there counts once it can be read.",
     ),
     "workspaces:auto-connect": Behaviour(
-        "issue 6", "What starts by itself in a workspace starts with the first session there."
+        "docs/workspaces.md", "What starts by itself in a workspace starts with the first session there."
     ),
     "workspaces:attach": Behaviour(
-        "issue 6",
+        "docs/workspaces.md",
         "A session is put into a workspace by name, over HTTP as well; an unknown one is refused with those "
         "that are known.",
     ),
@@ -1245,22 +1327,22 @@ _CONFIG: Final = {
         "followed before the user trusts the place; shim, verbs and Python client give the same answer.",
     ),
     "path:login": Behaviour(
-        "issue 13, rule 13",
+        "docs/decisions/0037, rule 13",
         "Programs of servers are looked up in the PATH of the user's login shell, then in that of carpool's "
         "start, without relative directories and those of projects.",
     ),
     "path:no-answer": Behaviour(
-        "issue 13",
+        "docs/decisions/0037",
         "A login shell that hangs, prints something else, fails or is not there costs a line in the log, and "
         "nothing that it has started is left.",
     ),
     "path:told": Behaviour(
-        "issue 13",
+        "docs/decisions/0037",
         "`status`, `check` and `start` show the PATH of servers, and say which missing program the caller "
         "has.",
     ),
     "path:operator": Behaviour(
-        "issue 13, rule 13",
+        "docs/decisions/0037, rule 13",
         "A start by `carpool up` fills in the variables of servers with `auto_connect` from its environment, "
         "for these names and servers only; one by an agent fills in nothing.",
     ),
@@ -1277,219 +1359,242 @@ _CONFIG: Final = {
         "rule 19", "While a project waits for trust the user's own server of the same name stays in force."
     ),
     "config:schema": Behaviour(
-        "issue 6", "The schema for editors takes what the reader takes and knows no other key."
+        "docs/settings.md", "The schema for editors takes what the reader takes and knows no other key."
     ),
     "config:check-merged": Behaviour(
-        "issue 6", "`carpool check` shows what is in force here and where each value came from."
+        "docs/settings.md", "`carpool check` shows what is in force here and where each value came from."
     ),
     "http:health:frozen": Behaviour(
-        "issue 13",
+        "docs/http.md",
         "While broker or supervisor is silent `/health` names it within a second, with the last known state.",
     ),
     "status:operators": Behaviour(
-        "issue 13",
+        "docs/json.md",
         "What a `carpool` verb brings makes no server wanted or amiss in `status` and `/health`.",
     ),
     "config:in-force": Behaviour(
-        "issue 13", "Every verb works on the configuration file that the running carpool was given."
+        "docs/settings.md", "Every verb works on the configuration file that the running carpool was given."
     ),
     "config:edited": Behaviour(
-        "issue 6",
+        "docs/settings.md",
         "`carpool add` and `remove` change one server of a file and leave the rest as it was written.",
     ),
     "lists:from-disk": Behaviour(
-        "issue 6",
+        "docs/names.md",
         "Greeting and lists are answered from what a server told an earlier carpool; that starts nothing.",
     ),
     "lists:renewed": Behaviour(
-        "issue 6", "A server that offers something else when it starts is told as list_changed, and kept."
+        "docs/names.md",
+        "A server that offers something else when it starts is told as list_changed, and kept.",
     ),
     "lists:readable": Behaviour(
         "rule 18",
         "An entry of one server that typed SDKs would not read does not cost their agents the whole list.",
     ),
     "tools-file:listed": Behaviour(
-        "issue 6",
+        "docs/files.md",
         "The tools of a `tools_file` are listed while its server has not told its own, and while it is away.",
     ),
     "tools-file:bad": Behaviour(
-        "issue 6", "A `tools_file` that cannot be used is told with its line and concerns its server only."
+        "docs/files.md",
+        "A `tools_file` that cannot be used is told with its line and concerns its server only.",
     ),
     "call:dry-run": Behaviour(
-        "issue 6",
+        "docs/json.md",
         "Arguments are checked against the listed schema without a server; no problem quotes a value.",
     ),
     "lists:broken-file": Behaviour(
-        "issue 6", "A kept list that is not as it was written is passed over with one line, and replaced."
+        "docs/names.md",
+        "A kept list that is not as it was written is passed over with one line, and replaced.",
     ),
     "switch:live": Behaviour(
-        "issue 6, rule 18",
+        "docs/json.md, rule 18",
         "A server that is disabled leaves every list at once, finishes what is open, and a call says so.",
     ),
     "switch:session": Behaviour(
-        "issue 6", "A server that is disabled for one session is there for all others as it was."
+        "docs/json.md", "A server that is disabled for one session is there for all others as it was."
     ),
     "switch:saved": Behaviour(
-        "issue 6",
+        "docs/json.md",
         "With `--save` the file says that a server is disabled, and every other byte of it stays.",
     ),
     "switch:kept": Behaviour(
-        "issue 6", "A server that is disabled until carpool stops is so after any death of the broker."
+        "docs/json.md", "A server that is disabled until carpool stops is so after any death of the broker."
     ),
     "config:last-good": Behaviour(
-        "design 10",
+        "docs/settings.md",
         "A broken file leaves the last good reading in force, also for whoever takes the place of the dead.",
     ),
     "config:last-good-of-projects": Behaviour(
-        "design 10, rule 19",
+        "docs/settings.md, rule 19",
         "So does a project's file, as far as the very bytes of that reading are trusted then.",
     ),
     "config:included": Behaviour(
-        "issue 6", "Files that are included come, change and go, and their servers with them."
+        "docs/settings.md", "Files that are included come, change and go, and their servers with them."
     ),
     "config:told-once": Behaviour(
         "IBM/mcp-context-forge #5346, Kuadrant/mcp-gateway #555",
         "A change of the file is told once to agents whose lists it changes, and otherwise to nobody.",
     ),
     "config:bounded": Behaviour(
-        "issue 6", "A configuration has so many files and so many bytes; whoever reads it stops there."
+        "docs/settings.md",
+        "A configuration has so many files and so many bytes; whoever reads it stops there.",
     ),
 }
 
 _PYTHON: Final = {
     "errors:first-words": Behaviour(
-        "rule 7, issue 6",
+        "rule 7, docs/errors.md",
         "What a server that ended before it had greeted said last is part of the error; of others it is not.",
     ),
     "python:run": Behaviour(
-        "issue 6", "A server may be a Python module: its public functions are tools, of a supervised child."
+        "docs/python.md",
+        "A server may be a Python module: its public functions are tools, of a supervised child.",
     ),
     "python:schemas": Behaviour(
-        "issue 6", "A function's types, models, defaults and docstring are what agents read of its tool."
+        "docs/python.md",
+        "A function's types, models, defaults and docstring are what agents read of its tool.",
     ),
     "python:untyped": Behaviour(
-        "issue 6", "A function without types takes any arguments, and that is said; `strict` refuses it."
+        "docs/python.md",
+        "A function without types takes any arguments, and that is said; `strict` refuses it.",
     ),
     "python:failures": Behaviour(
-        "issue 6", "A module that cannot be offered says why in the error; an exception is the tool's own."
+        "docs/python.md",
+        "A module that cannot be offered says why in the error; an exception is the tool's own.",
     ),
     "python:stdout": Behaviour(
-        "issue 6", "What a module prints, or a child of it, is not read as an answer."
+        "docs/python.md", "What a module prints, or a child of it, is not read as an answer."
     ),
-    "python:side-by-side": Behaviour("issue 6", "A slow function of a module holds up no other call."),
+    "python:side-by-side": Behaviour("docs/python.md", "A slow function of a module holds up no other call."),
 }
 
 _CLIENT: Final = {
     "client:concurrent": Behaviour(
-        "issue 7", "A Python program has any number of calls open, and each answer reaches its own caller."
+        "docs/client.md",
+        "A Python program has any number of calls open, and each answer reaches its own caller.",
     ),
     "client:cancel": Behaviour(
-        "issue 7", "A call whose cancel scope ends is cancelled at the server; nothing of it comes later."
+        "docs/client.md",
+        "A call whose cancel scope ends is cancelled at the server; nothing of it comes later.",
     ),
     "client:timeout": Behaviour(
-        "issue 7", "A call of a Python program that takes too long is cancelled and raises a TimeoutError."
+        "docs/client.md",
+        "A call of a Python program that takes too long is cancelled and raises a TimeoutError.",
     ),
     "client:errors": Behaviour(
-        "issue 7",
+        "docs/client.md",
         "Each way to fail raises its own exception: what may not be is a PermissionError. It says whose "
         "doing it is and whether a server has seen the call.",
     ),
     "client:results": Behaviour(
-        "issue 7",
+        "docs/client.md",
         "A result is kept whole; that a tool says it failed is no exception unless one asks for it.",
     ),
     "client:asks": Behaviour(
-        "issue 7", "What servers ask a Python program its callbacks answer, or an error."
+        "docs/client.md", "What servers ask a Python program its callbacks answer, or an error."
     ),
-    "client:progress": Behaviour("issue 7", "Progress of a call is told to its caller, in order."),
+    "client:progress": Behaviour("docs/client.md", "Progress of a call is told to its caller, in order."),
     "client:news": Behaviour(
-        "issue 7", "Log messages and changed lists are told to the program's callbacks."
+        "docs/client.md", "Log messages and changed lists are told to the program's callbacks."
     ),
     "client:no-daemon": Behaviour(
-        "issue 7", "A Python program starts carpool, or hears as a ConnectionError that none is there."
+        "docs/client.md", "A Python program starts carpool, or hears as a ConnectionError that none is there."
     ),
     "client:reattach": Behaviour(
         "rule 4",
         "To a Python program the death of a broker is a pause: calls run once and are answered once.",
     ),
     "client:names": Behaviour(
-        "design 9", "A tool is called by any spelling, and by (server, tool) whatever its name came out as."
+        "docs/client.md",
+        "A tool is called by any spelling, and by (server, tool) whatever its name came out as.",
     ),
     "client:operates": Behaviour(
-        "issue 7", "A Python program starts, stops and switches servers, for all or for itself alone."
+        "docs/client.md", "A Python program starts, stops and switches servers, for all or for itself alone."
     ),
-    "client:sync": Behaviour("issue 7", "A program without an event loop has the same, from any thread."),
+    "client:sync": Behaviour(
+        "docs/client.md", "A program without an event loop has the same, from any thread."
+    ),
     "client:looks": Behaviour(
-        "issue 7", "A session is told which servers and tools it sees, and what any spelling of a name means."
+        "docs/client.md",
+        "A session is told which servers and tools it sees, and what any spelling of a name means.",
     ),
 }
 
 _ADAPTERS: Final = {
     "adapters:flat": Behaviour(
-        "issue 7", "Any result, sound or not, is one text a model reads, with sizes and URIs for bytes."
+        "docs/function-calling.md",
+        "Any result, sound or not, is one text a model reads, with sizes and URIs for bytes.",
     ),
     "adapters:schemas": Behaviour(
-        "issue 7", "Every schema becomes one that model APIs take, and says what of it they cannot be told."
+        "docs/function-calling.md",
+        "Every schema becomes one that model APIs take, and says what of it they cannot be told.",
     ),
     "adapters:names": Behaviour(
-        "issue 7", "Whatever tools are called, model APIs get legal names, each once, that lead back."
+        "docs/function-calling.md",
+        "Whatever tools are called, model APIs get legal names, each once, that lead back.",
     ),
     "adapters:lists": Behaviour(
-        "issue 7", "Lists of tools for OpenAI's APIs and Anthropic's are read as MCP's, and made of them."
+        "docs/function-calling.md",
+        "Lists of tools for OpenAI's APIs and Anthropic's are read as MCP's, and made of them.",
     ),
     "adapters:calls": Behaviour(
-        "issue 7", "Every call that a model writes is answered in its API's shape, also what cannot be read."
+        "docs/function-calling.md",
+        "Every call that a model writes is answered in its API's shape, also what cannot be read.",
     ),
     "adapters:round-trip": Behaviour(
-        "issue 7", "A model's calls in each API's form run at once on real servers, and each is answered."
+        "docs/function-calling.md",
+        "A model's calls in each API's form run at once on real servers, and each is answered.",
     ),
     "adapters:strict": Behaviour(
-        "issue 7",
+        "docs/function-calling.md",
         "What a model writes in the strict form fits the tool's own schema; a schema without one says why.",
     ),
 }
 
 _HOOKS: Final = {
     "hooks:before": Behaviour(
-        "issue 7", "A call that a hook is for is sent when the hook has let it pass, and no sooner."
+        "docs/hooks.md", "A call that a hook is for is sent when the hook has let it pass, and no sooner."
     ),
     "hooks:after": Behaviour(
-        "issue 7", "An answer that a hook is for is said when the hook has let it pass, and no sooner."
+        "docs/hooks.md", "An answer that a hook is for is said when the hook has let it pass, and no sooner."
     ),
     "hooks:deny": Behaviour(
-        "issue 7",
+        "docs/hooks.md",
         "What a hook denies does not happen, or is not said; the error names the hook and its reason.",
     ),
     "hooks:rewrite": Behaviour(
-        "issue 7",
+        "docs/hooks.md",
         "A hook may rewrite arguments or a result; the next hook, server and agent see what it made of them.",
     ),
     "hooks:refused": Behaviour(
-        "issue 7", "Hooks after calls hear of refused and lost ones, and change nothing about them."
+        "docs/hooks.md", "Hooks after calls hear of refused and lost ones, and change nothing about them."
     ),
     "hooks:failure": Behaviour(
-        "issue 7", "A hook that fails, hangs or dies has calls refused or let through, as it is set for it."
+        "docs/hooks.md",
+        "A hook that fails, hangs or dies has calls refused or let through, as it is set for it.",
     ),
     "hooks:once": Behaviour(
-        "issue 7, rule 4",
+        "docs/hooks.md, rule 4",
         "Whatever hooks say and do, no call runs twice and none is left without its answer.",
     ),
     "hooks:broker-death": Behaviour(
-        "issue 7, rule 4",
+        "docs/hooks.md, rule 4",
         "A call that hooks looked at when the broker died is new at the next; an answer is looked at again.",
     ),
-    "hooks:reload": Behaviour("issue 7", "Hooks come, change and go with the file, while calls go on."),
+    "hooks:reload": Behaviour("docs/hooks.md", "Hooks come, change and go with the file, while calls go on."),
     "hooks:apart": Behaviour(
-        "issue 7", "A hook that hangs or dies takes neither the broker nor another hook's calls along."
+        "docs/hooks.md", "A hook that hangs or dies takes neither the broker nor another hook's calls along."
     ),
     "hooks:nothing-left": Behaviour(
-        "issue 7, rule 2",
+        "docs/hooks.md, rule 2",
         "Nothing that a hook has started in its session outlives it, whoever dies.",
     ),
     "hooks:the-users": Behaviour(
-        "issue 7, rule 19", "Only the user's own file has hooks: a project's is refused one with a reason."
+        "docs/hooks.md, rule 19",
+        "Only the user's own file has hooks: a project's is refused one with a reason.",
     ),
-    "hooks:page": Behaviour("issue 7", "The examples of docs/hooks.md work as they are printed."),
+    "hooks:page": Behaviour("docs/hooks.md", "The examples of docs/hooks.md work as they are printed."),
 }
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviours import BEHAVIOURS, EARLIER_PAGES
-
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "rules.md"
 FOLDERS = ("broker", "supervisor", "protocol", "client", "bench", "tests", "docs")
@@ -25,7 +23,6 @@ SUFFIXES = frozenset({".py", ".md", ".toml"})
 _CITATION = re.compile(
     r"\brules?\s+(\d+(?:(?:\s*,\s*and\s+|\s*,\s*|\s+and\s+|\s+or\s+)\d+)*)\b", re.IGNORECASE
 )
-_MISSING_PAGE = re.compile(r"\b(?:design|style|spec digest|digest)(?:\.md)?,? (?:section )?\d", re.IGNORECASE)
 _LINE_END = re.compile(r"\n[ \t]*(?:#+:?|//|>|\*)?[ \t]*")
 
 
@@ -99,28 +96,6 @@ def test_every_link_to_a_rule_leads_there() -> None:
         for anchor in re.findall(r"rules\.md#([\w-]+)", path.read_text(encoding="utf-8"))
     }
     assert sorted(each for each in linked if each[1] not in known) == []
-
-
-def test_no_text_cites_a_page_that_is_not_in_the_repository() -> None:
-    promises = ROOT / "tests" / "behaviours.py"
-    found = {
-        str(path.relative_to(ROOT)): numbers
-        for path in sources()
-        if path != promises and (numbers := _MISSING_PAGE.findall(flat(path.read_text(encoding="utf-8"))))
-    }
-    assert found == {}, "say it in words, or cite docs/architecture.md"
-
-
-def test_promises_cite_of_earlier_pages_only_what_their_table_explains() -> None:
-    earlier = {
-        part
-        for each in BEHAVIOURS.values()
-        for part in re.split(r",\s*", each.source)
-        if part.startswith(("design", "digest"))
-    }
-    assert earlier == EARLIER_PAGES.keys()
-    pages = {page for text in EARLIER_PAGES.values() for page in re.findall(r"docs/[\w/-]+\.md", text)}
-    assert {page for page in pages if not (ROOT / page).is_file()} == set()
 
 
 @pytest.mark.parametrize(

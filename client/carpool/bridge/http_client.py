@@ -13,6 +13,7 @@ so such messages go out beside it.
 
 Knows nothing of: what requests are about, what a status means (`error_mapping`), tokens (`oauth_token`),
 streams of the SDK.
+Decision: docs/decisions/0022.
 """
 
 from collections.abc import Awaitable, Callable

@@ -7,6 +7,7 @@ so is what is kept for a client that does not read (`MAX_UNSENT_BYTES` of events
 request gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
 
 Knows nothing of: MCP, the broker, what paths mean.
+Decision: docs/decisions/0017.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ that chooses between a tool result and a JSON-RPC error. Which faults exist is t
 variable; what callers pass as `detail` keeps to that.
 
 Knows nothing of: sockets, sessions, servers' own errors (those pass through untouched).
+Decision: docs/decisions/0006.
 """
 
 from typing import Final

@@ -19,6 +19,7 @@ Invariants (`check`):
 - a silent peer is not a dead one: silence never makes `PeerDown` here.
 
 Knows nothing of: sockets, clocks (time comes in), what messages mean to their owner.
+Decision: docs/decisions/0005.
 """
 
 from collections import deque

@@ -16,6 +16,7 @@ Rules:
 - a callback that raises ends `run`: it is a bug of ours and must be loud.
 
 Knows nothing of: what is read or written.
+Decision: docs/decisions/0001.
 """
 
 import select

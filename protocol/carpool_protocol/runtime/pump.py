@@ -10,6 +10,7 @@ Rules: an event fed while effects are being performed waits its turn (order, no 
 set): only there the timer looks at the core's next deadline, so no event pays for it.
 
 Knows nothing of: what events and effects mean.
+Decision: docs/decisions/0007.
 """
 
 import logging

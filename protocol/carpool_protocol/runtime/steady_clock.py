@@ -8,6 +8,7 @@ Where the monotonic clock itself stands still while the machine sleeps (Linux; P
 tells of it: one that went much further than ours, or back, is a jump too, with nothing to leave out (rule 8).
 
 Knows nothing of: deadlines, what happens after a jump.
+Decision: docs/decisions/0003.
 """
 
 import time

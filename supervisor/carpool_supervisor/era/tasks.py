@@ -11,6 +11,7 @@ basic/utilities/tasks; tried with server-everything 2026.8.31 and the Python SDK
 Invariants: a task belongs to one wire id; our requests about it name that wire id, so an answer finds its
 call whatever the server's task id is; each call gets one answer.
 Knows nothing of: agents, whose question a question is, deadlines.
+Decision: docs/decisions/0011.
 """
 
 import re

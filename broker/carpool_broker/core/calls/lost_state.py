@@ -4,6 +4,7 @@ hears of it (rule 15).
 Owns the notes per session and the messages; which servers a carrier is to remember for its session, because
 nobody else may be left who does. In doubt an agent hears once too often that its state is gone.
 Knows nothing of: leases, which are the supervisor's.
+Decision: docs/decisions/0032.
 """
 
 from collections.abc import Collection, Iterable, Mapping

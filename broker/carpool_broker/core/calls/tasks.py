@@ -9,6 +9,7 @@ Invariants (`check`): each task has a deadline and a session that is there; the 
 hears of a task is one of its session. What is refused says the same of ids that are another's and of ids that
 are nobody's.
 Knows nothing of: how far a task is, what it wants, how it is worded.
+Decision: docs/decisions/0016.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -13,6 +13,7 @@ Invariants (`check`): each scope in force is retained in the registry exactly on
 force and of scopes to come are wanted, and no others.
 
 Knows nothing of: sessions, files, environments.
+Decision: docs/decisions/0009.
 """
 
 from collections.abc import Iterator, Mapping, Set

@@ -4,6 +4,7 @@ Owns the value and its rule about what of a server it lets through: the server's
 profile both must. Invariant: a server is in a scope once.
 
 Knows nothing of: catalogs, sessions, where the configuration came from.
+Decision: docs/decisions/0024.
 """
 
 from collections.abc import Mapping

@@ -14,6 +14,7 @@ Invariants (`check`): an instance has one holder at most and a session one insta
 nobody waits for a server of which it holds one; while anybody waits in a pool it has no spare; exactly the
 leases with nothing open for their holder have an idle deadline.
 Knows nothing of: processes, calls (but how many are in flight), clocks. Says what to do as values.
+Decision: docs/decisions/0010.
 """
 
 from collections import OrderedDict

@@ -8,6 +8,7 @@ serving.
 
 Invariant (`check`): an instance on trial serves, and its pool's breaker is half open.
 Knows nothing of: processes, how an instance ends, when a start is due (`start_queue`).
+Decision: docs/decisions/0018.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The boundary of a carpool, driven by Hypothesis: sockets, carriers, streams, moves and deaths at any time.
 
 The machine and its promises are `tests/kit/boundary_machine.py`; that it finds bugs is held by
-`test_planted.py`.
+`test_planted_bugs.py`.
 """
 
 from tests.behaviours import behaviour

@@ -13,19 +13,21 @@ from tests.world.sim.storms import EVERY
         pytest.param(
             "plain", 710006, id="two sessions hear of a loss while both wait in pools of one server"
         ),
-        pytest.param("houses", 81, id="an instance closes its stdin after it ran calls of its holder"),
+        pytest.param("workspaces", 81, id="an instance closes its stdin after it ran calls of its holder"),
         pytest.param(
-            "houses", 710120, id="a pool shares its instances again while a call waits at the broker"
+            "workspaces", 710120, id="a pool shares its instances again while a call waits at the broker"
         ),
         pytest.param("hooks", 710133, id="a hook holds a call that was read before a loss was told"),
         pytest.param("hooks", 740005, id="a call waits at the supervisor behind a later one"),
         pytest.param(
             "profiles", 162168671, id="a broker dies before an agent has read with what its call was parked"
         ),
-        pytest.param("houses", 810018, id="an instance ends without having got a call from before the loss"),
-        pytest.param("houses", 920103, id="a call makes a pool wanted while agents return"),
+        pytest.param(
+            "workspaces", 810018, id="an instance ends without having got a call from before the loss"
+        ),
+        pytest.param("workspaces", 920103, id="a call makes a pool wanted while agents return"),
         pytest.param("hooks", 910113, id="an agent gives up a call while it comes back"),
-        pytest.param("houses", 577041117, id="the link is cut while a call waits for a retry"),
+        pytest.param("workspaces", 577041117, id="the link is cut while a call waits for a retry"),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

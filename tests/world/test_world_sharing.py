@@ -118,11 +118,11 @@ def test_agents_who_share_a_session_have_one_turn_together_when_several_lanes_co
     policy = replace(PATIENT, sharing="serial", max_instances=1, max_in_flight=8)
     server = SimServer(name="s", traits=Traits(silent=1.0), policy=policy)
     world = World(1, [server])
-    agent, party = world.agent(), world.party(count=4, anonymous=True)
+    agent, group = world.agent(), world.stateless_agents(count=4, anonymous=True)
     world.run(3)
     for _ in range(6):
         world.call(agent, "s__t0")
-        world.call(party, "s__t0")
+        world.call(group, "s__t0")
     world.run(1)
     assert len(world.living()[0].running) == 1
     server.policy = replace(server.policy, sharing="concurrent")

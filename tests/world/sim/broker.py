@@ -1,31 +1,24 @@
-"""The broker of the simulated world, as thin as a shell can be, and the wire to its supervisor.
+"""The broker of the simulated world, as thin as a shell can be.
 
-Owns how events and effects travel: frames of the real link codec with lag, in order, lost when the wire is
-cut. Broken promises of shells' contracts are a `Violation`.
+Owns one method per effect. Broken promises of shells' contracts are a `Violation`.
 
 Knows nothing of: what happens when, agents' rules.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
 
 from msgspec import Struct
 
-from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.era import server_requests
 from carpool_broker.transport.incarnation import Heritage
-from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, SessionId
+from carpool_protocol.ids import CallId, Epoch, SessionId
 from carpool_protocol.link.messages import (
-    LINK_VERSION,
     Call,
-    Era,
     Failed,
-    Hello,
     Message,
     Operated,
     Recorded,
@@ -34,225 +27,21 @@ from carpool_protocol.link.messages import (
 from carpool_protocol.link.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.machine.journal import Journal
 from carpool_protocol.machine.machine import Ticked
-from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
-from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
-from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.broker_rig import broker_core
-from tests.world.sim.agents import CallBook, SimAgent
 from tests.world.sim.carriers import WrittenLine
-from tests.world.sim.oracles.asks import Violation
 from tests.world.sim.oracles.lists import ListBook
-from tests.world.sim.servers import SimInstance
-from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents, StateToken
+from tests.world.sim.oracles.violation import Violation
+from tests.world.sim.process import SimProcess, SimProcessHost, hello
+from tests.world.sim.stateless_agents import StatelessAgents, StateToken
 from tests.world.sim.stateless_carriers import AnyCarrier
-from tests.world.sim.traits import Traits
-
-if TYPE_CHECKING:
-    from tests.world.sim.broker_deaths import BrokerDeaths
-    from tests.world.sim.supervisor import SimSupervisor
 
 BOUNDS = Bounds(
     max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0, return_s=10.0
 )
 LIST_WAIT_S = 2.0
-LAG_S = 0.01
-"""The most that a frame takes on a good day."""
 WINDOW_BYTES = 1500
 WRITTEN_S = 1.0
 """The most that it takes until the supervisor is told that an answer is with its agent."""
-
-
-class SimProcessHost(Protocol):
-    """What the two sides need of their world."""
-
-    rng: Random
-    now: float
-    journal: bool
-    max_processes: int
-    book: CallBook
-    agents: dict[SessionId, AnyAgents]
-    carriers: dict[SessionId, AnyCarrier]
-    deaths: "BrokerDeaths"
-    mishaps: int
-    operations: dict[int, str]
-    evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
-    eras: dict[str, Era]
-    """Of launches that speak one era only, as was found out."""
-    wire: "SimLink"
-    broker: "SimBroker"
-    supervisor: "SimSupervisor"
-
-    def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do it so much later."""
-
-    def look(self, core: BrokerCore | SupervisorCore, event: Struct, effects: Sequence[Any]) -> None:
-        """Check a core: what was touched each time, all of it now and then."""
-
-    def traits(self, key: PoolKey) -> Traits:
-        """How the servers of this pool behave."""
-
-    def living(self) -> list[SimInstance]:
-        """Every process that runs."""
-
-    def asked(self, agent: SimAgent, shown: AskId) -> None:
-        """An agent was asked something."""
-
-    def wanted(self, party: StatelessAgents, token: StateToken) -> None:
-        """A request was answered with what is wanted first."""
-
-
-class SimLink:
-    """The way between the two, in order, with lag, and cuttable."""
-
-    def __init__(self, world: SimProcessHost) -> None:
-        self.world = world
-        self.up = False
-        self.joined_at = 0.0
-        self._life = 0
-        self._lag_s = LAG_S
-        self._last = {True: 0.0, False: 0.0}
-        self._words = (0, 0.0)
-        """Of which connection, and until when, what a broker that died had sent arrives still."""
-
-    def join(self) -> None:
-        """Connect, if both ends live."""
-        broker, supervisor = self.world.broker, self.world.supervisor
-        if broker.alive and supervisor.alive and not self.up:
-            self.up = True
-            self.joined_at = self.world.now
-            self._life += 1
-            broker.awake(self._connected)
-            self.flush()
-
-    def join_again(self) -> None:
-        """A second connection takes the place of the first, from which some still arrives."""
-        if self.up:
-            self.world.mishaps += 1
-            self.joined_at = self.world.now
-            self.world.broker.awake(self._connected)
-            self.flush()
-
-    def _connected(self) -> None:
-        broker = self.world.broker
-        self.world.operations.clear()
-        broker.heard(broker.peer.connected())
-
-    def _disconnected(self) -> None:
-        broker = self.world.broker
-        self.world.operations.clear()
-        broker.heard(broker.peer.disconnected("cut"))
-
-    def slow_down(self, lag_s: float) -> None:
-        """From now on a frame may take so long."""
-        self._lag_s = lag_s
-
-    def broker_died(self) -> None:
-        """What its supervisor had sent is lost, and of what it had sent itself the last."""
-        if self.up:
-            self._words = (self._life, self.world.now + self.world.rng.uniform(0.0, self._lag_s))
-            self.up = False
-            self._life += 1
-
-    def cut(self, *, told: bool) -> None:
-        """What is under way is lost. `told`: the supervisor's end learns of it too."""
-        if not self.up:
-            return
-        self.world.mishaps += 1
-        self.up = False
-        self._life += 1
-        broker, supervisor = self.world.broker, self.world.supervisor
-        broker.awake(self._disconnected)
-        if told:
-            supervisor.awake(lambda: supervisor.heard(supervisor.peer.disconnected("cut")))
-
-    def flush(self) -> None:
-        """Send what both ends have."""
-        for side in (self.world.broker, self.world.supervisor):
-            while side.alive and not side.stopped and side.peer.has_output:
-                for frame in side.peer.take_frames(side.clock):
-                    self._carry(side, frame)
-
-    def _carry(self, side: "SimBroker | SimSupervisor", frame: bytes) -> None:
-        world, life = self.world, self._life
-        down = side is world.broker
-        if not self.up:
-            return
-        at = max(world.now + world.rng.uniform(0.0001, self._lag_s), self._last[down])
-        self._last[down] = at
-
-        def arrive() -> None:
-            other = world.supervisor if down else world.broker
-            words = down and (life, world.now) <= self._words and life == self._words[0] and not self.up
-            if (words or (self.up and self._life == life)) and other.alive:
-                other.awake(lambda: other.heard(other.peer.receive(frame, other.clock)))
-
-        world.later(at - world.now, arrive)
-
-
-def hello(name: str, world: SimProcessHost) -> Hello:
-    """A new life of a process."""
-    return Hello(LINK_VERSION, Epoch(f"{name}-{world.rng.random()}"), name, 1, "test")
-
-
-class SimProcess:
-    """A daemon as a process: it lives, and it can be stopped (SIGSTOP) and go on."""
-
-    def __init__(self, world: SimProcessHost) -> None:
-        self.world = world
-        self.alive = True
-        self.stopped = False
-        self._left_out_s = 0.0
-        self._read = 0.0
-        self._unread: list[Callable[[], None]] = []
-        """What reached it while it was stopped: it lies in its sockets."""
-
-    @property
-    def clock(self) -> float:
-        """The time as it reads it: long gaps are left out (docs/decisions/0003)."""
-        self._read = max(self._read, self.world.now - self._left_out_s)
-        return self._read
-
-    def awake(self, act: Callable[[], None]) -> None:
-        """Do it when the process runs: now, or when it goes on."""
-        if self.stopped:
-            self._unread.append(act)
-        else:
-            act()
-
-    def stop(self, for_s: float) -> None:
-        """It does nothing for so long."""
-        if self.stopped or not self.alive:
-            return
-        self.stopped = True
-        self.world.mishaps += 1
-        self.world.book.pauses.add(self.world.now, self.world.now + for_s)
-        self.world.later(for_s, lambda: self._go_on(for_s))
-
-    def _go_on(self, gap_s: float) -> None:
-        self.stopped = False
-        if not self.alive:
-            return
-        if gap_s > LONGEST_GAP_S:
-            self._left_out_s += gap_s - TICK_S
-            self._jumped()
-        unread, self._unread = self._unread, []
-        for act in unread:
-            act()
-
-    def _jumped(self) -> None:
-        """Time was left out."""
-
-    def _earliest(self, *due: float | None) -> float | None:
-        """In the world's time; None while it does nothing."""
-        if not self.alive or self.stopped:
-            return None
-        return self._in_world(min((at for at in due if at is not None), default=None))
-
-    def _in_world(self, at: float | None) -> float | None:
-        if at is None or not self._left_out_s:
-            return at
-        # A sum and a difference of the same numbers are not the same number: never due before it is read so.
-        return at + self._left_out_s + 1e-6
 
 
 class SimBroker(SimProcess):

@@ -20,7 +20,7 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from tests.world.sim.agents import SimAgent
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.stateless_agents import AnyAgents
 
 CarrierFate = Literal["back", "late", "impostor", "gone"]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from carpool_protocol.link.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core.model import events as sv
 from tests.world.sim.agents import SimAgent
-from tests.world.sim.broker import LAG_S
+from tests.world.sim.process import LAG_S
 from tests.world.sim.quiesce import quiesce
 from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import Speaks, Traits
@@ -154,8 +154,10 @@ class Storm:
             self._work(self.world.agent(source, careless=self.rng.random() < 0.3), pace_s)
         else:
             count = self.rng.choice((1, 1, 4))
-            party = self.world.party(source, count=count, anonymous=count > 1 and self.rng.random() < 0.5)
-            self._work(party, pace_s)
+            group = self.world.stateless_agents(
+                source, count=count, anonymous=count > 1 and self.rng.random() < 0.5
+            )
+            self._work(group, pace_s)
 
     def _work(self, agent: AnyAgents, pace_s: float) -> None:
         world = self.world
@@ -191,29 +193,29 @@ class Storm:
         else:
             self._call(agent)
 
-    def _act_stateless(self, party: StatelessAgents) -> None:
+    def _act_stateless(self, group: StatelessAgents) -> None:
         world, dice = self.world, self.rng.random()
         feed = world.broker.feed
         uris = tuple(
             f"sim://{name}/r" for name in (f"s{i}" for i in range(self.names)) if self.rng.random() < 0.5
         )
         if dice < 0.1:
-            feed(party.list_tools(world.now))
+            feed(group.list_tools(world.now))
         elif dice < 0.13:
-            feed(party.discover(world.now))
+            feed(group.discover(world.now))
         elif dice < 0.18:
-            feed(party.listen((*uris, "sim://nobody/r"), world.now))
+            feed(group.listen((*uris, "sim://nobody/r"), world.now))
         elif dice < 0.28:
-            event = party.cancel(world.now, listens=self.rng.random() < 0.2)
+            event = group.cancel(world.now, listens=self.rng.random() < 0.2)
             if event is not None:
                 feed(event)
         elif dice < 0.285:
-            world.leave(party)
+            world.leave(group)
         elif dice < 0.35:
-            feed(party.read(self.rng.choice((*uris, "sim://nobody/r")), world.now))
+            feed(group.read(self.rng.choice((*uris, "sim://nobody/r")), world.now))
         else:
             for _ in range(self.rng.choice((1, 1, 1, 1, 12))):
-                self._call(party)
+                self._call(group)
 
     def _call(self, agent: AnyAgents) -> None:
         name = f"s{self.rng.randrange(self.names + 1)}__t{self.rng.randrange(3)}"

@@ -17,7 +17,7 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.config.schema.capability import capability
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.profiles import PROFILE
 from tests.world.sim.world import World
 

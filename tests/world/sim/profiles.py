@@ -19,7 +19,7 @@ from carpool_broker.core.registry.resolve import may_still
 from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 
 PROFILE: Final = "p"
 LIMITS: Final = {PROFILE: Limits(max_in_flight=3, calls_per_minute=600)}

@@ -7,9 +7,9 @@ from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import ABSENT, PoolKey, whole_of
 from carpool_supervisor.core.model.lifecycle import ACTIVE
 from tests.world.sim.agents import SimAgent
-from tests.world.sim.broker import LAG_S
-from tests.world.sim.oracles.asks import Violation
 from tests.world.sim.oracles.lists import rows_now
+from tests.world.sim.oracles.violation import Violation
+from tests.world.sim.process import LAG_S
 from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import catalog
 from tests.world.sim.world import BOUND_S, POLICY, World
@@ -121,7 +121,7 @@ def _nobody_is_asked(world: World) -> None:
 
 
 def _lists_are_no_older_than_said(world: World) -> None:
-    """Whoever has a list, and was not told that it is old (where a party listens), has the present one."""
+    """Whoever has a list, and was not told that it is old (where a group listens), has the present one."""
     for agent in world.agents.values():
         if isinstance(agent, SimAgent) and agent.has_read is not None:
             rows = rows_now(world.broker.core, agent.session)
@@ -162,7 +162,7 @@ def _everything_works(world: World, source: SourceId) -> None:
         world.read_config()  # everything is permitted again
     agent = world.agent(source)
     _all_tools_work(world, agent)
-    _all_tools_work(world, world.party(source))
+    _all_tools_work(world, world.stateless_agents(source))
 
 
 def _all_tools_work(world: World, agent: AnyAgents) -> None:

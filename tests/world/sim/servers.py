@@ -25,7 +25,7 @@ class SimInstance:
 
     def __init__(
         self,
-        ground: InstanceHost,
+        host: InstanceHost,
         instance: InstanceId,
         key: PoolKey,
         era: Era = "handshake",
@@ -33,7 +33,7 @@ class SimInstance:
         sure: bool = True,
     ) -> None:
         """`era`: in which it is greeted first; `sure`: and in no other."""
-        self.ground = ground
+        self.host = host
         self._asked_for: Era = era
         self._sure = sure
         self.era: Era = "handshake"
@@ -68,8 +68,8 @@ class SimInstance:
         self.leased = False
         self._rests: dict[WireId, Callable[[], None]] = {}
         """Between two rounds: nothing of these runs until they are said again."""
-        self.asker = AskingServer(ground, instance, self._say)
-        self._later(ground.rng.uniform(0.001, 0.05), self._spawned)
+        self.asker = AskingServer(host, instance, self._say)
+        self._later(host.rng.uniform(0.001, 0.05), self._spawned)
 
     # --- what the supervisor does -----------------------------------------------------------------------
 
@@ -91,11 +91,11 @@ class SimInstance:
         if wire in self._rests:
             self._over(wire, self.unanswered[wire])  # between two rounds nothing runs
             return
-        if self.ground.rng.random() < 0.5 and wire in self._open:
+        if self.host.rng.random() < 0.5 and wire in self._open:
             self._open.discard(wire)
             call = self.unanswered.pop(wire)
-            if self.ground.rng.random() < self._traits.asks_after_cancel:
-                self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=True))
+            if self.host.rng.random() < self._traits.asks_after_cancel:
+                self._later(self.host.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=True))
 
     def _over(self, wire: WireId, call: Call) -> None:
         """In the stateless era: its adapter ends a call that does not go on."""
@@ -139,31 +139,31 @@ class SimInstance:
         while len(self._lines) > PIPE_LINES:
             self._lost.append(self._lines.pop()[0])
         if not self._traits.deaf:
-            self._later(self.ground.rng.uniform(0.001, 0.5), lambda: self.die("ended with exit code 0"))
+            self._later(self.host.rng.uniform(0.001, 0.5), lambda: self.die("ended with exit code 0"))
 
     def signal(self, name: str) -> None:
         """TERM or KILL."""
         if name == "KILL" or not (self._traits.deaf or self.frozen):
-            self.ground.later(0.005, lambda: self.die(f"was killed by SIG{name}"))
+            self.host.later(0.005, lambda: self.die(f"was killed by SIG{name}"))
 
     # --- its life ---------------------------------------------------------------------------------------
 
     @property
     def _traits(self) -> Traits:
-        return self.ground.traits(self.key)
+        return self.host.traits(self.key)
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
         def run() -> None:
             if self.alive and not self.frozen:
                 act()
 
-        self.ground.later(delay_s, run)
+        self.host.later(delay_s, run)
 
     def _say(self, *said: ev.OwnEvent) -> None:
         if self.alive and not self.mute:
             for event in said:
                 if self._unread is None:
-                    self.ground.feed(event)
+                    self.host.feed(event)
                 else:
                     self._unread.append(event)
 
@@ -171,20 +171,20 @@ class SimInstance:
         """Its stdout is not read for so long: what it says lies in its pipe."""
         if self.alive and self._unread is None:
             self._unread = []
-            self.ground.feed(ev.StdoutPaused(self.id, True))
-            self.ground.later(for_s, self._read_on)
+            self.host.feed(ev.StdoutPaused(self.id, True))
+            self.host.later(for_s, self._read_on)
 
     def _read_on(self) -> None:
         if self._unread is not None and self.alive:
-            self.ground.feed(ev.StdoutPaused(self.id, False))
+            self.host.feed(ev.StdoutPaused(self.id, False))
             if self._unread:
-                self.ground.feed(ev.InstanceHeard(self.id))
+                self.host.feed(ev.InstanceHeard(self.id))
             self._hand_over()
 
     def _hand_over(self) -> None:
         said, self._unread = self._unread or [], None
         for event in said:
-            self.ground.feed(event)
+            self.host.feed(event)
 
     @property
     def is_well(self) -> bool:
@@ -194,13 +194,13 @@ class SimInstance:
         return self.alive and self.greeted and not (deaf or self.frozen or self.mute or self._hung_up)
 
     def _spawned(self) -> None:
-        traits, roll = self._traits, self.ground.rng.random
+        traits, roll = self._traits, self.host.rng.random
         if traits.no_command:
             self.alive = False
-            self.ground.feed(ev.SpawnFailed(self.id, "could not be started: no such command", roll()))
+            self.host.feed(ev.SpawnFailed(self.id, "could not be started: no such command", roll()))
             return
-        self.ground.feed(ev.InstanceSpawned(self.id, 1000 + self.id))
-        delay_s = self.ground.rng.uniform(0.1, 1.0) * traits.greet_s
+        self.host.feed(ev.InstanceSpawned(self.id, 1000 + self.id))
+        delay_s = self.host.rng.uniform(0.1, 1.0) * traits.greet_s
         if roll() < traits.dies_at_start:
             self._later(delay_s, lambda: self.die("ended with exit code 1"))
         elif roll() < traits.refuses:
@@ -228,13 +228,13 @@ class SimInstance:
         self._tools = self._traits.tools
         self._say(ev.InstanceGreeted(self.id, self._catalog()))
         if self._traits.list_changes:
-            self._later(self.ground.rng.uniform(0.5, 10), self._change_list)
+            self._later(self.host.rng.uniform(0.5, 10), self._change_list)
 
     def _change_list(self) -> None:
-        if self.ground.rng.random() < self._traits.list_changes:
-            self._tools = self.ground.rng.randint(0, 3)
+        if self.host.rng.random() < self._traits.list_changes:
+            self._tools = self.host.rng.randint(0, 3)
             self._say(ev.CatalogRead(self.id, self._catalog()))
-            self._later(self.ground.rng.uniform(0.5, 10), self._change_list)
+            self._later(self.host.rng.uniform(0.5, 10), self._change_list)
         elif self._tools != self._traits.tools:  # back to what a new instance would say
             self._tools = self._traits.tools
             self._say(ev.CatalogRead(self.id, self._catalog()))
@@ -252,12 +252,12 @@ class SimInstance:
             return
         self._hand_over()  # all that it wrote is read before anybody hears of its end
         unwritten = (*self._lost, *(wire for wire, _ in list(self._lines)[PIPE_LINES:]))
-        if not (self.mute or self._traits.breeds) and self.ground.rng.random() < 0.7:
+        if not (self.mute or self._traits.breeds) and self.host.rng.random() < 0.7:
             self._say(ev.StdoutClosed(self.id))
         self.alive = False
-        jitter = self.ground.rng.random()
+        jitter = self.host.rng.random()
         gone = ev.InstanceExited(self.id, how, unwritten, "last words", jitter)
-        self.ground.later(self.ground.rng.uniform(0, 0.02), lambda: self.ground.feed(gone))
+        self.host.later(self.host.rng.uniform(0, 0.02), lambda: self.host.feed(gone))
 
     def hang_up(self) -> None:
         """It closes its stdin: what was in the pipe is gone, and the rest never gets there."""
@@ -272,7 +272,7 @@ class SimInstance:
 
     def _broken(self, *unwritten: WireId) -> None:
         event = ev.StdinBroken(self.id, unwritten)
-        self.ground.later(0, lambda: self.ground.feed(event) if self.alive else None)
+        self.host.later(0, lambda: self.host.feed(event) if self.alive else None)
 
     def freeze(self) -> None:
         """SIGSTOP: it does nothing more, ever."""
@@ -285,7 +285,7 @@ class SimInstance:
         if blocked != self._blocked:
             self._blocked = blocked
             event = ev.StdinBlocked(self.id, blocked)
-            self.ground.later(0, lambda: self.ground.feed(event) if self.alive else None)
+            self.host.later(0, lambda: self.host.feed(event) if self.alive else None)
 
     def _read_soon(self) -> None:
         if self._lines and not self._reading and not self._traits.never_reads:
@@ -294,12 +294,12 @@ class SimInstance:
 
     def _read(self) -> None:
         self._reading = False
-        traits, roll = self._traits, self.ground.rng.random
+        traits, roll = self._traits, self.host.rng.random
         if not self._lines or (traits.one_at_a_time and self._open):
             return
         wire, call = self._lines.popleft()
         self._watch_pipe()
-        self.ground.executed(self, call)
+        self.host.executed(self, call)
         self._open.add(wire)
         if roll() < traits.dies_on_call:
             self.die("was killed by SIGSEGV")
@@ -325,10 +325,10 @@ class SimInstance:
 
     def _serve(self, wire: WireId, call: Call) -> None:
         """Work on a call: what it will say, and when."""
-        traits, roll = self._traits, self.ground.rng.random
-        delay_s = self.ground.rng.uniform(0.01, 1.0) * traits.answer_s
+        traits, roll = self._traits, self.host.rng.random
+        delay_s = self.host.rng.uniform(0.01, 1.0) * traits.answer_s
         if roll() < traits.slow:
-            delay_s += self.ground.rng.uniform(1, 8)
+            delay_s += self.host.rng.uniform(1, 8)
         if roll() < traits.progress:
             self._later(delay_s * 0.4, lambda: self._progress(wire, call))
             self._later(delay_s * 0.8, lambda: self._progress(wire, call))
@@ -346,15 +346,15 @@ class SimInstance:
     def _ask_during(self, wire: WireId, call: Call, delay_s: float) -> None:
         if self._traits.as_task:
             self._say(ev.TaskBegan(self.id, wire, task_of(wire)))
-        for _ in range(self.ground.rng.choice((1, 1, 3))):
-            at_s = self.ground.rng.uniform(0.0, 0.9) * delay_s
+        for _ in range(self.host.rng.choice((1, 1, 3))):
+            at_s = self.host.rng.uniform(0.0, 0.9) * delay_s
             self._later(at_s, lambda: self._ask(wire, call, live=True) if wire in self._open else None)
 
     def _round(self, wire: WireId, call: Call, number: int) -> None:
         """Answer the call with what it wants first: several things at once, under equal names."""
-        roll = self.ground.rng.random
-        if self.ground.stopped:  # what makes questions of an answer is the supervisor's adapter
-            self.ground.awake(lambda: self._round(wire, call, number))
+        roll = self.host.rng.random
+        if self.host.stopped:  # what makes questions of an answer is the supervisor's adapter
+            self.host.awake(lambda: self._round(wire, call, number))
             return
         if wire not in self._open or self.mute or not self.alive:
             return
@@ -364,7 +364,7 @@ class SimInstance:
             self._say(ev.ServerNotReady(self.id, wire, 0.05))
             return
         about = number_of(call)
-        for each in range(self.ground.rng.choice((1, 1, 3))):
+        for each in range(self.host.rng.choice((1, 1, 3))):
             self.asker.want(call, about, wire, f"in-{each}" if roll() < 0.8 else "")
 
     def _answer_now(self, wire: WireId, call: Call, _: int) -> None:
@@ -383,7 +383,7 @@ class SimInstance:
             self._say(ev.ResourceUpdated(self.id, uri, RawJson(b'{"uri":"%b"}' % uri.encode())))
 
     def _ask(self, wire: WireId, call: Call, *, live: bool) -> None:
-        traits, roll = self._traits, self.ground.rng.random
+        traits, roll = self._traits, self.host.rng.random
         if self.mute or self.era == "stateless":  # there nothing can be asked but as the answer to a call
             return
         task = task_of(wire) if traits.as_task else ""
@@ -398,24 +398,24 @@ class SimInstance:
             self._aloud(3.0, self.asker.ask_about_nothing)
 
     def _withdraw(self) -> None:
-        if not self.ground.stopped:  # it would be answered before anybody has read that it waits no more
+        if not self.host.stopped:  # it would be answered before anybody has read that it waits no more
             self.asker.withdraw("not needed")
 
     def _aloud(self, within_s: float, act: Callable[[], None]) -> None:
-        self._later(self.ground.rng.uniform(0.0, within_s), lambda: None if self.mute else act())
+        self._later(self.host.rng.uniform(0.0, within_s), lambda: None if self.mute else act())
 
     def _progress(self, wire: WireId, call: Call) -> None:
         if wire in self._open:
             self._say(ev.ServerProgressed(self.id, wire, body_of(call)))
 
     def _answer(self, wire: WireId, call: Call) -> None:
-        traits, roll = self._traits, self.ground.rng.random
+        traits, roll = self._traits, self.host.rng.random
         if wire in self._open and traits.waits and self.asker.waits(number_of(call)):
             self.asker.after(number_of(call), lambda: self._later(0.01, lambda: self._answer(wire, call)))
             return
         if wire in self._open:
             if wire not in self.told:
-                self.ground.worked(call)
+                self.host.worked(call)
             self._open.discard(wire)
             self.unanswered.pop(wire, None)
             if roll() < traits.unreadable:
@@ -430,7 +430,7 @@ class SimInstance:
                 for _ in range(2 if roll() < traits.doubles else 1):
                     self._say(ev.ServerAnswered(self.id, wire, is_error, body, ttl_ms, traits.public))
             if roll() < traits.asks_late:
-                self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=False))
+                self._later(self.host.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=False))
             if roll() < traits.dies_after_call:
                 self.die("ended with exit code 3")
         self._answer_ping()
@@ -455,7 +455,7 @@ class SimInstance:
     def ask_answered(self, request: RawJson, is_error: bool, body: RawJson) -> None:
         """An answer to one of its asks was written to it."""
         asked = self.asker.open.get(request, [])
-        self.asker.answered(request, is_error, body, self.ground.now)
+        self.asker.answered(request, is_error, body, self.host.now)
         if self.era == "stateless" and is_error and asked and asked[0].kind not in FORMS:
             for wire, call in list(self.unanswered.items()):
                 if number_of(call) == asked[0].about and wire in self._open:

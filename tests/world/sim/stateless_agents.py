@@ -19,8 +19,10 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Asker
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
-from tests.world.sim.agents import CAPABILITIES, CallBook, Kind, Request, SimAgent
-from tests.world.sim.oracles.asks import SimAsk, Violation, result_of
+from tests.world.sim.agents import CAPABILITIES, SimAgent
+from tests.world.sim.oracles.asks import SimAsk, result_of
+from tests.world.sim.oracles.calls import CallBook, Kind, Request
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.traits import READ
 
 _page = re.compile(rb"u=([0-9]+)").search

@@ -16,7 +16,7 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
 from tests.world.sim.carriers import LOST, BaseCarrier, Carrier, WrittenLine
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.stateless_agents import OpenRequest, StatelessAgents
 
 REFUSED = b'"bad_request_state"'

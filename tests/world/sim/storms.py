@@ -25,7 +25,7 @@ STORMS: Mapping[str, Callable[[int], World]] = {
     "plain": storm,
     "profiles": lambda seed: storm(seed, profiles=True),
     "hooks": _with_hooks,
-    "houses": workspace_storm,
+    "workspaces": workspace_storm,
 }
 BOUNDARY_EXAMPLES: Final = 20
 EVERY: Mapping[str, Callable[[int], object]] = {

@@ -1,4 +1,4 @@
-"""The supervisor of the simulated world, as thin as a shell can be, and the ground its instances stand on.
+"""The supervisor of the simulated world, as thin as a shell can be, and the host its instances stand on.
 
 Owns one method per effect. Broken promises of shells' contracts are a `Violation`.
 
@@ -34,16 +34,18 @@ from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from tests.kit.supervisor_rig import supervisor_core
-from tests.world.sim.broker import WINDOW_BYTES, SimProcess, SimProcessHost, hello
-from tests.world.sim.oracles.asks import AskBook, Violation
+from tests.world.sim.broker import WINDOW_BYTES
+from tests.world.sim.oracles.asks import AskBook
 from tests.world.sim.oracles.sharing import SharingBook
 from tests.world.sim.oracles.turns import TurnBook
+from tests.world.sim.oracles.violation import Violation
+from tests.world.sim.process import SimProcess, SimProcessHost, hello
 from tests.world.sim.servers import SimInstance
 from tests.world.sim.traits import Traits
 
 
 class SimSupervisor(SimProcess):
-    """The supervisor's shell, as thin as it can be. Also the ground on which its instances stand."""
+    """The supervisor's shell, as thin as it can be. Also the host on which its instances stand."""
 
     def __init__(self, world: SimProcessHost, before: SharingBook | None = None) -> None:
         super().__init__(world)
@@ -276,7 +278,7 @@ class SimSupervisor(SimProcess):
     def _jumped(self) -> None:
         self.feed(sv.ClockJumped())
 
-    # --- as ground ---------------------------------------------------------------------------------------
+    # --- as host ---------------------------------------------------------------------------------------
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """See `Ground`."""

@@ -14,7 +14,7 @@ from carpool_protocol.ids import PoolKey
 from carpool_protocol.link.messages import Root
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.faults import LIMITS, SHARINGS, STATELESS_TRAITS, TRAITS, WISHES, Storm
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.quiesce import quiesce
 from tests.world.sim.workspace_files import (
     CWDS,

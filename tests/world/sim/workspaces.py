@@ -44,7 +44,7 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.synchronous_configuration import SynchronousConfiguration
 from tests.world.sim.agents import CAPABILITIES, SimAgent
 from tests.world.sim.broker import SimBroker
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import catalog
 from tests.world.sim.workspace_files import (

@@ -26,10 +26,12 @@ from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSp
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.world.sim.agents import CallBook, SimAgent
-from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, SimBroker, SimLink
+from tests.world.sim.agents import SimAgent
+from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, SimBroker
 from tests.world.sim.broker_deaths import BrokerDeaths
 from tests.world.sim.carriers import Carrier, CarrierFate
+from tests.world.sim.link import SimLink
+from tests.world.sim.oracles.calls import CallBook
 from tests.world.sim.profiles import Profiles
 from tests.world.sim.servers import SimInstance
 from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents, StateToken
@@ -295,7 +297,7 @@ class World:
         carrier.secret, carrier.epoch = self.broker.heritage.secret_of(session), self.broker.served
         self.broker.feed(carrier.came)
 
-    def party(
+    def stateless_agents(
         self,
         source: SourceId = SOURCES[0],
         *,
@@ -306,30 +308,30 @@ class World:
         """Agents of the stateless era: one, or several who share a session."""
         self.sessions += 1
         session = SessionId(f"a{self.sessions}")
-        party = StatelessAgents(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
-        self.agents[session] = party
+        group = StatelessAgents(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
+        self.agents[session] = group
         if asker is not None:
-            party.by = dict.fromkeys(party.persons, asker)
+            group.by = dict.fromkeys(group.persons, asker)
         came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
         if count > 1:
             came = replace(came, carrier="door", shared=True, anonymous=anonymous, max_open_calls=12)
-        self._comes(StatelessCarrier(party, self.profiles.brought(came)))
-        return party
+        self._comes(StatelessCarrier(group, self.profiles.brought(came)))
+        return group
 
-    def wanted(self, party: StatelessAgents, token: StateToken) -> None:
+    def wanted(self, group: StatelessAgents, token: StateToken) -> None:
         """A request was answered with what is wanted: its agent says it again, well, badly, twice, never."""
         roll = self.rng.random() if not self.calm else 1.0
         if roll < 0.08:
             return
         if roll < 0.1:
-            self.later(self.rng.uniform(0, 0.5), lambda: self.leave(party))
+            self.later(self.rng.uniform(0, 0.5), lambda: self.leave(group))
             return
         delay_s = self.rng.uniform(0.01, 0.6) if roll > 0.15 else self.rng.uniform(4.5, 5.5)
         some = roll < 0.3
-        self.say_later(delay_s, party, lambda: party.retry(token, self.now, some=some))
+        self.say_later(delay_s, group, lambda: group.retry(token, self.now, some=some))
         if roll < 0.25:
             again_s = delay_s + self.rng.choice((0.0, 0.1, 6.0))
-            self.say_later(again_s, party, lambda: party.retry(token, self.now))
+            self.say_later(again_s, group, lambda: group.retry(token, self.now))
         thieves = [each for each in self.agents.values() if isinstance(each, StatelessAgents)]
         if roll < 0.4 and thieves:
             thief = self.rng.choice(thieves)

@@ -23,6 +23,7 @@ from carpool_protocol.link.messages import Call, Need
 from carpool_protocol.wire.capabilities import needs_of
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import RELATED_TASK, AskFacts, facts_of
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.pauses import Pauses
 
 if TYPE_CHECKING:
@@ -43,10 +44,6 @@ SPARE_S = 1.0
 """For lag, on top of the time an agent has."""
 
 _mark = re.compile(rb"k=([0-9]+)").search
-
-
-class Violation(AssertionError):  # noqa: N818 - it is what it says
-    """A promise of carpool's was broken."""
 
 
 class SimAsk(Struct, eq=False):
@@ -203,9 +200,9 @@ class AskingServer:
     """The asks of one instance."""
 
     def __init__(
-        self, ground: "AskingServerHost", instance: InstanceId, say: Callable[[ev.OwnEvent], None]
+        self, host: "AskingServerHost", instance: InstanceId, say: Callable[[ev.OwnEvent], None]
     ) -> None:
-        self.ground = ground
+        self.host = host
         self.instance = instance
         self._say = say
         self._sent = 0
@@ -218,41 +215,40 @@ class AskingServer:
         """Ask about a request of an agent. `live`: it is written and not answered, as far as anybody knows.
         `again`: under the id of one that is still open.
         """
-        rng = self.ground.rng
+        rng = self.host.rng
         request = rng.choice(list(self.open)) if again and self.open else self._fresh()
         kind = rng.choice(KINDS)
         elicitation = self.elicitation() if kind == "url" else ""
         meta, names_it = _meta_of(call, echo, task, rng)
-        owner = self.ground.asks.owners.get(number)
+        owner = self.host.asks.owners.get(number)
         ask = SimAsk(
-            number=len(self.ground.asks.asks) + 1,
+            number=len(self.host.asks.asks) + 1,
             kind=kind,
             instance=self.instance,
             about=number,
             certain=live or names_it,
-            at=self.ground.now,
+            at=self.host.now,
             id=request,
             token=request if rng.random() < 0.5 else ABSENT,
             elicitation=elicitation,
             exact=names_it,
-            principals=not names_it
-            and self.ground.asks.principals.get(owner or call.session) == call.session,
+            principals=not names_it and self.host.asks.principals.get(owner or call.session) == call.session,
         )
-        self._send(ask, facts_of(_method_of(kind), meta, self.ground.life))
+        self._send(ask, facts_of(_method_of(kind), meta, self.host.life))
         return ask
 
     def want(self, call: Call, number: int, wire: WireId, name: str) -> None:
         """In the stateless era: want something before the call goes on."""
-        rng = self.ground.rng
+        rng = self.host.rng
         has_roots = call.can is not None and "roots" in call.can
         kind = rng.choice((*KINDS, "roots") if has_roots else KINDS)
         ask = SimAsk(
-            number=len(self.ground.asks.asks) + 1,
+            number=len(self.host.asks.asks) + 1,
             kind=kind,
             instance=self.instance,
             about=number,
             certain=True,
-            at=self.ground.now,
+            at=self.host.now,
             id=self._fresh(),
             token=ABSENT,
             elicitation="",
@@ -274,12 +270,12 @@ class AskingServer:
         """Ask as no call made it."""
         request = self._fresh()
         ask = SimAsk(
-            number=len(self.ground.asks.asks) + 1,
+            number=len(self.host.asks.asks) + 1,
             kind="form",
             instance=self.instance,
             about=0,
             certain=False,
-            at=self.ground.now,
+            at=self.host.now,
             id=request,
             token=ABSENT,
             elicitation="",
@@ -287,7 +283,7 @@ class AskingServer:
         self._send(ask, AskFacts(_method_of(ask.kind)))
 
     def _send(self, ask: SimAsk, facts: AskFacts, name: str = "") -> None:
-        self.ground.asks.put(ask)
+        self.host.asks.put(ask)
         self.open.setdefault(ask.id, []).append(ask)
         params = _params_of(ask)
         needs: tuple[Need, ...] = ("roots",) if ask.kind == "roots" else ()
@@ -318,7 +314,7 @@ class AskingServer:
     def withdraw(self, reason: str) -> None:
         """The server cancels one of its asks."""
         if self.open:
-            request = self.ground.rng.choice(list(self.open))
+            request = self.host.rng.choice(list(self.open))
             for ask in self.open.pop(request):
                 ask.withdrawn = True
             self._say(ev.ServerWithdrew(self.instance, request, reason))
@@ -336,7 +332,7 @@ class AskingServer:
         asks.remove(ask)
         if not asks:
             del self.open[request]
-        self.ground.asks.answer(ask, is_error, body, now)
+        self.host.asks.answer(ask, is_error, body, now)
         self._go_on()
 
     def progressed(self, token: RawJson, params: RawJson) -> None:
@@ -346,7 +342,7 @@ class AskingServer:
             raise Violation(
                 f"instance {self.instance} got progress for {token!r}, which it does not wait for"
             )
-        self.ground.asks.progress(known[0], params)
+        self.host.asks.progress(known[0], params)
 
     def _go_on(self) -> None:
         ready = [each for each in self._then if not self.waits(each[0])]

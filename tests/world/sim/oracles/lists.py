@@ -15,7 +15,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 
 Rows = list[tuple[str, str]]
 """The name of each tool, and its title."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import Bereft, Call, Failed, Mode
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.servers import SimInstance
 
 At = tuple[SessionId, ServerName]

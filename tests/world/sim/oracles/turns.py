@@ -9,7 +9,7 @@ Knows nothing of: cores' insides, why a call waits.
 
 from carpool_protocol.ids import CallId, PoolKey, SessionId, whole_of
 from carpool_protocol.link.messages import Call
-from tests.world.sim.oracles.asks import Violation
+from tests.world.sim.oracles.violation import Violation
 
 MOST_TURNS = 2
 """One that was due, and one of who came to the end of the turns just before."""

@@ -1,6 +1,6 @@
 """Storms over workspaces: files that change, trust, switches and moves, with the real configuration.
 
-`CARPOOL_WORLD_HOUSES_SEEDS=N` runs N of them instead of the fixed few.
+`CARPOOL_WORLD_WORKSPACES_SEEDS=N` runs N of them instead of the fixed few.
 """
 
 import os
@@ -11,7 +11,7 @@ from tests.behaviours import behaviour
 from tests.world.sim.workspace_faults import workspace_storm
 from tests.world.soak import AGAIN
 
-SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_HOUSES_SEEDS", "3")))
+SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_WORKSPACES_SEEDS", "3")))
 
 
 @behaviour(
@@ -27,7 +27,7 @@ def test_everybody_is_served_as_its_files_say_wherever_it_goes_and_nothing_runs_
     try:
         world = workspace_storm(seed)
     except Exception as wrong:
-        wrong.add_note(f"seed {seed}: {AGAIN} houses:{seed}")
+        wrong.add_note(f"seed {seed}: {AGAIN} workspaces:{seed}")
         raise
     assert world.checked > 10
     assert world.moved > 3

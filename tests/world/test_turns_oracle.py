@@ -4,8 +4,8 @@ import pytest
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, SessionId
 from carpool_protocol.link.messages import Call
-from tests.world.sim.oracles.asks import Violation
 from tests.world.sim.oracles.turns import MOST_TURNS, TurnBook
+from tests.world.sim.oracles.violation import Violation
 
 
 def call(number: int, session: str) -> Call:

@@ -9,7 +9,7 @@ import msgspec
 
 from carpool_broker.config.blocking_io import TURN_S
 from carpool_broker.config.configuration import Configuration
-from carpool_broker.config.user_file import BrokenConfigError
+from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.config.workspaces import MAX_KEPT_PROJECTS
 from carpool_broker.process import BrokerShell
 from carpool_broker.storage import pool_secret

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import trio
 
-from carpool_broker.admin.hook_status import rows
 from carpool_broker.admin.methods import Control
+from carpool_broker.admin.status import hook_rows
 from carpool_broker.config.configuration import DAEMON, Configuration, Followed
 from carpool_broker.config.locations import place_of
 from carpool_broker.config.secret_filter import Withheld
-from carpool_broker.config.source_content import at_once
+from carpool_broker.config.source_key import at_once
 from carpool_broker.config.watcher import EVERYTHING, Reader
 from carpool_broker.config.workspaces import Watched
 from carpool_broker.core.broker import BrokerCore
@@ -161,7 +161,7 @@ class BrokerShell:
             self._pump.feed,
             self._settle,
         )
-        self._control.hooks = lambda: rows(self.core.hooks, self._hooking)
+        self._control.hooks = lambda: hook_rows(self.core.hooks, self._hooking)
         self._control.doors = self._door.carriers
         self._supervisor: Hello | None = None
         self._unflushed = 0

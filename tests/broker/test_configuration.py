@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carpool_broker.config.configuration import DAEMON
-from carpool_broker.config.user_file import BrokenConfigError
+from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.admin.catalog_freshness import known_lists
 from carpool_broker.admin.errors import ControlError
 from carpool_broker.admin.methods import Control
+from carpool_broker.admin.status import known_lists
 from carpool_broker.config.configuration import DAEMON, Followed
 from carpool_broker.core.model.events import AgentCame, AgentLeft, PinsApproved
 from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION

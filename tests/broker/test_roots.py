@@ -11,7 +11,7 @@ from carpool_broker.core.model.effects import Reply, SayListChanged, SendAsk, Us
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.era import handshake
-from carpool_broker.era.roots import MAX_ROOTS, read_roots
+from carpool_broker.era.server_requests import MAX_ROOTS, read_roots
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Call,

@@ -3,8 +3,7 @@
 import pytest
 import trio
 
-from carpool_broker.builtin_tools.index_builder import AT_ONCE, Searching
-from carpool_broker.builtin_tools.search import PIECE, CannotSearchError, Finder
+from carpool_broker.builtin_tools.search import AT_ONCE, PIECE, CannotSearchError, Finder, Searching
 from carpool_broker.core.model.effects import AnswerOwn
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId

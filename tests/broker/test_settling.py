@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trio
 
-from carpool_broker.config.debounce import MOST_LOOKS, STILL_S, settled
+from carpool_broker.config.watcher import MOST_LOOKS, STILL_S, settled
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.admin.catalog_freshness import Lists
-from carpool_broker.admin.status import SLOW_START_S, Facts, page
+from carpool_broker.admin.status import SLOW_START_S, Facts, Lists, page
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from carpool_broker.admin import session_queries
+from carpool_broker.admin import session_view
 from carpool_broker.config.configuration import DAEMON
-from carpool_broker.config.source_content import at_once
+from carpool_broker.config.source_key import at_once
 from carpool_broker.core.model.effects import Greet, Reply
 from carpool_broker.core.model.events import (
     AgentCalled,
@@ -420,7 +420,7 @@ def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> Non
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert json.loads(bytes(reply.body))["data"]["code"] == "unknown_tool", "it is no server of these"
     (session,) = core.sessions.values()
-    told = session_queries.servers(core.outlook, session, core.view_of(ONE))
+    told = session_view.servers(core.outlook, session, core.view_of(ONE))
     assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
 
 

@@ -18,12 +18,11 @@ from msgspec import Struct
 from carpool_broker.admin import profile_report
 from carpool_broker.admin.approval_commands import Pinning, PinParams
 from carpool_broker.admin.call_story import StoryOf, recounted
-from carpool_broker.admin.catalog_freshness import known_lists
 from carpool_broker.admin.errors import ControlError
 from carpool_broker.admin.override_commands import CannotSwitchError, Switching, SwitchParams
 from carpool_broker.admin.pool_commands import OperateParams, Operating, TestifyParams, WhyParams
 from carpool_broker.admin.session_view import Looking, ResolveParams, ToolsParams
-from carpool_broker.admin.status import Facts, page
+from carpool_broker.admin.status import Facts, known_lists, page
 from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.config.configuration import DAEMON, Configuration, Followed
 from carpool_broker.core.broker import BrokerCore

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import trio
 from msgspec import Struct
 
-from carpool_broker.admin.catalog_freshness import known_lists
 from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.status import known_lists
 from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore

@@ -1,25 +1,140 @@
-"""What a session may ask about its own view: `carpool/tools`, `carpool/resources`, `carpool/resolve`,
-`carpool/servers`.
+"""What a session may ask about its own view: `carpool/tools`, `carpool/resources`, `carpool/servers` and
+`carpool/resolve`.
 
-Owns what is waited for before such an answer (servers that have not told their tools are asked to), and which
-view it is of. Agents may ask too, not operators only (`inbound.LOOKS`).
+Owns the keys of these answers, what is waited for before one (servers that have not told their tools are
+asked to), and which view it is of. Agents may ask too, not operators only (`inbound.LOOKS`).
 
-Knows nothing of: the keys of the answers (`session_queries`), how the supervisor answers operators.
+Knows nothing of: other sessions, how the supervisor answers operators.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker.admin import session_queries
 from carpool_broker.admin.errors import ControlError
 from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.registry.view import View, ViewTool
-from carpool_protocol.ids import PoolKey, SessionId
+from carpool_broker.core.configuration.session_views import FAILING, Outlook
+from carpool_broker.core.model.session import Session
+from carpool_broker.core.registry.builtin_tools import OURS
+from carpool_broker.core.registry.resolve import HELD, kept_back
+from carpool_broker.core.registry.view import Denied, Held, OwnTool, View, ViewResource, ViewTool
+from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Discover
-from carpool_protocol.wire.tool_names import Ambiguous
+from carpool_protocol.wire.tool_names import Ambiguous, Unknown
+
+
+def servers(outlook: Outlook, session: Session, view: View) -> list[dict[str, Any]]:
+    """Every server of the session by name: `{name, state, why, tags, tools}`.
+
+    `state` is that of `carpool status`, `why` says why it cannot be used, `tools` are qualified names.
+    """
+    found: dict[ServerName, dict[str, Any]] = {}
+    for entry in view.scope.servers:
+        pool = outlook.states.get(entry.key)
+        state = "cold" if pool is None else pool.state
+        why = pool.reason if pool is not None and pool.state in FAILING else ""
+        found[entry.server] = _server(entry.server, state, why, list(entry.tags))
+    for tool in view.tools:
+        found[tool.server]["tools"].append(tool.qualified)
+    for name, off in outlook.sources.disabled(session.source).items():
+        found[name] = _server(name, "disabled", off.why)
+    for name, (lame, why) in outlook.sources.lame(session.source).items():
+        found.setdefault(name, _server(name, lame, why))
+    rights, shown = view.scope.rights, {entry.server for entry in view.scope.servers}
+    # Of those that are in no scope the tags are not known: rights by tag alone do not show them.
+    return [found[name] for name in sorted(found) if name in shown or rights.see(name, ())]
+
+
+class Refusal(NamedTuple):
+    """There is such a tool, and this session may not have it."""
+
+    slug: str
+    detail: str
+    server: ServerName
+
+
+def is_unknown(view: View, name: str) -> bool:
+    """Nobody has a tool of this name, as far as is known."""
+    return isinstance(view.resolve(name), Unknown)
+
+
+def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[str, Any] | Refusal:
+    """What `name` means: `{server, tool, name}`, else `{candidates, ambiguous}` (else they look alike)."""
+    found = view.resolve(name)
+    if isinstance(found, ViewTool):
+        return {"server": found.server, "tool": found.tool, "name": found.qualified}
+    if isinstance(found, OwnTool):
+        return {"server": OURS, "tool": found.kind, "name": found.qualified}
+    if isinstance(found, Ambiguous):
+        return {"candidates": list(found.candidates), "ambiguous": True}
+    refused = refusal(outlook, session, name, found)
+    if refused is not None:
+        return refused
+    return {"candidates": list(found.suggestions) if isinstance(found, Unknown) else [], "ambiguous": False}
+
+
+def refusal(outlook: Outlook, session: Session, name: str, found: object) -> Refusal | None:
+    """Why the session may not have what `name` was found to mean; None: nothing keeps it back."""
+    if isinstance(found, Denied):
+        return Refusal("not_permitted", kept_back(found.profile), found.server)
+    if isinstance(found, Held):
+        return Refusal("quarantined", HELD[found.why], found.server)
+    absent = (
+        outlook.absent(session, name) or outlook.unprefixed(session) if isinstance(found, Unknown) else None
+    )
+    if absent is not None:
+        server, slug, why = absent
+        return Refusal(slug or "unknown_tool", why, server)
+    return None
+
+
+def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
+    """A tool, as `carpool/tools` tells it. `own`: definitions as the servers wrote them."""
+    definition: dict[str, Any] | None = None
+    try:
+        description = msgspec.json.decode(tool.definition, type=_Described).description
+        definition = msgspec.json.decode(own[tool.tool], type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        description = ""
+    return {
+        "name": tool.qualified,
+        "server": tool.server,
+        "tool": tool.tool,
+        "description": description,
+        "aliases": view.resolver.aliases(tool.server, tool.tool),
+        "definition": definition,
+        "tags": _tags(view, tool.server, definition or {}),
+    }
+
+
+def owned(resource: ViewResource) -> dict[str, Any]:
+    """A resource or template, as `carpool/resources` tells it: MCP's object, and `server`."""
+    try:
+        definition = msgspec.json.decode(resource.definition, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        definition = {"uri": resource.shown, "name": resource.shown}
+    return {**definition, "server": resource.server}
+
+
+def _tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:
+    """Those of its server, then those that the tool itself says (docs/python.md)."""
+    entry = view.scope.entry_of(server)
+    meta = definition.get("_meta")
+    own = meta.get("carpool/tags") if isinstance(meta, dict) else None
+    said = [tag for tag in own if isinstance(tag, str)] if isinstance(own, list) else []
+    return [*dict.fromkeys([*(entry.tags if entry is not None else ()), *said])]
+
+
+class _Described(Struct):
+    description: str = ""
+
+
+def _server(name: ServerName, state: str, why: str, tags: list[str] | None = None) -> dict[str, Any]:
+    return {"name": name, "state": state, "why": why, "tags": tags or [], "tools": []}
 
 
 class ToolsParams(Struct):
@@ -44,22 +159,20 @@ class Looking:
         self._inquiries = inquiries
 
     def servers(self, session: SessionId) -> dict[str, Any]:
-        """`{"servers"}`: see `session_queries.servers`."""
+        """`{"servers"}`: see `servers`."""
         mine, view = self._core.sessions[session], self._core.view_of(session)
-        return {"servers": session_queries.servers(self._core.outlook, mine, view)}
+        return {"servers": servers(self._core.outlook, mine, view)}
 
     async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
         """`{"tools"}`: all, or the one that the name means. Raises `ControlError` where it means none."""
         view = self._known_view(session, params) if params.offline else await self._settled_view(session)
         own = self._core.registry.own_tools(view.scope)
         if params.name is None:
-            return {"tools": [session_queries.described(view, tool, own[tool.key]) for tool in view.tools]}
+            return {"tools": [described(view, tool, own[tool.key]) for tool in view.tools]}
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
-            return {"tools": [session_queries.described(view, found, own[found.key])]}
-        refused = session_queries.refusal(
-            self._core.outlook, self._core.sessions[session], params.name, found
-        )
+            return {"tools": [described(view, found, own[found.key])]}
+        refused = refusal(self._core.outlook, self._core.sessions[session], params.name, found)
         if refused is not None:
             raise ControlError(*refused)
         if isinstance(found, Ambiguous):
@@ -69,20 +182,20 @@ class Looking:
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 
     async def resources(self, session: SessionId) -> dict[str, Any]:
-        """`{"resources", "templates"}`: see `session_queries.owned`."""
+        """`{"resources", "templates"}`: see `owned`."""
         view = await self._settled_view(session)
         return {
-            "resources": list(map(session_queries.owned, view.resources)),
-            "templates": list(map(session_queries.owned, view.templates)),
+            "resources": list(map(owned, view.resources)),
+            "templates": list(map(owned, view.templates)),
         }
 
     async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
-        """See `session_queries.meaning`. Raises `ControlError` where the session may not have the tool."""
+        """See `meaning`. Raises `ControlError` where the session may not have the tool."""
         view = self._core.view_of(session)
-        if session_queries.is_unknown(view, params.name):  # perhaps of a server that has not told its tools
+        if is_unknown(view, params.name):  # perhaps of a server that has not told its tools
             view = await self._settled_view(session)
-        found = session_queries.meaning(self._core.outlook, self._core.sessions[session], view, params.name)
-        if isinstance(found, session_queries.Refusal):
+        found = meaning(self._core.outlook, self._core.sessions[session], view, params.name)
+        if isinstance(found, Refusal):
             raise ControlError(*found)
         return found
 

@@ -1,18 +1,110 @@
 """What `carpool status --json` says. A pure function of what the processes reported.
 
-Owns the keys of that page: they are a contract (see `docs/json.md`), so they only ever grow.
+Owns the keys of that page and of its rows (pools, their lists, hooks): they are a contract (docs/json.md), so
+they only ever grow.
 Knows nothing of: how anything was found out, how it is shown to people.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.admin.catalog_freshness import Lists
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.hooks.hook_points import Hooks
+from carpool_broker.core.model.scope import ScopeEntry
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.updates import AWAY
+from carpool_broker.hooks.runner import Hooking
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, Surveyed
+from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, Surveyed, ToolOffer
+
+Origin = Literal["server", "earlier", "file", "unknown"]
+"""`earlier`: the server told them to a carpool before this one, and has not been started since."""
+
+
+class Lists(Struct, frozen=True):
+    """What is known of what one pool offers."""
+
+    origin: Origin = "unknown"
+    tools: int = 0
+    """Those on offer: that the server's own `tools.allow` and `tools.deny` let through."""
+    told_at: str = ""
+    """When the server told them, as `wallclock` writes it; empty where that is not known."""
+
+    def sentence(self) -> str:
+        """For people; empty where the server has told by itself or nothing is known."""
+        if self.origin == "earlier":
+            when = f"on {self.told_at[:10]} at {self.told_at[11:16]} UTC" if self.told_at else "earlier"
+            return (
+                f"Its lists are those that it told {when}: it has told none since carpool started. When it "
+                f"starts it tells them anew."
+            )
+        if self.origin == "file":
+            return "Its tools are listed as its `tools_file` says, until it tells its own."
+        return ""
+
+
+def known_lists(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[PoolKey, Lists]:
+    """Of every pool that is wanted."""
+    away = {key for key, state in core.states.items() if state.state in AWAY}
+    offline: dict[PoolKey, int] = {}
+    entries: dict[PoolKey, list[ScopeEntry]] = {}
+    for source in core.sources.sources.values():
+        for lane in source.lanes.values():
+            for it in lane.in_force.servers:
+                entries.setdefault(it.key, []).append(it)
+                if it.offline is not None:
+                    offline[it.key] = _on_offer(it.offline, [it])
+    found: dict[PoolKey, Lists] = {}
+    for spec in core.sources.wanted().pools:
+        key = spec.key
+        told, known = core.registry.catalog(key), core.registry.known(key)
+        if key in offline and (told is None or key in away):
+            found[key] = Lists("file", offline[key])
+        elif known is not None:
+            found[key] = Lists(
+                "earlier" if told is None else "server",
+                _on_offer(known.tools, entries.get(key, [])),
+                told_at(key),
+            )
+        else:
+            found[key] = Lists()
+    return found
+
+
+def _on_offer(tools: Sequence[ToolOffer], entries: Sequence[ScopeEntry]) -> int:
+    """How many of a server's tools its own configuration lets through, to some agent at least."""
+    return sum(any(entry.allows(tool.name) for entry in entries) for tool in tools)
+
+
+def hook_rows(hooks: Hooks, hooking: Hooking) -> list[dict[str, Any]]:
+    """One for each hook, in the order of the file. Counts are since this broker began."""
+    found: list[dict[str, Any]] = []
+    for name, rule in hooks.rules.items():
+        tally, line = hooks.tallies[name], hooks.line_of(name)
+        median_s = tally.median_s
+        found.append(
+            {
+                "name": name,
+                "on": [phase for phase, on in (("before", rule.before), ("after", rule.after)) if on],
+                "match": [each.text for each in rule.match],
+                "profiles": list(rule.profiles),
+                "on_failure": "deny" if rule.closed else "allow",
+                "pid": hooking.pid_of(name),
+                "running": line.running,
+                "waiting": len(line.waiting),
+                "allowed": tally.verdicts["allow"],
+                "denied": tally.verdicts["deny"],
+                "rewritten": tally.verdicts["rewrite"],
+                "failed": tally.verdicts["failed"],
+                "timeouts": tally.timeouts,
+                "untold": tally.untold,
+                "median_s": None if median_s is None else round(median_s, 6),
+                "problem": hooking.problem_of(name) or (tally.last_error if tally.is_failing else ""),
+            }
+        )
+    return found
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -71,7 +163,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that say that a server is disabled."""
     hooks: list[dict[str, Any]] = []
-    """In the order of the file (`hook_status`)."""
+    """In the order of the file (`hook_rows`)."""
     doors: Sequence[int] = ()
     """Pids of the HTTP door, and of whatever else carries many sessions on one connection."""
 

@@ -9,8 +9,14 @@ Knows nothing of: which request a call stands for (`own_calls`), sessions, lines
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.builtin_tools.index_builder import tags_of
-from carpool_broker.builtin_tools.search import MAX_QUERY_CHARS, CannotSearchError, Finder, described, words
+from carpool_broker.builtin_tools.search import (
+    MAX_QUERY_CHARS,
+    CannotSearchError,
+    Finder,
+    described,
+    tags_of,
+    words,
+)
 from carpool_broker.core.model.pagination import BadCursor
 from carpool_broker.core.registry.builtin_tools import MAX_FOUND, USUALLY_FOUND
 from carpool_broker.core.registry.resolve import NoTarget, find

@@ -1,24 +1,31 @@
 """Finding tools by what they do: BM25 over names, descriptions, parameters and tags.
 
 Owns what is indexed of a tool and with which weight, how a query is read, and the order of what is found.
-The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, in
-pieces where that is wanted (`index_builder`), and the last few are kept, each for the very tuple of tools
-that it was made of.
+The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, and the
+last few are kept, each for the very tuple of tools that it was made of. A long list is indexed in pieces, so
+that no other agent waits for it: searches of long lists wait in turn, those of short ones pass them. If the
+list changes meanwhile, the search is answered from the list as it is then, in one go.
 
-Invariant: whatever is returned is one of the tools that were given.
+Invariants: whatever is returned is one of the tools that were given; each search is answered once, also when
+the process ends.
 
-Knows nothing of: sessions and rights (the tools it is given are those that may be called), how it is told.
+Knows nothing of: sessions and rights (the tools it is given are those that may be called), how an answer is
+worded.
 """
 
 import re
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+import trio
 from msgspec import Struct
 
+from carpool_broker.core.model.effects import AnswerOwn
 from carpool_broker.core.registry.pool_catalog import ViewTool
+from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import RawJson, ServerName
 
 MAX_QUERY_WORDS: Final = 32
@@ -276,3 +283,54 @@ def _indexed(names: str) -> str:
 def _legal(text: str) -> str:
     """Half surrogate pairs, which no text should have, become `?`."""
     return text.encode(errors="replace").decode()
+
+
+AT_ONCE: Final = 256
+"""A list of so many tools is indexed on the spot: 5 to 10 ms."""
+
+
+class Searching:
+    """The searches of one broker. `answer`: give the answer now."""
+
+    def __init__(self, finder: Finder, answer: Callable[[AnswerOwn], None]) -> None:
+        self._finder = finder
+        self._answer = answer
+        self._waiting: deque[tuple[AnswerOwn, View]] = deque()
+        self._news = trio.Event()
+
+    def wanted(self, effect: AnswerOwn, view: View) -> None:
+        """An agent searches for words in what it sees."""
+        if len(view.tools) <= AT_ONCE or (not self._waiting and self._is_ready(view)):
+            self._answer(effect)
+            return
+        self._waiting.append((effect, view))
+        self._news.set()
+
+    async def run(self, settle: Callable[[], None]) -> None:
+        """Answer what waits, until cancelled. `settle`: everything that was said may leave."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            while self._waiting:
+                effect, view = self._waiting[0]
+                if self._is_ready(view):
+                    self._waiting.popleft()
+                    self._answer(effect)
+                    settle()
+                await trio.lowlevel.checkpoint()
+
+    def finish(self) -> None:
+        """Answer all that wait now."""
+        while self._waiting:
+            self._answer(self._waiting.popleft()[0])
+
+    def _is_ready(self, view: View) -> bool:
+        try:
+            return self._finder.prepare(view.tools, tags_of(view))
+        except CannotSearchError:
+            return True  # the answer says so
+
+
+def tags_of(view: View) -> Mapping[ServerName, Sequence[str]]:
+    """The tags of the servers that an agent sees."""
+    return {entry.server: entry.tags for entry in view.scope.servers if entry.tags}

@@ -10,7 +10,7 @@ Invariant: once it is there it reads nothing from disk. It is told what was foun
 nobody has looked yet, nothing is.
 
 Knows nothing of: sockets, calls, how scopes come into force (`effective_sources`), what the user's file
-says and what lies over it (`user_file`, `layers`), what a source is named by (`source_key`), who looks and
+says and what lies over it (`layers`), what a source is named by (`source_key`), who looks and
 when.
 """
 
@@ -20,13 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from carpool_broker.config.layers import Layers
-from carpool_broker.config.locations import Spot, Wish, objection, unknown_profile, wish_of
+from carpool_broker.config.layers import Layers, UsersFile
+from carpool_broker.config.locations import Guest, Spot, Wish, objection, unknown_profile, wish_of
 from carpool_broker.config.scan import Sight
-from carpool_broker.config.session_context import Guest
-from carpool_broker.config.source_content import Find, reading
-from carpool_broker.config.source_key import Basis
-from carpool_broker.config.user_file import UsersFile
+from carpool_broker.config.source_key import Basis, Find, reading
 from carpool_broker.config.workspaces import Watched
 from carpool_broker.core.configuration.overrides import Own
 from carpool_broker.core.configuration.profiles import frame_of, limits_of, narrowed, sees

@@ -5,7 +5,9 @@ moved since) comes to one place. What is named counts before any directory; a na
 counts as if it had not been named, until it is back. Only `spot_of` asks the file system, which may take for
 ever (`scan`).
 
-Knows nothing of: sessions, project files, what runs there.
+Owns also the facts of one session from which that follows; `configuration` changes them.
+
+Knows nothing of: project files, what runs there.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,11 +15,13 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from carpool_broker.core.model.events import SourceId
 from carpool_protocol.carrier.attach import Attach, Moved
 from carpool_protocol.config.reading.project import named_at
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.problems import did_you_mean
+from carpool_protocol.link.messages import Root
 
 NOWHERE_NAMES = 20
 """So many known names are listed to whoever names a workspace that is not there."""
@@ -109,3 +113,35 @@ def directory_of(uri: str) -> str:
 def place_of(whereabouts: Mapping[str, str]) -> str:
     """A workspace in one word: its name, else its directory."""
     return whereabouts["name"] or whereabouts["root"]
+
+
+class Guest:
+    """One session."""
+
+    def __init__(self, attach: Attach, environment: dict[str, str], source: SourceId) -> None:
+        self.attach = attach
+        self.environment = environment
+        self.asked = set(environment)
+        """Variables that its carrier was asked for."""
+        self.roots: tuple[Root, ...] | None = None
+        """What its agent names; None where it names none."""
+        self.moved: Moved | None = None if attach.resume is None else attach.resume.moved
+        """Where it has gone since it came."""
+        self.spot = Spot()
+        """Where it is, as of when its source was found."""
+        self.source = source
+
+    @property
+    def wish(self) -> Wish:
+        """Where it wants to be."""
+        return Wish() if self.attach.run is not None else wish_of(self.attach, self.moved)
+
+    @property
+    def wanders(self) -> bool:
+        """Whether roots may take it to another workspace: nobody has put it somewhere in words. Nobody over
+        HTTP has us read directories of their choice.
+        """
+        attach = self.attach
+        if attach.workspace or attach.streams or attach.control or attach.run is not None:
+            return False
+        return self.moved is None or self.moved.by_roots

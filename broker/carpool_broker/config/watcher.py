@@ -1,14 +1,16 @@
-"""Who looks on disk for the configuration while the broker serves, and has what was found brought into force.
+"""Schedules scans of workspaces and readings of the user's file, and brings into force what they find.
 
-Owns when is looked where, that nobody waits for it longer than `blocking_io.PATIENCE_S`, and that of two
-looks at the same place the later one counts. A place that takes longer is given up, its sessions go on
-without it, and what comes in the end is brought into force under them; meanwhile it is not looked at once
-more.
+Owns when and where to scan, that nobody waits longer than `blocking_io.PATIENCE_S`, and that of two
+overlapping scans of one place the later wins. A place that takes longer is given up: its sessions go on
+without it, what comes in the end is brought into force under them, and meanwhile nobody scans it again.
+Owns also how long to wait for a file that is still being written. Many programs do not save in one step: a
+file is away for a moment (editors that keep a backup, a checkout of another branch), or empty. Read then, it
+would say that all its servers are gone, and agents would lose their leases for nothing.
 
-Knows nothing of: what is looked for (`scan`), what follows (`configuration`), agents.
+Knows nothing of: what a scan looks for (`scan`), what follows from it (`configuration`), agents.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
@@ -17,12 +19,29 @@ import trio
 
 from carpool_broker.config.blocking_io import PATIENCE_S, Errands
 from carpool_broker.config.configuration import Configuration, Followed
-from carpool_broker.config.debounce import settled
 from carpool_broker.config.locations import Wish
 from carpool_broker.config.scan import Sight
 from carpool_broker.config.workspaces import Watched
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp, is_current, stamp
+
+STILL_S: Final = 0.1
+MOST_LOOKS: Final = 10
+"""A file that changes all the time is read all the same."""
+
+
+async def settled(
+    files: Collection[str], stamps: Callable[[Collection[str]], Awaitable[list[Stamp]]]
+) -> None:
+    """Return once the files have stayed as they are for `STILL_S`, as `stamps` tells."""
+    before = await stamps(files)
+    for _ in range(MOST_LOOKS):
+        await trio.sleep(STILL_S)
+        now = await stamps(files)
+        if now == before:
+            return
+        before = now
+
 
 TOO_SLOW = f"could not be read within {PATIENCE_S:g} s; what it says counts as soon as it can be"
 USERS = ""

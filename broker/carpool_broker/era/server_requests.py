@@ -1,17 +1,22 @@
 """The handshake era towards agents, the other way round: what is asked of them and what they say to it.
 
 Owns what an agent's declaration means, which event an answer or a progress of an agent is (the id of an ask
-says whether the answer to it is one to `roots/list`), and how an ask, its withdrawal and the end of an
-elicitation are worded for its version, or what stands in for an answer where an ask cannot be. Stateless.
-Source: MCP 2025-11-25, basic/lifecycle, client/sampling, client/elicitation, basic/utilities.
+says whether the answer to it is one to `roots/list`), which of its roots are taken, and how an ask, its
+withdrawal and the end of an elicitation are worded for its version, or what stands in for an answer where an
+ask cannot be. Stateless.
+Source: MCP 2025-11-25, basic/lifecycle, client/sampling, client/elicitation, client/roots, basic/utilities.
 
 Invariant: an ask's id is also its request id and its progress token, always as a JSON string; an answer
 under any other sort of id is to nothing that was asked.
 
-Knows nothing of: which asks are open, what agents ask (`handshake`).
+Knows nothing of: which asks are open, what agents ask (`handshake`), what roots are for.
 """
 
 from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
 
 from carpool_broker.core.calls.server_requests import error_object
 from carpool_broker.core.model.capabilities import Capabilities
@@ -19,8 +24,9 @@ from carpool_broker.core.model.effects import SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.model.events import AgentAnswered, AgentProgressed, AgentRooted
 from carpool_broker.core.requests.initialize import VERSIONS
 from carpool_broker.core.requests.roots import PREFIX
-from carpool_broker.era.roots import read_roots
+from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.ids import AskId, RawJson, SessionId
+from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.asking_server import meta_server, name_server
 from carpool_protocol.wire.content import value_of
 from carpool_protocol.wire.downgrade import ELICITATION_SINCE, NEWEST, Unknowable, downgrade_ask
@@ -122,3 +128,45 @@ def withdrawal(effect: WithdrawAsk) -> bytes:
 def elicited(effect: SayElicited) -> bytes:
     """`notifications/elicitation/complete` (2025-11-25, client/elicitation)."""
     return notification_line("notifications/elicitation/complete", effect.params)
+
+
+MAX_ROOTS: Final = 64
+MAX_URI_CHARS: Final = 4096
+MAX_NAME_CHARS: Final = 256
+
+
+class _Said(Struct):
+    uri: str = ""
+    name: str | None = None
+
+
+class _Answer(Struct):
+    roots: list[_Said]
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+def read_roots(body: RawJson) -> tuple[Root, ...] | None:
+    """The roots of a `ListRootsResult`, in its order; None where it is none. Each URI counts once, and other
+    URIs are passed over: a root is a `file://` (client/roots). A name that is too long is left out.
+    """
+    try:
+        said = _answer.decode(body).roots
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    roots: dict[str, Root] = {}
+    for each in said:
+        if _is_file(each.uri):
+            name = each.name or ""
+            roots.setdefault(each.uri, Root(each.uri, name if len(name) <= MAX_NAME_CHARS else ""))
+    return tuple(roots.values())[:MAX_ROOTS]
+
+
+def _is_file(uri: str) -> bool:
+    if len(uri) > MAX_URI_CHARS or not is_usable(uri):
+        return False
+    try:
+        return urlsplit(uri).scheme == "file"
+    except ValueError:
+        return False

@@ -9,9 +9,8 @@ Knows nothing of: effects that go to the supervisor, bursts, sockets.
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from carpool_broker.builtin_tools.index_builder import Searching
 from carpool_broker.builtin_tools.results import as_tool, is_search, own_answer
-from carpool_broker.builtin_tools.search import Finder
+from carpool_broker.builtin_tools.search import Finder, Searching
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects, events
 from carpool_broker.core.model.effects import NO_CALL

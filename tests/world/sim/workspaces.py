@@ -24,7 +24,7 @@ from carpool_broker.admin.override_commands import CannotSwitchError, Switching,
 from carpool_broker.config.configuration import DAEMON, Followed
 from carpool_broker.config.locations import Wish
 from carpool_broker.config.scan import Sight
-from carpool_broker.config.source_content import at_once
+from carpool_broker.config.source_key import at_once
 from carpool_broker.config.workspace_moves import Moving
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as bf

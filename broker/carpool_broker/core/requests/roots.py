@@ -6,8 +6,8 @@ server never reaches the agent with `roots/list`: what it is told is part of its
 gives the session another source, never the process another answer. Source: MCP 2025-11-25, client/roots.
 
 Invariant (`check`): whoever is asked is there and has declared roots.
-Knows nothing of: which workspace roots are of, how an answer is worded (`era.roots`) or a source found for
-it, what waits for it.
+Knows nothing of: which workspace roots are of, how an answer is worded (`era.server_requests`) or a source
+found for it, what waits for it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
 """Whatever a client posts: each request gets one answer that is HTTP and JSON, and nobody else notices.
 
 Level: the door's core before a whole carpool (`tests.kit.in_process_daemon`), each through the other's real
-bytes. What comes before a request is whole, bytes cut anywhere, is in `tests/client/test_http_hostile.py`.
+bytes. What comes before a request is whole, bytes cut anywhere, is in
+`tests/client/http/test_hostile_clients.py`.
 """
 
 import json

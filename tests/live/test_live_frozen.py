@@ -1,8 +1,8 @@
 """SIGSTOP of each of our own parts, and SIGCONT: a frozen peer is not a dead one, and loses nothing.
 
 What is frozen is so for as long as others wait for something that it must do; nobody sleeps here.
-That a longer silence changes nothing is the vigil's and the peers' (tests/client/test_launcher.py,
-tests/protocol/test_peer.py).
+That a longer silence changes nothing is the vigil's and the peers' (tests/client/launcher/test_launcher.py,
+tests/protocol/link/test_peer.py).
 """
 
 import os

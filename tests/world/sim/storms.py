@@ -6,7 +6,7 @@ Owns the list. Knows nothing of: what goes on in any of them.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.broker.test_delivery_machine import deliver
+from tests.broker.transport.test_delivery_machine import deliver
 from tests.kit.boundary_machine import play
 from tests.world.sim.faults import storm
 from tests.world.sim.hooks import HookedWorld, no_hook_waits

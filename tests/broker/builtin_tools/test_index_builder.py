@@ -1,0 +1,91 @@
+"""Searches in long lists: nobody waits for one, and each is answered."""
+
+import pytest
+import trio
+
+from carpool_broker.builtin_tools.search import AT_ONCE, PIECE, CannotSearchError, Finder, Searching
+from carpool_broker.core.model.effects import AnswerOwn
+from carpool_broker.core.registry.view import View
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.wire.downgrade import NEWEST
+from tests.behaviours import behaviour
+from tests.broker.builtin_tools.test_search import many
+
+LONG, SHORT = AT_ONCE + 3 * PIECE, AT_ONCE
+
+
+def search(number: int) -> AnswerOwn:
+    return AnswerOwn(SessionId("s1"), RawJson(b"%d" % number), "find_tools", EMPTY_OBJECT, NEWEST, False)
+
+
+class Desk:
+    """`answered`: the requests, in order. Each answer searches, as the real one does."""
+
+    def __init__(self) -> None:
+        self.finder = Finder()
+        self.views: dict[bytes, View] = {}
+        self.answered: list[int] = []
+        self.settled: list[int] = []
+        self.searching = Searching(self.finder, self.answer)
+
+    def answer(self, effect: AnswerOwn) -> None:
+        view = self.views[effect.id]
+        assert self.finder.find(view.tools, {}, "something", 5).total == len(view.tools)
+        self.answered.append(int(effect.id))
+
+    def wanted(self, number: int, view: View) -> None:
+        effect = search(number)
+        self.views[effect.id] = view
+        self.searching.wanted(effect, view)
+
+    def settle(self) -> None:
+        self.settled = [*self.answered]
+
+
+@behaviour("search:long-lists")
+async def test_a_search_in_a_long_list_lets_others_go_on_and_is_answered() -> None:
+    desk, turns = Desk(), 0
+    long, short = many(LONG), many(SHORT)
+    desk.wanted(1, long)
+    desk.wanted(2, short)
+    assert desk.answered == [2], "who needs a short index does not wait for a long one"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(desk.searching.run, desk.settle)
+        with trio.fail_after(30):
+            while 1 not in desk.settled:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert turns >= LONG // PIECE - 1, "everybody had a turn after each piece"
+    desk.wanted(3, long)
+    assert desk.answered == [2, 1, 3], "there is an index now"
+
+
+async def test_a_list_that_changes_meanwhile_is_searched_as_it_is_then() -> None:
+    desk = Desk()
+    desk.wanted(1, many(LONG))
+    desk.views[b"1"] = many(LONG + 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(desk.searching.run, desk.settle)
+        with trio.fail_after(30):
+            while not desk.settled:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+def test_what_waits_is_answered_when_carpool_ends() -> None:
+    desk = Desk()
+    for number in (1, 2):
+        desk.wanted(number, many(LONG))
+    desk.searching.finish()
+    assert desk.answered == [1, 2]
+
+
+def test_where_nothing_can_be_searched_the_answer_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> bool:
+        raise CannotSearchError
+
+    desk = Desk()
+    monkeypatch.setattr(desk.finder, "prepare", none)
+    desk.wanted(1, many(LONG))
+    assert desk.answered == [1]

@@ -1,0 +1,393 @@
+"""Sessions that go to another workspace: who may, what is asked before, what is told after, and what ends."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carpool_broker.config.workspace_moves import Moving
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.effects import Reply, SayListChanged, SayUpdated
+from carpool_broker.core.model.events import SessionMoved, SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession, RunCommand
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import (
+    Answered,
+    Call,
+    Policy,
+    PoolSpec,
+    Root,
+    SessionRekeyed,
+    Sessions,
+    Watch,
+)
+from tests.behaviours import behaviour
+from tests.broker.config.test_workspaces import ONE, TWO, House
+from tests.broker.stateless_rig import ONE as AGENT
+from tests.broker.stateless_rig import PLAIN, A, B
+from tests.broker.stateless_rig import Rig as CoreRig
+from tests.broker.supervisors import supervisor_comes
+
+
+def server(command: str, *variables: str) -> dict[str, Any]:
+    return {"command": command, "env": {name: f"${{{name}}}" for name in variables}}
+
+
+class Trip:
+    """A home with workspaces `shop` and `bank`, and carriers that a test plays."""
+
+    def __init__(self, base: Path, *, asks: bool = True) -> None:
+        self.house = House(
+            base,
+            {"a": server("mine")},
+            workspaces={
+                "shop": {"root": "~/shop", "mcpServers": {"a": server("shops", "TOKEN")}},
+                "bank": {"root": "~/bank", "mcpServers": {"a": server("banks", "PIN")}},
+            },
+        )
+        for name in ("shop/deep", "bank", "free", "other"):
+            (base / name).mkdir(parents=True)
+        self.asks = asks
+        self.count = itertools.count(1)
+        self.said: list[object] = []
+        """What carriers are told: questions as lists of names, and where they are."""
+        self.fed: list[Any] = []
+        self.moving = Moving(self.house.configuration, self.fed.extend)
+        self.moving.carriers = self
+        self.moving.looks = self.house.configuration
+
+    def ask_environment(self, session: SessionId, names: list[str]) -> int:
+        if not self.asks:
+            return 0
+        self.said.append(names)
+        return next(self.count)
+
+    def tell_moved(self, session: SessionId, moved: Moved) -> None:
+        self.said.append(moved)
+
+    def where(self, session: SessionId = ONE) -> str:
+        place = self.house.configuration.whereabouts(session)
+        return place["name"] or place["root"].removeprefix(f"{self.house.base}/")
+
+    def env(self, session: SessionId = ONE) -> dict[str, str]:
+        specs = self.house.seen(session).specs
+        return {name: value for spec in specs for name, value in spec.env.items() if name in {"TOKEN", "PIN"}}
+
+    def roots(self, *directories: str, changed: bool = True, session: SessionId = ONE) -> None:
+        roots = tuple(Root(f"file://{self.house.base}/{each}") for each in directories)
+        self.moving.follow_roots(session, roots, changed=changed)
+        self.moving.check()
+
+
+@behaviour("workspaces:moved")
+def test_a_session_goes_at_once_where_nothing_is_to_be_asked_and_its_carrier_is_told_first(
+    tmp_path: Path,
+) -> None:
+    trip = Trip(tmp_path, asks=False)
+    trip.house.come(ONE, "free")
+    trip.moving.go(ONE, Moved("shop"), trip.said.append)
+    assert trip.said == [Moved("shop"), ""]
+    (moved,) = [each for each in trip.fed if isinstance(each, SessionMoved)]
+    assert moved.elsewhere
+    assert trip.where() == "shop"
+    assert "TOKEN" in str(trip.house.seen(ONE).misconfigured), "nobody could be asked for it"
+
+
+@behaviour("workspaces:moved-variables")
+def test_variables_that_are_used_over_there_are_asked_before_it_goes_and_only_once(tmp_path: Path) -> None:
+    trip = Trip(tmp_path)
+    trip.house.come(ONE, "free")
+    trip.moving.go(ONE, Moved("shop"))
+    trip.moving.check()
+    assert (trip.said, trip.where()) == ([["TOKEN"]], "free")
+    trip.moving.heard(ONE, 1, {"TOKEN": "t", "HOME": "/not/asked/for"})
+    assert (trip.where(), trip.env()) == ("shop", {"TOKEN": "t"})
+    trip.moving.go(ONE, Moved(str(tmp_path / "free")))
+    trip.moving.go(ONE, Moved("shop"))
+    assert [each for each in trip.said if isinstance(each, list)] == [["TOKEN"]]
+    assert (trip.where(), trip.env()) == ("shop", {"TOKEN": "t"})
+
+
+@behaviour("workspaces:moved-variables")
+def test_moves_are_made_in_their_order_also_where_one_waits(tmp_path: Path) -> None:
+    trip = Trip(tmp_path)
+    trip.house.come(ONE, "free")
+    done: list[str] = []
+    for name in ("shop", "bank", str(tmp_path / "free")):
+        trip.moving.go(ONE, Moved(name), lambda _, name=name: done.append(name))  # type: ignore[misc]
+    trip.moving.check()
+    assert done == []
+    trip.moving.heard(ONE, 1, {"TOKEN": "t"})
+    assert (done, trip.where()) == (["shop"], "shop")
+    trip.moving.heard(ONE, 2, {})
+    assert (done[1:], trip.where()) == (["bank", str(tmp_path / "free")], "free")
+    trip.moving.heard(ONE, 2, {"PIN": "late"})
+    trip.moving.go(ONE, Moved("bank"))
+    assert trip.env() == {"PIN": "late"}, "what comes too late counts from then on"
+
+
+def test_who_leaves_on_the_way_does_not_arrive(tmp_path: Path) -> None:
+    trip = Trip(tmp_path)
+    trip.house.come(ONE, "free")
+    done: list[str] = []
+    trip.moving.go(ONE, Moved("shop"), done.append)
+    trip.moving.forget(ONE)
+    trip.house.configuration.leave(ONE)
+    trip.moving.heard(ONE, 1, {"TOKEN": "t"})
+    trip.moving.check()
+    assert done == ["the session has left meanwhile"]
+    assert trip.fed == []
+
+
+@behaviour("workspaces:moved-variables")
+def test_a_variable_that_the_configuration_uses_since_a_moment_ago_is_asked_of_who_is_there(
+    tmp_path: Path,
+) -> None:
+    trip = Trip(tmp_path)
+    trip.house.come(ONE, "free")
+    trip.house.file.write_text('{"mcpServers": {"a": {"command": "x", "env": {"PIN": "${PIN}"}}}}')
+    trip.house.configuration.read_again()
+    trip.moving.look([ONE, TWO])
+    trip.moving.look([ONE])
+    assert trip.said == [["PIN"]]
+    trip.moving.heard(ONE, 1, {"PIN": "1"})
+    assert trip.env() == {"PIN": "1"}
+    assert [each.session for each in trip.fed if isinstance(each, SessionMoved)] == [ONE]
+
+
+@behaviour("workspaces:roots-move")
+def test_changed_roots_take_a_session_to_the_workspace_of_the_first(tmp_path: Path) -> None:
+    trip = Trip(tmp_path, asks=False)
+    trip.house.come(ONE, "free")
+    trip.roots("shop", changed=False)
+    assert trip.where() == "free", "where it began its directory says"
+    trip.roots("shop/deep", "bank")
+    assert (trip.where(), trip.said) == ("shop", [Moved(f"{tmp_path}/shop/deep", by_roots=True)])
+    trip.roots("shop", "free")
+    trip.roots("nowhere")
+    trip.roots()
+    assert (trip.where(), len(trip.said)) == ("shop", 1), "the same workspace, no directory, no roots"
+    trip.roots("other")
+    assert trip.where() == "other"
+
+
+@behaviour("workspaces:roots-move")
+def test_who_was_put_somewhere_in_words_stays_there_whatever_the_roots(tmp_path: Path) -> None:
+    trip = Trip(tmp_path, asks=False)
+    trip.house.come(ONE, "free", "shop")
+    trip.house.come(TWO, "free")
+    trip.moving.go(TWO, Moved("shop"))
+    for session in (ONE, TWO):
+        trip.roots("bank", session=session)
+        assert trip.where(session) == "shop"
+
+
+@behaviour("workspaces:roots-move")
+@pytest.mark.parametrize(
+    "attach",
+    [
+        Attach(version=NAMING_VERSION, carrier="door", streams=True),
+        Attach(version=ATTACH_VERSION, carrier="cli", control=True),
+        Attach(version=ATTACH_VERSION, carrier="run", run=RunCommand(argv=["x"], env={}, cwd="/")),
+    ],
+)
+def test_roots_move_nobody_over_http_and_no_operator(tmp_path: Path, attach: Attach) -> None:
+    trip = Trip(tmp_path, asks=False)
+    trip.house.configuration.enter(ONE, attach, {})
+    trip.roots("bank")
+    assert trip.said == []
+
+
+@behaviour("workspaces:moved-survives", "workspaces:roots-move")
+def test_who_followed_roots_before_the_broker_died_follows_them_still(tmp_path: Path) -> None:
+    trip = Trip(tmp_path, asks=False)
+    moved = Moved(f"{tmp_path}/shop", by_roots=True)
+    resume = ResumeSession(session="s1", secret="x", moved=moved)
+    cwd = f"{tmp_path}/free"
+    trip.house.configuration.enter(
+        ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, resume=resume), {}
+    )
+    assert trip.where() == "shop"
+    trip.roots("bank")
+    assert trip.where() == "bank"
+
+
+@behaviour("workspaces:moved")
+def test_what_stands_in_the_way_is_said(tmp_path: Path) -> None:
+    trip = Trip(tmp_path)
+    run = RunCommand(argv=["x"], env={}, cwd="/")
+    trip.house.configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="run", run=run), {})
+    trip.house.come(TWO, "free")
+    obstacle = trip.moving.obstacle
+    assert "has the server that it brought" in obstacle(ONE, "shop")
+    assert "no such session" in obstacle(SessionId("s9"), "shop")
+    assert "there are: shop, bank" in obstacle(TWO, "x")
+    assert obstacle(TWO, "bank") == obstacle(TWO, str(tmp_path)) == ""
+    said: list[str] = []
+    for place in ("/\0", "/no/such/place", str(tmp_path)):
+        trip.moving.go(TWO, Moved(place), said.append)
+    assert said == ["there is no such directory", "there is no such directory", ""]
+
+
+# --- what the core makes of it ----------------------------------------------------------------------------
+
+
+FILE = "file:///a"
+
+
+class Core(CoreRig):
+    """An agent on servers `a` and `b`."""
+
+    def __init__(self, *, keeps: bool = False, greets: bool = True) -> None:
+        super().__init__()
+        self.feed(ev.AgentLeft(AGENT))
+        self.feed(
+            ev.AgentCame(
+                session=AGENT, source=SourceId("daemon"), agent="", pid=1, carrier="shim", keeps=keeps
+            )
+        )
+        if greets:
+            self.feed(ev.AgentGreeted(AGENT, RawJson(b"0"), "2025-11-25", "x"))
+
+    def away(self, *keys: PoolKey, elsewhere: bool = True) -> list[Any]:
+        """It moves to where these pools serve."""
+        self.read("there", *keys)
+        return self.feed(SessionMoved(AGENT, SourceId("there"), elsewhere))
+
+    def read(self, source: str, *keys: PoolKey) -> list[Any]:
+        """A source comes to these pools."""
+        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
+        specs = tuple(
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
+        )
+        return self.feed(
+            ev.SourceRead(
+                source=SourceId(source), scope=Scope(entries), specs=specs, misconfigured={},
+                stop_first=frozenset(), max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
+
+    def subscribe(self) -> None:
+        self.feed(ev.AgentWatched(AGENT, RawJson(b"5"), FILE, True))
+
+
+@behaviour("workspaces:moved")
+def test_lists_that_the_agent_holds_are_told_as_changed_and_open_calls_go_on() -> None:
+    core = Core()
+    core.feed(ev.AgentListed(AGENT, RawJson(b"1"), None))
+    (call,) = core.feed(ev.AgentCalled(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
+    assert isinstance(call, Call)
+    effects = core.away(B)
+    assert SayListChanged(AGENT, "tools") in effects
+    assert SessionRekeyed(AGENT, A, PoolKey("")) in effects, "its lease is returned"
+    assert [tool.qualified for tool in core.core.view_of(AGENT).tools] == ["b__y"]
+    answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    assert [each.id for each in answered if hasattr(each, "body")] == [b"2"]
+
+
+@behaviour("workspaces:moved")
+def test_a_call_that_has_not_left_does_not_go_to_a_server_that_is_not_there_any_more() -> None:
+    core = Core()
+    core.core.ledger.bounds = Bounds(max_open_calls=1)
+    first, second = (
+        ev.AgentCalled(AGENT, RawJson(it), "a__x", EMPTY_OBJECT, ABSENT, ABSENT) for it in (b"2", b"3")
+    )
+    (call,) = core.feed(first)
+    assert core.feed(second) == [], "it waits in the line of its session"
+    (refused,) = [each for each in core.away(B) if isinstance(each, Reply)]
+    assert refused.id == b"3"
+    assert b'"draining","delivered":"no"' in bytes(refused.body)
+    answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    assert not [each for each in answered if isinstance(each, Call)], "it would hold a lease there"
+
+
+@behaviour("workspaces:moved")
+def test_a_supervisor_that_was_away_hears_who_has_moved_meanwhile_before_any_call() -> None:
+    core, other = used(Core()), PoolKey("a:2")
+    core.feed(ev.SupervisorWent())
+    assert rekeyed(core.away(other, B)) == [], "what is sent to nobody is lost"
+    core.feed(ev.AgentCalled(AGENT, RawJson(b"3"), "b__y", EMPTY_OBJECT, ABSENT, ABSENT))
+    said = [type(each) for each in supervisor_comes(core.feed)]
+    assert said.count(SessionRekeyed) == 1, said
+    assert said.index(Sessions) < said.index(SessionRekeyed) < said.index(Call)
+    core.feed(ev.SupervisorWent())
+    assert rekeyed(supervisor_comes(core.feed)) == [], "it has heard"
+
+
+@behaviour("workspaces:moved")
+def test_a_session_that_came_back_returns_leases_of_servers_that_it_has_not_called_since() -> None:
+    other = PoolKey("a:2")
+    assert SessionRekeyed(AGENT, A, other) in Core(keeps=True).away(other, B)
+    assert not [each for each in Core().away(other, B) if isinstance(each, SessionRekeyed)]
+
+
+def rekeyed(effects: list[Any]) -> list[SessionRekeyed]:
+    return [each for each in effects if isinstance(each, SessionRekeyed)]
+
+
+def used(core: Core) -> Core:
+    (call,) = core.feed(ev.AgentCalled(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
+    core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    return core
+
+
+@behaviour("workspaces:moved")
+def test_a_reload_returns_the_lease_of_a_server_that_goes_here_and_stays_elsewhere() -> None:
+    core = used(Core())
+    core.read("elsewhere", A)
+    assert rekeyed(core.read("daemon", B)) == [SessionRekeyed(AGENT, A, PoolKey(""))]
+
+
+@behaviour("workspaces:moved")
+def test_a_reload_returns_the_lease_of_a_server_that_another_pool_runs_here_and_the_same_elsewhere() -> None:
+    core, other = used(Core()), PoolKey("a:2")
+    core.read("elsewhere", A)
+    core.mode(A, "session")
+    assert rekeyed(core.read("daemon", other, B)) == [], "the new one has not greeted yet"
+    assert rekeyed(core.catalog(other, "x")) == [SessionRekeyed(AGENT, A, other)]
+
+
+def test_a_lease_of_a_pool_that_goes_for_everybody_is_the_supervisors_to_end() -> None:
+    assert rekeyed(used(Core()).read("daemon", B)) == []
+    assert rekeyed(used(Core()).read("daemon", PoolKey("a:2"), B)) == []
+
+
+@behaviour("workspaces:moved-subscriptions")
+def test_a_subscription_ends_with_a_word_where_its_server_is_not_there_any_more() -> None:
+    core = Core()
+    core.subscribe()
+    effects = core.away(B)
+    assert [(each.uri, bytes(each.params)) for each in effects if isinstance(each, SayUpdated)] == [
+        (FILE, b'{"uri":"file:///a"}')
+    ]
+    assert core.core.requests.interests.watched_by(AGENT) == []
+
+
+@behaviour("workspaces:moved-subscriptions")
+def test_a_subscription_goes_along_to_another_pool_of_its_server_and_is_told_as_changed() -> None:
+    core, other = Core(), PoolKey("a:2")
+    core.subscribe()
+    effects = core.away(other, B)
+    assert [each.uri for each in effects if isinstance(each, SayUpdated)] == [FILE]
+    assert Watch(other, [FILE]) in effects
+    quiet = Core()
+    quiet.subscribe()
+    assert not [each for each in quiet.away(A, B) if isinstance(each, SayUpdated)], "the same pool"
+
+
+def test_where_only_the_configuration_is_another_nothing_is_said_of_subscriptions() -> None:
+    core = Core()
+    core.subscribe()
+    assert not [each for each in core.away(B, elsewhere=False) if isinstance(each, SayUpdated)]
+
+
+@behaviour("workspaces:moved-subscriptions")
+def test_a_listen_hears_the_same() -> None:
+    core = Core(greets=False)
+    core.feed(ev.AgentListened(AGENT, RawJson(b"7"), PLAIN, (), (FILE,)))
+    effects = core.away(B)
+    assert [(each.uri, each.listen) for each in effects if isinstance(each, SayUpdated)] == [(FILE, b"7")]

@@ -1,0 +1,281 @@
+"""Agents that can be asked and agents that cannot (rule 12): who sees which pool, who is told of a change."""
+
+from typing import Any
+
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import Reply, SayListChanged
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import (
+    Answered,
+    Call,
+    Catalog,
+    Credit,
+    Discover,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    PoolState,
+    ToolOffer,
+    Wanted,
+)
+from tests.behaviours import behaviour
+from tests.broker.core.test_broker import names
+from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
+
+PLAIN, ASKING = SessionId("plain"), SessionId("asking")
+DAEMON = SourceId("daemon")
+CAN = Capabilities(sampling=True, form=True, url=True)
+SIXTEEN = tuple(f"t{number:02}" for number in range(16))
+THIRTEEN = SIXTEEN[:13]
+
+
+class Rig:
+    """A core with a supervisor and servers, each with a pool `s:1` and a pool `s:1?`."""
+
+    def __init__(self, *keys: str, max_open_calls: int = 64) -> None:
+        self.core = broker_core(Bounds(max_open_calls=max_open_calls))
+        self.now = 100.0
+        self.wanted: list[str] = []
+        self.read(*(keys or ("s:1",)))
+        supervisor_comes(self.feed)
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        for effect in effects:
+            if isinstance(effect, Wanted):
+                self.wanted = [spec.key for spec in effect.pools]
+        return effects
+
+    def read(self, *keys: str) -> list[Any]:
+        def spec(key: str) -> PoolSpec:
+            asking = key.endswith("?")
+            return PoolSpec(
+                key=PoolKey(key), server=ServerName(key[0]), argv=[], env={}, cwd="/", policy=Policy(),
+                asking=asking,
+            )  # fmt: skip
+
+        return self.feed(
+            ev.SourceRead(
+                source=DAEMON,
+                scope=Scope(tuple(ScopeEntry(server=ServerName(k[0]), key=PoolKey(k)) for k in keys)),
+                specs=tuple(spec(key) for key in keys),
+                misconfigured={},
+                stop_first=frozenset(),
+                max_processes=8,
+                max_greeting=3,
+                twins={PoolKey(key): spec(f"{key}?") for key in keys},
+            )
+        )
+
+    def come(self, session: SessionId) -> list[Any]:
+        self.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"))
+        can = CAN if session == ASKING else Capabilities()
+        return self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x", can))
+
+    def tells(self, key: str, *tools: str, asks: bool = False) -> list[Any]:
+        """The pool greets."""
+        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+        catalog = Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks)
+        return self.feed(catalog) + self.pool(key, "serving")
+
+    def pool(self, key: str, state: PoolState) -> list[Any]:
+        return self.feed(PoolChanged(PoolKey(key), state, ""))
+
+    def lists(self, session: SessionId, request: bytes = b"9") -> list[Any]:
+        return self.feed(ev.AgentListed(session, RawJson(request), None))
+
+    def listed(self, session: SessionId) -> list[str]:
+        (reply,) = self.lists(session)
+        assert isinstance(reply, Reply)
+        return [name.removeprefix("s__") for name in names(reply)]
+
+    def call(self, session: SessionId, name: str, request: bytes = b"1") -> list[Any]:
+        return self.feed(ev.AgentCalled(session, RawJson(request), name, EMPTY_OBJECT, ABSENT, ABSENT))
+
+    def call_goes_to(self, session: SessionId, name: str) -> str:
+        (call,) = self.call(session, name)
+        assert isinstance(call, Call)
+        self.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+        return call.key
+
+
+def discovered(effects: list[Any]) -> list[str]:
+    return [effect.key for effect in effects if isinstance(effect, Discover)]
+
+
+def told(effects: list[Any]) -> list[SessionId]:
+    return [effect.session for effect in effects if isinstance(effect, SayListChanged)]
+
+
+@behaviour("classes:apart")
+def test_each_class_sees_the_server_as_it_was_greeted_for_it() -> None:
+    rig = Rig()
+    assert discovered(rig.come(PLAIN)) == ["s:1"]
+    assert discovered(rig.come(ASKING)) == ["s:1?"]
+    assert rig.wanted == ["s:1", "s:1?"]
+    rig.tells("s:1", *THIRTEEN)
+    rig.tells("s:1?", *SIXTEEN)
+    assert (rig.listed(PLAIN), rig.listed(ASKING)) == (list(THIRTEEN), list(SIXTEEN))
+    assert rig.call_goes_to(PLAIN, "s__t00") == "s:1"
+    assert rig.call_goes_to(ASKING, "s__t15") == "s:1?"
+
+
+def test_an_agent_that_can_be_asked_starts_no_plain_process() -> None:
+    rig = Rig()
+    rig.feed(ev.AgentCame(session=ASKING, source=DAEMON, agent="", pid=1, carrier="shim"))
+    rig.feed(ev.SupervisorWent())
+    assert discovered(supervisor_comes(rig.feed)) == [], "its class is not known before it greets"
+    effects = rig.feed(ev.AgentGreeted(ASKING, RawJson(b"0"), "2025-11-25", "x", CAN))
+    assert discovered(effects) == ["s:1?"]
+
+
+def test_roots_alone_make_no_agent_that_can_be_asked() -> None:
+    rig = Rig()
+    rig.feed(ev.AgentCame(session=PLAIN, source=DAEMON, agent="", pid=1, carrier="shim"))
+    greeted = ev.AgentGreeted(PLAIN, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=True))
+    assert discovered(rig.feed(greeted)) == ["s:1"]
+    assert rig.wanted == ["s:1"]
+
+
+@behaviour("classes:merged")
+def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.tells("s:1", *THIRTEEN)
+    before = rig.listed(PLAIN)
+    rig.come(ASKING)
+    effects = rig.tells("s:1?", *THIRTEEN)
+    assert told(effects) == []
+    assert rig.wanted == ["s:1?"]
+    assert rig.listed(PLAIN) == rig.listed(ASKING) == before
+    assert rig.call_goes_to(PLAIN, "s__t00") == "s:1?"
+    assert rig.come(SessionId("late"))[0].__class__ is not Discover, "there is nothing left to find out"
+
+
+@behaviour("classes:merged")
+def test_a_server_that_turns_out_to_ask_is_split_and_nobody_is_told_of_a_change() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.come(ASKING)
+    rig.tells("s:1", "x")
+    rig.tells("s:1?", "x")
+    assert rig.listed(PLAIN) == rig.listed(ASKING) == ["x"]
+    effects = rig.tells("s:1?", "x", asks=True)
+    assert (rig.wanted, discovered(effects)) == (["s:1", "s:1?"], ["s:1"])
+    assert rig.call_goes_to(PLAIN, "s__x") == "s:1?", "until the plain pool has greeted"
+    assert told(rig.tells("s:1", "x")) == []
+    assert rig.call_goes_to(PLAIN, "s__x") == "s:1"
+    assert rig.call_goes_to(ASKING, "s__x") == "s:1?"
+
+
+def test_who_is_split_off_to_another_list_is_told_and_the_others_are_not() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.come(ASKING)
+    rig.tells("s:1", "x")
+    rig.tells("s:1?", "x")
+    rig.listed(PLAIN)
+    rig.listed(ASKING)
+    rig.tells("s:1?", "x", asks=True)
+    assert told(rig.tells("s:1", "x", "y")) == [PLAIN]
+    assert rig.listed(PLAIN) == ["x", "y"]
+
+
+def test_calls_that_wait_here_go_where_the_server_is_served_now() -> None:
+    rig = Rig(max_open_calls=1)
+    rig.come(PLAIN)
+    rig.come(ASKING)
+    rig.tells("s:1", "x")
+    rig.call(PLAIN, "s__x", b"1")
+    assert rig.call(PLAIN, "s__x", b"2") == []
+    rig.tells("s:1?", "x")
+    assert rig.wanted == ["s:1?"]
+    reply, call = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
+    assert (reply.id, call.key) == (b"1", "s:1?")
+
+
+def test_calls_that_wait_here_during_a_reload_go_to_the_new_pool() -> None:
+    rig = Rig(max_open_calls=1)
+    rig.come(PLAIN)
+    rig.tells("s:1", "x")
+    rig.call(PLAIN, "s__x", b"1")
+    rig.call(PLAIN, "s__x", b"2")
+    rig.feed(ev.AgentCancelled(PLAIN, RawJson(b"none"), ""))
+    rig.read("s:2")
+    rig.tells("s:2", "x")
+    assert rig.wanted == ["s:2"]
+    _, call = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
+    assert call.key == "s:2"
+
+
+def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.tells("s:1", "x")
+    rig.feed(ev.SupervisorWent())
+    assert rig.call(PLAIN, "s__x") == []
+    rig.read("s:2")
+    (call,) = [it for it in supervisor_comes(rig.feed, 10) if isinstance(it, Call)]
+    assert call.key == "s:2"
+    assert rig.feed(Credit(10_000)) == []
+
+
+def test_what_waits_for_a_catalog_waits_for_that_of_the_pool_that_took_its_place() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.lists(PLAIN)
+    rig.call(PLAIN, "s__x")
+    assert discovered(rig.read("s:2")) == ["s:2"]
+    reply, call = sorted(rig.tells("s:2", "x"), key=lambda it: isinstance(it, Call))
+    assert (names(reply), call.key) == (["s__x"], "s:2")
+
+
+def test_the_command_line_starts_no_second_process() -> None:
+    rig = Rig()
+    operator = SessionId("operator")
+    rig.feed(ev.AgentCame(session=operator, source=DAEMON, agent="", pid=1, carrier="cli", control=True))
+    rig.feed(ev.AgentGreeted(operator, RawJson(b"0"), "2025-11-25", "carpool"))
+    assert rig.wanted == ["s:1"]
+    rig.tells("s:1", *THIRTEEN)
+    assert rig.call_goes_to(operator, "s__t00") == "s:1"
+    rig.listed(operator)
+    rig.come(ASKING)
+    assert told(rig.tells("s:1?", *SIXTEEN)) == [], "it was told when its list went away"
+    assert rig.call_goes_to(operator, "s__t15") == "s:1?"
+
+
+def test_a_reload_that_changes_no_list_is_told_to_nobody() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.tells("s:1", "x")
+    rig.listed(PLAIN)
+    rig.read("s:2")
+    assert told(rig.tells("s:2", "x")) == []
+    assert rig.wanted == ["s:2"]
+    rig.read("s:3")
+    assert told(rig.tells("s:3", "x", "y")) == [PLAIN]
+
+
+def test_who_holds_a_list_hears_of_a_server_that_is_added_once_its_offers_are_known() -> None:
+    rig = Rig()
+    rig.come(PLAIN)
+    rig.tells("s:1", "x")
+    rig.listed(PLAIN)
+    effects = rig.read("s:1", "n:1")
+    assert (told(effects), discovered(effects)) == ([], ["n:1"])
+    assert told(rig.tells("n:1", "y")) == [PLAIN]
+    assert told(rig.read("s:1")) == [], "it was told that its list is old"
+    assert rig.listed(PLAIN) == ["x"]
+
+
+def test_the_supervisor_is_told_what_is_wanted_only_when_that_changes() -> None:
+    rig = Rig()
+    assert [type(effect) for effect in rig.read("s:1")] == []
+    rig.come(ASKING)
+    assert not any(isinstance(effect, Wanted) for effect in rig.come(SessionId("another")))

@@ -1,0 +1,91 @@
+"""What the broker tells a supervisor that comes of its sessions: who is there, and who has lost what."""
+
+import pytest
+
+from carpool_broker.core.model import events as ev
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName
+from carpool_protocol.link.messages import (
+    Answered,
+    Failed,
+    Mode,
+    PoolChanged,
+    Recorded,
+    RecordedSession,
+    SessionNote,
+    Sessions,
+)
+from tests.behaviours import behaviour
+from tests.broker.core.calls.test_server_requests import KEY, ONE, TWO, Rig
+from tests.broker.supervisors import EPOCH, supervisor_comes
+
+A_SERVER = ServerName("a")
+
+
+def told(rig: Rig) -> list[SessionNote]:
+    rig.feed(ev.SupervisorWent())
+    [found] = [each for each in supervisor_comes(rig.feed) if isinstance(each, Sessions)]
+    return found.live
+
+
+@behaviour("lease:supervisor-restart")
+@pytest.mark.parametrize("mode", ["session", "serial", "concurrent"])
+def test_who_called_a_server_in_mode_session_has_lost_what_it_had_there(mode: Mode) -> None:
+    rig = Rig()
+    rig.come(ONE)
+    rig.come(TWO)
+    rig.feed(PoolChanged(KEY, "serving", "", None, mode))
+    rig.feed(Answered(rig.call(ONE), is_error=False, body=EMPTY_OBJECT))
+    lost = [A_SERVER] if mode == "session" else []
+    assert told(rig) == [SessionNote(ONE, lost), SessionNote(TWO, [])]
+
+
+def serving(rig: Rig) -> None:
+    rig.feed(PoolChanged(KEY, "serving", "", None, "session"))
+
+
+@behaviour("lease:never-silently")
+def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of_it() -> None:
+    rig = Rig()
+    rig.come(ONE)
+    serving(rig)
+    rig.call(ONE)  # in flight when the supervisor dies: it may have run
+    assert told(rig) == [SessionNote(ONE, [A_SERVER])]
+    assert told(rig) == [SessionNote(ONE, [A_SERVER])], "this one died before anybody asked"
+    serving(rig)
+    rig.feed(Failed(rig.call(ONE), "state_lost", "no", ""))
+    assert told(rig) == [SessionNote(ONE, [])]
+
+
+@behaviour("lease:never-silently")
+@pytest.mark.parametrize("end", ["cancelled", "lost", "overdue", "refused"])
+def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
+    """Found by the simulated world, seed 99: the only calls of an agent had been cancelled."""
+    rig = Rig()
+    rig.come(ONE)
+    serving(rig)
+    call = rig.call(ONE)
+    if end == "cancelled":
+        rig.feed(ev.AgentCancelled(ONE, RawJson(b"%d" % rig.calls), ""))
+    elif end == "overdue":
+        rig.core.tick(100_000.0)
+    else:
+        rig.feed(Failed(call, "lost", "maybe", "") if end == "lost" else Failed(call, "stopped", "no", ""))
+    assert told(rig) == [SessionNote(ONE, [] if end == "refused" else [A_SERVER])]
+
+
+@behaviour("lease:never-silently")
+def test_the_same_supervisor_hears_only_of_losses_that_it_does_not_know_of() -> None:
+    rig = Rig()
+    rig.come(ONE)
+    rig.come(TWO)
+    serving(rig)
+    for session in (ONE, TWO):
+        rig.feed(Answered(rig.call(session), is_error=False, body=EMPTY_OBJECT))
+    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+    [said] = [
+        each
+        for each in rig.feed(Recorded([RecordedSession(ONE, [A_SERVER])], []))
+        if isinstance(each, Sessions)
+    ]
+    assert said.live == [SessionNote(ONE, []), SessionNote(TWO, [A_SERVER])]

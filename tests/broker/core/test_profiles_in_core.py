@@ -1,0 +1,393 @@
+"""Profiles in the core: what is refused, what changes with the rights, and that lists and calls agree."""
+
+import json
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import Bounds, Limits
+from carpool_broker.core.model.effects import Greet, Note, Reply, SayListChanged, SayUpdated
+from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.registry.resolve import Target, find
+from carpool_protocol.config.schema.capability import Kind
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.link.messages import (
+    Answered,
+    Call,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    Recorded,
+    Sessions,
+    Updated,
+    Wanted,
+    Watch,
+)
+from carpool_protocol.wire.tool_names import spellings
+from tests.behaviours import behaviour
+from tests.broker.core.configuration.test_profiles import catalog, frame
+from tests.broker.supervisors import supervisor_comes
+from tests.kit.broker_rig import broker_core
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+SOURCE = SourceId("p")
+CATALOGS = [
+    catalog("git", "log push status", "ask tell", "file:///a file:///b", "file:///t/{x}"),
+    catalog("hub", "search status", "ask", "file:///b hub://x"),
+]
+for each in CATALOGS:
+    each.features.extend(["tools", "prompts", "resources", "resources.subscribe"])
+SERVERS: dict[str, Any] = {"git": {"command": "x", "tags": ["code"]}, "hub": {"command": "y"}}
+
+
+class Rig:
+    """A core with a supervisor and the servers `git` and `hub`; sessions with the profile `p`."""
+
+    def __init__(self, bounds: Bounds | None = None, **profile: Any) -> None:
+        self.core = broker_core(bounds, secret=b"x")
+        self.now = 100.0
+        self.requests = 0
+        self.read(**profile)
+        supervisor_comes(self.feed)
+
+    def feed(self, event: Any) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def read(self, servers: dict[str, Any] | None = None, **profile: Any) -> list[Any]:
+        scope = frame(servers or SERVERS, **profile)
+        specs = tuple(
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy())
+            for e in scope.servers
+        )
+        effects = self.feed(
+            ev.SourceRead(
+                source=SOURCE, scope=scope, specs=specs, misconfigured={}, stop_first=frozenset(),
+                max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
+        for told in CATALOGS:
+            if told.key in {spec.key for spec in specs}:
+                effects += self.feed(PoolChanged(told.key, "serving", ""))
+                effects += self.feed(told)
+        return effects
+
+    def come(self, session: SessionId = ONE, **more: Any) -> list[Any]:
+        came = ev.AgentCame(
+            session=session, source=SOURCE, agent="", pid=1, carrier="shim", profile="p", **more
+        )
+        self.feed(came)
+        return self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x"))
+
+    def ask(self, name: str, method: str = "tools/call", session: SessionId = ONE) -> list[Any]:
+        self.requests += 1
+        request = RawJson(b"%d" % self.requests)
+        return self.feed(ev.AgentCalled(session, request, name, EMPTY_OBJECT, ABSENT, ABSENT, method=method))
+
+    def answer(self, call: CallId) -> list[Any]:
+        return self.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
+
+
+def refused(effects: list[Any]) -> dict[str, Any]:
+    (reply,) = [each for each in effects if isinstance(each, Reply)]
+    assert reply.is_error
+    data: dict[str, Any] = json.loads(reply.body)["data"]
+    return {**data, "text": json.loads(reply.body)["message"]}
+
+
+def ref(kind: str, **more: str) -> str:
+    return json.dumps({"type": kind, **more})
+
+
+@behaviour("profiles:call")
+def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named() -> None:
+    rig = Rig(allow=["mcp:git"], deny=["mcp:git:push", "prompt:git:tell", "resource:git:file:///a"])
+    rig.come()
+    for name, method in (
+        ("git__push", "tools/call"),
+        ("push", "tools/call"),
+        ("hub__search", "tools/call"),
+        ("git__tell", "prompts/get"),
+        ("file:///a", "resources/read"),
+        ("carpool+git+file:///unlisted", "resources/read"),
+        ("carpool+git+file://x/a", "resources/read"),
+        (ref("ref/prompt", name="git__tell"), "completion/complete"),
+        (ref("ref/resource", uri="file:///a"), "completion/complete"),
+    ):
+        found = refused(rig.ask(name, method))
+        assert found["code"] == "not_permitted", name
+        assert "The profile p keeps it back." in found["text"]
+    for uri in ("file:///a", "carpool+git+file:///unlisted", "carpool+git+file://x/a"):
+        (watched,) = rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), uri, on=True))
+        assert refused([watched])["code"] == "not_permitted"
+    for name, method in (
+        ("git__log", "tools/call"),
+        ("git__ask", "prompts/get"),
+        ("file:///b", "resources/read"),
+    ):
+        (call,) = [each for each in rig.ask(name, method) if isinstance(each, Call)]
+        assert call.key == "git"
+
+
+@behaviour("profiles:call")
+def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> None:
+    rig = Rig(allow=["mcp:git"])
+    rig.come()
+    for name in ("hub__anything", "mcp:hub:search"):
+        assert refused(rig.ask(name))["code"] == "not_permitted"
+    assert refused(rig.ask("search"))["code"] == "unknown_tool", "its tools are not known here"
+    rig.read({**SERVERS, "hub": {"command": "y", "tools_prefix": ""}}, allow=["mcp:git"])
+    assert refused(rig.ask("search"))["code"] == "unknown_tool", "any name could be meant"
+
+
+@behaviour("profiles:leak")
+def test_nothing_that_is_said_to_an_agent_names_a_server_that_is_kept_back() -> None:
+    rig = Rig(allow=["mcp:git"])
+    (greet,) = [each for each in rig.come() if isinstance(each, Greet)]
+    assert "Use git." in greet.instructions
+    said = [greet.instructions]
+    for name, method in (
+        ("gti__log", "tools/call"),
+        ("searsh", "tools/call"),
+        ("asc", "prompts/get"),
+    ):
+        said.append(refused(rig.ask(name, method))["text"])
+    assert not [text for text in said if "hub" in text]
+
+
+@behaviour("profiles:reload", "profiles:lists")
+def test_an_agent_hears_of_a_changed_profile_exactly_if_its_own_lists_changed() -> None:
+    rig = Rig(allow=["mcp:git:log", "prompt:git:*"])
+    rig.come()
+    rig.come(TWO)
+    for family in ("tools", "prompts"):
+        rig.feed(ev.AgentListed(ONE, RawJson(b"%r" % len(family)), None, family))
+    assert not [e for e in rig.read(allow=["mcp:git:l*", "prompt:git:*"]) if isinstance(e, SayListChanged)]
+    told = [e for e in rig.read(allow=["mcp:git:*", "prompt:git:*"]) if isinstance(e, SayListChanged)]
+    assert told == [SayListChanged(ONE, "tools")], "and whoever holds no list hears nothing"
+
+
+@behaviour("profiles:reload", "profiles:call")
+def test_a_server_that_changes_what_is_kept_back_changes_nothing_for_the_agent() -> None:
+    rig = Rig(allow=["mcp:git:log"])
+    rig.come()
+    rig.feed(ev.AgentListed(ONE, RawJson(b"7"), None, "tools"))
+    more = catalog("git", "log push status secret", "ask", "file:///z")
+    assert not [e for e in rig.feed(more) if isinstance(e, SayListChanged)]
+    shown = catalog("git", "log", "ask")
+    assert not [e for e in rig.feed(shown) if isinstance(e, SayListChanged)]
+    other = catalog("git", "status")
+    assert [e for e in rig.feed(other) if isinstance(e, SayListChanged)] == [SayListChanged(ONE, "tools")]
+
+
+@behaviour("profiles:reload")
+def test_a_name_that_was_listed_before_the_profile_changed_is_refused_after_it() -> None:
+    rig = Rig()
+    rig.come()
+    (call,) = [each for each in rig.ask("git__push") if isinstance(each, Call)]
+    rig.read(deny=["mcp:git:push"])
+    for name in ("git__push", *spellings("git", "push")):
+        assert refused(rig.ask(name))["code"] == "not_permitted", name
+    (reply,) = rig.answer(call.call)
+    assert not getattr(reply, "is_error", False), "what was let through is answered"
+
+
+@behaviour("profiles:reload")
+def test_a_call_that_waits_when_its_right_is_taken_does_not_go() -> None:
+    rig = Rig(Bounds(max_open_calls=1))
+    rig.come()
+    (first,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
+    for name, method in (
+        ("git__push", "tools/call"),
+        ("hub__search", "tools/call"),
+        ("git__tell", "prompts/get"),
+        ("file:///a", "resources/read"),
+        (ref("ref/prompt", name="git__tell"), "completion/complete"),
+        (ref("ref/resource", uri="carpool+git+file:///t/{x}"), "completion/complete"),
+        ("git__status", "tools/call"),
+    ):
+        assert rig.ask(name, method) == []
+    effects = rig.read(allow=["mcp:git"], deny=["mcp:git:push", "prompt:*:tell", "resource:git:*"])
+    ended = [json.loads(each.body)["data"]["code"] for each in effects if isinstance(each, Reply)]
+    assert ended == ["not_permitted"] * 6
+    (last,) = [each for each in rig.answer(first.call) if isinstance(each, Call)]
+    assert last.target == "status"
+
+
+@behaviour("profiles:reload")
+def test_changes_of_a_resource_are_told_only_while_it_may_be_read() -> None:
+    rig = Rig()
+    rig.come()
+    rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), "file:///a", on=True))
+    update = Updated(PoolKey("git"), "file:///a", RawJson(b'{"uri":"file:///a"}'))
+    assert [type(each) for each in rig.feed(update)] == [SayUpdated]
+    effects = rig.read(deny=["resource:git:file:///a"])
+    assert [each.uris for each in effects if isinstance(each, Watch)] == [[]]
+    assert rig.feed(update) == []
+    rig.read()
+    assert [type(each) for each in rig.feed(update)] == [SayUpdated]
+
+
+@behaviour("profiles:servers")
+def test_what_nobody_may_use_is_not_wanted() -> None:
+    rig = Rig(allow=["mcp:git"])
+    effects = rig.read(allow=["mcp:hub"])
+    (wanted,) = [each for each in effects if isinstance(each, Wanted)]
+    assert [spec.server for spec in wanted.pools] == ["hub"]
+
+
+@behaviour("profiles:max-tools")
+def test_tools_past_the_bound_are_left_out_in_order_and_can_be_called() -> None:
+    rig = Rig(max_tools=4)
+    rig.come()
+    effects = rig.feed(ev.AgentListed(ONE, RawJson(b"7"), None, "tools"))
+    (reply,) = [each for each in effects if isinstance(each, Reply)]
+    listed = [tool["name"] for tool in json.loads(reply.body)["tools"]]
+    assert listed == ["git__log", "git__push", "git__status", "hub__search"]
+    (note,) = [each for each in effects if isinstance(each, Note)]
+    assert note.text == "max_tools leaves 1 tools out of the list of agents with the profile p"
+    again = rig.feed(ev.AgentListed(ONE, RawJson(b"8"), None, "tools"))
+    assert not [each for each in again if isinstance(each, Note)], "said once"
+    assert [each for each in rig.ask("hub__status") if isinstance(each, Call)]
+    limited = {**SERVERS, "git": {**SERVERS["git"], "max_tools": 1}}
+    rig.read(limited, max_tools=2)
+    view = rig.core.view_of(ONE)
+    assert [tool.qualified for tool in view.tools] == ["git__log", "hub__search"]
+    assert view.left_out == 3
+    rig.read(SERVERS, max_tools=0)
+    assert rig.core.view_of(ONE).tools == ()
+
+
+@behaviour("profiles:bounds")
+def test_bounds_of_a_profile_come_with_its_sessions_and_change_with_the_file() -> None:
+    rig = Rig(Bounds(profiles={"p": Limits(max_in_flight=1)}))
+    rig.come()
+    assert [each for each in rig.ask("git__log") if isinstance(each, Call)]
+    assert rig.ask("git__log") == []
+    effects = rig.feed(ev.LimitsRead(Bounds(), 10.0))
+    assert [type(each) for each in effects] == [Call]
+
+
+@behaviour("profiles:reload", "lease:never-silently")
+def test_state_that_dies_while_its_server_is_kept_back_is_told_as_lost() -> None:
+    rig = Rig()
+    rig.come()
+    rig.feed(PoolChanged(PoolKey("git"), "serving", "", mode="session"))
+    (call,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
+    rig.answer(call.call)
+    rig.read(allow=["mcp:hub"])
+    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorCame(1_000_000, Epoch("e2")))
+    (told,) = [each for each in rig.feed(Recorded([], [])) if isinstance(each, Sessions)]
+    assert [note.bereft for note in told.live] == [["git"]]
+
+
+# --- lists and calls agree ----------------------------------------------------------------------------------
+
+OFFERED: list[tuple[str, Kind, str, str]] = [
+    *(("tools/call", "tool", c.key, each.name) for c in CATALOGS for each in c.tools),
+    *(("prompts/get", "prompt", c.key, each.name) for c in CATALOGS for each in c.prompts),
+    *(("resources/read", "resource", c.key, each.uri) for c in CATALOGS for each in c.resources),
+    ("resources/read", "resource", "git", "file:///t/open"),
+    ("resources/read", "resource", "git", "file:///t/secret"),
+    ("resources/read", "resource", "git", "file:///unlisted"),
+    ("resources/read", "resource", "git", "file://x/t/open"),
+    ("resources/read", "resource", "hub", "hub://y"),
+]
+"""Method, kind, server, and the server's own name or URI."""
+LISTED = {str(c.key): {each.uri for each in c.resources} for c in CATALOGS}
+
+PARTS = {
+    "tool": ("log", "push", "s*", "*"),
+    "prompt": ("ask", "*"),
+    "resource": ("file:///*", "*secret", "*"),
+}
+SOME = st.sampled_from(["git", "hub", "*"])
+PATTERNS = st.one_of(
+    st.sampled_from(["*", "mcp:git", "mcp:hub", "tag:code"]),
+    *(
+        st.builds(
+            f"{head}:{{}}:{{}}".format, st.sampled_from(["git", "hub", "*"]), st.sampled_from(PARTS[kind])
+        )
+        for head, kind in (("mcp", "tool"), ("prompt", "prompt"), ("resource", "resource"))
+    ),
+)
+PROFILES = st.fixed_dictionaries(
+    {}, optional={"allow": st.lists(PATTERNS, max_size=3), "deny": st.lists(PATTERNS, max_size=2)}
+)
+
+
+def spelled(method: str, server: str, name: str) -> list[str]:
+    if method == "resources/read":
+        return [name, f"carpool+{server}+{name}"]
+    return [f"{server}__{name}", name, *spellings(server, name)]
+
+
+class Rights(RuleBasedStateMachine):
+    """Sessions with a profile that changes under them."""
+
+    @initialize(profile=PROFILES)
+    def begin(self, profile: dict[str, Any]) -> None:
+        self.rig = Rig(Bounds(max_open_calls=2), **profile)
+        self.rig.come()
+        self.open: list[CallId] = []
+
+    def look(self, effects: list[Any]) -> None:
+        scope = self.rig.core.sessions[ONE].scope
+        for call in [each for each in effects if isinstance(each, Call)]:
+            kind: Kind = {"tools/call": "tool", "prompts/get": "prompt"}.get(call.method, "resource")  # type: ignore[assignment]
+            entry = scope.entry_of(scope.server_of(call.key) or "")  # type: ignore[arg-type]
+            assert entry is not None
+            assert scope.permits(kind, entry, call.target), f"{call.target} is kept back"
+            if kind == "resource" and not scope.reads_all(entry):
+                named = call.target in LISTED[entry.server] or call.target.startswith("file:///t/")
+                assert named, f"{call.target} is not listed"
+            self.open.append(call.call)
+
+    @rule(profile=PROFILES)
+    def change(self, profile: dict[str, Any]) -> None:
+        self.look(self.rig.read(**profile))
+
+    @rule(offered=st.sampled_from(OFFERED), pick=st.integers(0, 20))
+    def ask(self, offered: tuple[str, Kind, str, str], pick: int) -> None:
+        method, _, server, name = offered
+        ways = spelled(method, server, name)
+        self.look(self.rig.ask(ways[pick % len(ways)], method))
+
+    @rule()
+    def answer(self) -> None:
+        if self.open:
+            self.look(self.rig.answer(self.open.pop(0)))
+
+    @invariant()
+    def lists_hold_what_calls_may_have_and_nothing_else(self) -> None:
+        view = self.rig.core.view_of(ONE)
+        scope = view.scope
+        listed = {
+            *(("tools/call", str(it.server), it.tool) for it in view.tools),
+            *(("prompts/get", str(it.server), it.prompt) for it in view.prompts),
+            *(("resources/read", str(it.server), it.uri) for it in view.resources),
+        }
+        for method, kind, server, name in OFFERED:
+            entry = scope.entry_of(server)  # type: ignore[arg-type]
+            permitted = entry is not None and scope.permits(kind, entry, name)
+            if method != "resources/read" or name in LISTED[server]:
+                assert ((method, server, name) in listed) == permitted
+            for way in spelled(method, server, name):
+                found = find(view, method, way)
+                reached = isinstance(found, Target) and (found.server, found.subject) == (server, name)
+                assert permitted or not reached, f"{way} leads to what is kept back"
+            shown = [it for it in view.resources if (it.server, it.uri) == (server, name)]
+            names = [it.shown for it in shown] if method == "resources/read" else [f"{server}__{name}"]
+            for way in names if permitted else ():
+                found = find(view, method, way)
+                assert isinstance(found, Target), f"{way} is listed and refused"
+                assert (found.server, found.subject) == (server, name)
+
+
+TestRights = behaviour("profiles:lists", "profiles:call", "profiles:reload")(Rights.TestCase)
+TestRights.settings = settings(deadline=None, max_examples=40, stateful_step_count=15)

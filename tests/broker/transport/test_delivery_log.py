@@ -1,0 +1,224 @@
+"""What is settled of a passage, where `tests.client.shim.test_resume` does not look."""
+
+from carpool_broker.era import handshake, repeated_lines
+from carpool_broker.transport.delivery_log import DUE_BYTES, DUE_LINES, Passage
+from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
+from carpool_protocol.wire.jsonrpc import error_body_line, result_line
+
+CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}'
+PING = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
+GREET = b'{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{}}'
+READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+LISTEN = b"""{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{
+"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+"io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"a","version":"1"}}}}"""
+SAYS = b'{"jsonrpc":"2.0","id":"%s","result":{}}'
+CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+
+
+class Rig:
+    """Lines go by their numbers here, each direction's from 1. No two are alike: blanks see to that."""
+
+    def __init__(self) -> None:
+        self.passage = Passage(Epoch("e1"))
+        self.said: list[int] = []
+        self.heard: list[int] = []
+
+    def came(self, *lines: bytes) -> None:
+        for line in lines:
+            self.takes(handshake.read(SessionId("s1"), line.replace(b"\n", b"")), line)
+        self.passage.check()
+
+    def takes(self, meaning: object, line: bytes) -> None:
+        line = line.replace(b"\n", b"") + b" " * len(self.said)
+        self.said.append(name_of(line))
+        self.passage.came(meaning, line)
+
+    def goes(self, line: bytes, number: int, *, answers: bool = False, ask: str = "") -> bool:
+        request = RawJson(b"%d" % number)
+        line = line.replace(b"\n", b"") + b" " * len(self.heard) + b"\n"
+        went = self.passage.goes(line, request, answers=answers)
+        if went:
+            self.heard.append(name_of(line[:-1]))
+        if ask:
+            self.passage.asked(AskId(ask), request, line)
+        self.passage.check()
+        return went
+
+    def answered(self, number: int) -> bool:
+        return self.goes(result_line(RawJson(b"%d" % number), RawJson(b"{}")), number, answers=True)
+
+    def refused(self, number: int) -> None:
+        _, body = for_method(fault("duplicate_request_id"), "")
+        self.goes(error_body_line(RawJson(b"%d" % number), body), number, answers=True)
+
+    def asks(self, ask: str, number: int) -> None:
+        self.goes(b"{}", number, ask=ask)
+
+    def open(self) -> set[int]:
+        told = self.passage.settle()
+        return {self.said.index(name) + 1 for name in told.open + told.both}
+
+    def kept(self) -> list[int]:
+        told = self.passage.settle()
+        return sorted(self.said.index(name) + 1 for name in told.kept + told.both)
+
+    def held(self) -> list[int]:
+        return [self.heard.index(name) + 1 for name in self.passage.settle().held]
+
+
+def test_a_call_that_is_open_stays_so_when_another_of_its_id_is_refused() -> None:
+    rig = Rig()
+    rig.came(CALL % 1, CALL % 1, CALL % 1)
+    assert rig.open() == {1, 2, 3}
+    for left in ({1, 3}, {1}):
+        rig.refused(1)
+        assert rig.open() == left
+    rig.answered(1)
+    assert rig.open() == set()
+
+
+def test_a_call_is_open_whose_id_came_before_the_one_that_had_it_was_answered() -> None:
+    rig = Rig()
+    rig.came(PING % 1, CALL % 1)
+    rig.answered(1)
+    assert rig.open() == {2}
+    rig.came(CANCEL % 1)
+    assert rig.open() == set()
+
+
+def test_an_answer_to_a_question_is_open_until_the_call_is_that_it_is_for() -> None:
+    rig = Rig()
+    rig.came(CALL % 1, CALL % 2)
+    rig.asks("q1", 1)
+    assert rig.held() == [1]
+    rig.came(SAYS % b"q1")
+    assert (rig.held(), rig.open()) == ([], {1, 2, 3})
+    rig.answered(2)
+    assert rig.open() == {1, 3}
+    rig.answered(1)
+    assert rig.open() == set()
+
+
+def test_a_question_is_over_with_its_call() -> None:
+    rig = Rig()
+    rig.came(CALL % 1)
+    rig.asks("q1", 1)
+    rig.came(CANCEL % 1)
+    assert (rig.held(), rig.open()) == ([], set())
+
+
+def test_an_answer_to_a_question_of_an_earlier_broker_is_open_as_long_as_anything_is() -> None:
+    rig = Rig()
+    rig.passage.came_back([AskId("q1")])
+    rig.came(CALL % 1, SAYS % b"q1", SAYS % b"q1", SAYS % b"junk")
+    assert rig.open() == {1, 2}
+    rig.answered(1)
+    assert rig.open() == set()
+
+
+def test_readiness_said_before_the_greeting_is_answered_is_kept_with_it() -> None:
+    rig = Rig()
+    rig.came(GREET % 1, READY)
+    assert (rig.open(), rig.kept()) == ({1, 2}, [1])
+    rig.answered(1)
+    assert (rig.open(), rig.kept()) == (set(), [1, 2])
+
+
+def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice() -> None:
+    rig = Rig()
+    rig.came(LISTEN % 7)
+    assert (rig.open(), rig.kept()) == ({1}, [])
+    assert rig.goes(b"{}", 7)
+    assert rig.passage.due
+    assert (rig.open(), rig.kept()) == (set(), [1])
+    again = Rig()
+    again.came(LISTEN % 7)
+    again.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    assert not again.goes(b"{}", 7)
+    assert again.goes(b"{}", 7), "what it brings then is for the agent"
+    assert (again.open(), again.kept()) == (set(), [1])
+    again.came(CANCEL % 7)
+    assert (again.open(), again.kept()) == (set(), [])
+
+
+ACK = b"""{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{
+"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}"""
+
+
+def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> None:
+    rig = Rig()
+    rig.came(LISTEN % 7)
+    rig.goes(ACK, 7)
+    rig.goes(b"{}", 7)
+    assert rig.held() == [1]
+    rig.came(LISTEN % 7)
+    rig.refused(7)
+    assert (rig.held(), rig.kept()) == ([1], [1]), "that was another"
+    rig.came(CANCEL % 7)
+    assert (rig.held(), rig.kept()) == ([], [])
+
+
+def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
+    rig = Rig()
+    granted = repeated_lines.granted(SessionId("s1"), ACK.replace(b"\n", b""))
+    rig.takes(granted, ACK)
+    rig.passage.replayed(granted)
+    rig.came(LISTEN % 7)
+    rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    assert rig.kept() == [1, 2]
+    assert not rig.goes(ACK, 7)
+    assert (rig.held(), rig.kept()) == ([], [1, 2])
+    rig.came(CANCEL % 7)
+    assert rig.kept() == []
+
+
+def test_what_is_replayed_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:
+    rig = Rig()
+    rig.came(LISTEN % 7)
+    rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    assert (rig.open(), rig.kept()) == (set(), [1]), "the agent has its answer: asked anew it would get two"
+
+
+def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() -> None:
+    rig = Rig()
+    for number in range(DUE_LINES):
+        assert not rig.passage.due
+        rig.came(CALL % number)
+    told = rig.passage.settle()
+    assert (told.read, told.times) == (rig.said[-1], 1)
+    due = [rig.passage.due]
+    rig.passage.goes(b"x" * DUE_BYTES, RawJson(b""), answers=False)
+    due.append(rig.passage.due)
+    rig.passage.settle()
+    rig.passage.served_by(Epoch("e1"))
+    due.append(rig.passage.due)
+    rig.passage.served_by(Epoch("e2"))
+    due.append(rig.passage.due)
+    assert due == [False, True, False, True]
+    assert rig.passage.settle().epoch == "e2"
+
+
+def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answered_first() -> None:
+    watch = b'{"jsonrpc":"2.0","id":%d,"method":"resources/%bsubscribe","params":{"uri":"u"}}'
+    rig = Rig()
+    rig.came(watch % (1, b""), watch % (2, b"un"))
+    rig.answered(2)
+    rig.answered(1)
+    assert rig.kept() == []
+    rig.came(watch % (3, b"un"), watch % (4, b""))
+    rig.answered(4)
+    rig.answered(3)
+    assert rig.kept() == [4]
+
+
+def test_of_equal_lines_it_is_told_how_many_were_read_and_how_many_are_open() -> None:
+    passage, line = Passage(Epoch("e1")), CALL % 1
+    for _ in range(3):
+        passage.came(handshake.read(SessionId("s1"), line), line)
+    told = passage.settle()
+    assert (told.read, told.times, told.open) == (name_of(line), 3, [name_of(line)] * 3)
+    told = passage.settle()
+    assert (told.read, told.times, told.open) == (0, 0, [name_of(line)] * 3), "none was read since"

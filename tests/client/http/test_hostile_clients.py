@@ -1,0 +1,403 @@
+"""What no honest client does to the door: over real sockets, and with random bytes cut anywhere."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carpool.http.body_room import BodyRoom
+from carpool.http.connection import Connection
+from carpool.http.core.access import EVERYBODY, STRANGER, Gate, hash_of
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Request, Rules
+from carpool.http.core.limits import MAX_HEAD_BYTES, Limits
+from carpool.http.server import DoorServer
+from tests.behaviours import behaviour
+from tests.client.http.core.test_misuse import Wire
+from tests.client.http.door_core_rig import Desk, request
+from tests.client.http.test_connection import GET, Client, Taker, played, until
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def answered(*parts: bytes, status: int) -> Taker:
+    """One client says this and hears that status first."""
+
+    async def play(_: Taker, client: Client) -> None:
+        for part in parts:
+            await client.send(part)
+        assert (await client.answer())[0] == status
+
+    return played(play)
+
+
+# --- requests that two readers could understand in two ways ---
+
+
+def test_what_comes_behind_a_chunked_body_adds_nothing_to_the_headers() -> None:
+    trailed = CHUNKED + b"1\r\na\r\n0\r\nAuthorization: Bearer x\r\nHost: evil\r\n\r\n"
+    taker = answered(trailed + GET, status=200)
+    assert [each.headers for each in taker.requests] == [
+        {"host": "x", "transfer-encoding": "chunked"},
+        {"host": "x"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", 501),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n", 501),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n", 501),
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n", 501),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: +3\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3, 3\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length : 3\r\n", 400),
+        (b"POST / HTTP/1.1\r\nX: a\r\n b\r\n", 400),
+        (b"POST / HTTP/1.1\r\nX: a\x00b\r\n", 400),
+        (b"POST / HTTP/1.1\nX: a\r\n", 400),
+        (b"POST / HTTP/2.0\r\nX: a\r\n", 505),
+        (b"GET /\r\n", 505),
+        (b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n", 501),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(head: bytes, status: int) -> None:
+    assert not answered(head + b"\r\n", b"0\r\n\r\n", status=status).requests
+
+
+def test_two_hosts_are_no_host_of_ours() -> None:
+    desk = Desk()
+    assert desk.status(desk.send("GET", "/health", host="evil, a.localhost")) == 421
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("localhost.evil", "a@localhost", "a@b.localhost", "evil/.localhost", "[::1]x80", "[localhost]"),
+        *(
+            "localhost:80:80",
+            "localhost:x",
+            "127.0.0.1.evil",
+            " ",
+            "",
+            "loc\xe4lhost",
+            "a" * 300 + ".localhost",
+        ),
+    ],
+)
+@behaviour("http:host-origin")
+def test_tricks_with_the_host_are_misdirected(host: str) -> None:
+    desk = Desk()
+    assert desk.status(desk.send("GET", "/health", host=host)) == 421
+
+
+@pytest.mark.parametrize(
+    "host", ["LOCALHOST", "localhost.", "localhost:", "[::1]:8808", "[::1]", "127.1.2.3:1"]
+)
+def test_other_spellings_of_this_machine_are_good(host: str) -> None:
+    assert Gate().host_allowed(host)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(
+            "http://localhost@evil",
+            "http://evil@localhost",
+            "http://localhost.evil",
+            "http://localhost/x",
+            "null",
+        ),
+        *(
+            "http://localhost, http://evil",
+            "http://evil, http://localhost",
+            "file://localhost",
+            "http://",
+            "",
+        ),
+        *("http://localhost#", "http://evil?localhost", "javascript:localhost", "http://[::1]evil"),
+    ],
+)
+def test_tricks_with_the_origin_do_not_let_a_page_in(origin: str) -> None:
+    assert not Gate().origin_allowed(origin)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/mcp/s/..",
+            "/mcp/s/%2e%2e",
+            "/mcp/s/",
+            "/mcp/s/a/b",
+            "/mcp/s/a%2Fb",
+            "/mcp/s/%00",
+            "/mcp/s/a%0d%0ab",
+        ),
+        *(
+            "//mcp",
+            "/mcp/",
+            "/MCP",
+            "/%6dcp",
+            "/mcp/../health",
+            "/mcp/s/%ff",
+            "http://127.0.0.1/mcp",
+            "*",
+            "",
+        ),
+    ],
+)
+def test_tricks_with_the_path_lead_nowhere(path: str) -> None:
+    desk = Desk()
+    assert desk.status(desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)) == 404
+    assert not desk.told
+
+
+# --- more than a client may send, and what it may keep waiting ---
+
+
+def test_a_head_in_two_parts_may_be_followed_at_once_by_a_long_body() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        taker.limits = type(taker.limits)(body_bytes=200_000)
+        await client.send(b"POST / HTTP/1.1\r\nHost: x\r\n")
+        await until(lambda: taker.connections and taker.connections[0]._phase == "head")
+        await client.send(b"Content-Length: 100000\r\n\r\n" + b"a" * 100_000)
+        assert await client.answer() == (200, b"100000")
+
+    played(play)
+
+
+@pytest.mark.parametrize(
+    "start", [CHUNKED + b"1\r\na\r\n0\r\nX: ", CHUNKED + b"1;a=", b"\r\n", b"GET /?", b"GET / HTTP/1.1\r\nX"]
+)
+def test_what_never_ends_is_cut_off_wherever_it_is(start: bytes) -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(start)
+        more = b"\r\n" if start == b"\r\n" else b"a"
+        for _ in range(12 * MAX_HEAD_BYTES // 8192):
+            await client.send(more * (8192 // len(more)))
+            await asyncio.sleep(0)
+        assert (await client.answer())[0] in {400, 414, 431}
+        assert not taker.requests
+
+    played(play)
+
+
+def test_strangers_are_refused_before_their_long_bodies_come() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        taker.strangers = True
+        taker.limits = type(taker.limits)(body_bytes=1_000_000)
+        await client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")
+        assert await client.answer() == (401, b"{}")
+
+    played(play)
+
+
+def test_bodies_of_all_clients_together_are_bounded() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        taker.room = BodyRoom(1000)
+        start = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n" + b"a" * 600
+        await client.send(start)
+        await until(lambda: taker.room.used == 600)
+        port = client.writer.get_extra_info("peername")[1]
+        other = Client(*await asyncio.open_connection("127.0.0.1", port))
+        await other.send(start)
+        assert (await other.answer())[0] == 503
+        other.writer.close()
+        await client.send(b"a" * 200)
+        assert await client.answer() == (200, b"800")
+
+    played(play)
+
+
+@behaviour("http:shares:bodies")
+def test_bodies_of_one_principal_leave_room_for_those_of_another() -> None:
+    start = b"POST / HTTP/1.1\r\nHost: x\r\nX-Principal: %b\r\nContent-Length: 800\r\n\r\n" + b"a" * 400
+
+    async def play(taker: Taker, client: Client) -> None:
+        taker.room = BodyRoom(1000)
+        await client.send(start % b"ann")
+        await until(lambda: taker.room.used == 400)
+        port = client.writer.get_extra_info("peername")[1]
+        more = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
+        await more[0].send(start % b"ann")
+        assert (await more[0].answer())[0] == 503, "together they would be more than three quarters"
+        await more[1].send(start % b"bob")
+        await until(lambda: taker.room.used == 800)
+        for each in more:
+            each.writer.close()
+        await until(lambda: taker.room.used == 400)
+        await client.send(b"a" * 400)
+        assert (await client.answer())[0] == 503, "also with one body"
+        assert taker.room.used == 0
+
+    played(play)
+
+
+@behaviour("http:shares:bodies")
+@given(
+    st.lists(st.tuples(st.sampled_from([EVERYBODY, STRANGER, "ann", "bob"]), st.integers(0, 60)), max_size=30)
+)
+def test_no_principal_takes_the_whole_room_even_with_the_strangers(sent: list[tuple[str, int]]) -> None:
+    room, used = BodyRoom(100), Counter[str]()
+    part = {EVERYBODY: 100, STRANGER: 12, "ann": 75, "bob": 75}
+    for principal, size in sent:
+        fits = used.total() + size <= 100 and used[principal] + size <= part[principal]
+        assert room.take(principal, size) == fits
+        if fits:
+            used[principal] += size
+        else:
+            room.give_back(principal, size)
+    for principal, size in used.items():
+        room.give_back(principal, size)
+    assert room.used == 0
+
+
+@behaviour("http:shares:bodies")
+def test_a_body_counts_for_the_token_of_its_own_headers_or_of_its_connection() -> None:
+    tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
+    door = DoorServer("", Core(Rules(), Gate(tokens=tokens)), Limits(), 16)
+    wire: Any = Wire()
+    ann, bob = ({"host": "localhost", "authorization": f"Bearer {each}"} for each in "ab")
+    door.come(wire)
+    assert door.principal_of(wire, {}) == STRANGER
+    assert door.principal_of(wire, {"authorization": "Bearer c"}) == STRANGER
+    assert door.principal_of(wire, ann) == "ann"
+    door.asked(wire, Request("GET", "/nothing", "", ann, b""))
+    assert door.principal_of(wire, bob) == "ann", "the connection is counted for the same"
+    assert DoorServer("", Core(Rules(), Gate()), Limits(), 16).principal_of(wire, ann) == EVERYBODY
+
+
+def test_offers_of_another_protocol_one_after_another_are_all_declined() -> None:
+    offer = b"GET /%d HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"".join(offer % n for n in range(2000)))
+        await until(lambda: len(taker.requests) == 2000)
+
+    assert [each.path for each in played(play).requests] == [f"/{n}" for n in range(2000)]
+
+
+def test_a_request_that_comes_while_others_wait_does_not_overtake_them() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        taker.held[1].respond(200, b"1", "text/plain")
+        taker.connections[0].data_received(b"GET /3 HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(3):
+            await client.answer()
+
+    assert [each.path for each in played(play).requests] == ["/hold", "/2", "/3"]
+
+
+def test_an_answer_to_head_has_no_body_that_the_next_answer_could_be_taken_for() -> None:
+    async def play(_: Taker, client: Client) -> None:
+        await client.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+        assert b"Content-Length: 1" in await client.until(b"\r\n\r\n")
+        assert (await client.until(b"\r\n")).startswith(b"HTTP/1.1 200")
+
+    played(play)
+
+
+def test_a_client_of_http_1_0_that_would_like_to_go_on_is_told_that_it_ends() -> None:
+    async def play(_: Taker, client: Client) -> None:
+        await client.send(b"GET / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
+        assert b"Connection: close" in await client.rest()
+
+    played(play)
+
+
+def test_a_client_that_reads_slowly_but_reads_is_not_cut() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        connection = taker.connections[0]
+        taker.held[1].respond(200, b"a" * 32 * 1024 * 1024, "text/plain")
+        for _ in range(3):
+            left = connection._transport.get_write_buffer_size()
+            while left - connection._transport.get_write_buffer_size() < 1024 * 1024:
+                await client.reader.read(1024 * 1024)
+            taker.now += 61.0
+            connection.look(taker.now)
+            assert not connection._failed
+        taker.now += 61.0
+        connection.look(taker.now)
+        assert connection._failed, "nothing was read since"
+
+    played(play)
+
+
+class Still(asyncio.Transport):
+    """A transport that keeps what is written, and on which nothing happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed, "nothing is written after the end"
+        self.written += bytes(data)
+
+    def write_eof(self) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+_LINES = (
+    *("GET / HTTP/1.1", "POST /a HTTP/1.1", "HEAD / HTTP/1.0", "CONNECT a:1 HTTP/1.1", "GET /hold HTTP/1.1"),
+    *("Host: x", "Content-Length: 5", "Transfer-Encoding: chunked", "Expect: 100-continue", "Upgrade: h2c"),
+    *("Connection: upgrade", "Connection: close", "X: y", "", "5", "abcde", "0"),
+)
+_PIECES = st.one_of(
+    st.sampled_from([*(f"{line}\r\n".encode() for line in _LINES), b"hello", b"\n", b"0\r\n\r\n"]),
+    st.binary(max_size=12),
+)
+
+
+@given(st.lists(_PIECES, max_size=30), st.lists(st.integers(1, 40), max_size=30), st.booleans())
+def test_whatever_comes_and_however_it_is_cut_nothing_breaks(
+    pieces: list[bytes], cuts: list[int], strangers: bool
+) -> None:
+    def heard(cuts: list[int]) -> list[tuple[str, str, dict[str, str], bytes]]:
+        taker, transport = Taker(), Still()
+        taker.strangers = strangers
+        connection = Connection(taker, lambda: taker.now)
+        connection.connection_made(transport)
+        data, at = b"".join(pieces), 0
+        for cut in [*cuts, len(data) + 1]:
+            if data[at : at + cut]:
+                connection.data_received(data[at : at + cut])
+            at += cut
+        connection.look(1e9)
+        connection.connection_lost(None)
+        assert taker.room.used == 0
+        assert not taker.connections
+        assert len(taker.gone_) == len(taker.held)
+        return [(each.method, each.path, each.headers, each.body) for each in taker.requests]
+
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        assert heard(cuts) == heard([]), "how it is cut makes no difference"
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

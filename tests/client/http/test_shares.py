@@ -1,0 +1,283 @@
+"""One process at a door without tokens: how many of its connections it may have."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carpool.http import connection, peer_owner, shares
+from carpool.http.core.access import Gate
+from carpool.http.core.core import Core
+from carpool.http.core.effects import Rules
+from carpool.http.core.limits import Limits
+from carpool.http.server import DoorServer
+from carpool.http.shares import ProcessShares, over_share
+from tests.behaviours import behaviour
+from tests.client.http.test_connection import WAIT_S, Client, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
+HOG, OTHER = 4711, 4712
+KNOCK = (
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nContent-Length: 9\r\n"
+    b"Expect: 100-continue\r\n\r\n"
+)
+"""Answered at once, also where no broker is."""
+IN, FULL = b"HTTP/1.1 100 Continue", b"HTTP/1.1 503 Service Unavailable"
+
+
+# --- the decision ---
+
+_PIDS = st.lists(st.integers(1, 4), max_size=3, unique=True)
+
+
+@behaviour("http:shares:processes")
+@given(st.lists(_PIDS, max_size=12), st.lists(_PIDS, max_size=12), st.integers(1, 6))
+def test_a_newcomer_is_refused_exactly_when_a_process_that_has_it_has_its_share(
+    inside: list[list[int]], new: list[list[int]], most: int
+) -> None:
+    holders = dict(enumerate([*inside, *new]))
+    newcomers = range(len(inside), len(holders))
+    refused = over_share(newcomers, range(len(inside)), holders, most)
+    count_of = Counter(pid for pids in inside for pid in pids)
+    for inode in newcomers:
+        full = {pid for pid in holders[inode] if count_of[pid] >= most}
+        assert (inode in refused) == bool(full)
+        if full:
+            assert refused[inode] in full
+        else:
+            count_of.update(holders[inode])
+
+
+def test_a_socket_whose_process_cannot_be_told_is_not_refused() -> None:
+    assert over_share([4, 5], [1, 2, 3], {}, 1) == {}
+    assert over_share([4, 5], [1, 2, 3], {1: [HOG], 5: [HOG]}, 1) == {5: HOG}
+
+
+# --- the order of scans ---
+
+
+class Held:
+    """A connection as it can be kept waiting."""
+
+    def __init__(self) -> None:
+        self.state = "served"
+
+    def hold(self) -> None:
+        self.state = "held"
+
+    def let_in(self) -> None:
+        self.state = "let in"
+
+
+class Scans:
+    """Stands for `neighbour.holders` and the pause between scans; the test lets each go on."""
+
+    def __init__(self) -> None:
+        self.asked: list[Collection[int]] = []
+        self.pauses: list[float] = []
+        self.go_on = asyncio.Event()
+
+    def holders(self, inodes: Collection[int]) -> dict[int, list[int]]:
+        self.asked.append(inodes)
+        return {inode: [HOG] for inode in inodes if inode < 100}
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await self.go_on.wait()
+        self.go_on.clear()
+
+
+def test_one_scan_serves_all_that_wait_and_the_next_comes_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        scans = Scans()
+        monkeypatch.setattr(peer_owner, "holders", scans.holders)
+        refused: list[Any] = []
+        said: list[str] = []
+        door = ProcessShares(3, refused.append, said.append, scans.pause)
+
+        def come(inode: int, beside: int) -> Any:
+            each: Any = Held()
+            door.note(each, inode)
+            door.come(each, beside)
+            return each
+
+        inside = [come(n, n) for n in range(3)]
+        assert [each.state for each in inside] == ["served"] * 3
+        assert not scans.asked, "while few are open nothing is asked"
+        hogs, other = [come(10, 3), come(11, 4)], come(100, 5)
+        assert [each.state for each in [*hogs, other]] == ["held"] * 3
+        await until(lambda: scans.pauses)
+        assert scans.asked == [{0, 1, 2, 10, 11, 100}]
+        assert refused == hogs
+        assert other.state == "let in"
+        assert [str(HOG) in line for line in said] == [True]
+        door.left(inside[0])
+        late, gone = come(12, 5), come(13, 5)
+        door.left(gone)
+        assert late.state == "held"
+        assert len(scans.asked) == 1, "it waits until the pause is over"
+        scans.go_on.set()
+        await until(lambda: len(scans.pauses) == 2)
+        assert scans.pauses == [shares.SCAN_EVERY_S] * 2
+        assert scans.asked[1] == {1, 2, 12, 100}
+        assert late.state == "let in", "its process has one less by then"
+        scans.go_on.set()
+        await until(lambda: door._deciding is None)
+        assert refused == hogs
+
+    asyncio.run(play())
+
+
+def test_who_comes_while_others_wait_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a process would get connections that the scan, which is under way, cannot count."""
+
+    async def play() -> None:
+        scans = Scans()
+        monkeypatch.setattr(peer_owner, "holders", scans.holders)
+        door = ProcessShares(1, lambda _: None, lambda _: None, scans.pause)
+        for inode, beside, state in ((1, 0, "served"), (2, 1, "held"), (3, 0, "held")):
+            each: Any = Held()
+            door.note(each, inode)
+            door.come(each, beside)
+            assert each.state == state
+        door.close()
+
+    asyncio.run(play())
+
+
+# --- what the kernel tells ---
+
+
+def test_every_process_that_has_a_socket_is_found() -> None:
+    ours, shared = socket.socketpair()
+    with ours, shared:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[shared.fileno()]
+        )
+        try:
+            inodes = [os.fstat(each.fileno()).st_ino for each in (ours, shared)]
+            found = peer_owner.holders([*inodes, 0])
+        finally:
+            child.communicate(b"\n")
+    assert {inode: set(pids) for inode, pids in found.items()} == {
+        inodes[0]: {os.getpid()},
+        inodes[1]: {os.getpid(), child.pid},
+    }
+
+
+def test_where_proc_cannot_be_read_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> list[str]:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert peer_owner.holders([1]) == {}
+
+
+# --- the door ---
+
+Play = Callable[[Callable[[int], Awaitable[Client]]], Awaitable[None]]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def with_door(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[Play], None]:
+    """A door for 8 connections. The test says of which process each is; between scans is no pause."""
+    pids: dict[int, int] = {}
+    monkeypatch.setattr(
+        peer_owner, "holders", lambda inodes: {each: [pids[each]] for each in inodes}, raising=False
+    )
+    monkeypatch.setattr(shares, "SCAN_EVERY_S", 0.0)
+
+    async def run(play: Play) -> None:
+        door = DoorServer(str(tmp_path), Core(Rules(), Gate()), Limits(), 8)
+        listener = socket.create_server(("127.0.0.1", 0))
+        address = listener.getsockname()
+        listening = asyncio.Event()
+        running = asyncio.create_task(door.run(listener, listening.set))
+        await listening.wait()
+        clients: list[Client] = []
+
+        async def knock(pid: int) -> Client:
+            sock = socket.socket()
+            pids[os.fstat(sock.fileno()).st_ino] = pid
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, address)
+            client = Client(*await asyncio.open_connection(sock=sock))
+            clients.append(client)
+            await client.send(KNOCK)
+            return client
+
+        try:
+            await play(knock)
+        finally:
+            for each in clients:
+                each.writer.close()
+            door.stop()
+            await asyncio.wait_for(running, WAIT_S)
+
+    return lambda play: request.param(run(play))
+
+
+async def status(client: Client) -> bytes:
+    return (await client.until(b"\r\n")).strip()
+
+
+@behaviour("http:shares:processes")
+def test_one_process_cannot_take_all_connections_of_a_door_without_tokens(
+    with_door: Callable[[Play], None],
+) -> None:
+    async def play(knock: Callable[[int], Awaitable[Client]]) -> None:
+        hogs = [await knock(HOG) for _ in range(6)]
+        assert [await status(each) for each in hogs] == [IN] * 6
+        for _ in range(20):  # as many as it likes: who was refused keeps no place from others
+            refused = await knock(HOG)
+            assert await status(refused) == FULL
+            assert b"this process has three quarters of the connections" in await refused.rest()
+        others = [await knock(OTHER) for _ in range(2)]
+        assert [await status(each) for each in others] == [IN] * 2, "others are served up to the bound"
+        last = await knock(OTHER)
+        assert await status(last) == FULL
+        assert b"too many connections are open" in await last.rest()
+        for each in others:
+            each.writer.close()
+        hogs[0].writer.close()
+        await hogs[0].rest()
+        await until_in(lambda: knock(HOG))
+
+    with_door(play)
+
+
+@behaviour("http:shares:processes")
+def test_refused_connections_that_stay_give_way_to_new_ones(
+    with_door: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_S", float("inf"))
+
+    async def play(knock: Callable[[int], Awaitable[Client]]) -> None:
+        hogs = [await knock(HOG) for _ in range(6)]
+        assert [await status(each) for each in hogs] == [IN] * 6
+        stay = [await knock(HOG) for _ in range(10)]  # none of them hangs up
+        assert {await status(each) for each in stay[-1:]} == {FULL}
+        await until_in(lambda: knock(OTHER))
+
+    with_door(play)
+
+
+async def until_in(knock: Callable[[], Awaitable[Client]]) -> None:
+    """Dial until the door serves."""
+    async with asyncio.timeout(WAIT_S):
+        while await status(client := await knock()) != IN:
+            client.writer.close()

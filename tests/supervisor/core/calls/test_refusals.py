@@ -1,0 +1,93 @@
+"""What a program said before it ended without having served anybody is part of the error."""
+
+from typing import Any
+
+import pytest
+
+from carpool_protocol.ids import InstanceId
+from carpool_supervisor.core.calls.refusals import LAST_WORDS_CHARS, last_words
+from carpool_supervisor.core.model import events as ev
+from tests.behaviours import behaviour
+from tests.supervisor.era.test_era_detection import House
+
+PYTHON = """Traceback (most recent call last):
+  File "/x/server.py", line 1, in <module>
+    import nope
+ModuleNotFoundError: No module named 'nope'
+"""
+NODE = """node:internal/modules/cjs/loader:1228
+  throw err;
+  ^
+
+Error: Cannot find module '/x/server.js'
+    at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15) {
+  code: 'MODULE_NOT_FOUND',
+  requireStack: []
+}
+
+Node.js v22.1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        (PYTHON, "ModuleNotFoundError: No module named 'nope'"),
+        (NODE, "Error: Cannot find module '/x/server.js'"),
+        ("starting\nsh: 1: no-such-thing: not found\n\n", "sh: 1: no-such-thing: not found"),
+        ("one thing went wrong.\n", "one thing went wrong"),
+        ("/usr/bin/python3: No module named carpool\n", "/usr/bin/python3: No module named carpool"),
+        (
+            "/x/python: Error while finding module specification for 'carpool.pymodule' "
+            "(ModuleNotFoundError: No module named 'carpool')\n",
+            "/x/python: Error while finding module specification for 'carpool.pymodule' "
+            "(ModuleNotFoundError: No module named 'carpool'); install carpool and "
+            "'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them",
+        ),
+        ("a " * LAST_WORDS_CHARS, ("a " * LAST_WORDS_CHARS)[:LAST_WORDS_CHARS]),
+        ("  indented only\n}\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_line_that_tells_most_is_found(stderr: str, words: str) -> None:
+    assert last_words(stderr) == words
+
+
+def failing(stderr: str, *, greeted: bool = False) -> tuple[House, list[Any]]:
+    house = House("handshake")
+    house.do(ev.InstanceSpawned(InstanceId(1), 100))
+    if greeted:
+        house.greeted(1, "handshake")
+    return house, house.do(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), stderr, 0.5))
+
+
+@behaviour("errors:first-words")
+def test_a_server_that_ends_before_it_has_greeted_is_quoted() -> None:
+    house, _ = failing(PYTHON)
+    [pool] = house.core.report()
+    assert pool.last_error == (
+        "ended with exit code 1 before it had greeted: ModuleNotFoundError: No module named 'nope'"
+    )
+
+
+@behaviour("errors:first-words")
+def test_a_server_that_has_served_is_not_because_its_stderr_is_not_for_everybody() -> None:
+    house, _ = failing(PYTHON, greeted=True)
+    [pool] = house.core.report()
+    assert pool.last_error == "ended with exit code 1"
+
+
+@behaviour("errors:first-words")
+def test_words_that_only_repeat_the_error_are_left_off() -> None:
+    house = House("handshake")
+    house.do(ev.InstanceSpawned(InstanceId(1), 100))
+    house.do(ev.GreetingFailed(InstanceId(1), "cannot reach far.example (why)", ""))
+    said = "carpool bridge: cannot reach far.example (why)\n"
+    house.do(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), said, 0.5))
+    [pool] = house.core.report()
+    assert pool.last_error == "cannot reach far.example (why)"
+
+
+def test_what_is_done_does_not_depend_on_the_words_which_a_journal_has_not_kept() -> None:
+    effects, blank = failing(PYTHON)[1], failing(" " * len(PYTHON))[1]
+    assert [type(each) for each in effects] == [type(each) for each in blank]

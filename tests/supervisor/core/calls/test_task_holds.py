@@ -1,0 +1,254 @@
+"""Instances that run tasks agents come back for: how long they are kept, what goes to them, when it ends."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from carpool_protocol.ids import (
+    ABSENT,
+    EMPTY_OBJECT,
+    CallId,
+    InstanceId,
+    RawJson,
+    ServerName,
+    SessionId,
+    WireId,
+)
+from carpool_protocol.link.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    CancelTask,
+    Catalog,
+    Failed,
+    Policy,
+    PoolSpec,
+    SessionGone,
+    TaskTold,
+    Wanted,
+    WatchTasks,
+)
+from carpool_supervisor.core.calls import task_holds
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteTaskCancel, WriteWatchTasks
+from tests.behaviours import behaviour
+from tests.supervisor.core.test_stateless_servers import KEY, ME, House, only
+
+BODY = RawJson(b"{}")
+SPEC = PoolSpec(
+    key=KEY,
+    server=ServerName("s"),
+    argv=["s"],
+    env={},
+    cwd="/",
+    policy=Policy(),
+    asking=True,
+    era="stateless",
+)
+
+
+def house(**policy: Any) -> House:
+    """A pool that ends its only instance when it is idle for 10 s."""
+    one = House()
+    settled = Policy(**{"idle_s": 10.0, "probe_s": 10**6, "spares": 0, **policy})
+    one.do(Wanted([replace(SPEC, policy=settled)]))
+    return one
+
+
+def begin(
+    one: House, task: str = "T", *, ttl_ms: int = 60_000, number: int = 1, session: str = "s1"
+) -> Answered:
+    wire = one.call(number, session).wire
+    answer = ev.ServerAnswered(ME, wire, False, BODY, task=task, task_ttl_ms=ttl_ms)
+    [told] = only(one.do(answer), Answered)
+    assert isinstance(told, Answered)
+    return told
+
+
+def about(number: int, session: str = "s1", instance: InstanceId = ME, method: str = "tasks/get") -> Call:
+    return Call(
+        CallId(number),
+        KEY,
+        SessionId(session),
+        method,
+        "T",
+        BODY,
+        ABSENT,
+        False,
+        tasks=True,
+        instance=instance,
+    )
+
+
+def unwanted(one: House) -> list[Any]:
+    """Nobody wants the pool any more: its idle instance ends."""
+    return one.do(Wanted([]))
+
+
+def look(one: House, number: int = 2, **more: Any) -> list[Any]:
+    """An agent asks how far its task is, and hears that."""
+    [written] = only(one.do(about(number)), WriteCall)
+    return one.do(ev.ServerAnswered(ME, written.wire, False, BODY, **more))
+
+
+def test_a_task_is_told_with_where_it_runs() -> None:
+    told = begin(house())
+    assert (told.task, told.task_ttl_ms, told.instance) == ("T", 60_000, ME)
+
+
+@behaviour("tasks:held")
+def test_an_instance_with_a_task_is_not_idle_until_its_end_was_told() -> None:
+    one = house()
+    begin(one, ttl_ms=3_600_000)
+    assert not only(one.wait(1000), CloseStdin)
+    assert look(one, task_over=False)
+    assert not only(one.wait(1000), CloseStdin)
+    look(one, 3, task_over=True)
+    assert only(one.wait(20), CloseStdin)
+
+
+@behaviour("tasks:held")
+def test_it_is_kept_no_longer_than_the_server_keeps_the_task_and_a_day_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert task_holds.MAX_HELD_S == 24 * 3600
+    monkeypatch.setattr(
+        task_holds, "MAX_HELD_S", 600.0
+    )  # a day takes a core that looks every few seconds long
+    for ttl_ms, kept_s in ((60_000, 60), (-1, 600), (10**14, 600)):
+        one = house()
+        begin(one, ttl_ms=ttl_ms)
+        assert not only(one.wait(kept_s - 1), CloseStdin)
+        assert only(one.wait(30), CloseStdin)
+
+
+@behaviour("tasks:relayed")
+def test_what_is_about_a_task_goes_to_its_instance_also_while_that_drains() -> None:
+    one = house()
+    begin(one)
+    assert not only(unwanted(one), CloseStdin)
+    [written] = only(one.do(about(2)), WriteCall)
+    assert (written.instance, written.call.target) == (ME, "T")
+    assert only(one.do(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True)), CloseStdin)
+
+
+def test_draining_waits_for_tasks_as_long_as_for_calls() -> None:
+    one = house(drain_s=60.0)
+    begin(one)
+    assert not only(unwanted(one) + one.wait(59), CloseStdin)
+    assert only(one.wait(2), CloseStdin)
+
+
+@behaviour("tasks:held", "recycling:costs-no-call")
+def test_an_instance_that_has_done_its_time_is_kept_for_its_tasks() -> None:
+    one, other = house(limit_calls=1, drain_s=60.0, max_instances=1), InstanceId(2)
+    begin(one, ttl_ms=900_000)
+    one.do(ev.InstanceSpawned(other, 101))
+    features: Any = ["tools", "logging"]
+    told = Catalog(KEY, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2026-07-28", features=features)
+    one.do(ev.InstanceGreeted(other, told))
+    assert one.call(2, "s2").instance == other
+    assert not [each for each in only(one.wait(800), CloseStdin) if each.instance == ME]
+    [written] = only(one.do(about(3)), WriteCall)
+    assert written.instance == ME
+    assert CloseStdin(ME) in one.do(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True))
+
+
+def test_what_is_about_a_task_of_an_instance_that_is_gone_is_refused_and_not_delivered() -> None:
+    one = house()
+    begin(one)
+    one.do(ev.InstanceExited(ME, "ended", (), "", 0.5))
+    assert one.do(about(2)) == [Failed(CallId(2), "unknown_task", "no", "")]
+    assert one.do(about(3, instance=InstanceId(77))) == [Failed(CallId(3), "unknown_task", "no", "")]
+
+
+def test_what_never_reached_the_instance_that_ran_the_task_does_not_wait_for_another() -> None:
+    one = house()
+    begin(one)
+    [written] = only(one.do(about(2)), WriteCall)
+    ended = one.do(ev.InstanceExited(ME, "ended", (written.wire,), "", 0.5))
+    assert [each.call for each in only(ended, Failed)] == [CallId(2)]
+
+
+def test_one_instance_of_another_agent_is_none_for_a_call_about_a_task() -> None:
+    one = house(sharing="session")
+    begin(one, session="s1")
+    assert one.do(about(2, "s2")) == [Failed(CallId(2), "unknown_task", "no", "")]
+    assert only(one.do(about(3, "s1")), WriteCall)
+
+
+@behaviour("tasks:held")
+def test_a_lease_lives_while_its_holder_has_a_task_there() -> None:
+    one = house(sharing="session", lease_idle_s=30.0)
+    begin(one, ttl_ms=600_000)
+    assert not only(one.wait(500), CloseStdin)
+    assert only(one.wait(200), CloseStdin)
+
+
+def test_with_its_holder_goes_the_instance_and_the_task() -> None:
+    one = house(sharing="session")
+    begin(one)
+    one.do(CancelTask(ME, "T"))
+    assert only(one.do(SessionGone(SessionId("s1"))), CloseStdin)
+
+
+@behaviour("tasks:end-with-agent")
+def test_a_task_that_nobody_can_ask_for_is_cancelled_once() -> None:
+    one = house()
+    begin(one)
+    assert one.do(CancelTask(ME, "T")) == [WriteTaskCancel(ME, "T")]
+    assert one.do(CancelTask(ME, "T")) == []
+    assert one.do(CancelTask(InstanceId(9), "T")) == []
+
+
+def test_a_task_whose_end_was_told_has_nothing_to_cancel() -> None:
+    one = house()
+    begin(one)
+    look(one, task_over=True)
+    assert one.do(CancelTask(ME, "T")) == []
+
+
+@behaviour("tasks:end-with-agent")
+def test_a_task_that_was_begun_for_a_call_nobody_waits_for_is_cancelled_at_once() -> None:
+    one = house()
+    wire = one.call(1, "s1").wire
+    one.do(CancelCall(CallId(1), "enough"))
+    late = one.do(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1))
+    assert late == [WriteTaskCancel(ME, "T")]
+
+
+def test_nothing_is_written_to_an_instance_whose_stdin_is_closed() -> None:
+    one = house()
+    wire = one.call(1, "s1").wire
+    one.do(CancelCall(CallId(1), "enough"))
+    assert only(unwanted(one), CloseStdin)
+    assert one.do(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1)) == []
+
+
+def test_with_another_broker_nobody_knows_of_any_task() -> None:
+    one = house()
+    begin(one, "T")
+    begin(one, "S", number=2)
+    assert only(one.do(ev.BrokerCame()), WriteTaskCancel) == [
+        WriteTaskCancel(ME, "S"),
+        WriteTaskCancel(ME, "T"),
+    ]
+
+
+@behaviour("tasks:listened")
+def test_tasks_are_watched_where_they_run_and_what_is_told_of_them_is_passed_on() -> None:
+    one = house()
+    begin(one)
+    assert one.do(WatchTasks(ME, ["T"])) == [WriteWatchTasks(ME, ("T",))]
+    assert one.do(WatchTasks(InstanceId(9), ["T"])) == []
+    assert one.do(ev.TaskChanged(ME, "T", False, BODY)) == [TaskTold(ME, "T", BODY)]
+    one.do(ev.TaskChanged(ME, "T", True, BODY))
+    assert one.do(CancelTask(ME, "T")) == []
+
+
+def test_an_answer_that_is_no_task_of_ours_changes_nothing() -> None:
+    one = house()
+    assert look(one, 1, task_over=True)
+    assert one.do(ev.TaskChanged(ME, "never", True, BODY)) == [TaskTold(ME, "never", BODY)]
+    assert one.do(ev.ServerAnswered(ME, WireId(99), False, BODY, task_over=True)) == []

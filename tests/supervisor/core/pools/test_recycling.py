@@ -1,0 +1,332 @@
+"""Limits of memory, calls and age: who is replaced, when, and what it costs (nothing)."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from carpool_protocol.ids import InstanceId, PoolKey
+from carpool_protocol.link.messages import Policy, Wanted
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.instance_limits import age_s_of, calls_of
+from carpool_supervisor.core.model.lifecycle import State
+from tests.behaviours import behaviour
+from tests.supervisor.core.calls.test_placement import WEB, House, spec
+
+MB = 1 << 20
+
+
+def house(**policy: Any) -> House:
+    given: dict[str, Any] = {"sharing": "concurrent", "max_instances": 1} | policy
+    return House(spec(**given))
+
+
+def measure(house: House, instance: InstanceId, size_mb: int, times: int = 2) -> None:
+    for _ in range(times):
+        house.do(ev.MemoryMeasured(((instance, size_mb * MB),)))
+
+
+def calls(house: House, numbers: range, session: str = "a") -> None:
+    for number in numbers:
+        house.call(number, session)
+        house.up()
+        house.answer(number)
+
+
+def why(house: House) -> list[str]:
+    return [each.why for each in house.core.report()[0].instances]
+
+
+# --- limits ------------------------------------------------------------------------------------------------
+
+
+@given(limit=st.integers(1, 10**6), generation=st.integers(1, 1000))
+def test_a_limit_of_calls_is_kept_up_to_a_tenth_fewer(limit: int, generation: int) -> None:
+    at = calls_of(Policy(limit_calls=limit), generation)
+    assert max(1, int(limit * 0.9)) <= at <= limit
+
+
+@behaviour("recycling:one-by-one")
+@given(generation=st.integers(1, 1000))
+def test_neighbours_that_start_together_do_not_grow_old_together(generation: int) -> None:
+    policy = Policy(limit_age_s=1000.0)
+    ages = [age_s_of(policy, generation + each) for each in range(4)]
+    assert min(abs(one - other) for one in ages for other in ages if one is not other) > 10
+    assert all(900 <= age <= 1000 for age in ages)
+
+
+# --- a shared instance -------------------------------------------------------------------------------------
+
+
+@behaviour("recycling:limits", "recycling:costs-no-call", "recycling:one-by-one")
+def test_after_its_calls_an_instance_serves_until_another_has_greeted_and_then_drains() -> None:
+    a = house(limit_calls=3)
+    calls(a, range(1, 3))
+    a.call(3, "a")
+    first = a.on(3)
+    assert a.spawned == []
+    a.call(4, "b")
+    a.answer(3)
+    assert len(a.spawned) == 1, "a replacement starts"
+    assert "limits.calls: 3" in why(a)[0]
+    a.call(5, "b")
+    assert a.on(5) == first, "nobody waits for it"
+    a.up()
+    a.call(6, "b")
+    assert a.on(6) != first
+    assert a.closing == []
+    a.answer(4)
+    assert a.closing == [], "one call is still open there"
+    a.answer(5)
+    assert a.closing == [first]
+    assert a.failed == {}
+
+
+@behaviour("recycling:costs-no-call")
+def test_a_worn_instance_drains_for_as_long_as_a_call_may_run() -> None:
+    a = house(limit_calls=2, drain_s=5.0, timeout_s=60.0, max_total_s=200.0)
+    calls(a, range(1, 2))
+    a.call(2, "a")
+    a.call(3, "a")
+    a.answer(2)
+    a.up()
+    old = a.on(3)
+    assert a.core.roster.instances[old].state is State.DRAINING
+    a.wait(50.0)
+    assert a.closing == []
+    a.answer(3)
+    assert a.closing == [old]
+    assert a.failed == {}
+
+
+@behaviour("recycling:limits")
+def test_age_is_a_limit_too_and_a_pool_in_use_has_another_first() -> None:
+    a = house(limit_age_s=100.0)
+    first = a.served(1, "a")
+    a.wait(50.0)
+    calls(a, range(2, 3))
+    a.wait(60.0)
+    assert "limits.age_s: 100" in why(a)[0]
+    assert a.closing == []
+    a.up()
+    assert a.closing == [first]
+
+
+def test_one_that_nobody_has_used_for_a_while_ends_without_another() -> None:
+    a = house(limit_age_s=100.0)
+    first = a.served(1, "a")
+    a.wait(110.0)
+    assert (a.spawned, a.closing) == ([], [first])
+    a.exit(first)
+    assert a.core.quiet
+    a.call(2, "a")
+    assert len(a.spawned) == 1
+
+
+def test_a_least_size_is_kept_through_a_replacement() -> None:
+    a = house(limit_age_s=100.0, min_instances=1)
+    a.up()
+    a.wait(110.0)
+    assert (len(a.spawned), a.closing) == (1, [])
+    a.up()
+    assert len(a.closing) == 1
+
+
+@behaviour("recycling:limits")
+def test_memory_counts_when_it_was_measured_above_the_limit_twice_in_a_row() -> None:
+    a = house(limit_rss_mb=100)
+    first = a.served(1, "a")
+    for size_mb in (150, 90, 150, 100):
+        measure(a, first, size_mb, times=1)
+    assert a.spawned == []
+    measure(a, first, 150)
+    assert "hold 150 MiB (limits.rss_mb: 100)" in why(a)[0]
+    a.up()
+    assert a.closing == [first]
+    measure(a, InstanceId(99), 150)
+
+
+@behaviour("recycling:one-by-one")
+def test_of_several_past_their_limit_one_at_a_time_is_replaced() -> None:
+    a = house(limit_rss_mb=100, max_instances=3, scale_up_at=1, max_in_flight=1)
+    for number in (1, 2, 3):
+        a.call(number, "a")
+        a.up()
+    three = [a.on(number) for number in (1, 2, 3)]
+    for instance in three:
+        measure(a, instance, 150)
+    assert len(a.spawned) == 1
+    a.up()
+    measure(a, three[1], 150)
+    assert len(a.spawned) == 1
+    states = [a.core.roster.instances[instance].state for instance in three]
+    assert states == [State.DRAINING, State.SERVING, State.SERVING]
+
+
+def test_at_the_process_cap_a_replacement_may_be_one_more() -> None:
+    a = House(spec(sharing="concurrent", max_instances=1, limit_rss_mb=100), cap=1)
+    first = a.served(1, "a")
+    measure(a, first, 150)
+    assert len(a.spawned) == 1
+    a.up()
+    assert a.closing == [first]
+
+
+def test_a_replacement_that_does_not_come_up_leaves_the_old_one_serving() -> None:
+    a = house(limit_calls=1, give_up_after=2, first_delay_s=0.0, open_s=60.0)
+    first = a.served(1, "a")
+    for _ in range(2):
+        a.exit(a.spawned.pop())
+        a.wait(1.0)
+    assert a.core.report()[0].breaker == "open"
+    a.call(2, "a")
+    assert a.on(2) == first
+    a.answer(2)
+    a.wait(65.0)
+    assert (a.closing, len(a.spawned)) == ([], 1)
+    a.up()
+    assert a.closing == [first]
+    assert a.core.report()[0].breaker == "closed"
+
+
+def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> None:
+    stop_first = spec(sharing="concurrent", max_instances=1, limit_calls=1)
+    a = House()
+    a.do(Wanted([replace(stop_first, stop_first=True)]))
+    first = a.served(1, "a")
+    assert (a.spawned, a.closing) == ([], [first])
+    a.call(2, "a")
+    a.exit(first)
+    a.up()
+    assert 2 in a.written
+
+
+@behaviour("recycling:costs-no-call")
+def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_take_long() -> None:
+    a = House()
+    a.do(Wanted([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
+    a.call(1, "a")
+    a.up()
+    first = a.on(1)
+    calls(a, range(2, 3))
+    assert a.core.pools[WEB].active() == 1, "it serves on while a call runs there"
+    a.call(3, "b")
+    assert a.on(3) == first
+    a.answer(1)
+    assert a.closing == []
+    a.answer(3)
+    assert a.closing == [first], "the first moment in which nothing runs"
+    a.call(4, "a")
+    a.exit(first)
+    a.up()
+    assert 4 in a.written
+
+
+def test_an_instance_that_is_never_without_a_call_drains_all_the_same() -> None:
+    a = House()
+    one = spec(sharing="concurrent", max_instances=1, limit_calls=2, drain_s=60.0)
+    a.do(Wanted([replace(one, stop_first=True)]))
+    a.call(1, "a")
+    a.up()
+    calls(a, range(2, 3))
+    a.wait(50.0)
+    assert a.core.pools[WEB].active() == 1
+    a.wait(20.0)
+    assert a.core.pools[WEB].active() == 0
+
+
+def test_a_serial_lane_is_replaced_the_same_way() -> None:
+    a = house(sharing="serial", limit_calls=1)
+    first = a.served(1, "a")
+    assert (len(a.spawned), a.closing) == (1, [])
+    a.up()
+    assert a.closing == [first]
+    assert len(a.core.pools[WEB].serving) == 1
+
+
+def test_a_limit_that_a_reload_brings_holds_for_what_runs() -> None:
+    a = house()
+    calls(a, range(1, 6))
+    a.do(Wanted([spec(sharing="concurrent", max_instances=1, limit_calls=5)]))
+    assert a.spawned == []
+    calls(a, range(6, 7))
+    a.up()
+    assert len(a.closing) == 1
+
+
+def test_a_pool_that_goes_is_not_recycled() -> None:
+    a = house(limit_calls=1)
+    a.call(1, "a")
+    a.up()
+    a.do(Wanted([]))
+    a.answer(1)
+    assert a.spawned == []
+    a.exit(a.on(1))
+    assert a.core.quiet
+
+
+# --- leases ------------------------------------------------------------------------------------------------
+
+
+@behaviour("recycling:leases")
+def test_calls_and_age_end_no_lease_and_ps_says_that_they_are_past() -> None:
+    a = house(sharing="session", max_instances=4, limit_calls=2, limit_age_s=100.0)
+    calls(a, range(1, 6))
+    a.wait(300.0)
+    calls(a, range(6, 7))
+    assert (a.closing, a.failed) == ([], {})
+    assert why(a) == ["it was given 6 calls (limits.calls: 2); replaced when its lease ends"]
+
+
+@behaviour("recycling:leases")
+def test_memory_ends_a_lease_after_a_while_and_its_holder_is_told_why() -> None:
+    a = house(sharing="session", max_instances=4, limit_rss_mb=100, drain_s=10.0)
+    first = a.served(1, "a")
+    measure(a, first, 150)
+    calls(a, range(2, 3))
+    assert a.on(2) == first, "it is its holder's for a while"
+    a.wait(9.0)
+    assert a.closing == []
+    a.wait(2.0)
+    assert a.closing == [first]
+    a.exit(first)
+    a.call(3, "a")
+    assert (a.fault(3), a.failed[3].delivered) == ("state_lost", "no")
+    assert "limits.rss_mb" in a.failed[3].text
+    calls(a, range(4, 5))
+    assert a.on(4) != first
+
+
+def test_a_spare_past_its_age_makes_way_for_a_fresh_one() -> None:
+    a = house(sharing="session", max_instances=4, spares=1, limit_age_s=100.0, lease_idle_s=1000.0)
+    first = a.served(1, "a")
+    spare = next(each for each in a.core.roster.instances if each != first)
+    a.wait(110.0)
+    assert a.closing == [spare]
+    a.exit(spare)
+    a.up()
+    a.call(2, "b")
+    assert a.on(2) not in (first, spare)
+
+
+@behaviour("recycling:leases")
+def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_begins_to_lease() -> None:
+    wanted: dict[str, Any] = {"max_instances": 2, "min_instances": 1, "limit_rss_mb": 100}
+    a = house(**wanted)
+    a.up()
+    (first,) = a.core.roster.instances
+    measure(a, first, 150)
+    assert a.closing == [], "another greets first"
+    a.do(Wanted([spec(sharing="session", **wanted)]))
+    a.call(1, "a")
+    a.up()
+    assert a.closing == [first]
+    assert a.on(1) != first
+
+
+def test_what_is_measured_of_a_pool_without_a_limit_means_nothing() -> None:
+    a = house()
+    measure(a, a.served(1, "a"), 10_000)
+    assert (a.spawned, a.closing) == ([], [])
+    assert PoolKey("web:1") in a.core.pools

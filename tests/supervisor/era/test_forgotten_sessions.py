@@ -1,0 +1,83 @@
+"""A server over a URL that has forgotten the session: its bridge says so, once is enough for the agent."""
+
+import pytest
+
+from carpool_protocol.faults.faults import fault, for_method, slug_in
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
+from carpool_protocol.link.messages import Call, Written
+from carpool_supervisor.core.model.events import ServerAnswered
+from carpool_supervisor.era.handshake import Handshake
+from tests.behaviours import behaviour
+from tests.supervisor.core.calls.test_placement import OK, House, spec
+
+ME = InstanceId(1)
+
+
+def forgotten(house: House, number: int) -> None:
+    """The bridge answers that the call was not run, since the server knows the session no more."""
+    written = house.written[number]
+    house.do(ServerAnswered(written.instance, written.wire, is_error=False, body=OK, state_lost=True))
+
+
+@behaviour("lease:never-silently")
+def test_an_agent_that_the_bridge_has_told_is_not_told_again_when_the_bridge_ends() -> None:
+    house = House(spec(sharing="session"))
+    first = house.served(1, "a")
+    house.call(2, "a")
+    forgotten(house, 2)
+    assert house.closing == [first], "it is good for nothing any more"
+    house.exit(first)
+    assert house.served(3, "a") != first
+    assert {number: failed.fault for number, failed in house.failed.items()} == {2: "state_lost"}
+
+
+@behaviour("lease:every-call-hears")
+def test_calls_behind_the_one_that_the_bridge_has_told_hear_it_too_and_run_nowhere() -> None:
+    house = House(spec(sharing="session"))
+    house.is_prompt = False
+    first = house.served(1, "a")
+    house.call(2, "a")
+    forgotten(house, 2)
+    house.exit(first)
+    house.call(3, "a")
+    assert [house.fault(number) for number in (2, 3)] == ["state_lost", "state_lost"]
+    house.do(Written([CallId(2)], CallId(3)))
+    assert house.served(4, "a") != first
+
+
+def test_no_call_goes_to_a_bridge_that_has_said_so_whoever_shares_it() -> None:
+    house = House(spec(sharing="concurrent", max_instances=2))
+    first = house.served(1, "a")
+    house.call(2, "a")
+    house.call(3, "b")
+    forgotten(house, 2)
+    house.call(4, "b")
+    house.up()
+    assert house.on(4) != first
+    house.answer(3)
+    assert 3 in house.answered
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+@pytest.mark.parametrize("bridge", [True, False])
+def test_only_carpools_own_bridge_can_say_so(method: str, bridge: bool) -> None:
+    adapter = Handshake(ME, PoolKey("s:1"), "1", bridge=bridge)
+    adapter.greet()
+    call = Call(
+        CallId(1), PoolKey("s:1"), SessionId("s1"), method, "t", EMPTY_OBJECT, ABSENT, wants_progress=False
+    )
+    adapter.call(WireId(7), call)
+    is_error, body = for_method(fault("state_lost", server="s"), method)
+    member = b"error" if is_error else b"result"
+    events, _ = adapter.take([b'{"jsonrpc":"2.0","id":7,"%b":%b}' % (member, body)])
+    (answered,) = [each for each in events if isinstance(each, ServerAnswered)]
+    assert answered.state_lost is bridge
+
+
+def test_other_faults_of_the_bridge_are_not_that() -> None:
+    for slug in ("lost", "unavailable"):
+        for method in ("tools/call", "prompts/get"):
+            is_error, body = for_method(fault(slug, detail="The word state_lost is here."), method)
+            assert slug_in(body, is_error=is_error) == slug
+    for raw in (b"{}", b'{"_meta":1,"data":2}', b'{"delivered":1}', b"[", b'{"delivered":"\\ud800"}'):
+        assert slug_in(RawJson(raw), is_error=True) == slug_in(RawJson(raw), is_error=False) == ""

@@ -1,0 +1,222 @@
+"""Answers to list requests that cannot be read or never come: in the greeting and later, in both eras."""
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool_protocol.ids import InstanceId, PoolKey
+from carpool_protocol.wire.lines import OverlongLine
+from carpool_supervisor.core.list_throttle import MAX_LOST
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import GiveUpList, Relist
+from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.stateless import Stateless
+from tests.behaviours import behaviour
+from tests.supervisor.core.test_supervisor import KEY, ONE, Rig, call, catalog, serving, spec
+
+ERAS = [Handshake, Stateless]
+KINDS = ["no message", "not UTF-8", "overlong"]
+SAID: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": True}},
+        "serverInfo": {"name": "x", "version": "1"},
+    },
+    "server/discover": {
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": True}},
+    },
+    "tools/list": {"tools": [{"name": "t", "inputSchema": {}}]},
+    "prompts/list": {"prompts": [{"name": "p"}]},
+}
+
+
+def garbled(request: dict[str, Any], kind: str) -> bytes | OverlongLine:
+    """An answer to this request that nobody can read."""
+    request_id = json.dumps(request["id"]).encode()
+    if kind == "overlong":
+        return OverlongLine(request_id, True, 65 << 20)  # type: ignore[arg-type]
+    if kind == "not UTF-8":
+        return b'{"jsonrpc":"2.0","id":%b,"result":{"tools":[{"name":"\xff"}]}}' % request_id
+    return b'{"jsonrpc":"2.0","id":%b}' % request_id
+
+
+class Server:
+    """An adapter, and a server that answers everything but some methods."""
+
+    def __init__(self, era: type) -> None:
+        self.adapter = era(ONE, PoolKey("s:1"), "1")
+        self.unread: dict[str, str] = {}
+        """How it answers these methods; empty: not at all."""
+        self.asked: list[str] = []
+        self.events: list[Any] = []
+
+    def greet(self) -> None:
+        self.hear(self.adapter.greet())
+
+    def hear(self, *written: bytes) -> None:
+        for line in b"".join(written).splitlines():
+            request = json.loads(line)
+            method = request["method"]
+            if "id" not in request or method == "subscriptions/listen":
+                continue
+            self.asked.append(method)
+            kind = self.unread.get(method)
+            if kind is None:
+                result = {"resultType": "complete", **SAID[method]}
+                self.say(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
+            elif kind:
+                self.say(garbled(request, kind))
+
+    def say(self, line: bytes | OverlongLine) -> None:
+        events, out = self.adapter.take([line])
+        self.events += events
+        self.hear(*out)
+
+    def of(self, kind: type) -> list[Any]:
+        return [each for each in self.events if isinstance(each, kind)]
+
+
+@behaviour("lists:lost-answers")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("era", ERAS)
+def test_tools_that_cannot_be_read_end_the_greeting_at_once_with_the_fault(era: type, kind: str) -> None:
+    server = Server(era)
+    server.unread = {"tools/list": kind}
+    server.greet()
+    [failed] = server.of(ev.GreetingFailed)
+    assert failed.text.startswith("answered tools/list with no message: ")
+    assert not server.of(ev.InstanceGreeted)
+
+
+@behaviour("lists:lost-answers")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("era", ERAS)
+def test_another_list_that_cannot_be_read_is_left_out_told_and_read_again(era: type, kind: str) -> None:
+    server = Server(era)
+    server.unread = {"prompts/list": kind}
+    server.greet()
+    [greeted] = server.of(ev.InstanceGreeted)
+    assert [offer.name for offer in greeted.catalog.tools] == ["t"]
+    assert greeted.catalog.prompts == []
+    [misspoke] = server.of(ev.ServerMisspoke)
+    assert misspoke.text.startswith("answered prompts/list with no message: ")
+    assert server.of(ev.ListsLost) == [ev.ListsLost(ONE, 1, "")]
+    server.unread = {}
+    server.hear(server.adapter.relist())
+    assert [offer.name for offer in server.of(ev.CatalogRead)[-1].catalog.prompts] == ["p"]
+    assert len(server.of(ev.ListsLost)) == 1
+
+
+@behaviour("lists:lost-answers")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["tools/list", "prompts/list"])
+@pytest.mark.parametrize("era", ERAS)
+def test_a_later_list_that_cannot_be_read_keeps_what_was_known_and_is_read_again(
+    era: type, method: str, kind: str
+) -> None:
+    server = Server(era)
+    server.greet()
+    server.unread = {method: kind}
+    for times in (1, 2):
+        server.events.clear()
+        server.hear(server.adapter.relist())
+        known = server.of(ev.CatalogRead)[-1].catalog
+        assert ([each.name for each in known.tools], [each.name for each in known.prompts]) == (["t"], ["p"])
+        assert server.of(ev.ListsLost) == [ev.ListsLost(ONE, times, "")]
+        assert server.of(ev.ServerMisspoke)
+    server.unread = {}
+    server.events.clear()
+    server.asked.clear()
+    server.hear(server.adapter.relist())
+    assert server.asked == ["tools/list", "prompts/list"]
+    assert not server.of(ev.ListsLost)
+
+
+@behaviour("lists:lost-answers")
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_that_never_comes_is_given_up_and_one_that_comes_late_says_nothing(era: type) -> None:
+    server = Server(era)
+    server.greet()
+    assert server.adapter.list_out == (b"", "")
+    assert server.adapter.list_overdue(60.0) == []
+    server.unread = {"tools/list": ""}
+    server.hear(server.adapter.relist())
+    request, method = server.adapter.list_out
+    assert method == "tools/list"
+    assert server.adapter.relist() == b"", "one is out"
+    text = "did not answer tools/list within 60 s"
+    assert server.adapter.list_overdue(60.0) == [ev.ListsLost(ONE, 1, text)]
+    assert server.adapter.list_out == (b"", "")
+    server.events.clear()
+    late = {"jsonrpc": "2.0", "id": json.loads(request), "result": SAID["tools/list"]}
+    server.say(json.dumps(late).encode())
+    server.say(garbled({"id": json.loads(request)}, "overlong"))
+    assert server.events == []
+    server.unread = {}
+    server.hear(server.adapter.relist())
+    assert server.of(ev.CatalogRead)
+
+
+# --- the core ----------------------------------------------------------------------------------------------
+
+
+@behaviour("lists:lost-answers")
+def test_lost_lists_are_read_again_after_longer_and_longer_and_not_for_ever() -> None:
+    rig = serving(idle_s=10_000.0, probe_s=10_000.0)
+    pauses = []
+    for times in range(1, MAX_LOST + 1):
+        rig.feed(ev.ListsLost(ONE, times, f"loss {times}"))
+        assert rig.core.pools[KEY].last_error == f"loss {times}"
+        began = rig.now
+        while Relist(ONE) not in rig.wait(1.0):
+            assert rig.now - began < 100.0
+        pauses.append(rig.now - began)
+    assert pauses == sorted(pauses)
+    assert 1.0 < pauses[0] < 4.0
+    assert 30.0 < pauses[-1] < 35.0
+    rig.feed(ev.ListsLost(ONE, MAX_LOST + 1, ""))
+    assert Relist(ONE) not in rig.wait(1000.0)
+    rig.feed(ev.ListsLost(ONE, 1, ""))
+    assert Relist(ONE) in rig.wait(3.0)
+
+
+@behaviour("lists:lost-answers")
+def test_a_list_request_that_is_out_for_too_long_is_given_up_unless_its_answer_may_lie_unread() -> None:
+    rig = serving(timeout_s=80.0, idle_s=10_000.0, probe_s=10_000.0)
+    rig.feed(ev.ListAsked(ONE, "tools/list"))
+    assert rig.wait(79.0) == []
+    assert rig.wait(1.0) == [GiveUpList(ONE, 80.0)]
+    assert rig.wait(500.0) == []
+    rig.feed(ev.ListAsked(ONE, "tools/list"))
+    rig.feed(ev.ListAsked(ONE, ""))
+    assert rig.wait(500.0) == []
+    rig.feed(ev.ListAsked(ONE, "tools/list"))
+    rig.feed(ev.StdoutPaused(ONE, True))
+    assert rig.wait(500.0) == []
+    rig.feed(ev.StdoutPaused(ONE, False))
+    assert GiveUpList(ONE, 80.0) in rig.wait(80.0)
+
+
+@behaviour("lists:lost-answers")
+def test_a_greeting_that_misses_its_limit_says_which_list_was_not_answered() -> None:
+    rig = Rig(spec(first_start_s=20.0))
+    rig.feed(call(1))
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
+    rig.feed(ev.ListAsked(ONE, "resources/list"))
+    rig.wait(20.0)
+    rig.exit()
+    assert rig.core.pools[KEY].last_error == "did not greet within 20 s: it has not answered resources/list"
+
+
+def test_a_list_request_of_the_greeting_has_no_limit_of_its_own() -> None:
+    rig = Rig(spec(first_start_s=900.0))
+    rig.feed(call(1))
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
+    rig.feed(ev.ListAsked(ONE, "tools/list"))
+    assert GiveUpList(ONE, 60.0) not in rig.wait(500.0)
+    rig.feed(ev.InstanceGreeted(ONE, catalog()))
+    rig.feed(ev.ListAsked(ONE, ""))
+    assert rig.core.roster.instances[ONE].listing == ""

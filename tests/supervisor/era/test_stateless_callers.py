@@ -1,0 +1,273 @@
+"""Agents that say with each call what they can be asked, in front of servers of either era."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from carpool_protocol.ids import ABSENT, CallId, RawJson, SessionId, WireId
+from carpool_protocol.link.messages import Answered, Asked, Call, CancelCall, Logged, Need, Root
+from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.attribution import ROOTS, AskFacts
+from carpool_supervisor.core.model.effects import KeepLog, Observe
+from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswered, ServerAsked
+from carpool_supervisor.era.list_hints import Hint, read_hint
+from carpool_supervisor.era.server_requests import Declared, capabilities_of
+from tests.behaviours import behaviour
+from tests.supervisor.core.test_stateless_servers import ELICIT, KEY, ME, House, only
+from tests.supervisor.era.test_stateless import ASKING, FORM, ONE, PRE, SAMPLE, URL, Talk, call, line
+
+PARAMS = RawJson(b'{"level":"info","data":"x"}')
+URLS = (RawJson(b'{"mode":"url","url":"u","elicitationId":"E"}'),)
+
+
+def said(*can: Need, level: str = "", method: str = "tools/call") -> Call:
+    return replace(call(method), can=list(can), log_level=level)
+
+
+def told(written: dict[str, Any]) -> Any:
+    return written["params"]["_meta"][PRE + "clientCapabilities"]
+
+
+# --- what the server is told -----------------------------------------------------------------------------
+
+
+@behaviour("eras:own-capabilities")
+def test_a_server_is_told_what_the_agent_behind_each_call_can_be_asked_and_nothing_more() -> None:
+    talk = Talk(ASKING)
+    assert told(talk.call(said())) == {}
+    assert told(talk.call(said("elicitation.url"))) == {"elicitation": {"url": {}}}
+    assert told(talk.call(said("sampling", "roots"))) == {"sampling": {}, "roots": {}}
+    everything = told(talk.call(call()))
+    assert everything == {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
+    assert told(talk.call(said("sampling", "sampling.tools", "elicitation.form", "elicitation.url"))) == (
+        everything
+    )
+
+
+def test_roots_of_the_configuration_are_told_to_every_agents_server() -> None:
+    talk = Talk(Declared(roots=(Root("file:///w"),)))
+    assert told(talk.call(said("elicitation.form"))) == {"elicitation": {"form": {}}, "roots": {}}
+
+
+def test_nothing_at_all_is_an_object() -> None:
+    assert capabilities_of([]) == b"{}"
+
+
+@behaviour("eras:own-log-level")
+def test_a_call_says_its_own_log_level_and_none_where_its_agent_wants_none() -> None:
+    talk = Talk(ASKING)
+    talk.adapter.level("debug")
+    key = PRE + "logLevel"
+    assert talk.call(said(level="error"))["params"]["_meta"][key] == "error"
+    assert key not in talk.call(said())["params"]["_meta"]
+    assert talk.call(call())["params"]["_meta"][key] == "debug"
+    assert talk.call(replace(call(), log_level="alert"))["params"]["_meta"][key] == "alert"
+
+
+# --- what the server wants -------------------------------------------------------------------------------
+
+
+def test_an_ask_says_the_servers_own_key_and_no_elicitation_id_is_made_for_an_agent_that_has_none() -> None:
+    talk = Talk(ASKING)
+    talk.fit(tools={})
+    talk.call(said("elicitation.url", "sampling"))
+    events, _ = talk.wants(where=URL, draft=SAMPLE)
+    assert [each.name for each in events] == ["where", "draft"]
+    assert "elicitationId" not in json.loads(events[0].params)
+
+
+def test_a_key_that_is_too_long_to_be_told_is_not_told_and_still_goes_back_to_its_server() -> None:
+    talk, key = Talk(ASKING), "k" * 2000
+    talk.fit(tools={})
+    talk.call(said("sampling"))
+    [asked], _ = talk.wants(**{key: SAMPLE})
+    assert asked.name == ""
+    again = talk.give(asked.id, {})
+    assert again is not None
+    assert again["params"]["inputResponses"] == {key: {}}
+
+
+@behaviour("eras:own-roots")
+def test_roots_are_asked_of_an_agent_that_has_declared_them_and_else_answered_by_carpool() -> None:
+    talk = Talk(Declared(roots=(Root("file:///ours"),)))
+    talk.fit(tools={})
+    talk.call(said("roots"))
+    events, out = talk.wants(r={"method": ROOTS})
+    [asked] = events
+    assert isinstance(asked, ServerAsked)
+    assert (asked.facts, asked.needs, asked.name) == (AskFacts(ROOTS, wire=ONE), ("roots",), "r")
+    assert out == []
+    again = talk.give(asked.id, {"roots": [{"uri": "file:///theirs"}]})
+    assert again is not None
+    assert again["params"]["inputResponses"] == {"r": {"roots": [{"uri": "file:///theirs"}]}}
+
+    talk.call(said(), WireId(2))
+    events, out = talk.wants(2, r={"method": ROOTS})
+    assert events == []
+    assert out[0]["params"]["inputResponses"]["r"]["roots"][0]["uri"] == "file:///ours"
+
+
+@pytest.mark.parametrize(
+    ("can", "wanted"),
+    [
+        (("sampling",), FORM),
+        (("elicitation.form",), URL),
+        (("elicitation.url",), FORM),
+        (("elicitation.form", "elicitation.url"), SAMPLE),
+        (("sampling",), {**SAMPLE, "params": {**SAMPLE["params"], "tools": [{"name": "x"}]}}),
+        (("sampling",), {"method": ROOTS}),
+        ((), {"method": ROOTS}),
+        ((), FORM),
+    ],
+)
+def test_what_the_agent_of_this_call_did_not_declare_ends_it_even_if_the_others_could(
+    can: tuple[Need, ...], wanted: dict[str, Any]
+) -> None:
+    talk = Talk(ASKING)
+    talk.fit(tools={})
+    talk.call(said(*can))
+    [event], _ = talk.wants(x=wanted)
+    assert isinstance(event, AnswerUnreadable)
+    assert "told" in event.text
+
+
+# --- what the server answers -----------------------------------------------------------------------------
+
+
+@behaviour("eras:missing-capability")
+@pytest.mark.parametrize(("caller", "code"), [(said(), -32021), (call(), -32603)])
+def test_the_error_for_a_missing_capability_passes_to_agents_that_know_it(caller: Call, code: int) -> None:
+    talk = Talk()
+    talk.fit(tools={})
+    talk.call(caller)
+    error = {"code": -32021, "message": "m", "data": {"requiredCapabilities": {"sampling": {}}}}
+    [answered], _ = talk.say(line(id=1, error=error))
+    assert isinstance(answered, ServerAnswered)
+    body = json.loads(answered.body)
+    assert body["code"] == code
+    assert ("data" in body) == (code == -32021)
+
+
+@pytest.mark.parametrize("code", [-32020, -32022])
+def test_errors_between_carpool_and_the_server_are_no_agents(code: int) -> None:
+    talk = Talk()
+    talk.fit(tools={})
+    talk.call(said())
+    [answered], _ = talk.say(line(id=1, error={"code": code, "message": "m"}))
+    assert json.loads(answered.body)["code"] == -32603
+
+
+@behaviour("eras:hints")
+def test_a_resource_comes_with_its_hint_and_one_that_was_read_with_input_with_none() -> None:
+    talk = Talk(ASKING)
+    talk.fit(tools={})
+    fresh = {"resultType": "complete", "contents": [], "ttlMs": 5000, "cacheScope": "public"}
+    talk.call(call("resources/read", b'{"uri":"a:b"}', target="a:b"))
+    [answered], _ = talk.say(line(id=1, result=fresh))
+    assert (answered.ttl_ms, answered.public) == (5000, True)
+    assert b"ttlMs" not in answered.body
+
+    talk.call(call("resources/read", b'{"uri":"a:b"}', target="a:b"), WireId(2))
+    [asked], _ = talk.wants(2, x=FORM)
+    again = talk.give(asked.id, {"action": "cancel"})
+    assert again is not None
+    [answered], _ = talk.say(line(id=again["id"], result=fresh))
+    assert (answered.ttl_ms, answered.public) == (-1, False)
+
+    talk.call(call("prompts/get"), WireId(3))
+    [answered], _ = talk.say(line(id=3, result=fresh))
+    assert answered.ttl_ms == -1, "only reads and lists have hints"
+
+
+@pytest.mark.parametrize(
+    ("result", "hint"),
+    [
+        (b"{}", Hint()),
+        (b'{"ttlMs":0,"cacheScope":"public"}', Hint(0, True)),
+        (b'{"ttlMs":12,"cacheScope":"private"}', Hint(12)),
+        (b'{"ttlMs":12.5}', Hint(12)),
+        (b'{"ttlMs":-7}', Hint(0)),
+        (b'{"ttlMs":"7"}', Hint(0)),
+        (b'{"ttlMs":1e3}', Hint(0)),
+        (b'{"ttlMs":99999999999999999999999}', Hint(999999999999999)),
+        (b"[]", Hint()),
+    ],
+)
+def test_a_hint_is_read_whatever_it_is(result: bytes, hint: Hint) -> None:
+    assert read_hint(RawJson(result)) == hint
+
+
+def test_several_hints_are_as_short_and_as_private_as_any_of_them() -> None:
+    assert Hint(5, True).least(Hint(3, True)) == Hint(3, True)
+    assert Hint(5, True).least(Hint(9)) == Hint(5)
+    assert Hint().least(Hint(9, True)) == Hint(9, True) == Hint(9, True).least(Hint())
+
+
+# --- the core --------------------------------------------------------------------------------------------
+
+
+def admit(house: House, number: int, session: str, *can: Need, level: str = "") -> None:
+    word = replace(said(*can, level=level), call=CallId(number), key=KEY, session=SessionId(session))
+    house.do(word)
+
+
+def logged(house: House) -> Any:
+    [effect] = only(house.do(ev.ServerLogged(ME, "info", PARAMS)), Logged, KeepLog)
+    return effect
+
+
+def test_roots_that_a_call_came_back_for_reach_its_agent_and_are_no_sign_that_the_server_asks() -> None:
+    house = House()
+    admit(house, 1, "a", "roots")
+    facts = AskFacts(ROOTS, wire=WireId(1))
+    effects = house.do(
+        ev.ServerAsked(ME, RawJson(b"1/1/0"), ABSENT, facts, ABSENT, needs=("roots",), name="r")
+    )
+    [asked] = only(effects, Asked)
+    assert (asked.call, asked.method, asked.name, asked.needs) == (1, ROOTS, "r", ["roots"])
+    assert not only(effects, Observe)
+    assert only(house.wants(1, 1, ELICIT), Observe), "a question to a person is one"
+
+
+@behaviour("logging:one-session")
+def test_of_calls_that_may_log_the_only_one_is_named() -> None:
+    house = House()
+    admit(house, 1, "a")
+    assert isinstance(logged(house), KeepLog), "its agent wants none"
+    admit(house, 2, "b", level="info")
+    assert logged(house) == Logged(SessionId("b"), "info", PARAMS, CallId(2))
+    admit(house, 3, "b", level="info")
+    assert logged(house) == Logged(SessionId("b"), "info", PARAMS)
+    admit(house, 4, "c", level="info")
+    assert isinstance(logged(house), KeepLog)
+
+
+def test_what_may_be_of_a_cancelled_call_is_not_named_as_of_the_one_beside_it() -> None:
+    house = House()
+    admit(house, 1, "a", level="info")
+    house.do(CancelCall(CallId(1), "enough"))
+    admit(house, 2, "a", level="info")
+    assert logged(house) == Logged(SessionId("a"), "info", PARAMS)
+
+
+@behaviour("asks:elicitation:32042")
+def test_urls_of_an_error_are_told_of_calls_whose_agent_has_no_such_error() -> None:
+    house = House()
+    admit(house, 1, "a", "elicitation.url")
+    house.call(2, "b")
+    body = RawJson(b'{"code":-32042,"message":"m"}')
+    for wire, urls in ((1, URLS), (2, ())):
+        house.do(ev.UrlsOffered(ME, WireId(wire), ("E",), URLS))
+        effects = house.do(ServerAnswered(ME, WireId(wire), is_error=True, body=body))
+        assert only(effects, Answered) == [
+            Answered(CallId(wire), is_error=True, body=body, urls_first=True, urls=urls)
+        ]
+
+
+def test_hints_travel_with_the_answer() -> None:
+    house = House()
+    house.call(1, "a")
+    effects = house.do(ServerAnswered(ME, WireId(1), False, RawJson(b"{}"), ttl_ms=7, public=True))
+    assert only(effects, Answered) == [Answered(CallId(1), False, RawJson(b"{}"), ttl_ms=7, public=True)]

@@ -157,7 +157,7 @@ def test_fifty_thousand_ids_are_answered_and_leave_nothing(house: Path) -> None:
         assert Counter(map(raw_id, many.lines)) == {b"%d" % each: 1 for each in range(50_000)}
         session = one.broker.core.sessions[SessionId("s2")]
         assert not session.owed
-        assert not session.lists
+        assert not one.broker.core.requests.deferred.of(session.id)
         assert entries_of(session) < 10_000
         good.echo("undisturbed")
 

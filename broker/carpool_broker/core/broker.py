@@ -354,21 +354,21 @@ class BrokerCore:
             case AgentListed():
                 if event.by is not None:
                     self.greetings.met(session, event.by, settles=True)
-                self.requests.lists.listed(session, event, now)
+                self.requests.asked(session, event, now)
             case AgentDiscovered():
                 self.greetings.met(session, event.by, settles=False)
-                self.requests.lists.discovered(session, event, now)
+                self.requests.asked(session, event, now)
             case AgentGranted():
                 self.requests.listens.granted(session, event)
             case AgentListened():
                 self.greetings.met(session, event.by, settles=True)
-                self.requests.listens.listened(session, event, now)
+                self.requests.asked(session, event, now)
             case AgentCancelled():
                 self.requests.cancelled(session, event, now)
             case AgentSetLevel():
                 self.requests.watching.set_level(session, event)
             case AgentWatched():
-                self.requests.watching.watched(event, now, patient=True)
+                self.requests.asked(session, event, now)
             case AgentErred():
                 self.requests.refuse(session, event.id, event.fault, event.detail)
             case AgentAnswered():

@@ -386,7 +386,8 @@ class BrokerMachine(RuleBasedStateMachine):
         core = self.core
         core.check()
         owed = {(s.id, request): "call" for s in core.sessions.values() for request in s.owed}
-        owed |= {(s.id, request): "list" for s in core.sessions.values() for request in s.lists}
+        waiting = core.requests.deferred.all()
+        owed |= {(it.session.id, it.id): "list" for it in waiting if isinstance(it.request, ev.AgentListed)}
         assert owed == self.owed
         assert {call for call, o in core.ledger.calls.items() if o.stage == "sent"} <= set(self.sent)
         for session, listed in self.listed.items():

@@ -62,9 +62,7 @@ def _nothing_is_left(world: World) -> None:
         ledger.calls,
         ledger.backstops,
         ledger.admission.waits,
-        broker.requests.lists.waits,
-        broker.requests.name_waits,
-        broker.requests.listens.waits,
+        broker.requests.deferred.deadlines,
         *broker.parked.deadlines(),
     )
     _lists_are_no_older_than_said(world)

@@ -15,8 +15,6 @@ from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import SayUpdated
 from carpool_broker.core.model.events import (
     AgentCalled,
-    AgentDiscovered,
-    AgentListed,
     AgentListened,
     Notice,
     SourceId,
@@ -105,14 +103,12 @@ class Owed:
 class Listen:
     """One `subscriptions/listen`."""
 
-    __slots__ = ("event", "families", "granted", "in_doubt", "is_bereft", "places", "tasks")
+    __slots__ = ("event", "families", "granted", "is_bereft", "places", "tasks")
 
     def __init__(self, event: AgentListened) -> None:
         self.event = event
         self.granted = False
         """False: it waits for catalogs."""
-        self.in_doubt = False
-        """It was in force at an earlier broker: lists may have changed since that spoke last."""
         self.is_bereft = False
         """Some task that it was for is gone with that broker."""
         self.places: tuple[tuple[ServerName, str], ...] = ()
@@ -130,8 +126,8 @@ class Session:
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "fleeting", "given_up", "greeted", "id", "keeps", "late", "left_out", "listed",
         "listens",
-        "lists", "marked", "max_open_calls", "met", "owed", "pid", "principal", "profile", "quota", "rooting",
-        "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "unseen", "used",
+        "marked", "max_open_calls", "met", "owed", "pid", "principal", "profile", "quota", "rooting",
+        "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used",
         "version", "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
 
@@ -187,15 +183,11 @@ class Session:
         """Progress and log messages that it did not get because of that."""
         self.late: dict[tuple[str, RawJson], SayUpdated] = {}
         """Changes of resources that it is told of once it reads, by URI and listen."""
-        self.lists: dict[RawJson, AgentListed | AgentDiscovered] = {}
-        """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
         self.listens: dict[RawJson, Listen] = {}
         self.listed: dict[Family, Sequence[Entry] | None] = {}
         """It holds these lists and was not told since that they are old: what was in each, and in those which
         the same notice is about. None: it is an older one that it has read on in.
         """
-        self.unseen: set[RawJson] = set()
-        """Lists that wait and that its agent has read at an earlier broker: it does not see these answers."""
         self.calls = 0
         self.used: set[ServerName] = set()
         """Servers it has called: what it would otherwise run by itself."""

@@ -218,8 +218,7 @@ class Recovery:
         self._back[session.id] = event.supervisor
         self._again[session.id] = event.again
         self._before.resumed(session.id, event.asks, now)
-        self._requests.listens.resumed(session)
-        self._requests.lists.resumed(session)
+        self._requests.resumed(session)
         session.called.update(self._held.pop(session.id, ()))
         for told in lost_state.came_back(session, event.stateful):
             self._out(told)

@@ -1,11 +1,13 @@
 """What agents ask for, once it needs to know what they see: lists, calls by name, levels, subscriptions.
 
-Owns which server a call goes to and names that nobody knows yet, which wait for a catalog that may still
-tell (rule 18), bounded by `list_wait_s`. Composes what waits likewise: first pages (`lists`), subscriptions
-(`subscribe`, `listen_streams`); what goes to a server without a name: requests about tasks (`tasks`); and
-the look at calls that are late to leave (`recheck`).
+Owns which server a call goes to, and how long requests wait for catalogs that are on their way (`deferred`,
+rule 18): `list_wait_s` at most, and shorter for `server/discover`, which is how an agent finds out whether
+anybody is there at all. Composes the parts that answer lists (`lists`), subscriptions (`subscribe`), listens
+(`listen_streams`) and requests about tasks (`tasks`), and the look at calls that are late to leave
+(`recheck`).
 
-Invariants (`check`): what waits has a deadline and belongs to a session that is there.
+Invariants (`check`): what waits for a catalog is in `deferred`: every call that has no place, every listen
+that is not granted.
 Knows nothing of: how calls travel and end (`call_table`), when views change.
 """
 
@@ -18,21 +20,29 @@ from carpool_broker.core.calls.tasks import Tasks
 from carpool_broker.core.configuration.session_views import FAILING, RETRIED, Outlook
 from carpool_broker.core.model.answers import READ, is_keepable, refusal
 from carpool_broker.core.model.effects import AnyEffect
-from carpool_broker.core.model.events import AgentCalled, AgentCancelled
+from carpool_broker.core.model.events import (
+    AgentCalled,
+    AgentCancelled,
+    AgentDiscovered,
+    AgentListed,
+    AgentListened,
+    AgentWatched,
+)
 from carpool_broker.core.model.session import UNDER_WAY, Owed, Session
 from carpool_broker.core.registry.answer_rewrites import needed
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.resolve import NoTarget, Target, find, meant, stays
 from carpool_broker.core.registry.view import OwnTool, View, ViewTool
 from carpool_broker.core.requests.builtin_calls import OwnCalls
+from carpool_broker.core.requests.deferred import Deferred, DeferredRequests, Question
 from carpool_broker.core.requests.list_freshness import Hints
-from carpool_broker.core.requests.lists import Lists
+from carpool_broker.core.requests.lists import METHODS, Lists
 from carpool_broker.core.requests.recheck import SecondLook
 from carpool_broker.core.subscriptions.listen_streams import Listens
 from carpool_broker.core.subscriptions.subscribe import Watching
 from carpool_broker.core.subscriptions.subscription_table import Interests
 from carpool_protocol.faults.faults import TOOLS_CALL
-from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
+from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Discover, Feature
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.wire.request_targets import TASKS
@@ -46,6 +56,8 @@ _FAMILIES: Final[dict[str, Feature]] = {
     "completion/complete": "completions",
 }
 
+DISCOVER_WAIT_S: Final = 2.0
+"""The official SDKs give a server 10 s to answer before they take it for one of the handshake era."""
 
 UNTOLD: Final = "It has not told yet what it offers: it may still be starting."
 UNVERIFIED: Final = "Its tools are pinned, and it has not told yet what they are now."
@@ -78,23 +90,16 @@ class Requests:
         self.tasks = Tasks(sessions, registry, outlook, ledger, out)
         self.second_look = SecondLook(sessions, outlook, ledger, self.tasks)
         self.own = OwnCalls(ledger, self.hints, out)
-        self.lists = Lists(sessions, outlook, self.hints, self.tasks, out)
+        self.lists = Lists(outlook, self.hints, self.tasks, out)
         self.watching = Watching(sessions, registry, outlook, self.interests, out)
         self.watching.linked = lambda: ledger.admission.credit_bytes is not None
         self.listens = Listens(sessions, outlook, self.interests, self.watching, out, tasks=self.tasks)
         self.retried: Callable[[Session, AgentCalled, float], None] = lambda *_: None
         """What becomes of a call that brings what it was asked for."""
-        self.name_waits: Deadlines[CallId] = Deadlines()
-        self._nameless: dict[CallId, Owed] = {}
-
-    @property
-    def list_wait_s(self) -> float:
+        self.list_wait_s = 10.0
         """How long anything waits for a catalog."""
-        return self.lists.wait_s
-
-    @list_wait_s.setter
-    def list_wait_s(self, wait_s: float) -> None:
-        self.lists.wait_s = self.watching.wait_s = self.listens.wait_s = wait_s
+        self.deferred = DeferredRequests()
+        self._waiting = self.deferred.by_session
 
     def called(self, event: AgentCalled, now: float) -> None:
         """A request for one server."""
@@ -112,7 +117,7 @@ class Requests:
         if by is not None and event.method in TASKS:
             self.tasks.asked(session, event, now)
             return
-        self._resolve(self._ledger.open(session, event), now, patient=True)
+        self.place(self._ledger.open(session, event), now)
 
     def meant(self, session: Session, event: AgentCalled) -> AgentCalled:
         """The request that a call of a tool of our own stands for; any other as it is."""
@@ -124,10 +129,48 @@ class Requests:
         if by is None and not session.greeted:
             self.refuse(session, event.id, "not_initialized")
             return True
-        if event.id in session.owed or event.id in session.lists or (by and event.id in session.listens):
+        if (
+            event.id in session.owed
+            or (self._waiting and self._is_open(session, event.id))
+            or (by and event.id in session.listens)
+        ):
             self._out(refusal(session, event.id, by, "duplicate_request_id", method=event.method))
             return True
         return False
+
+    def _is_open(self, session: Session, request: RawJson) -> bool:
+        """Whether a call has this id, or something that waits."""
+        return request in session.owed or self.deferred.has(session.id, request)
+
+    def asked(self, session: Session, event: Question, now: float) -> None:
+        """A request that carpool answers itself."""
+        if self._accepts(session, event) and not self._answer(session, event, now, patient=True):
+            self._defer(Deferred(session, event), now)
+
+    def _accepts(self, session: Session, event: Question) -> bool:
+        """Whether it is still to be answered; else that was done now."""
+        if isinstance(event, AgentWatched):
+            return self.watching.accepts(session, event)
+        if isinstance(event, AgentListed) and not self.lists.accepts(session, event):
+            return False
+        if self._is_open(session, event.id) or event.id in session.listens:
+            self._refuse_question(session, event, "duplicate_request_id")
+            return False
+        return not isinstance(event, AgentListened) or self.listens.accepts(session, event)
+
+    def _answer(self, session: Session, event: Question, now: float, *, patient: bool) -> bool:
+        """False: it is to wait. `patient`: it may."""
+        match event:
+            case AgentListed() | AgentDiscovered():
+                return self.lists.answer(session, event, now, patient=patient)
+            case AgentWatched():
+                return self.watching.answer(session, event, patient=patient)
+            case AgentListened():
+                return self.listens.answer(session, event, patient=patient)
+
+    def _refuse_question(self, session: Session, event: Question, slug: str) -> None:
+        by = None if isinstance(event, AgentWatched) else event.by
+        self._out(refusal(session, event.id, by, slug, method=_method(event)))
 
     def look_outward(self, owed: Owed) -> None:
         """Find out anew whether its answer is to be changed for its agent."""
@@ -142,10 +185,15 @@ class Requests:
 
     def place(self, owed: Owed, now: float) -> None:
         """Have a call that is in the books served."""
-        self._resolve(owed, now, patient=True)
+        awaited = self._resolve(owed, now, patient=True)
+        if awaited is not None and not self._ledger.admission.refuses(owed):
+            self._defer(Deferred(owed.session, owed), now)
+            self._outlook.seek(owed.session, self._outlook.view(owed.session), awaited)
 
-    def _resolve(self, owed: Owed, now: float, *, patient: bool) -> None:
-        """Find the server that is meant. `patient`: a catalog that is on its way may still tell."""
+    def _resolve(self, owed: Owed, now: float, *, patient: bool) -> tuple[PoolKey, ...] | None:
+        """Find the server that is meant, and have the call go there; or answer it. Otherwise it is to wait:
+        then these pools are to tell their catalogs first. `patient`: it may.
+        """
         view = self._outlook.view(owed.session)
         asked = owed.asked
         if asked.method == TOOLS_CALL:  # most are, and most names are qualified: one look is all it takes
@@ -153,45 +201,31 @@ class Requests:
             if type(tool) is ViewTool and not owed.session.rooting and stays(view, asked.name, tool):
                 owed.server, owed.target, owed.key = tool.server, tool.tool, tool.key
                 self._enter(owed, view, now)
-                return
+                return None
             if type(tool) is OwnTool:
-                self._answer_own(owed, tool, view, now, patient=patient)
-                return
+                return self._answer_own(owed, tool, view, now, patient=patient)
         found = find(view, asked.method, asked.name)
         if patient and self._may_change(owed.session, view, found):
-            if self._waits(owed, view, now):
-                suspects = found.suspects if isinstance(found, NoTarget) else (found.key,)
-                self._outlook.seek(owed.session, view, suspects)
-            return
-        if isinstance(found, Target):
-            owed.server, owed.target, owed.key = found.server, found.subject, found.key
-            if not found.verified:
-                self._resolved(owed)
-                self._ledger.fail(owed, "unavailable", UNVERIFIED, retry_after_s=1.0)
-                return
-            if asked.method != READ or not self._is_current(owed, view, now):
-                self._enter(owed, view, now)
-            return
-        self._resolved(owed)
-        self._fail_unresolved(owed, view, found, now)
+            return found.suspects if isinstance(found, NoTarget) else (found.key,)
+        if isinstance(found, NoTarget):
+            self._fail_unresolved(owed, view, found, now)
+            return None
+        owed.server, owed.target, owed.key = found.server, found.subject, found.key
+        if not found.verified:
+            self._ledger.fail(owed, "unavailable", UNVERIFIED, retry_after_s=1.0)
+        elif asked.method != READ or not self._is_current(owed, view, now):
+            self._enter(owed, view, now)
+        return None
 
-    def _waits(self, owed: Owed, view: View, now: float) -> bool:
-        """Have it wait for the catalogs of this view; whether it does, and did not before."""
-        if owed.call in self.name_waits or self._ledger.admission.refuses(owed):
-            return False
-        self._outlook.discover(owed.session, view)
-        self._nameless[owed.call] = owed
-        self.name_waits.arm(owed.call, now, self.lists.wait_s)
-        return True
-
-    def _answer_own(self, owed: Owed, tool: OwnTool, view: View, now: float, *, patient: bool) -> None:
+    def _answer_own(
+        self, owed: Owed, tool: OwnTool, view: View, now: float, *, patient: bool
+    ) -> tuple[PoolKey, ...] | None:
         """A tool of our own tells of what the session sees: as lists do, it waits until that is known."""
         if patient and self._outlook.unsettled(owed.session, view):
-            self._waits(owed, view, now)
-            return
-        self._resolved(owed)
+            return ()
         self._outlook.miss(view)
         self.own.answer(owed, tool, view, now)
+        return None
 
     def _may_change(self, session: Session, view: View, found: Target | NoTarget) -> bool:
         """Whether it is worth waiting for a better place than what was found."""
@@ -215,7 +249,6 @@ class Requests:
         current = self._ledger.fresh.find(owed.key, owed.target, owed.session.id, now)
         if current is None:
             return False
-        self._resolved(owed)
         owed.edit = needed(view, owed.key, owed.version)
         self._ledger.note_end(owed, "kept", "no", current.body)
         self._ledger.give(owed, Outcome(False, current.body, current.ttl_ms, current.public))
@@ -223,8 +256,6 @@ class Requests:
 
     def _enter(self, owed: Owed, view: View, now: float) -> None:
         """It is known where the request goes."""
-        if self._nameless:
-            self._resolved(owed)
         owed.edit = needed(view, owed.key, owed.version)
         away = self._outlook.states.get(owed.key) if owed.key in view.away else None
         if away is not None and away.state != "half_open":
@@ -270,47 +301,65 @@ class Requests:
         owed.server, owed.target = ServerName(found.server), found.subject
         self._ledger.fail(owed, found.fault, found.detail)
 
-    def _resolved(self, owed: Owed) -> None:
-        """Its name no longer waits for a catalog."""
-        self._nameless.pop(owed.call, None)
-        self.name_waits.disarm(owed.call)
-
     def cancelled(self, session: Session, event: AgentCancelled, now: float) -> None:
         """The agent no longer wants the answer to one of its requests."""
-        owed = session.owed.get(event.id)
-        if owed is not None:
-            self._resolved(owed)
-            self._ledger.cancel(session, event.id, event.reason, now)
-        elif not self.lists.cancelled(session, event.id) and not self.listens.cancelled(session, event.id):
-            self.watching.cancelled(session, event.id)
+        self.deferred.remove(session.id, event.id)
+        if not self._ledger.cancel(session, event.id, event.reason, now):
+            self.listens.cancelled(session, event.id)
 
     def refuse(self, session: Session, request: RawJson, slug: str, detail: str = "") -> None:
         """Answer a request with an error of ours."""
         self._out(refusal(session, request, None, slug, detail=detail))
 
-    # --- time passes, catalogs come, agents go ---------------------------------------------------------
+    # --- requests that wait: catalogs come, time passes -----------------------------------------------
+
+    def _defer(self, deferred: Deferred, now: float) -> None:
+        """Have it wait for the catalogs of its session's view."""
+        session, request = deferred.session, deferred.request
+        if isinstance(request, AgentWatched) and self._is_open(session, request.id):
+            self._refuse_question(session, request, "duplicate_request_id")
+            return
+        self._outlook.discover(session, self._outlook.view(session))
+        self._wait(deferred, now)
+
+    def _wait(self, deferred: Deferred, now: float) -> None:
+        is_short = isinstance(deferred.request, AgentDiscovered)
+        wait_s = min(self.list_wait_s, DISCOVER_WAIT_S) if is_short else self.list_wait_s
+        self.deferred.add(deferred, now, wait_s)
+
+    def _retry(self, deferred: Deferred, now: float, *, patient: bool) -> bool:
+        """Try anew to answer it. False: it is to wait. `patient`: it may."""
+        session, request = deferred.session, deferred.request
+        if isinstance(request, Owed):
+            return self._resolve(request, now, patient=patient) is None
+        if not self._answer(session, request, now, patient=patient):
+            return False
+        if deferred.repeated and isinstance(request, AgentListed):
+            self.lists.say_old(session)
+        elif deferred.repeated and isinstance(request, AgentListened):
+            self.listens.say_old(session, session.listens[request.id])
+        return True
+
+    def moved(self, now: float) -> None:
+        """Catalogs or pool states are others now: what waited for that may go on."""
+        if self._waiting:
+            for deferred in self.deferred.all():
+                if self._retry(deferred, now, patient=True):
+                    self.deferred.remove(deferred.session.id, deferred.id)
+        self.watching.moved()
 
     def overdue(self, now: float) -> None:
         """What has waited long enough is decided by what is known."""
         self.tasks.overdue(now)
-        lists, watches = list(self.lists.waits.due(now)), list(self.watching.waits.due(now))
-        listens = list(self.listens.waits.due(now))
-        names = [self._nameless.pop(call) for call in self.name_waits.due(now)]
-        late = {who[0] for who in (*lists, *watches, *listens)} | {owed.session.id for owed in names}
-        rootless = self._unroot(late)
-        for who in lists:
-            session = self._sessions[who[0]]
-            if who[0] in rootless and self._outlook.unsettled(session, self._outlook.view(session)):
-                self.lists.again(who, now)
-            else:
-                self.lists.waited(who, now)
-        for who in watches:
-            self.watching.waited(who, now, patient=who[0] in rootless)
-        for who in listens:
-            self.listens.waited(who, now, patient=who[0] in rootless)
-        for owed in names:
-            self._outlook.slow |= self._outlook.view(owed.session).unknown
-            self._resolve(owed, now, patient=owed.session.id in rootless)
+        late = self.deferred.take_due(now)
+        rootless = self._unroot({deferred.session.id for deferred in late})
+        for deferred in late:
+            session = deferred.session
+            patient = session.id in rootless
+            if not patient and not isinstance(deferred.request, AgentDiscovered):
+                self._outlook.slow |= self._outlook.view(session).unknown
+            if not self._retry(deferred, now, patient=patient):
+                self._wait(deferred, now)
 
     def _unroot(self, waited: set[SessionId]) -> set[SessionId]:
         """Agents that have not said their roots in time: what waited for that goes on with what is known, and
@@ -323,13 +372,7 @@ class Requests:
             self._outlook.discover(session, self._outlook.view(session))
         return rootless
 
-    def moved(self, now: float) -> None:
-        """Catalogs or pool states are others now: what waited for that may go on."""
-        self.lists.moved(now)
-        for owed in list(self._nameless.values()):
-            self._resolve(owed, now, patient=True)
-        self.watching.moved(now)
-        self.listens.moved(now)
+    # --- agents move, come back and go -----------------------------------------------------------------
 
     def followed(self, session: Session) -> None:
         """The session sees other pools now. Its calls that have not left yet go there, and whatever waits for
@@ -337,23 +380,22 @@ class Requests:
         """
         view = self._outlook.view(session)
         self.second_look.at_line(session)
-        if session.served and (
-            session.lists
-            or session.listed
-            or session.listens
-            or any(owed.stage == "unresolved" for owed in session.owed.values())
-            or self.watching.has_early(session)
-        ):
+        if session.served and (session.listed or session.listens or session.id in self._waiting):
             self._outlook.discover(session, view)
+
+    def resumed(self, session: Session) -> None:
+        """This session has come from an earlier broker. What it waits for here it has asked for there too."""
+        for deferred in self.deferred.of(session.id):
+            deferred.repeated = True
+        self.listens.resumed(session)
+        self.lists.say_old(session)
 
     def forget(self, session: Session) -> None:
         """The agent is gone, and nothing of it waits any more."""
-        self.lists.forget(session)
+        self.deferred.forget(session)
         self.listens.forget(session)
         self.tasks.forget(session)
         self.watching.forget(session)
-        for owed in session.owed.values():
-            self._resolved(owed)
         self.interests.forget(session.id)
 
     def refuse_waiting(self) -> None:
@@ -372,26 +414,46 @@ class Requests:
             if owed.stage in UNDER_WAY:
                 self.end_early(owed, "cut_off")
             elif not (again and owed.session.keeps):
-                self._resolved(owed)
+                self.deferred.remove(owed.session.id, owed.asked.id)
                 self.end_early(owed, "closing")
-        for session in self._sessions.values():
-            if not (again and session.keeps):
-                for request, event in list(session.lists.items()):
-                    self.lists.cancelled(session, request)
-                    self._out(refusal(session, request, event.by, "closing"))
+        for deferred in self.deferred.all():
+            session, request = deferred.session, deferred.request
+            if not isinstance(request, Owed) and not (again and session.keeps):
+                self.deferred.remove(session.id, deferred.id)
+                self.listens.cancelled(session, deferred.id)
+                self._refuse_question(session, request, "closing")
 
     def deadlines(self) -> Iterable[Deadlines[Any]]:
         """When something has waited long enough."""
-        waits = (self.lists.waits, self.name_waits, self.watching.waits, self.listens.waits)
-        return (*waits, self.tasks.expiring)
+        return (self.deferred.deadlines, self.tasks.expiring)
 
     def check(self) -> None:
         """Assert every invariant."""
         self.interests.check(self._sessions)
-        self.lists.check()
+        self.deferred.check(self._sessions)
         self.watching.check()
         self.listens.check()
         self.tasks.check()
-        unresolved = {call for call, owed in self._ledger.calls.items() if owed.stage == "unresolved"}
-        assert unresolved == set(self._nameless)
-        assert all(call in self.name_waits for call in unresolved)
+        waiting = self.deferred.all()
+        unresolved = {owed for owed in self._ledger.calls.values() if owed.stage == "unresolved"}
+        assert unresolved == {each.request for each in waiting if isinstance(each.request, Owed)}
+        ungranted = {
+            (session.id, request)
+            for session in self._sessions.values()
+            for request, listen in session.listens.items()
+            if not listen.granted
+        }
+        listening = [each for each in waiting if isinstance(each.request, AgentListened)]
+        assert ungranted == {(each.session.id, each.id) for each in listening}
+
+
+def _method(event: Question) -> str:
+    match event:
+        case AgentListed():
+            return METHODS[event.family]
+        case AgentDiscovered():
+            return "server/discover"
+        case AgentListened():
+            return "subscriptions/listen"
+        case AgentWatched():
+            return "resources/subscribe" if event.on else "resources/unsubscribe"

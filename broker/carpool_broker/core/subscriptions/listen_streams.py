@@ -2,14 +2,14 @@
 
 Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
 said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
-has not told its catalog yet waits for that, bounded by `wait_s`. One that an earlier broker has acknowledged
-is what was acknowledged, no more and no less (`unplaced`); one for a task that is gone with a broker or a
-supervisor ends, because its agent would wait for ever. Source: MCP 2026-07-28,
-basic/utilities/subscriptions: the acknowledgement says what its agent is subscribed to, once.
+has not told its catalog yet waits for that. One that an earlier broker has acknowledged is what was
+acknowledged, no more and no less (`unplaced`); one for a task that is gone with a broker or a supervisor
+ends, because its agent would wait for ever. Source: MCP 2026-07-28, basic/utilities/subscriptions: the
+acknowledgement says what its agent is subscribed to, once.
 
-Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
-`subscription_table` under its id exactly while it is granted.
-Knows nothing of: how it is worded, what changes (`broker`), the union for servers (`subscription_table`).
+Invariants (`check`): the subscriptions of a listen are in `subscription_table` under its id exactly while it
+is granted. Knows nothing of: how it is worded, how long what waits does so (`deferred`), what changes
+(`broker`), the union for servers (`subscription_table`).
 """
 
 from collections.abc import Callable, Iterable
@@ -22,11 +22,10 @@ from carpool_broker.core.model.effects import Acknowledge, AnyEffect, EndListen,
 from carpool_broker.core.model.events import AgentGranted, AgentListened, Notice
 from carpool_broker.core.model.session import Listen, Session
 from carpool_broker.core.registry.view import Route
-from carpool_broker.core.subscriptions.subscribe import Watching, Who
+from carpool_broker.core.subscriptions.subscribe import Watching
 from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED, Interests
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.link.messages import Feature
-from carpool_protocol.machine.deadlines import Deadlines
 
 MAX_LISTENS: Final = 1024
 """Of one session: one that many agents share has one for each of them."""
@@ -59,8 +58,6 @@ class Listens:
         self._watching = watching
         self._tasks = tasks
         self._out = out
-        self.wait_s = 10.0
-        self.waits: Deadlines[Who] = Deadlines()
         self._before: dict[SessionId, AgentGranted] = {}
         """What was granted to the listen that comes next."""
 
@@ -68,12 +65,12 @@ class Listens:
         """The listen that comes next, under this id, has been granted this."""
         self._before[session.id] = event
 
-    def listened(self, session: Session, event: AgentListened, now: float) -> None:
-        """A new one, or one that an earlier broker has granted."""
+    def accepts(self, session: Session, event: AgentListened) -> bool:
+        """Whether it is to be granted what can be delivered now: not if it is refused, or in force since an
+        earlier broker.
+        """
         before = self._before.pop(session.id, None)
-        if event.id in session.listens or event.id in session.owed or event.id in session.lists:
-            self._refuse(session, event, "duplicate_request_id")
-        elif len(session.listens) >= MAX_LISTENS:
+        if len(session.listens) >= MAX_LISTENS:
             self._refuse(
                 session, event, "too_many_calls", f"At most {MAX_LISTENS} may listen in one session."
             )
@@ -92,7 +89,8 @@ class Listens:
             )
         else:
             session.listens[event.id] = Listen(event)
-            self._grant(session, session.listens[event.id], now, patient=True)
+            return True
+        return False
 
     def _refuse(self, session: Session, event: AgentListened, slug: str, detail: str = "") -> None:
         self._out(refusal(session, event.id, event.by, slug, detail=detail, method=_METHOD))
@@ -104,21 +102,16 @@ class Listens:
             self._out(refused)
         return refused is not None
 
-    def _grant(self, session: Session, listen: Listen, now: float, *, patient: bool) -> None:
-        """Put it in force, unless a catalog may still tell more of it."""
-        event = listen.event
+    def answer(self, session: Session, event: AgentListened, *, patient: bool) -> bool:
+        """Put it in force. False: it is to wait for a catalog that may tell more of it. `patient`: it may."""
+        listen = session.listens[event.id]
         routes: list[tuple[str, Route]] = []
         for uri in event.uris:
             place = self._watching.place(session, uri, patient=patient)
             if place is None:
-                who = (session.id, event.id)
-                if who not in self.waits:
-                    self._outlook.discover(session, self._outlook.view(session))
-                    self.waits.arm(who, now, self.wait_s)
-                return
+                return False
             if isinstance(place, Route):
                 routes.append((uri, place))
-        self.waits.disarm((session.id, event.id))
         news = False
         for uri, route in routes:
             news |= self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
@@ -129,11 +122,10 @@ class Listens:
         uris = tuple(uri for uri, _ in routes)
         listen.tasks = self._tasks.of(session, event.tasks)
         self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
-        if listen.in_doubt:
-            self._say_old(session, listen)
         self._tasks.heard(listen.tasks, event.id, on=True)
         if news:
             self._watching.say_interests()
+        return True
 
     def _restore(self, session: Session, event: AgentListened, before: AgentGranted) -> None:
         """It is in force since an earlier broker, whoever serves here what it is for."""
@@ -158,10 +150,8 @@ class Listens:
         for listen in list(session.listens.values()):
             if listen.is_bereft:
                 self._end(session, listen)
-                continue
-            listen.in_doubt = True
-            if listen.granted:
-                self._say_old(session, listen)
+            elif listen.granted:
+                self.say_old(session, listen)
 
     def supervisor_went(self) -> None:
         """Every task is gone with it."""
@@ -174,8 +164,8 @@ class Listens:
         self.cancelled(session, listen.event.id)
         self._out(EndListen(session.id, listen.event.id))
 
-    def _say_old(self, session: Session, listen: Listen) -> None:
-        listen.in_doubt = False
+    def say_old(self, session: Session, listen: Listen) -> None:
+        """Its lists may have changed since an earlier broker has said something on it."""
         for family in listen.families:
             self._out(SayListChanged(session.id, family, listen.event.id))
 
@@ -187,14 +177,11 @@ class Listens:
                 if family in changed:
                     self._out(SayListChanged(session.id, family, request))
 
-    # --- waiting, and the end --------------------------------------------------------------------------
-
     def cancelled(self, session: Session, request: RawJson) -> bool:
         """Whether this id was a listen's; it has ended."""
         listen = session.listens.pop(request, None)
         if listen is None:
             return False
-        self.waits.disarm((session.id, request))
         self._watching.astray.end(session.id, request)
         news = False
         for server, uri in listen.places:
@@ -204,40 +191,21 @@ class Listens:
             self._watching.say_interests()
         return True
 
-    def waited(self, who: Who, now: float, *, patient: bool) -> None:
-        """It has waited long enough: what is known is granted. `patient`: it may once more."""
-        session = self._sessions[who[0]]
-        self._grant(session, session.listens[who[1]], now, patient=patient)
-
-    def moved(self, now: float) -> None:
-        """Catalogs or pool states are others now: what waited for that may go on."""
-        if not self.waits:
-            return
-        for session in self._sessions.values():
-            for listen in [each for each in session.listens.values() if not each.granted]:
-                self._grant(session, listen, now, patient=True)
-
     def forget(self, session: Session) -> None:
         """The agent is gone; what it subscribed to is `interests`'."""
-        for request in session.listens:
-            self.waits.disarm((session.id, request))
         session.listens.clear()
         self._before.pop(session.id, None)
 
     def check(self) -> None:
         """Assert every invariant."""
-        waiting = 0
         assert self._before.keys() <= self._sessions.keys()
         for session in self._sessions.values():
             held = self._interests.holders(session.id)
             assert held <= session.listens.keys(), "a subscription of a listen that is over"
             for request, listen in session.listens.items():
                 assert listen.event.id == request
-                assert listen.granted != ((session.id, request) in self.waits)
                 assert listen.granted or request not in held
                 assert listen.granted or not listen.families
-                waiting += not listen.granted
-        assert waiting == len(self.waits)
 
 
 def _is_granted(session: Session, event: AgentListened, before: AgentGranted) -> bool:

@@ -1,11 +1,11 @@
 """Log levels and subscriptions as agents of the handshake era ask for them, and where a URI is subscribed to.
 
-Owns subscriptions that wait for catalogs which may still tell whose a URI is (rule 18), bounded by `wait_s`;
-and that the supervisor hears what sessions want. One that an earlier broker has said yes to is not asked
-again: it holds (`unplaced`). Source: MCP 2025-11-25, server/resources "Subscriptions".
+Owns which subscriptions wait for catalogs that may still tell whose a URI is (rule 18); and that the
+supervisor hears what sessions want. One that an earlier broker has said yes to is not asked again: it holds
+(`unplaced`). Source: MCP 2025-11-25, server/resources "Subscriptions".
 
-Invariant (`check`): what waits has a deadline and belongs to a session that is there.
-Knows nothing of: who hears of what (`subscription_table`), listens of the stateless era.
+Knows nothing of: who hears of what (`subscription_table`), how long what waits does so (`deferred`), listens
+of the stateless era.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,6 @@ from carpool_broker.core.registry.view import Denied, Route
 from carpool_broker.core.subscriptions.subscription_table import LEVELS, MAX_WATCHED, Interests
 from carpool_broker.core.subscriptions.unplaced import Astray
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.machine.deadlines import Deadlines
-
-Who = tuple[SessionId, RawJson]
 
 
 class NoPlace(Struct, frozen=True):
@@ -46,18 +43,13 @@ class Watching:
         interests: Interests,
         out: Callable[[AnyEffect], None],
     ) -> None:
-        self._sessions = sessions
         self._registry = registry
         self._outlook = outlook
         self._interests = interests
         self._out = out
         self.linked: Callable[[], bool] = lambda: False
         """Whether a supervisor is there."""
-        self.wait_s = 10.0
-        self.waits: Deadlines[Who] = Deadlines()
         self.astray = Astray(sessions, outlook, interests, self._sought)
-        self._early: dict[Who, AgentWatched] = {}
-        """Subscriptions to resources of a server that may not have told its catalog yet."""
 
     def set_level(self, session: Session, event: AgentSetLevel) -> None:
         """Which log messages the session wants."""
@@ -69,41 +61,41 @@ class Watching:
             self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
             self.say_interests()
 
-    def watched(self, event: AgentWatched, now: float, *, patient: bool) -> None:
-        """A subscription, or its end. It is answered here and kept up whatever instance serves."""
-        session = self._sessions[event.session]
+    def accepts(self, session: Session, event: AgentWatched) -> bool:
+        """Whether it is still to be answered: not if it is refused, or concerns what an earlier broker has
+        granted.
+        """
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
-            return
-        if event.granted and self._has_room(session):
+        elif event.granted and self._has_room(session):
             self.astray.hold(session, (event.uri,))
             self._agree(session, event)
-            return
-        if not event.on and self.astray.drop(session, event.uri):
+        elif not event.on and self.astray.drop(session, event.uri):
             self._agree(session, event)
-            return
-        who = (session.id, event.id)
+        else:
+            return True
+        return False
+
+    def answer(self, session: Session, event: AgentWatched, *, patient: bool) -> bool:
+        """A subscription, or its end. It is answered here and kept up whatever instance serves. False: it is
+        to wait for a catalog that may tell whose its URI is. `patient`: it may.
+        """
         place = self.place(session, event.uri, patient=patient)
         if place is None:
-            if who not in self._early:
-                self._outlook.discover(session, self._outlook.view(session))
-                self._early[who] = event
-                self.waits.arm(who, now, self.wait_s)
-            return
-        self._forget(who)
+            return False
         if isinstance(place, NoPlace):
             self._refuse(session, event.id, place.fault, place.detail)
-            return
-        if event.on and not self._has_room(session):
+        elif event.on and not self._has_room(session):
             detail = f"One agent may subscribe to {MAX_WATCHED} resources."
             self._refuse(session, event.id, "too_many_calls", detail)
-            return
-        if event.on:
-            self.astray.drop(session, event.uri)
-            self._interests.subscribe(session.id, place.server, place.uri, event.uri)
         else:
-            self._interests.unsubscribe(session.id, place.server, place.uri)
-        self._agree(session, event)
+            if event.on:
+                self.astray.drop(session, event.uri)
+                self._interests.subscribe(session.id, place.server, place.uri, event.uri)
+            else:
+                self._interests.unsubscribe(session.id, place.server, place.uri)
+            self._agree(session, event)
+        return True
 
     def _has_room(self, session: Session) -> bool:
         return self._interests.has_room(session.id, besides=len(self.astray.of(session.id)))
@@ -143,39 +135,15 @@ class Watching:
     def _refuse(self, session: Session, request: RawJson, slug: str, detail: str = "") -> None:
         self._out(refusal(session, request, None, slug, detail=detail))
 
-    # --- waiting ---------------------------------------------------------------------------------------
-
-    def cancelled(self, session: Session, request: RawJson) -> None:
-        """A subscription that waits is not wanted any more."""
-        self._forget((session.id, request))
-
-    def waited(self, who: Who, now: float, *, patient: bool) -> None:
-        """It has waited long enough. `patient`: it may once more."""
-        self.watched(self._early.pop(who), now, patient=patient)
-
-    def moved(self, now: float) -> None:
-        """Catalogs or pool states are others now: what waited for that may go on."""
-        for early in list(self._early.values()):
-            self.watched(early, now, patient=True)
+    def moved(self) -> None:
+        """Catalogs or pool states are others now."""
         if self.astray.look():
             self.say_interests()
-
-    def has_early(self, session: Session) -> bool:
-        """Whether a subscription of this session waits."""
-        return any(who[0] == session.id for who in self._early)
 
     def forget(self, session: Session) -> None:
         """The agent is gone."""
         self.astray.forget(session.id)
-        for who in [who for who in self._early if who[0] == session.id]:
-            self._forget(who)
-
-    def _forget(self, who: Who) -> None:
-        self._early.pop(who, None)
-        self.waits.disarm(who)
 
     def check(self) -> None:
         """Assert every invariant."""
         self.astray.check()
-        assert len(self.waits) == len(self._early)
-        assert all(who in self.waits and who[0] in self._sessions for who in self._early)

@@ -1,7 +1,7 @@
 """Directories from which carpool's own processes import: none that the project at hand decides.
 
 Owns what counts of PYTHONPATH: absolute entries that lie in no project, or in the one that this carpool
-itself runs from (`project_marks`). An empty or relative entry means the directory that carpool is started in,
+itself runs from (`paths`). An empty or relative entry means the directory that carpool is started in,
 which a stranger may have filled. Servers of the user get their PYTHONPATH as it is, elsewhere.
 
 The shim imports this file: `os` and `sys` at the top.
@@ -42,7 +42,7 @@ def _remove(entries: list[str]) -> None:
 def kept(given: str) -> list[str]:
     """What counts of this PYTHONPATH."""
     from carpool_protocol.bootstrap import paths
-    from carpool_protocol.bootstrap.project_marks import project_around
+    from carpool_protocol.bootstrap.paths import project_around
 
     home = paths.home_dir(os.environ)
     own = project_around(_ours(), home)

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 import trio.testing
 
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour

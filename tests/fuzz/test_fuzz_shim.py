@@ -12,8 +12,7 @@ from typing import Final
 from carpool.shim import resume as shim_return
 from carpool.shim.kept_lines import OURS, Kept
 from carpool.shim.pump import BROKER_GONE, Pump
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach import (
     Attach,
     Settled,

@@ -27,7 +27,7 @@ from carpool.shim.pump import AGENT_GONE, REFUSED, Pump
 from carpool_broker.core.model import events
 from carpool_broker.transport import delivery_log
 from carpool_broker.transport.connection import Agent
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
 from carpool_protocol.carrier.streams import Open, frame_line, split_frame, word_line
 from tests.kit.in_process_deaths import KillableDaemon

@@ -6,7 +6,7 @@ Knows nothing of: what must come of it (`hostile.Said` has what is certain).
 from random import Random
 from typing import Final
 
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from tests.kit.hostile import (
     BLANKS,
     NAMES,

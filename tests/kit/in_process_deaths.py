@@ -16,7 +16,7 @@ from carpool.api.attach import Attachment
 from carpool.shim.kept_lines import Kept
 from carpool.shim.resume import resume
 from carpool_broker.transport.incarnation import SECRET_BYTES, Heritage
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from tests.kit.in_process_daemon import InProcessDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program

@@ -24,7 +24,7 @@ import trio
 from carpool.control.control_client import Door
 from carpool.launcher.http_door import told_url
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_supervisor import marks
 from tests.kit.leaks import zombies_of

@@ -16,7 +16,7 @@ import anyio
 
 from carpool.api import Carpool
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import Settled, settled_line
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ class ScriptedBroker:
         self.heard: list[Json] = []
         """Every message of the connection that is open, without the attach line."""
         self.names: list[int] = []
-        """Of the agent's lines on the connection that is open (`line_names`), in their order."""
+        """Of the agent's lines on the connection that is open (`carrier_contract`), in their order."""
         self.hello: Json = {}
         """Params of the last attach line."""
         self.open()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, settled

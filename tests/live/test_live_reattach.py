@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import trio
 
 from bench import reattach
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled

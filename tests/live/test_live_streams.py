@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line
 from carpool_protocol.carrier.streams import (
     WORD,

@@ -25,7 +25,7 @@ from carpool_broker.transport.multiplexed import Carrier
 from carpool_broker.transport.resume import Returning
 from carpool_broker.transport.server_interface import Host
 from carpool_broker.transport.streams import Stream
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import (
     Attach,
     AttachProblem,

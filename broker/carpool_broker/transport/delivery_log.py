@@ -1,9 +1,9 @@
 """What has passed on one connection that keeps, and what of it is settled (docs/decisions/0019, 0030).
 
 Owns which line of the agent is which request, which lines make the session what it is, which questions are
-open, and when the carrier is to be told. The carrier is told names of lines (`line_names`), which both sides
-compute of what passed; the numbers by which lines go in here nobody else has. Pure; what a line means is told
-(`era.handshake.read`).
+open, and when the carrier is to be told. The carrier is told names of lines (`carrier_contract`), which both
+sides compute of what passed; the numbers by which lines go in here nobody else has. Pure; what a line means
+is told (`era.handshake.read`).
 
 Invariants: a request is open from its line to its answer, and its line is told as open all that time; what a
 session is made of is told as kept before the carrier has the answer that makes it so; an answer to a question
@@ -28,7 +28,7 @@ from carpool_broker.core.model.events import (
     AgentWatched,
     Event,
 )
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import Settled
 from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
 from carpool_protocol.wire.jsonrpc import is_error_line

@@ -11,7 +11,7 @@ import msgspec
 
 from carpool.errors import BadCall, NotRunning
 from carpool_protocol.bootstrap import paths, trusted_places
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 
 
 class Place:

@@ -19,7 +19,7 @@ from carpool.control.place import the_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths, trusted_places
-from carpool_protocol.bootstrap.project_marks import PROJECT_FILES
+from carpool_protocol.bootstrap.paths import PROJECT_FILES
 from carpool_protocol.config.reading.load import (
     ConfigFile,
     find_config_file,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from carpool_protocol.bootstrap import paths, peer_credentials
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.carrier.attach import (
     Attach,
     AttachProblem,

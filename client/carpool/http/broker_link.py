@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from carpool_protocol.bootstrap import paths, peer_credentials
-from carpool_protocol.bootstrap.attach_version import NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
 from carpool_protocol.carrier.attach import (
     Attach,
     AttachProblem,

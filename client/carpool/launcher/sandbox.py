@@ -20,7 +20,7 @@ from typing import Any
 from carpool.launcher import sandbox_processes as processes
 from carpool.launcher.own_command import carpool_argv
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.project_marks import project_around
+from carpool_protocol.bootstrap.paths import project_around
 
 COMMAND_S = 28.0
 LONGEST_TEMP = 50

@@ -20,7 +20,7 @@ from carpool.launcher.http_door import told_door
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import PlaceWatch
 from carpool_protocol.bootstrap import paths, trusted_places
-from carpool_protocol.bootstrap.project_marks import project_around
+from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 

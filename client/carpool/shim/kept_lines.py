@@ -13,7 +13,7 @@ Owns the raw bytes of both directions, as they were read, and how far the broker
 Refuses to know JSON, MCP and sockets. What is made of it after a death is `resume`'s.
 """
 
-from carpool_protocol.bootstrap.line_names import name_of, names_in
+from carpool_protocol.bootstrap.carrier_contract import name_of, names_in
 
 OURS = b'{"jsonrpc":"2.0","method":"carpool/'
 """How every line starts that is from the broker itself and not for the agent."""

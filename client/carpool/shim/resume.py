@@ -19,7 +19,7 @@ from carpool.launcher import lock
 from carpool.open_requests import Unanswered
 from carpool.shim.kept_lines import Kept
 from carpool_protocol.bootstrap import paths, peer_credentials
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import name_of
 
 try:
     from _socket import AF_UNIX, SOCK_STREAM, socket

@@ -24,7 +24,7 @@ from carpool import import_path
 from carpool.shim.kept_lines import Kept
 from carpool.shim.pump import AGENT_GONE, REFUSED, Pump, quote
 from carpool_protocol.bootstrap import paths, peer_credentials, trusted_places
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 
 try:
     from _socket import AF_UNIX, SOCK_STREAM, socket

@@ -3,16 +3,17 @@
 Invariants: every process of one carpool finds the same places from the same
 environment; the runtime directory is ours alone (mode 0700); a socket path fits
 into what the kernel takes. General variables (`XDG_…`) that name a place inside a
-project are passed over: a project's own files may have set them.
+project are passed over: a project's own files may have set them. So the files that make a
+directory a project stand here as well (`PROJECT_FILES`, `REPOSITORIES`, `ENVIRONMENTS`), and the
+search upward for them (`project_around`): programs load variables from such files, and the
+project can hold what a variable names.
 
 The shim imports this file: `os` and nothing else at the top, no pathlib.
-Refuses to know what is written into any of these places, and which places of carpool's
-own variables are trusted (`trusted_places`).
+Refuses to know what is in a project's files, what is written into any of these places, and which places of
+carpool's own variables are trusted (`trusted_places`).
 """
 
 import os
-
-from carpool_protocol.bootstrap.project_marks import project_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are more than the shim may import
@@ -34,6 +35,29 @@ SHARED_DIR = "/tmp"  # noqa: S108 - a directory of another user there is not use
 """Where all users may make directories."""
 
 _LONGEST_NAME = "/agents.sock"
+
+PROJECT_FILES = (
+    ".carpool/mcp.json",
+    ".mcp.json",
+    "opencode.json",
+    "opencode.jsonc",
+    "mcp_servers.json",
+    "mcp/servers.json",
+)
+"""In order: each shadows those after it."""
+
+REPOSITORIES = (".git", ".hg", ".svn", ".jj")
+
+ENVIRONMENTS = (
+    *(".env", ".env.local", ".envrc", "mise.toml", ".mise.toml"),
+    *(".gemini/.env", ".gemini/settings.json", ".claude/settings.json", ".claude/settings.local.json"),
+    *(".vscode/settings.json", ".vscode/mcp.json", ".cursor/mcp.json", ".codex/config.toml"),
+)
+"""Files from which a shell or an agent's program sets variables for all that it starts."""
+
+_BY_FIRST: "dict[str, list[str]]" = {}
+for _name in (*PROJECT_FILES, *REPOSITORIES, *ENVIRONMENTS):
+    _BY_FIRST.setdefault(_name.split("/")[0], []).append(_name)
 
 
 class NotPrivateError(Exception):
@@ -151,6 +175,51 @@ def _refuse_open_parents(directory: str, variable: str) -> None:
         if parent == os.path.dirname(parent):
             return
         parent = os.path.dirname(parent)
+
+
+def project_around(path: str, home: str) -> str:
+    """The nearest directory at or above `path` with one of these files; empty: there is none.
+
+    The search ends before the home directory and before `/`: these are nobody's project. `path`: absolute.
+    """
+    end = _identity(home)
+    at = os.path.normpath(path)
+    while at != os.path.dirname(at) and (end is None or _identity(at) != end):
+        # By first parts: shims do this at each start, and of most directories none is there.
+        for first, names in _BY_FIRST.items():
+            if os.path.lexists(f"{at}/{first}") and any(_is_mark(at, name) for name in names):
+                return at
+        at = os.path.dirname(at)
+    return ""
+
+
+def _is_mark(directory: str, name: str) -> bool:
+    path = os.path.join(directory, name)
+    return os.path.lexists(path) and counts(directory, path)
+
+
+def counts(directory: str, path: str) -> bool:
+    """Whether it is ours or root's, or stands where not everybody may put files, as into /tmp."""
+    first = os.path.relpath(path, directory).split("/")[0]
+    try:
+        anybody = os.stat(directory).st_mode & 0o002
+        return not anybody or os.lstat(os.path.join(directory, first)).st_uid in our_users()
+    except OSError:
+        return False
+
+
+def our_users() -> "tuple[int, ...]":
+    """Whose files count where everybody may put some."""
+    return 0, os.getuid()
+
+
+def _identity(directory: str) -> "tuple[int, int] | None":
+    """The same for every path to a directory; None where there is none."""
+    try:
+        found = os.stat(directory)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def agents_socket(directory: str) -> str:

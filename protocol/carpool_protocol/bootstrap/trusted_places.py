@@ -12,7 +12,7 @@ The shim imports this file: `os` at the top; the rest only where a place needs t
 import os
 
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.project_marks import project_around
+from carpool_protocol.bootstrap.paths import project_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are more than the shim may import

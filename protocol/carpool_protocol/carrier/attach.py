@@ -28,7 +28,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.wire.tool_names import check_name_length
 
 Carrier = Literal["shim", "run", "cli", "client", "door"]
@@ -77,8 +77,9 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     open: int = 0
     """So many follow that are not done with."""
     last: str = ""
-    """The name of the last of all these (`line_names`), in hexadecimal. Where another line turns out to be
-    the last, the two sides do not mean the same: what is in no record counts as lost. Empty: there are none.
+    """The name of the last of all these (`carrier_contract`), in hexadecimal. Where another line turns out to
+    be the last, the two sides do not mean the same: what is in no record counts as lost. Empty: there are
+    none.
     """
     again: list[int] = []
     """Places, from 0 and among the `open` lines, of requests whose id had another use that was answered not
@@ -239,7 +240,7 @@ def attached_line(session: str, env: list[str], secret: str = "", supervisor: st
 
 
 class Settled(NamedTuple):
-    """How far things are (docs/decisions/0019, 0030). Lines go by their names (`line_names`)."""
+    """How far things are (docs/decisions/0019, 0030). Lines go by their names (`carrier_contract`)."""
 
     epoch: str
     """The supervisor's."""

@@ -11,7 +11,7 @@ from binascii import crc32
 
 from msgspec import Struct
 
-from carpool_protocol.bootstrap.line_names import name_of, name_of_parts
+from carpool_protocol.bootstrap.carrier_contract import name_of, name_of_parts
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.json_scan import TopLevelScanner
 
@@ -30,7 +30,7 @@ class OverlongLine(Struct, frozen=True):
 
 
 def name_of_any(line: bytes | OverlongLine) -> int:
-    """The name of a line, be it kept or not (`line_names`)."""
+    """The name of a line, be it kept or not (`carrier_contract`)."""
     return name_of(line) if isinstance(line, bytes) else name_of_parts(line.checksum, line.size_bytes)
 
 

@@ -15,7 +15,7 @@ from carpool_broker.admin.methods import Control
 from carpool_broker.admin.status import known_lists
 from carpool_broker.config.configuration import DAEMON, Followed
 from carpool_broker.core.model.events import AgentCame, AgentLeft, PinsApproved
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId

@@ -11,7 +11,7 @@ from carpool_broker.config.configuration import DAEMON, Followed
 from carpool_broker.config.locations import Spot, Wish
 from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.storage.override_store import Switchboard
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, RunCommand
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.reading.project import find_workspace

@@ -9,7 +9,7 @@ import pytest
 from carpool_broker.config.configuration import DAEMON
 from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand
 from carpool_protocol.carrier.streams import Refused
 from carpool_protocol.config.reading.last_good import LastGood

@@ -9,7 +9,7 @@ from carpool_broker.config.configuration import DAEMON
 from carpool_broker.config.locations import Wish, directory_of
 from carpool_broker.config.scan import Sight
 from carpool_broker.core.model.events import SessionMoved
-from carpool_protocol.bootstrap.attach_version import NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
 from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root

@@ -17,7 +17,7 @@ from carpool_broker.config.scan import Sight
 from carpool_broker.config.scan import look as real_look
 from carpool_broker.config.watcher import Reader
 from carpool_broker.core.model.events import SessionMoved, SourceRead
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId

@@ -12,7 +12,7 @@ from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Reply, SayListChanged, SayUpdated
 from carpool_broker.core.model.events import SessionMoved, SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession, RunCommand
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (

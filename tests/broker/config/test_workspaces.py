@@ -20,7 +20,7 @@ from carpool_broker.core.model.events import (
     SourceRead,
 )
 from carpool_broker.core.model.scope import Scope
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, RunCommand
 from carpool_protocol.config.reading.last_good import LastGood
 from carpool_protocol.config.reading.load import ConfigFile, load_layer

@@ -2,7 +2,7 @@
 
 from carpool_broker.era import handshake, repeated_lines
 from carpool_broker.transport.delivery_log import DUE_BYTES, DUE_LINES, Passage
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_protocol.runtime.pump import PIECE
 from tests.behaviours import behaviour

@@ -22,7 +22,7 @@ from carpool_broker.transport.detached_sessions import Lingering
 from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.multiplexed import Carrier
 from carpool_broker.transport.streams import Stream
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line, ended_line, environment_line
 from carpool_protocol.carrier.streams import (
     Close,

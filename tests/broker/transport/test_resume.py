@@ -22,8 +22,7 @@ from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.multiplexed import Carrier, placed
 from carpool_broker.transport.resume import Returning
 from carpool_broker.transport.streams import Stream
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach import Attach, ResumeSession
 from carpool_protocol.carrier.streams import (
     WORD,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from carpool.api.attach import Attachment
 from carpool.shim.kept_lines import Kept
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import (
     Moved,
     Settled,

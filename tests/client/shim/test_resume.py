@@ -22,8 +22,7 @@ from carpool_broker.era import repeated_lines as kept
 from carpool_broker.era.stateless_encode import ACKNOWLEDGED
 from carpool_broker.transport.delivery_log import Passage
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach import (
     ATTACHED_PREFIX,
     Attach,

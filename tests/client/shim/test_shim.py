@@ -21,8 +21,7 @@ import pytest
 from carpool.launcher import lock
 from carpool.shim import refusal
 from carpool.shim.shim import DEATHS
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION, name_of
 from carpool_protocol.carrier.attach import (
     Attach,
     Moved,

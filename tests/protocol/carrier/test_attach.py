@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.carrier import attach
 from carpool_protocol.carrier.attach import Attach, AttachProblem, RunCommand, parse_attach
 from tests.behaviours import behaviour

@@ -34,7 +34,7 @@ from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.requests.roots import PREFIX
 from carpool_broker.storage.catalog_cache import Kept
 from carpool_broker.storage.override_store import Switchboard
-from carpool_protocol.bootstrap.attach_version import NAMING_VERSION
+from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
 from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of

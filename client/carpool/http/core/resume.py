@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from carpool.http.core.body import text_of
 from carpool.http.core.streams import Stream
 from carpool.open_requests import Unanswered
-from carpool_protocol.bootstrap.line_names import name_of
+from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import ResumeSession
 from carpool_protocol.carrier.streams import Open, frame_line, word_line
 

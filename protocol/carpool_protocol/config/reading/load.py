@@ -18,7 +18,7 @@ from typing import Final, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_protocol.bootstrap.project_marks import project_around
+from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.bootstrap.trusted_places import CONFIG_VARIABLE
 from carpool_protocol.config.reading.flagged_variables import all_flagged
 from carpool_protocol.config.reading.includes import find_included

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_protocol.bootstrap.project_marks import PROJECT_FILES, counts
+from carpool_protocol.bootstrap.paths import PROJECT_FILES, counts
 from carpool_protocol.config.edit.edit import value_at
 from carpool_protocol.config.foreign.formats import is_own_entry, shape_of
 from carpool_protocol.config.text.file_stamps import Stamp, stamp

@@ -14,7 +14,7 @@ from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.resolve import NoTarget, Target, find
 from carpool_broker.core.registry.uris import Route
 from carpool_broker.core.registry.view import Denied, View
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.reading.parse import read_config

@@ -12,7 +12,7 @@ from msgspec import Struct
 from carpool_broker.config.configuration import DAEMON
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import Reply
-from carpool_protocol.bootstrap.attach_version import ATTACH_VERSION
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, SessionId

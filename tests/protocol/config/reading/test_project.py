@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.bootstrap import project_marks
-from carpool_protocol.bootstrap.project_marks import PROJECT_FILES
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.paths import PROJECT_FILES
 from carpool_protocol.config.reading.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed, taken_over
 from carpool_protocol.config.reading.parse import read_config
@@ -156,7 +156,7 @@ def test_a_file_of_somebody_else_where_everybody_may_put_files_makes_no_workspac
         (shared / name).write_text("{}")
     shared.chmod(0o1777)
     assert find_workspace(str(mine), "/h").file == str(shared / ".carpool/mcp.json")
-    monkeypatch.setattr(project_marks, "our_users", lambda: (os.getuid() + 1,))
+    monkeypatch.setattr(paths, "our_users", lambda: (os.getuid() + 1,))
     found = find_workspace(str(mine), "/h")
     assert (found.root, found.file, found.shadowed) == (str(mine), "", ())
     os.utime(shared / ".mcp.json", (1, 1))

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from carpool.launcher import lock
+from carpool import launcher_lock
 from carpool.launcher.http_door import told_url
 from carpool_broker.core.configuration.resolve_servers import resolve
 from carpool_broker.storage.catalog_cache import Kept, KeptCatalogs, sealed, unsealed
@@ -285,7 +285,7 @@ def test_whatever_a_lock_or_a_door_file_says_it_names_a_holder_or_nobody(folder:
         (folder / "lock").write_bytes(b"pid=%b\nconfig=%b\n" % (pid, scalar(rng)))
         descriptor = os.open(paths.lock_file(str(folder)), os.O_RDONLY)
         try:
-            assert lock._read(descriptor).pid >= 0
+            assert launcher_lock._read(descriptor).pid >= 0
         finally:
             os.close(descriptor)
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from carpool.launcher import lock, processes
+from carpool import launcher_lock
+from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
 from tests.kit.fake_broker import fake_packages
 
@@ -105,7 +106,7 @@ class PrivateDaemon:
 
     @property
     def launcher(self) -> int:
-        holder = lock.holder(str(self.directory))
+        holder = launcher_lock.holder(str(self.directory))
         return holder.pid if holder else 0
 
     def left(self) -> list[tuple[int, str]]:

@@ -12,10 +12,9 @@ import sys
 
 import anyio
 
-from carpool import import_path
+from carpool import import_path, launcher_lock
 from carpool.api.attach_line import Place
 from carpool.errors import NotRunning
-from carpool.launcher import lock
 from carpool.shim.resume import STOPPED, Search
 from carpool_protocol.bootstrap import paths, peer_credentials
 
@@ -34,7 +33,7 @@ async def reach(place: Place, *, start: bool) -> socket.socket:
                 raise _not_running(f"Cannot connect to the broker: {error.strerror}.") from None
         if start:
             await _start(place)
-        elif lock.holder(place.directory) is not None:
+        elif launcher_lock.holder(place.directory) is not None:
             return await return_to(place, again=True, start=False)
         else:
             raise _not_running(
@@ -52,7 +51,7 @@ async def return_to(place: Place, *, again: bool, start: bool) -> socket.socket:
         except OSError as error:
             problem = error.strerror
         now = anyio.current_time()
-        pause_s = search.failed(now, led=lock.holder(place.directory) is not None)
+        pause_s = search.failed(now, led=launcher_lock.holder(place.directory) is not None)
         if pause_s is not None:
             await anyio.sleep(pause_s)
             continue

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from carpool import launcher_lock
 from carpool.bench import processes as bench_processes
 from carpool.bench.attach import Attachment, BenchError
 from carpool.bench.spawn import carpool, connect, end_all, spawn_piped
-from carpool.launcher import lock, processes
+from carpool.launcher import processes
 from carpool.launcher.own_command import carpool_argv
 from carpool_protocol.bootstrap import paths
 
@@ -216,7 +217,7 @@ class Carpool(ThroughSocket):
 
     def _end_by_force(self) -> None:
         """`carpool down` failed: end what carries the mark of this directory, which is ours alone."""
-        holder = lock.holder(self.runtime_dir)
+        holder = launcher_lock.holder(self.runtime_dir)
         pids = [holder.pid] if holder is not None and holder.pid else []
         pids += [pid for pid, _ in processes.marked(paths.runtime_id(self.runtime_dir))]
         for pid in pids:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from carpool import launcher_lock
 from carpool.check import names as check_names
 from carpool.check.http_address import door_faults, why_not_bound
 from carpool.check.layers import Checked, read_layers, working_directory
@@ -22,7 +23,6 @@ from carpool.cli.daemon import OPERATE_S, missing_here
 from carpool.cli.main import ask, environment, json_option, open_door, reach
 from carpool.control.control_client import DoorError
 from carpool.control.place import the_place
-from carpool.launcher import lock
 from carpool.launcher.http_door import told_url
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, print_json
@@ -174,7 +174,7 @@ def _look_at_door(found: Checked, *, alone: bool) -> None:
     if found.config is None:
         return
     directory = paths.runtime_dir(os.environ, os.getuid())
-    held = lock.holder(directory)
+    held = launcher_lock.holder(directory)
     listen = os.environ.get("CARPOOL_HTTP", "") if held is None else held.http
     faults = door_faults(found.config, "" if alone else listen, told_url(directory), why_not_bound)
     if faults.problem is not None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
+from carpool import launcher_lock
 from carpool.check.server_path import comparisons
 from carpool.cli.main import about, ask, json_option, open_door
 from carpool.control.control_client import Door
 from carpool.control.place import the_place
-from carpool.launcher import lock, processes
+from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S
 from carpool.launcher.up import Place, bring_up, wished_config
@@ -42,7 +43,7 @@ def down(timeout_s: float, as_json: bool) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
     place = the_place()
     was_running = end_daemon(place, timeout_s)
-    lock.forget_killed(place.directory)
+    launcher_lock.forget_killed(place.directory)
     for path in paths.held_until_down(place.directory):
         with contextlib.suppress(OSError):
             os.unlink(path)  # of a launcher that was killed
@@ -83,7 +84,7 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
         _operate("restart", chosen, as_json)
         return
     place = the_place()
-    before = lock.holder(place.directory) or lock.killed(place.directory)
+    before = launcher_lock.holder(place.directory) or launcher_lock.killed(place.directory)
     config = before.config if before else wished_config()
     _refuse_broken(config)
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
@@ -129,7 +130,7 @@ def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.S
     """End the daemon of this place; whether there was one. What does not end is a failure. `number`: what its
     launcher is told.
     """
-    held = lock.holder(place.directory)
+    held = launcher_lock.holder(place.directory)
     if held is None:
         _say_left(place)
         return False
@@ -138,7 +139,7 @@ def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.S
     deadline = time.monotonic() + timeout_s
     with contextlib.suppress(ProcessLookupError):  # it may just be ending
         os.kill(held.pid, number)
-    while (now := lock.holder(place.directory)) is not None and now.pid in {0, held.pid}:
+    while (now := launcher_lock.holder(place.directory)) is not None and now.pid in {0, held.pid}:
         if time.monotonic() >= deadline:
             fail(f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`")
         time.sleep(_POLL_S)
@@ -154,10 +155,10 @@ def _say_left(place: Place) -> None:
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         left = processes.marked(paths.runtime_id(place.directory))
-    if left and lock.holder(place.directory) is None:
+    if left and launcher_lock.holder(place.directory) is None:
         listed = "\n".join(f"  {pid}  {display.one_line(command)}" for pid, command in left)
         fail(f"these processes are left; `carpool up` ends them when it starts:\n{listed}")
-    if not left and lock.holder(place.directory) is None:
+    if not left and launcher_lock.holder(place.directory) is None:
         for path in (
             paths.agents_socket(place.directory),
             paths.link_socket(place.directory),

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
+from carpool import launcher_lock
 from carpool.control.control_client import ATTACH_S, AnsweredError, Door, DoorError, release
 from carpool.control.place import the_place
-from carpool.launcher import lock
 from carpool.launcher.up import Place, bring_up, environment_in_force
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
@@ -213,7 +213,7 @@ def reach(
                 place.directory, control=control, profile=profile, workspace=workspace, attach_s=attach_s
             )
         except DoorError as error:
-            if not error.no_broker or lock.holder(place.directory) is None:
+            if not error.no_broker or launcher_lock.holder(place.directory) is None:
                 raise
             if time.monotonic() >= deadline:
                 raise DoorError(

@@ -15,10 +15,11 @@ from typing import Final, Literal
 
 import click
 
+from carpool import launcher_lock
 from carpool.cli import service_units
 from carpool.cli.main import json_option
 from carpool.control.place import the_place
-from carpool.launcher import lock, own_command
+from carpool.launcher import own_command
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -89,7 +90,7 @@ def _install(kind: Kind, *, as_json: bool) -> None:
     file = _file(kind)
     if file.exists() and not _is_ours(file):
         fail(f"{file} is not carpool's: look at it, and move it away", EXIT_USAGE)
-    runs = lock.holder(the_place().directory) is not None
+    runs = launcher_lock.holder(the_place().directory) is not None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         private_files.replace(str(file), _text(kind).encode(), 0o644)
@@ -134,7 +135,7 @@ def _uninstall(kind: Kind, *, as_json: bool) -> None:
 def _status(kind: Kind, *, as_json: bool) -> None:
     file = _file(kind)
     installed = file.exists() and _is_ours(file)
-    held = lock.holder(the_place().directory)
+    held = launcher_lock.holder(the_place().directory)
     asked = (
         _try("systemctl", "--user", "is-active", _UNIT)
         if kind == "systemd"

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 import click
 from msgspec import Struct, structs
 
+from carpool import launcher_lock
 from carpool.check import names
 from carpool.check.trust_facts import page
 from carpool.cli.main import json_option, reach
 from carpool.control.control_client import AnsweredError, DoorError
 from carpool.control.place import the_place
-from carpool.launcher import lock
 from carpool.setup import carpool_files, diff, file_io, run_record
 from carpool.setup.clients import CLIENTS
 from carpool.setup.inventory import Inventory, inventory
@@ -194,7 +194,7 @@ def _cut(plan: Plan) -> list[str]:
     ):
         return []
     tools: list[dict[str, Any]] = []
-    if lock.holder(place.directory) is not None:
+    if launcher_lock.holder(place.directory) is not None:
         with contextlib.suppress(DoorError, AnsweredError, ValueError), reach(place, control=True) as door:
             answer = json.loads(door.request("carpool/tools", {"offline": True}))
             tools = answer.get("tools") or []

@@ -13,7 +13,7 @@ listens on them.
 import os
 from typing import Literal
 
-from carpool.launcher import lock
+from carpool import launcher_lock
 from carpool_protocol.bootstrap import paths
 
 Found = Literal["kept", "put back", "taken", "gone"]
@@ -21,7 +21,7 @@ Found = Literal["kept", "put back", "taken", "gone"]
 
 
 class PlaceWatch:
-    """One launcher's hold on its runtime directory; `held` is what `lock.take` gave."""
+    """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take` gave."""
 
     def __init__(self, directory: str, logs: str, config: str, http: str, held: int) -> None:
         self._directory = directory
@@ -37,14 +37,14 @@ class PlaceWatch:
         """Cheap while all is well: call it every second."""
         if self._is_taken:
             return "taken"
-        if lock.is_in_place(self._held, self._directory) and os.path.isdir(self._logs):
+        if launcher_lock.is_in_place(self._held, self._directory) and os.path.isdir(self._logs):
             return "kept"
         try:
             paths.ensure_private(self._directory)
             paths.ensure_private(self._logs, paths.STATE_VARIABLE)
-            if lock.is_in_place(self._held, self._directory):
+            if launcher_lock.is_in_place(self._held, self._directory):
                 return "put back"
-            held = lock.take(self._directory, self._config, self._http)
+            held = launcher_lock.take(self._directory, self._config, self._http)
         except paths.NotPrivateError as error:
             self.why = str(error)
             return "gone"
@@ -60,8 +60,8 @@ class PlaceWatch:
 
     def is_ours(self) -> bool:
         """What lies in the directory is ours, now."""
-        return not self._is_taken and lock.is_in_place(self._held, self._directory)
+        return not self._is_taken and launcher_lock.is_in_place(self._held, self._directory)
 
     def release(self) -> None:
         """Give the lock up."""
-        lock.release(self._held)
+        launcher_lock.release(self._held)

@@ -12,8 +12,7 @@ import subprocess
 import sys
 import time
 
-from carpool import import_path
-from carpool.launcher import lock
+from carpool import import_path, launcher_lock
 from carpool.launcher.child import rotate
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import told_door
@@ -128,7 +127,7 @@ def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
 
     `http`: the address asked for; empty: the configuration says whether there is to be one.
     """
-    holder = lock.holder(directory)
+    holder = launcher_lock.holder(directory)
     if http and holder is not None and holder.http != http:
         return "", "", EXIT_FAILED  # `_other_config` has the sentence
     deadline = time.monotonic() + DOOR_S
@@ -156,7 +155,7 @@ def environment_in_force(directory: str) -> dict[str, str]:
 
     So every verb works on the file in force. CARPOOL_CONFIG of the verb itself comes first.
     """
-    held = None if os.environ.get("CARPOOL_CONFIG") else lock.holder(directory)
+    held = None if os.environ.get("CARPOOL_CONFIG") else launcher_lock.holder(directory)
     return {**os.environ, **({"CARPOOL_CONFIG": held.config} if held is not None and held.config else {})}
 
 
@@ -177,7 +176,7 @@ def bring_up(
     """
     deadline = time.monotonic() + wait_s
     while True:
-        killed = lock.killed(place.directory)
+        killed = launcher_lock.killed(place.directory)
         before = (
             (killed.config, killed.http) if killed else (wished_config(), os.environ.get("CARPOOL_HTTP", ""))
         )
@@ -185,7 +184,7 @@ def bring_up(
         door = before[1] if http is None else http
         if accepts(place.directory):
             return EXIT_OK, _other_config(place, wished, door)
-        if lock.holder(place.directory) is None:
+        if launcher_lock.holder(place.directory) is None:
             variables = _of_operator(wished) if explicit else b""
             code, text = _start(place, wished, door, deadline, variables)
             if code is not None:
@@ -257,7 +256,7 @@ def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes)
         _say(str(error))
         return EXIT_USAGE
     try:
-        held = lock.take(place.directory, config, http)
+        held = launcher_lock.take(place.directory, config, http)
     except OSError as error:
         text = f"cannot write {paths.lock_file(place.directory)}: {error.strerror}"
         _say(text)
@@ -265,7 +264,7 @@ def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes)
             os.write(ready_fd, f"failed {EXIT_FAILED}\n{text}".encode())
         return EXIT_FAILED
     if held is None:
-        holder = lock.holder(place.directory)
+        holder = launcher_lock.holder(place.directory)
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
@@ -341,7 +340,7 @@ def _start(place: Place, config: str, http: str, deadline: float, variables: byt
         process.returncode = 0
         return None, ""
     # Nothing said and gone: it lost the race for the lock, or could not even begin.
-    if process.wait() == EXIT_USAGE and lock.holder(place.directory) is not None:
+    if process.wait() == EXIT_USAGE and launcher_lock.holder(place.directory) is not None:
         return None, ""
     return EXIT_FAILED, f"the launcher did not start; its log {log_path} ends:\n{_tail(log_path)}"
 
@@ -367,7 +366,7 @@ def _tail(path: str) -> str:
 
 
 def _other_config(place: Place, config: str, http: str) -> str:
-    holder = lock.holder(place.directory)
+    holder = launcher_lock.holder(place.directory)
     if holder is not None and http and holder.http != http:
         return "carpool already runs without that HTTP door; `carpool down` first to open it"
     if not config or holder is None or holder.config == config:

@@ -15,8 +15,8 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from carpool import launcher_lock
 from carpool.control.place import the_place
-from carpool.launcher import lock
 from carpool.setup import carpool_files, diff, file_io, run_record
 from carpool.setup.run_record import Entry, Record, Run
 from carpool.setup.undo import Verdict, verdict
@@ -232,7 +232,7 @@ def _remains(store: str, runs: list[Run], named: Collection[str]) -> Iterator[st
         return
     place = the_place().directory
     config = load_config(find_config_file(os.environ)).config
-    if lock.holder(place) is not None and config is not None and not config.servers:
+    if launcher_lock.holder(place) is not None and config is not None and not config.servers:
         yield "carpool still runs, without a server. `carpool down` ends it."
     state = os.path.dirname(store)
     names = sorted(set(os.listdir(state)) - {os.path.basename(store)})

@@ -15,7 +15,7 @@ import os
 import time
 from select import poll
 
-from carpool.launcher import lock
+from carpool import launcher_lock
 from carpool.open_requests import Unanswered
 from carpool.shim.kept_lines import Kept
 from carpool_protocol.bootstrap import paths, peer_credentials
@@ -294,7 +294,7 @@ def reach(
             sock.close()
             return None, EXIT_NO_BROKER, f"nothing was said to {path}: {peer_credentials.NOT_OURS}"
         now = time.monotonic()
-        pause_s = search.failed(now, led=lock.holder(directory) is not None)
+        pause_s = search.failed(now, led=launcher_lock.holder(directory) is not None)
         if pause_s is None:
             if os.path.exists(paths.down_file(directory)):
                 return None, EXIT_NO_BROKER, STOPPED

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from carpool import launcher_lock
 from carpool.cli import call, main
 from carpool.cli.main import about
 from carpool.cli.status import NOTHING, status_page
 from carpool.control.control_client import DoorError
-from carpool.launcher import lock
 from carpool.launcher.up import Place
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
@@ -54,7 +54,7 @@ def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
     house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
-    held = lock.take(str(house.directory), "")
+    held = launcher_lock.take(str(house.directory), "")
     assert held is not None
     with ExitStack() as stack:
         stack.callback(os.close, held)
@@ -70,7 +70,7 @@ def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
     monkeypatch.setattr(main, "RETURN_S", 0)
-    held = lock.take(str(house.directory), "")
+    held = launcher_lock.take(str(house.directory), "")
     assert held is not None
     try:
         with pytest.raises(DoorError, match="its broker does not come up; see `carpool logs --daemon`"):

@@ -15,9 +15,10 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 
+from carpool import launcher_lock
 from carpool.cli import setup
 from carpool.cli.main import verbs
-from carpool.launcher import lock, own_command
+from carpool.launcher import own_command
 from carpool.setup import file_io
 from carpool.setup.git import known
 from carpool.setup.model import Known
@@ -241,7 +242,7 @@ def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: PrivateDaem
     run(house, project, "--yes")
     state = house.directory / "state"
     (state / "log").mkdir()
-    with mock.patch.object(lock, "holder", return_value=lock.Holder(7, "")):
+    with mock.patch.object(launcher_lock, "holder", return_value=launcher_lock.Holder(7, "")):
         done = run(house, project, "--undo")
     assert done.stdout.splitlines()[-4:] == [
         "Done.",
@@ -562,9 +563,9 @@ def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(
     tools = [{"server": "github", "tool": each} for each in ("search", tool)]
     door = mock.MagicMock()
     door.__enter__.return_value.request.return_value = json.dumps({"tools": tools}).encode()
-    held = lock.Holder(7, "") if runs else None
+    held = launcher_lock.Holder(7, "") if runs else None
     with (
-        mock.patch.object(lock, "holder", return_value=held),
+        mock.patch.object(launcher_lock, "holder", return_value=held),
         mock.patch.object(setup, "reach", return_value=door),
     ):
         done = run(house, project, "--dry-run")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from carpool import launcher_lock
 from carpool.cli.status import status_page, with_door, with_verdict
 from carpool.http.core.access import Gate
 from carpool.http.server import tell_url
-from carpool.launcher import lock
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import (
     EXIT_CONFIG,
@@ -120,7 +120,7 @@ def test_a_lock_file_without_a_pid_names_nobody(tmp_path: Path, pid: str) -> Non
     file = tmp_path / "lock"
     file.write_text(f"pid={pid}\nconfig=\n")
     descriptor = os.open(file, os.O_RDONLY)
-    assert lock._read(descriptor).pid == 0
+    assert launcher_lock._read(descriptor).pid == 0
     os.close(descriptor)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool.launcher import lock, processes
+from carpool import launcher_lock
+from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon, until
@@ -204,10 +205,10 @@ def launcher_with_short_patience(house: PrivateDaemon) -> "subprocess.Popen[byte
     """A launcher that calls three seconds of silence too long: so long a busy machine lets nobody wait."""
     code = (
         "import os, sys\n"
-        "from carpool.launcher import lock\n"
+        "from carpool import launcher_lock\n"
         "from carpool.launcher.launcher import Launcher\n"
         "d = os.environ['CARPOOL_RUNTIME_DIR']\n"
-        "held = lock.take(d, '')\n"
+        "held = launcher_lock.take(d, '')\n"
         "sys.exit(Launcher(d, '', dict(os.environ), silent_s=3.0).run())\n"
     )
     environ = {**house.environ, paths.DAEMON_MARK: paths.runtime_id(str(house.directory))}
@@ -262,7 +263,7 @@ def kill_launcher(house: PrivateDaemon) -> None:
 
 
 def given(house: PrivateDaemon) -> tuple[str, str]:
-    holder = lock.holder(str(house.directory))
+    holder = launcher_lock.holder(str(house.directory))
     assert holder
     return holder.config, holder.http
 
@@ -299,27 +300,27 @@ def test_what_a_launcher_had_is_forgotten_with_the_next_start_of_the_machine(
     """The directory may be one that outlives it."""
     directory = str(house.directory)
     with monkeypatch.context() as earlier:
-        earlier.setattr(lock, "this_boot", lambda: "an earlier one")
-        held = lock.take(directory, "/some.json", "127.0.0.1:0")
+        earlier.setattr(launcher_lock, "this_boot", lambda: "an earlier one")
+        held = launcher_lock.take(directory, "/some.json", "127.0.0.1:0")
         assert held is not None
         os.close(held)  # as when the machine loses its power
-        assert lock.killed(directory) is not None
-    assert lock.killed(directory) is None
+        assert launcher_lock.killed(directory) is not None
+    assert launcher_lock.killed(directory) is None
 
 
 def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: PrivateDaemon) -> None:
     file = str(house.base / "some.json")
     house.run("up", "--detach", "--config", file)
-    assert lock.killed(str(house.directory)) is None, "it runs"
+    assert launcher_lock.killed(str(house.directory)) is None, "it runs"
     kill_launcher(house)
-    killed = lock.killed(str(house.directory))
+    killed = launcher_lock.killed(str(house.directory))
     assert killed
     assert killed.config == file
     house.run("down")
-    assert lock.killed(str(house.directory)) is None
+    assert launcher_lock.killed(str(house.directory)) is None
     house.run("up", "--detach", "--config", file)
     house.run("down")
-    assert lock.killed(str(house.directory)) is None
+    assert launcher_lock.killed(str(house.directory)) is None
 
 
 def test_down_of_a_killed_launcher_removes_the_sockets(house: PrivateDaemon) -> None:
@@ -393,7 +394,7 @@ def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alo
     os.kill(first, signal.SIGSTOP)
     house.directory.rename(house.base / "away")
     house.directory.mkdir(mode=0o700)
-    other = lock.take(str(house.directory), "")
+    other = launcher_lock.take(str(house.directory), "")
     assert other is not None
     try:
         theirs = house.directory / "http.json"  # the fake broker itself removes its socket
@@ -403,14 +404,14 @@ def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alo
         until(lambda: not os.path.exists(f"/proc/{first}"), "its launcher, too")
         assert theirs.exists()
     finally:
-        lock.release(other)
+        launcher_lock.release(other)
 
 
 def test_a_stale_pid_in_the_lock_file_is_never_believed(house: PrivateDaemon) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         (house.directory / "lock").write_text(f"pid={bystander.pid}\nconfig=\n")
-        assert lock.holder(str(house.directory)) is None
+        assert launcher_lock.holder(str(house.directory)) is None
         assert house.run("down").returncode == 0
         assert bystander.poll() is None
     finally:
@@ -420,12 +421,12 @@ def test_a_stale_pid_in_the_lock_file_is_never_believed(house: PrivateDaemon) ->
 
 def test_only_one_takes_the_lock_and_its_text_goes_with_it(house: PrivateDaemon) -> None:
     directory = str(house.directory)
-    held = lock.take(directory, "/a=b.json")
+    held = launcher_lock.take(directory, "/a=b.json")
     assert held is not None
-    assert lock.take(directory, "") is None
-    holder = lock.holder(directory)
+    assert launcher_lock.take(directory, "") is None
+    holder = launcher_lock.holder(directory)
     assert holder
     assert (holder.pid, holder.config) == (os.getpid(), "/a=b.json")
-    lock.release(held)
-    assert lock.holder(directory) is None
+    launcher_lock.release(held)
+    assert launcher_lock.holder(directory) is None
     assert house.text("lock") == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from carpool.launcher import lock
+from carpool import launcher_lock
 from carpool.launcher.runtime_dir import PlaceWatch
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -22,13 +22,13 @@ class Place:
         self.watch = self.taken_by("/a.json")
 
     def taken_by(self, config: str) -> PlaceWatch:
-        held = lock.take(str(self.directory), config)
+        held = launcher_lock.take(str(self.directory), config)
         assert held is not None
         return PlaceWatch(str(self.directory), str(self.logs), config, "", held)
 
     @property
     def holder(self) -> str:
-        found = lock.holder(str(self.directory))
+        found = launcher_lock.holder(str(self.directory))
         return found.config if found else ""
 
 
@@ -79,11 +79,11 @@ def test_a_lock_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
     try:
         with pytest.raises(OSError, match="No space left"):
-            lock.take(str(tmp_path), "")
+            launcher_lock.take(str(tmp_path), "")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(os.listdir("/proc/self/fd")) == before
-    assert lock.holder(str(tmp_path)) is None
+    assert launcher_lock.holder(str(tmp_path)) is None
 
 
 def test_a_start_on_a_full_disk_says_so_and_leaves_nothing(house: PrivateDaemon) -> None:

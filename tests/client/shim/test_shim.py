@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import source_from_cache
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import pytest
 
-from carpool.launcher import lock
+import carpool
+import carpool_protocol
+from carpool import launcher_lock
 from carpool.shim import refusal
 from carpool.shim.shim import DEATHS
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION, name_of
@@ -544,6 +547,56 @@ def comes_back(desk: Desk) -> "tuple[Attach, socket.socket, IO[bytes]]":
     return attach, sock, lines
 
 
+_COUNTING = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+sys.path[:0] = {paths}
+sys.argv = ["carpool", "connect"]
+from carpool.entry import main
+try:
+    main()
+except SystemExit:
+    pass
+ours = [name for name in sys.modules if name.split(".")[0] in ("carpool", "carpool_protocol")]
+print(*ours, "|", *opened, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(("deaths", "most"), [(0, 13), (1, 16)])
+def test_a_shim_imports_no_more_modules_and_opens_no_more_files_than_before_the_tree_had_folders(
+    desk: Desk, deaths: int, most: int
+) -> None:
+    """`most`: modules of ours, and as many files, at revision 9a59d5c; with a death of the broker more."""
+    roots = [str(Path(package.__file__ or "").parents[1]) for package in (carpool, carpool_protocol)]
+    code = _COUNTING.replace("{paths}", repr(roots))
+    environ = desk.house.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    shim = subprocess.Popen(
+        [sys.executable, "-S", "-P", "-c", code],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    desk._shims.append(shim)
+    _, sock, lines = comes_back(desk)
+    for _ in range(deaths):
+        sock.shutdown(socket.SHUT_RDWR)
+        _, sock, lines = comes_back(desk)
+    hang_up(shim)
+    assert lines.read() == b""
+    sock.shutdown(socket.SHUT_RDWR)
+    _, _, said = end(shim)
+    names, _, files = said.decode().splitlines()[-1].partition(" | ")
+    sources = {
+        Path(source_from_cache(each) if each.endswith(".pyc") else each)
+        for each in files.split()
+        if each.startswith(tuple(roots)) and each.endswith((".py", ".pyc"))
+    }
+    assert len(names.split()) <= most, names
+    assert len(sources) <= most, sources
+
+
 def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: Desk) -> None:
     shim, sock, lines = desk.attach()
     first = parse_attach(lines.readline())
@@ -664,9 +717,9 @@ def test_a_broker_that_dies_of_what_it_is_told_is_told_it_so_often_and_not_for_e
 @contextmanager
 def lock_of(house: PrivateDaemon) -> Iterator[None]:
     """A launcher seems to run here."""
-    held = lock.take(str(house.directory), "")
+    held = launcher_lock.take(str(house.directory), "")
     assert held is not None
     try:
         yield
     finally:
-        lock.release(held)
+        launcher_lock.release(held)

@@ -1,16 +1,16 @@
 """Log levels and watched resources towards instances, and whose a log message is."""
 
+from typing import Any
+
 import pytest
 
-from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
-    Call,
     CancelCall,
     Catalog,
     Feature,
     Logged,
     Policy,
-    PoolSpec,
     SetLevel,
     Updated,
     Wanted,
@@ -18,56 +18,31 @@ from carpool_protocol.link.messages import (
 )
 from carpool_supervisor.core.model.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
 from carpool_supervisor.core.model.events import (
-    AnyEvent,
     BrokerCame,
     InstanceExited,
-    InstanceGreeted,
-    InstanceSpawned,
     ResourceUpdated,
     ServerLogged,
 )
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import supervisor_core
+from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
 
 KEY = PoolKey("s:1")
 FIRST, SECOND = InstanceId(1), InstanceId(2)
 PARAMS = RawJson(b'{"level":"info","data":"x"}')
 
 
-class House:
-    """A supervisor core with one pool."""
+class Rig(SupervisorRig):
+    """One pool."""
 
     def __init__(self, *features: Feature) -> None:
-        self.core = supervisor_core()
         self.features = list(features)
-        self.now = 0.0
-        self.do(BrokerCame())
-        policy = Policy(min_instances=1, first_delay_s=0.1)
-        spec = PoolSpec(key=KEY, server=ServerName("s"), argv=["s"], env={}, cwd="/", policy=policy)
-        self.wanted = Wanted([spec])
-        self.do(self.wanted)
+        self.wanted = Wanted([pool_spec(KEY, Policy(min_instances=1, first_delay_s=0.1))])
+        super().__init__(now=0.0, broker=True)
+        self.key = KEY
+        self.feed(self.wanted)
 
-    def do(self, event: AnyEvent) -> list[AnyEffect]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
-
-    def greet(self, instance: InstanceId) -> list[AnyEffect]:
-        self.do(InstanceSpawned(instance, 100))
-        catalog = Catalog(KEY, [], "", RawJson(b"{}"), RawJson(b"{}"), "2025-11-25", features=self.features)
-        return self.do(InstanceGreeted(instance, catalog))
-
-    def call(self, number: int, session: str) -> None:
-        key, rest = KEY, RawJson(b"{}")
-        self.do(
-            Call(
-                CallId(number), key, SessionId(session), "tools/call", "t", rest, ABSENT, wants_progress=False
-            )
-        )
-
-    def wait(self, seconds: float) -> list[AnyEffect]:
-        self.now += seconds
-        return self.core.tick(self.now)
+    def greet(self, instance: InstanceId, told: Catalog | None = None) -> list[Any]:
+        return super().greet(instance, told or catalog_of(KEY, features=self.features))
 
 
 def heard(effects: list[AnyEffect]) -> list[AnyEffect]:
@@ -75,39 +50,39 @@ def heard(effects: list[AnyEffect]) -> list[AnyEffect]:
 
 
 def test_an_instance_is_told_at_once_and_one_that_comes_later_when_it_greets() -> None:
-    house = House("logging", "resources.subscribe")
-    assert heard(house.do(SetLevel(KEY, "info"))) == []
-    assert heard(house.do(Watch(KEY, ["x:1"]))) == []
-    assert heard(house.greet(FIRST)) == [WriteLevel(FIRST, "info"), WriteWatch(FIRST, ("x:1",), ())]
-    assert heard(house.do(SetLevel(KEY, "debug"))) == [WriteLevel(FIRST, "debug")]
-    assert heard(house.do(Watch(KEY, ["x:2"]))) == [WriteWatch(FIRST, ("x:2",), ("x:1",))]
+    rig = Rig("logging", "resources.subscribe")
+    assert heard(rig.feed(SetLevel(KEY, "info"))) == []
+    assert heard(rig.feed(Watch(KEY, ["x:1"]))) == []
+    assert heard(rig.greet(FIRST)) == [WriteLevel(FIRST, "info"), WriteWatch(FIRST, ("x:1",), ())]
+    assert heard(rig.feed(SetLevel(KEY, "debug"))) == [WriteLevel(FIRST, "debug")]
+    assert heard(rig.feed(Watch(KEY, ["x:2"]))) == [WriteWatch(FIRST, ("x:2",), ("x:1",))]
 
 
 def test_a_server_that_announces_neither_is_never_asked_for_it() -> None:
-    house = House("tools")
-    house.do(SetLevel(KEY, "info"))
-    house.do(Watch(KEY, ["x:1"]))
-    assert heard(house.greet(FIRST)) == []
-    assert heard(house.do(Watch(KEY, ["x:2"]))) == []
+    rig = Rig("tools")
+    rig.feed(SetLevel(KEY, "info"))
+    rig.feed(Watch(KEY, ["x:1"]))
+    assert heard(rig.greet(FIRST)) == []
+    assert heard(rig.feed(Watch(KEY, ["x:2"]))) == []
 
 
 @behaviour("subscriptions:renewed")
 def test_after_a_restart_every_watched_resource_counts_as_changed() -> None:
-    house = House("resources.subscribe")
-    house.do(Watch(KEY, ["x:1", "x:2"]))
-    house.greet(FIRST)
-    house.do(InstanceExited(FIRST, "was killed by SIGKILL", (), "", 0.5))
-    house.wait(1.0)
-    told = heard(house.greet(SECOND))
+    rig = Rig("resources.subscribe")
+    rig.feed(Watch(KEY, ["x:1", "x:2"]))
+    rig.greet(FIRST)
+    rig.feed(InstanceExited(FIRST, "was killed by SIGKILL", (), "", 0.5))
+    rig.wait(1.0)
+    told = heard(rig.greet(SECOND))
     assert told[0] == WriteWatch(SECOND, ("x:1", "x:2"), ())
     assert [each.uri for each in told if isinstance(each, Updated)] == ["x:1", "x:2"]
 
 
 def test_a_change_goes_to_the_broker_with_the_pool_it_is_of() -> None:
-    house = House("resources.subscribe")
-    house.greet(FIRST)
+    rig = Rig("resources.subscribe")
+    rig.greet(FIRST)
     params = RawJson(b'{"uri":"x:1"}')
-    assert heard(house.do(ResourceUpdated(FIRST, "x:1", params))) == [Updated(KEY, "x:1", params)]
+    assert heard(rig.feed(ResourceUpdated(FIRST, "x:1", params))) == [Updated(KEY, "x:1", params)]
 
 
 @behaviour("logging:one-session")
@@ -117,11 +92,11 @@ def test_a_change_goes_to_the_broker_with_the_pool_it_is_of() -> None:
 def test_a_log_message_is_an_agents_only_if_all_that_is_in_flight_is_its_own(
     sessions: tuple[str, ...], whose: str | None
 ) -> None:
-    house = House("logging")
-    house.greet(FIRST)
+    rig = Rig("logging")
+    rig.greet(FIRST)
     for number, session in enumerate(sessions, 1):
-        house.call(number, session)
-    told = heard(house.do(ServerLogged(FIRST, "info", PARAMS)))
+        rig.call(number, session)
+    told = heard(rig.feed(ServerLogged(FIRST, "info", PARAMS)))
     if whose is None:
         assert told == [KeepLog(FIRST, "info", PARAMS)]
     else:
@@ -131,45 +106,45 @@ def test_a_log_message_is_an_agents_only_if_all_that_is_in_flight_is_its_own(
 
 @behaviour("logging:one-session")
 def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_another_is_live() -> None:
-    house = House("logging")
-    house.greet(FIRST)
-    house.call(1, "a")
-    house.do(CancelCall(CallId(1), "no longer wanted"))
-    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
-    house.call(2, "a")
-    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [Logged(SessionId("a"), "info", PARAMS)]
+    rig = Rig("logging")
+    rig.greet(FIRST)
+    rig.call(1, "a")
+    rig.feed(CancelCall(CallId(1), "no longer wanted"))
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    rig.call(2, "a")
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [Logged(SessionId("a"), "info", PARAMS)]
 
 
 def test_a_log_message_of_a_call_from_before_the_link_was_lost_reaches_no_namesake_of_its_session() -> None:
-    house = House("logging")
-    house.greet(FIRST)
-    house.call(1, "a")
-    house.do(BrokerCame(same=True))
-    house.call(1, "a")
-    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    rig = Rig("logging")
+    rig.greet(FIRST)
+    rig.call(1, "a")
+    rig.feed(BrokerCame(same=True))
+    rig.call(1, "a")
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
 
 
 def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_from_everybody() -> None:
-    house = House("logging")
-    house.greet(FIRST)
-    house.call(1, "a")
-    house.wait(61.0)  # its deadline: it is cancelled and may still run (rule 5)
-    house.call(2, "b")
-    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    rig = Rig("logging")
+    rig.greet(FIRST)
+    rig.call(1, "a")
+    rig.wait(61.0)  # its deadline: it is cancelled and may still run (rule 5)
+    rig.call(2, "b")
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
 
 
 @behaviour("record:interests")
 def test_a_broker_that_begins_says_itself_what_is_wanted_and_the_rest_is_wanted_no_more() -> None:
-    house = House("logging", "resources.subscribe")
-    house.greet(FIRST)
-    house.do(SetLevel(KEY, "info"))
-    house.do(Watch(KEY, ["a:1", "a:2"]))
-    house.do(BrokerCame())
-    assert heard(house.do(Watch(KEY, ["a:2", "a:3"]))) == [
+    rig = Rig("logging", "resources.subscribe")
+    rig.greet(FIRST)
+    rig.feed(SetLevel(KEY, "info"))
+    rig.feed(Watch(KEY, ["a:1", "a:2"]))
+    rig.feed(BrokerCame())
+    assert heard(rig.feed(Watch(KEY, ["a:2", "a:3"]))) == [
         Updated(KEY, "a:2", RawJson(b'{"uri":"a:2"}')),
         WriteWatch(FIRST, ("a:3",), ("a:1",)),
     ], "what changed while no broker was there was told to nobody"
-    house.do(house.wanted)
-    assert house.core.pools[KEY].level == ""
-    assert heard(house.do(house.wanted)) == []
-    assert house.core.pools[KEY].uris == ("a:2", "a:3")
+    rig.feed(rig.wanted)
+    assert rig.core.pools[KEY].level == ""
+    assert heard(rig.feed(rig.wanted)) == []
+    assert rig.core.pools[KEY].uris == ("a:2", "a:3")

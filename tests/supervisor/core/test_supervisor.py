@@ -42,7 +42,7 @@ from carpool_supervisor.core.model.effects import (
     WriteCancel,
 )
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import supervisor_core
+from tests.kit.supervisor_rig import SupervisorRig
 
 KEY, OTHER = PoolKey("git:1"), PoolKey("time:1")
 ONE, TWO = InstanceId(1), InstanceId(2)
@@ -70,37 +70,19 @@ def operate(token: int, verb: Literal["start", "stop", "restart"], key: PoolKey 
     return Operate(token, key, verb)
 
 
-class Rig:
+class Rig(SupervisorRig):
     """A core with a clock, and what it wants done less what only tells."""
 
+    hidden = (PoolChanged, Catalog, Note)
+
     def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 3) -> None:
-        self.core = supervisor_core()
-        self.now = 100.0
-        self.feed(Wanted(list(specs), cap, greeting))
-
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return [effect for effect in effects if not isinstance(effect, (PoolChanged, Catalog, Note))]
-
-    def wait(self, duration_s: float) -> list[Any]:
-        """Tick at every deadline until then."""
-        until, done = self.now + duration_s, []
-        while (due := self.core.next_deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            done += self.core.tick(self.now)
-            self.core.check()
-        self.now = until
-        return [effect for effect in done if not isinstance(effect, (PoolChanged, Catalog, Note))]
+        super().__init__(*specs, cap=cap, greeting=greeting)
 
     def serve(self, instance: int = 1, key: PoolKey = KEY) -> list[Any]:
-        self.feed(ev.InstanceSpawned(InstanceId(instance), 99))
-        return self.feed(ev.InstanceGreeted(InstanceId(instance), catalog(key)))
+        return self.greet(InstanceId(instance), catalog(key))
 
-    def exit(self, instance: int = 1, unwritten: tuple[WireId, ...] = (), stderr: str = "") -> list[Any]:
-        return self.feed(
-            ev.InstanceExited(InstanceId(instance), "ended with exit code 3", unwritten, stderr, 0.0)
-        )
+    def ended(self, instance: int = 1, unwritten: tuple[WireId, ...] = (), stderr: str = "") -> list[Any]:
+        return self.exit(InstanceId(instance), unwritten, why="ended with exit code 3", stderr=stderr)
 
 
 def serving(**policy: Any) -> Rig:
@@ -142,7 +124,7 @@ def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
     rig = serving()
     for number in (1, 2):
         rig.feed(call(number))
-    effects = rig.exit()
+    effects = rig.ended()
     assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, Failed)] == [
         (1, "instance_died", "maybe"),
         (2, "instance_died", "maybe"),
@@ -165,7 +147,7 @@ def test_a_call_that_was_never_written_runs_on_the_next_instance() -> None:
     rig = serving()
     for number in (1, 2, 3):
         rig.feed(call(number))
-    effects = rig.exit(unwritten=(WireId(2), WireId(3)))
+    effects = rig.ended(unwritten=(WireId(2), WireId(3)))
     assert [e.call for e in effects if isinstance(e, Failed)] == [1]
     assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     assert rig.serve(2) == [WriteCall(TWO, WireId(1), call(2)), WriteCall(TWO, WireId(2), call(3))]
@@ -175,7 +157,7 @@ def test_a_call_that_was_never_written_to_a_stopped_server_ends_at_once() -> Non
     rig = serving()
     rig.feed(call(1))
     rig.feed(operate(7, "stop"))
-    effects = rig.exit(unwritten=(WireId(1),))
+    effects = rig.ended(unwritten=(WireId(1),))
     assert effects == [
         Forget(ONE),
         Failed(CallId(1), "stopped", "no", ""),
@@ -228,12 +210,12 @@ def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once()
     rig = Rig(spec(give_up_after=2, first_delay_s=1.0, open_s=0.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))
-    assert rig.exit(stderr="no token") == [Forget(ONE)]
+    assert rig.ended(stderr="no token") == [Forget(ONE)]
     assert rig.core.pools[KEY].state(rig.now) == "backing_off"
     assert rig.wait(0.4) == []
     assert rig.wait(0.2) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     rig.feed(ev.InstanceSpawned(TWO, 99))
-    effects = rig.exit(2)
+    effects = rig.ended(2)
     assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, Failed)] == [
         (1, "given_up", "no")
     ]
@@ -250,7 +232,7 @@ def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> 
     assert rig.wait(5.0) == [SignalGroup(ONE, "TERM")]
     assert rig.wait(2.0) == [SignalGroup(ONE, "KILL")]
     assert rig.wait(5.0) == [SignalGroup(ONE, "KILL")]
-    assert rig.exit() == [Forget(ONE), Operated(1, ok=True, text="stopped")]
+    assert rig.ended() == [Forget(ONE), Operated(1, ok=True, text="stopped")]
 
 
 @behaviour("silence:probed-then-replaced")
@@ -260,7 +242,7 @@ def test_a_silent_instance_is_probed_then_shunned_then_ended() -> None:
     assert rig.wait(5.0) == []
     assert rig.feed(call(1)) == [], "nothing is placed on it any more"
     assert rig.wait(5.0)[0] == SignalGroup(ONE, "TERM")
-    rig.exit()
+    rig.ended()
     assert rig.core.pools[KEY].last_error.startswith("was silent")
 
 
@@ -277,7 +259,7 @@ def test_a_closed_stdout_is_given_a_second_to_become_an_exit() -> None:
     rig = serving()
     rig.feed(call(1))
     assert rig.feed(ev.StdoutClosed(ONE)) == []
-    effects = rig.exit(unwritten=(WireId(1),))
+    effects = rig.ended(unwritten=(WireId(1),))
     assert effects == [Forget(ONE)], "the call was never delivered, so it waits again"
     rig = serving()
     rig.feed(call(1))
@@ -320,7 +302,7 @@ def test_at_the_cap_the_idle_instance_of_another_pool_makes_room_but_not_one_wit
     assert rig.wait(1.0) == []
     effects = rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) + rig.wait(5.0)
     assert CloseStdin(ONE) in effects
-    assert rig.exit() == [Forget(ONE), Spawn(TWO, OTHER, ServerName("time"), 1)]
+    assert rig.ended() == [Forget(ONE), Spawn(TWO, OTHER, ServerName("time"), 1)]
 
 
 def test_a_pool_that_replaces_another_starts_only_when_that_one_is_gone() -> None:
@@ -329,7 +311,7 @@ def test_a_pool_that_replaces_another_starts_only_when_that_one_is_gone() -> Non
     assert rig.feed(Wanted([spec(new, after=KEY)])) == [CloseStdin(ONE)]
     assert rig.feed(call(1, new)) == []
     assert rig.wait(1.0) == []
-    assert rig.exit() == [Forget(ONE), Spawn(TWO, new, ServerName("git"), 1)]
+    assert rig.ended() == [Forget(ONE), Spawn(TWO, new, ServerName("git"), 1)]
 
 
 def test_a_pool_in_between_that_never_started_still_stands_for_the_one_before_it() -> None:
@@ -338,7 +320,7 @@ def test_a_pool_in_between_that_never_started_still_stands_for_the_one_before_it
     rig.feed(Wanted([spec(two, after=KEY)]))
     rig.feed(Wanted([spec(three, after=two)]))
     assert rig.feed(call(1, three)) == []
-    assert rig.exit() == [Forget(ONE), Spawn(TWO, three, ServerName("git"), 1)]
+    assert rig.ended() == [Forget(ONE), Spawn(TWO, three, ServerName("git"), 1)]
 
 
 def test_two_pools_that_replaced_each_other_back_and_forth_are_both_gone_in_the_end() -> None:
@@ -347,7 +329,7 @@ def test_two_pools_that_replaced_each_other_back_and_forth_are_both_gone_in_the_
     rig.feed(Wanted([spec(two, after=KEY)]))
     rig.feed(Wanted([spec(KEY, after=two)]))
     rig.feed(Wanted([spec(three, after=KEY)]))
-    rig.exit()
+    rig.ended()
     assert list(rig.core.pools) == [three]
 
 
@@ -380,7 +362,7 @@ def test_lists_that_are_old_again_and_again_are_read_once_a_second() -> None:
     assert rig.feed(ev.ListsOld(ONE)) == []
     assert [type(each) for each in rig.wait(3.0)] == [Relist]
     rig.feed(ev.ListsOld(ONE))
-    rig.exit()
+    rig.ended()
     assert not [each for each in rig.wait(3.0) if isinstance(each, Relist)]
 
 
@@ -399,8 +381,8 @@ def test_operators_that_contradict_each_other_are_each_answered_once() -> None:
     ]
     effects = rig.feed(operate(3, "start"))
     assert Operated(2, ok=False, text="was started again meanwhile") in effects
-    rig.exit(1)
-    rig.exit(2)
+    rig.ended(1)
+    rig.ended(2)
     rig.feed(ev.InstanceSpawned(InstanceId(3), 9))
     assert rig.feed(ev.InstanceGreeted(InstanceId(3), catalog())) == [Operated(3, ok=True, text="serving")]
 
@@ -410,7 +392,7 @@ def test_the_end_of_the_supervisor_stops_everything_and_starts_nothing() -> None
     rig.feed(call(1))
     assert rig.feed(ev.StopWanted()) == [CloseStdin(ONE)]
     assert not rig.core.quiet
-    effects = rig.exit()
+    effects = rig.ended()
     assert [type(e) for e in effects] == [Forget, Failed]
     assert rig.core.quiet
 
@@ -474,7 +456,7 @@ def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_o
     full.serve()
     backing_off = Rig(spec(wait_s=4.0, first_delay_s=60.0))
     backing_off.feed(call(1))
-    backing_off.exit()
+    backing_off.ended()
     for rig in (full, backing_off):
         (failed,) = [e for e in rig.wait(4.0) if isinstance(e, Failed)]
         assert failed.fault == "waited_too_long"
@@ -485,5 +467,5 @@ def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_o
 def test_last_words_go_only_to_agents_of_an_instance_that_served_nobody() -> None:
     rig = serving()
     rig.feed(call(1))
-    (_, failed) = rig.exit(stderr="another agent's secret")
+    (_, failed) = rig.ended(stderr="another agent's secret")
     assert "secret" not in failed.text

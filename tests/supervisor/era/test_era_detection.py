@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, ServerName
+from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import (
     Catalog,
     Discover,
@@ -16,7 +16,6 @@ from carpool_protocol.link.messages import (
     Operate,
     Policy,
     PoolChanged,
-    PoolSpec,
     Wanted,
 )
 from carpool_supervisor.core.model import events as ev
@@ -36,7 +35,7 @@ from carpool_supervisor.knowledge.era_cache import (
     with_sighting,
 )
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import supervisor_core
+from tests.kit.supervisor_rig import SupervisorRig, of_kind, pool_spec
 
 ME: Final = InstanceId(1)
 KEY: Final = PoolKey("s:1")
@@ -252,28 +251,19 @@ def test_what_comes_in_one_burst_with_the_greeting_is_read_by_who_speaks_then() 
 # --- the core --------------------------------------------------------------------------------------------
 
 
-class House:
-    """A supervisor core with one server whose era is to be found out."""
+class EraRig(SupervisorRig):
+    """One server whose era is to be found out."""
 
     def __init__(self, wish: EraWish = "newest", *, known: Era | None = None, most: int = 0) -> None:
-        self.core = supervisor_core()
-        self.now = 0.0
-        self.do(ev.BrokerCame())
+        super().__init__(now=0.0, broker=True)
         policy = Policy(first_delay_s=5.0, probe_s=10_000.0, max_instances=most)
-        self.spec = PoolSpec(
-            key=KEY, server=ServerName("s"), argv=["s"], env={}, cwd="/", policy=policy, era=wish
-        )
-        effects = [*self.do(Wanted([self.spec])), *self.do(ev.PoolKnown(KEY, None, (), known))]
+        self.spec = pool_spec(KEY, policy, era=wish)
+        effects = [*self.feed(Wanted([self.spec])), *self.feed(ev.PoolKnown(KEY, None, (), known))]
         self.both_eras = [each.both_eras for each in self.told(effects)]
-        self.spawns = [each for each in self.do(Discover(KEY)) if isinstance(each, Spawn)]
-
-    def do(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
+        self.spawns = of_kind(self.feed(Discover(KEY)), Spawn)
 
     def told(self, effects: list[Any]) -> list[PoolChanged]:
-        return [each for each in effects if isinstance(each, PoolChanged)]
+        return of_kind(effects, PoolChanged)
 
     def tick(self, now: float) -> list[Any]:
         self.now = now
@@ -283,10 +273,10 @@ class House:
 
     def greeted(self, number: int, era: Era, **fields: Any) -> list[Any]:
         catalog = Catalog(KEY, [], "", RawJson(b'{"name":"x"}'), EMPTY_OBJECT, OLD, era=era, **fields)
-        return self.do(ev.InstanceGreeted(InstanceId(number), catalog))
+        return self.feed(ev.InstanceGreeted(InstanceId(number), catalog))
 
-    def exit(self, number: int) -> list[Any]:
-        return self.do(ev.InstanceExited(InstanceId(number), "ended with exit code 1", (), "", 0.5))
+    def ended(self, number: int) -> list[Any]:
+        return self.exit(InstanceId(number), jitter=0.5)
 
 
 @pytest.mark.parametrize(
@@ -303,78 +293,78 @@ class House:
 def test_what_is_configured_and_what_is_known_say_which_greeting_comes_first(
     wish: EraWish, known: Era | None, first: Era
 ) -> None:
-    assert [each.era for each in House(wish, known=known).spawns] == [first]
+    assert [each.era for each in EraRig(wish, known=known).spawns] == [first]
 
 
 @behaviour("eras:asked-once")
 @pytest.mark.parametrize("known", ["handshake", "stateless"])
 def test_no_process_is_started_to_find_out_again_which_one_era_a_server_speaks(known: Era) -> None:
-    house = House("newest", known=known)
-    assert not house.spawns
-    assert house.both_eras == [None, True], "the broker is told that the launch's other pools do for all"
-    assert House("newest").spawns
-    assert House("newest").both_eras == [None, False]
+    rig = EraRig("newest", known=known)
+    assert not rig.spawns
+    assert rig.both_eras == [None, True], "the broker is told that the launch's other pools do for all"
+    assert EraRig("newest").spawns
+    assert EraRig("newest").both_eras == [None, False]
 
 
 @behaviour("eras:asked-once")
 def test_an_era_that_holds_no_longer_is_found_out_anew() -> None:
-    house = House("newest", known="handshake")
-    [told] = house.told(house.do(ev.PoolKnown(KEY, None, (), None)))
+    rig = EraRig("newest", known="handshake")
+    [told] = rig.told(rig.feed(ev.PoolKnown(KEY, None, (), None)))
     assert told.both_eras is False
-    assert [each.era for each in house.do(Discover(KEY)) if isinstance(each, Spawn)] == ["stateless"]
+    assert [each.era for each in rig.feed(Discover(KEY)) if isinstance(each, Spawn)] == ["stateless"]
 
 
 @pytest.mark.parametrize(("most", "configured", "both"), [(1, 0, True), (1, 3, False), (0, 0, False)])
 def test_a_program_of_which_few_may_run_beside_each_other_has_no_process_for_another_era(
     most: int, configured: int, both: bool
 ) -> None:
-    house = House("newest", most=configured)
+    rig = EraRig("newest", most=configured)
     entry = Entry(title="s", mode="concurrent", why="", most=most, source="")
-    told = house.told(house.do(ev.PoolKnown(KEY, entry, ())))
+    told = rig.told(rig.feed(ev.PoolKnown(KEY, entry, ())))
     assert [each.both_eras for each in told] == ([True] if both else [])
 
 
 @behaviour("eras:found-out")
 def test_an_end_of_the_first_question_is_no_failure_and_the_next_start_comes_at_once() -> None:
-    house = House()
-    house.do(ev.InstanceSpawned(InstanceId(1), 100))
-    effects = house.exit(1)
+    rig = EraRig()
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
+    effects = rig.ended(1)
     assert [(each.instance, each.era) for each in effects if isinstance(each, Spawn)] == [(2, "handshake")]
-    [pool] = house.core.report()
+    [pool] = rig.core.report()
     assert (pool.restarts, pool.last_error) == (0, "")
     assert [each.level for each in effects if isinstance(each, Note)] == ["info"]
-    house.do(ev.InstanceSpawned(InstanceId(2), 101))
-    effects = house.greeted(2, "handshake")
+    rig.feed(ev.InstanceSpawned(InstanceId(2), 101))
+    effects = rig.greeted(2, "handshake")
     [seen] = [each for each in effects if isinstance(each, ObserveEra)]
     assert (seen.era, seen.why) == ("handshake", "ended when it was asked server/discover")
 
 
 def test_a_server_that_ends_of_the_second_question_too_has_failed() -> None:
-    house = House()
-    house.do(ev.InstanceSpawned(InstanceId(1), 100))
-    house.exit(1)
-    house.do(ev.InstanceSpawned(InstanceId(2), 100))
-    effects = house.exit(2)
+    rig = EraRig()
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
+    rig.ended(1)
+    rig.feed(ev.InstanceSpawned(InstanceId(2), 100))
+    effects = rig.ended(2)
     assert not [each for each in effects if isinstance(each, Spawn)], "there is a pause now"
-    assert "before it had greeted" in house.core.report()[0].last_error
+    assert "before it had greeted" in rig.core.report()[0].last_error
 
 
 def test_an_end_after_an_answer_is_a_failure() -> None:
-    house = House()
-    house.do(ev.InstanceSpawned(ME, 100))
-    house.do(ev.EraRefused(ME, "stateless", "refused server/discover: no (-1)"))
-    house.exit(1)
-    assert "before it had greeted" in house.core.report()[0].last_error
+    rig = EraRig()
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    rig.feed(ev.EraRefused(ME, "stateless", "refused server/discover: no (-1)"))
+    rig.ended(1)
+    assert "before it had greeted" in rig.core.report()[0].last_error
 
 
 @behaviour("eras:found-out")
 def test_a_silent_server_is_waited_for_a_while_and_then_greeted_otherwise_once() -> None:
-    house = House()
-    house.do(ev.InstanceSpawned(ME, 100))
-    assert GreetOtherwise(ME) not in house.tick(PATIENCE_S - 1)
-    assert GreetOtherwise(ME) in house.tick(PATIENCE_S + 1)
-    assert GreetOtherwise(ME) not in house.tick(3 * PATIENCE_S)
-    [seen] = [each for each in house.greeted(1, "handshake") if isinstance(each, ObserveEra)]
+    rig = EraRig()
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    assert GreetOtherwise(ME) not in rig.tick(PATIENCE_S - 1)
+    assert GreetOtherwise(ME) in rig.tick(PATIENCE_S + 1)
+    assert GreetOtherwise(ME) not in rig.tick(3 * PATIENCE_S)
+    [seen] = [each for each in rig.greeted(1, "handshake") if isinstance(each, ObserveEra)]
     assert "said nothing" in seen.why
 
 
@@ -390,39 +380,39 @@ def test_a_server_that_is_slow_with_its_lists_is_not_taken_for_a_silent_one() ->
 
 
 def test_that_a_server_refuses_initialize_after_our_late_question_says_nothing_about_it() -> None:
-    house = House()
-    house.do(ev.InstanceSpawned(ME, 100))
-    house.tick(PATIENCE_S + 1)
-    house.do(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
-    [seen] = [each for each in house.greeted(1, "stateless") if isinstance(each, ObserveEra)]
+    rig = EraRig()
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    rig.tick(PATIENCE_S + 1)
+    rig.feed(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
+    [seen] = [each for each in rig.greeted(1, "stateless") if isinstance(each, ObserveEra)]
     assert (seen.era, seen.why) == ("stateless", "")
 
 
 def test_a_process_that_we_end_before_it_has_answered_says_nothing_about_its_server() -> None:
-    house = House()
-    house.do(ev.InstanceSpawned(ME, 100))
-    house.do(Operate(1, KEY, "stop"))
-    house.exit(1)
-    effects = house.do(Operate(2, KEY, "start"))
+    rig = EraRig()
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    rig.feed(Operate(1, KEY, "stop"))
+    rig.ended(1)
+    effects = rig.feed(Operate(2, KEY, "start"))
     assert [each.era for each in effects if isinstance(each, Spawn)] == ["stateless"]
 
 
 @pytest.mark.parametrize("wish", ["auto", "handshake", "stateless"])
 def test_nobody_else_is_hurried(wish: EraWish) -> None:
-    house = House(wish)
-    house.do(ev.InstanceSpawned(ME, 100))
-    assert GreetOtherwise(ME) not in house.tick(PATIENCE_S + 1)
+    rig = EraRig(wish)
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    assert GreetOtherwise(ME) not in rig.tick(PATIENCE_S + 1)
 
 
 def test_the_era_that_was_found_out_is_shown_and_said_with_the_catalog() -> None:
-    house = House("auto")
-    house.do(ev.InstanceSpawned(ME, 100))
-    house.do(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
-    effects = house.greeted(1, "stateless")
+    rig = EraRig("auto")
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    rig.feed(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
+    effects = rig.greeted(1, "stateless")
     [seen] = [each for each in effects if isinstance(each, ObserveEra)]
     assert (seen.era, seen.why) == ("stateless", "refused initialize: no (-32022)")
     assert [each.era for each in effects if isinstance(each, Catalog)] == ["stateless"]
-    assert [each.era for each in house.core.report()[0].instances] == ["stateless"]
+    assert [each.era for each in rig.core.report()[0].instances] == ["stateless"]
 
 
 # --- a catalog that is not current any more --------------------------------------------------------------
@@ -430,25 +420,25 @@ def test_the_era_that_was_found_out_is_shown_and_said_with_the_catalog() -> None
 
 @behaviour("eras:hints")
 def test_lists_are_read_again_by_an_instance_that_runs_and_told_even_if_they_are_the_same() -> None:
-    house = House("auto")
-    house.do(ev.InstanceSpawned(ME, 100))
-    house.greeted(1, "stateless", ttl_ms=5)
-    assert Relist(ME) not in house.do(Discover(KEY))
-    assert Relist(ME) in house.do(Discover(KEY, again=True))
-    assert Relist(ME) not in house.do(Discover(KEY, again=True)), "they are being read"
+    rig = EraRig("auto")
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    rig.greeted(1, "stateless", ttl_ms=5)
+    assert Relist(ME) not in rig.feed(Discover(KEY))
+    assert Relist(ME) in rig.feed(Discover(KEY, again=True))
+    assert Relist(ME) not in rig.feed(Discover(KEY, again=True)), "they are being read"
     same = Catalog(KEY, [], "", RawJson(b'{"name":"x"}'), EMPTY_OBJECT, OLD, era="stateless", ttl_ms=5)
-    assert [each.ttl_ms for each in house.do(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)] == [5]
-    assert not [each for each in house.do(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)]
+    assert [each.ttl_ms for each in rig.feed(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)] == [5]
+    assert not [each for each in rig.feed(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)]
 
 
 def test_to_read_lists_again_starts_nothing() -> None:
-    house = House("auto")
-    house.do(ev.InstanceSpawned(ME, 100))
-    house.greeted(1, "handshake")
-    house.core.pools[KEY].target = 0
-    house.exit(1)
-    house.tick(1.0)
-    effects = house.do(Discover(KEY, again=True))
+    rig = EraRig("auto")
+    rig.feed(ev.InstanceSpawned(ME, 100))
+    rig.greeted(1, "handshake")
+    rig.core.pools[KEY].target = 0
+    rig.ended(1)
+    rig.tick(1.0)
+    effects = rig.feed(Discover(KEY, again=True))
     assert not [each for each in effects if isinstance(each, (Spawn, Relist))]
 
 

@@ -8,54 +8,54 @@ from carpool_protocol.link.messages import Call, Written
 from carpool_supervisor.core.model.events import ServerAnswered
 from carpool_supervisor.era.handshake import Handshake
 from tests.behaviours import behaviour
-from tests.supervisor.core.calls.test_placement import OK, House, spec
+from tests.supervisor.core.calls.test_placement import OK, PoolsRig, spec
 
 ME = InstanceId(1)
 
 
-def forgotten(house: House, number: int) -> None:
+def forgotten(rig: PoolsRig, number: int) -> None:
     """The bridge answers that the call was not run, since the server knows the session no more."""
-    written = house.written[number]
-    house.do(ServerAnswered(written.instance, written.wire, is_error=False, body=OK, state_lost=True))
+    written = rig.written[number]
+    rig.feed(ServerAnswered(written.instance, written.wire, is_error=False, body=OK, state_lost=True))
 
 
 @behaviour("lease:never-silently")
 def test_an_agent_that_the_bridge_has_told_is_not_told_again_when_the_bridge_ends() -> None:
-    house = House(spec(sharing="session"))
-    first = house.served(1, "a")
-    house.call(2, "a")
-    forgotten(house, 2)
-    assert house.closing == [first], "it is good for nothing any more"
-    house.exit(first)
-    assert house.served(3, "a") != first
-    assert {number: failed.fault for number, failed in house.failed.items()} == {2: "state_lost"}
+    rig = PoolsRig(spec(sharing="session"))
+    first = rig.served(1, "a")
+    rig.call(2, "a")
+    forgotten(rig, 2)
+    assert rig.closing == [first], "it is good for nothing any more"
+    rig.killed(first)
+    assert rig.served(3, "a") != first
+    assert {number: failed.fault for number, failed in rig.failed.items()} == {2: "state_lost"}
 
 
 @behaviour("lease:every-call-hears")
 def test_calls_behind_the_one_that_the_bridge_has_told_hear_it_too_and_run_nowhere() -> None:
-    house = House(spec(sharing="session"))
-    house.is_prompt = False
-    first = house.served(1, "a")
-    house.call(2, "a")
-    forgotten(house, 2)
-    house.exit(first)
-    house.call(3, "a")
-    assert [house.fault(number) for number in (2, 3)] == ["state_lost", "state_lost"]
-    house.do(Written([CallId(2)], CallId(3)))
-    assert house.served(4, "a") != first
+    rig = PoolsRig(spec(sharing="session"))
+    rig.is_prompt = False
+    first = rig.served(1, "a")
+    rig.call(2, "a")
+    forgotten(rig, 2)
+    rig.killed(first)
+    rig.call(3, "a")
+    assert [rig.fault(number) for number in (2, 3)] == ["state_lost", "state_lost"]
+    rig.feed(Written([CallId(2)], CallId(3)))
+    assert rig.served(4, "a") != first
 
 
 def test_no_call_goes_to_a_bridge_that_has_said_so_whoever_shares_it() -> None:
-    house = House(spec(sharing="concurrent", max_instances=2))
-    first = house.served(1, "a")
-    house.call(2, "a")
-    house.call(3, "b")
-    forgotten(house, 2)
-    house.call(4, "b")
-    house.up()
-    assert house.on(4) != first
-    house.answer(3)
-    assert 3 in house.answered
+    rig = PoolsRig(spec(sharing="concurrent", max_instances=2))
+    first = rig.served(1, "a")
+    rig.call(2, "a")
+    rig.call(3, "b")
+    forgotten(rig, 2)
+    rig.call(4, "b")
+    rig.up()
+    assert rig.on(4) != first
+    rig.answer(3)
+    assert 3 in rig.answered
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])

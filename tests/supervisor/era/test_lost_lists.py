@@ -207,7 +207,7 @@ def test_a_greeting_that_misses_its_limit_says_which_list_was_not_answered() -> 
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
     rig.feed(ev.ListAsked(ONE, "resources/list"))
     rig.wait(20.0)
-    rig.exit()
+    rig.ended()
     assert rig.core.pools[KEY].last_error == "did not greet within 20 s: it has not answered resources/list"
 
 

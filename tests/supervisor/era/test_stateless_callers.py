@@ -15,7 +15,8 @@ from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswere
 from carpool_supervisor.era.list_hints import Hint, read_hint
 from carpool_supervisor.era.server_requests import Declared, capabilities_of
 from tests.behaviours import behaviour
-from tests.supervisor.core.test_stateless_servers import ELICIT, KEY, ME, House, only
+from tests.kit.supervisor_rig import of_kind
+from tests.supervisor.core.test_stateless_servers import ELICIT, KEY, ME, StatelessServerRig
 from tests.supervisor.era.test_stateless import ASKING, FORM, ONE, PRE, SAMPLE, URL, Talk, call, line
 
 PARAMS = RawJson(b'{"level":"info","data":"x"}')
@@ -208,66 +209,66 @@ def test_several_hints_are_as_short_and_as_private_as_any_of_them() -> None:
 # --- the core --------------------------------------------------------------------------------------------
 
 
-def admit(house: House, number: int, session: str, *can: Need, level: str = "") -> None:
+def admit(rig: StatelessServerRig, number: int, session: str, *can: Need, level: str = "") -> None:
     word = replace(said(*can, level=level), call=CallId(number), key=KEY, session=SessionId(session))
-    house.do(word)
+    rig.feed(word)
 
 
-def logged(house: House) -> Any:
-    [effect] = only(house.do(ev.ServerLogged(ME, "info", PARAMS)), Logged, KeepLog)
+def logged(rig: StatelessServerRig) -> Any:
+    [effect] = of_kind(rig.feed(ev.ServerLogged(ME, "info", PARAMS)), Logged, KeepLog)
     return effect
 
 
 def test_roots_that_a_call_came_back_for_reach_its_agent_and_are_no_sign_that_the_server_asks() -> None:
-    house = House()
-    admit(house, 1, "a", "roots")
+    rig = StatelessServerRig()
+    admit(rig, 1, "a", "roots")
     facts = AskFacts(ROOTS, wire=WireId(1))
-    effects = house.do(
+    effects = rig.feed(
         ev.ServerAsked(ME, RawJson(b"1/1/0"), ABSENT, facts, ABSENT, needs=("roots",), name="r")
     )
-    [asked] = only(effects, Asked)
+    [asked] = of_kind(effects, Asked)
     assert (asked.call, asked.method, asked.name, asked.needs) == (1, ROOTS, "r", ["roots"])
-    assert not only(effects, Observe)
-    assert only(house.wants(1, 1, ELICIT), Observe), "a question to a person is one"
+    assert not of_kind(effects, Observe)
+    assert of_kind(rig.wants(1, 1, ELICIT), Observe), "a question to a person is one"
 
 
 @behaviour("logging:one-session")
 def test_of_calls_that_may_log_the_only_one_is_named() -> None:
-    house = House()
-    admit(house, 1, "a")
-    assert isinstance(logged(house), KeepLog), "its agent wants none"
-    admit(house, 2, "b", level="info")
-    assert logged(house) == Logged(SessionId("b"), "info", PARAMS, CallId(2))
-    admit(house, 3, "b", level="info")
-    assert logged(house) == Logged(SessionId("b"), "info", PARAMS)
-    admit(house, 4, "c", level="info")
-    assert isinstance(logged(house), KeepLog)
+    rig = StatelessServerRig()
+    admit(rig, 1, "a")
+    assert isinstance(logged(rig), KeepLog), "its agent wants none"
+    admit(rig, 2, "b", level="info")
+    assert logged(rig) == Logged(SessionId("b"), "info", PARAMS, CallId(2))
+    admit(rig, 3, "b", level="info")
+    assert logged(rig) == Logged(SessionId("b"), "info", PARAMS)
+    admit(rig, 4, "c", level="info")
+    assert isinstance(logged(rig), KeepLog)
 
 
 def test_what_may_be_of_a_cancelled_call_is_not_named_as_of_the_one_beside_it() -> None:
-    house = House()
-    admit(house, 1, "a", level="info")
-    house.do(CancelCall(CallId(1), "enough"))
-    admit(house, 2, "a", level="info")
-    assert logged(house) == Logged(SessionId("a"), "info", PARAMS)
+    rig = StatelessServerRig()
+    admit(rig, 1, "a", level="info")
+    rig.feed(CancelCall(CallId(1), "enough"))
+    admit(rig, 2, "a", level="info")
+    assert logged(rig) == Logged(SessionId("a"), "info", PARAMS)
 
 
 @behaviour("asks:elicitation:32042")
 def test_urls_of_an_error_are_told_of_calls_whose_agent_has_no_such_error() -> None:
-    house = House()
-    admit(house, 1, "a", "elicitation.url")
-    house.call(2, "b")
+    rig = StatelessServerRig()
+    admit(rig, 1, "a", "elicitation.url")
+    rig.call(2, "b")
     body = RawJson(b'{"code":-32042,"message":"m"}')
     for wire, urls in ((1, URLS), (2, ())):
-        house.do(ev.UrlsOffered(ME, WireId(wire), ("E",), URLS))
-        effects = house.do(ServerAnswered(ME, WireId(wire), is_error=True, body=body))
-        assert only(effects, Answered) == [
+        rig.feed(ev.UrlsOffered(ME, WireId(wire), ("E",), URLS))
+        effects = rig.feed(ServerAnswered(ME, WireId(wire), is_error=True, body=body))
+        assert of_kind(effects, Answered) == [
             Answered(CallId(wire), is_error=True, body=body, urls_first=True, urls=urls)
         ]
 
 
 def test_hints_travel_with_the_answer() -> None:
-    house = House()
-    house.call(1, "a")
-    effects = house.do(ServerAnswered(ME, WireId(1), False, RawJson(b"{}"), ttl_ms=7, public=True))
-    assert only(effects, Answered) == [Answered(CallId(1), False, RawJson(b"{}"), ttl_ms=7, public=True)]
+    rig = StatelessServerRig()
+    rig.call(1, "a")
+    effects = rig.feed(ServerAnswered(ME, WireId(1), False, RawJson(b"{}"), ttl_ms=7, public=True))
+    assert of_kind(effects, Answered) == [Answered(CallId(1), False, RawJson(b"{}"), ttl_ms=7, public=True)]

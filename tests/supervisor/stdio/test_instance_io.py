@@ -43,7 +43,7 @@ def with_tools(request: dict[str, Any]) -> dict[str, Any] | None:
     return answer
 
 
-class House:
+class Rig:
     """One instance's conversation, and the far ends of its pipes."""
 
     def __init__(self, logs: Path) -> None:
@@ -115,91 +115,91 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
     server: Any, first: Era, wish: EraWish, tmp_path: Path
 ) -> None:
     """In a daemon that comes after hundreds of instances."""
-    house = House(tmp_path)
+    rig = Rig(tmp_path)
     with no_collector():
         before = parts()
-        house.talk(server, first, wish)
-        assert any(isinstance(each, events.InstanceGreeted) for each in house.fed)
-        house.conversations.exited(ME)
+        rig.talk(server, first, wish)
+        assert any(isinstance(each, events.InstanceGreeted) for each in rig.fed)
+        rig.conversations.exited(ME)
         assert parts().total() > before.total() + 3
-        house.fed.clear()
-        house.conversations.ways[effects.Forget](effects.Forget(ME))
+        rig.fed.clear()
+        rig.conversations.ways[effects.Forget](effects.Forget(ME))
         assert parts() == before
-    house.close()
+    rig.close()
 
 
 def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    rig = Rig(tmp_path)
     key = "first-line-of-it\nsecond-line-of-it"
     env = {"TOKEN": "hunter2-and-more", "KEY": key}
-    house.conversations.open(ME, structs.replace(spec("handshake"), env=env), "handshake", house.pipes)
+    rig.conversations.open(ME, structs.replace(spec("handshake"), env=env), "handshake", rig.pipes)
     long = "x" * (TAIL_LINE_CHARS - 7) + "hunter2-and-more"
-    os.write(house.stderr, f"{key}\n{key!r}\n{long}\n".encode())
-    _, words = house.conversations.exited(ME)
+    os.write(rig.stderr, f"{key}\n{key!r}\n{long}\n".encode())
+    _, words = rig.conversations.exited(ME)
     assert words.split("\n") == ["***", "'***'", long[:-16] + "***"]
-    house.close()
+    rig.close()
 
 
 @behaviour("silence:only-while-read")
 def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_read_again(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path)
-    house.talk(old_server, "handshake", "handshake")
-    intake = house.conversations.intake
+    rig = Rig(tmp_path)
+    rig.talk(old_server, "handshake", "handshake")
+    intake = rig.conversations.intake
     for is_written in (False, True):
-        house.fed.clear()
+        rig.fed.clear()
         assert intake.settle(HELD_HIGH_BYTES + 1)
         if is_written:
-            os.write(house.stdout, b"{")
+            os.write(rig.stdout, b"{")
         assert intake.settle(0)
         told = [events.StdoutPaused(ME, True), events.StdoutPaused(ME, False)]
-        assert house.fed == told + [events.InstanceHeard(ME)] * is_written
-    house.close()
+        assert rig.fed == told + [events.InstanceHeard(ME)] * is_written
+    rig.close()
 
 
 @behaviour("silence:probed-then-replaced")
 def test_each_part_of_a_long_line_is_a_sign_of_life(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.talk(old_server, "handshake", "handshake")
-    house.fed.clear()
+    rig = Rig(tmp_path)
+    rig.talk(old_server, "handshake", "handshake")
+    rig.fed.clear()
     for _ in range(2 * LONG_LINE_BYTES // 32768):
-        os.write(house.stdout, b"x" * 32768)
-        house.ready._round()
-    assert events.InstanceHeard(ME) in house.fed
-    house.close()
+        os.write(rig.stdout, b"x" * 32768)
+        rig.ready._round()
+    assert events.InstanceHeard(ME) in rig.fed
+    rig.close()
 
 
 @behaviour("failure:broken-stdin", "calls:honest-delivery")
 def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.talk(old_server, "handshake", "handshake")
-    house.fed.clear()
-    os.close(house.stdin)
-    house.stdin = os.dup(house.stdout)  # closed at the end
-    write = house.conversations.ways[effects.WriteCall]
+    rig = Rig(tmp_path)
+    rig.talk(old_server, "handshake", "handshake")
+    rig.fed.clear()
+    os.close(rig.stdin)
+    rig.stdin = os.dup(rig.stdout)  # closed at the end
+    write = rig.conversations.ways[effects.WriteCall]
     for wire in (1, 2):
         write(effects.WriteCall(ME, WireId(wire), call(wire)))
-    house.conversations.flush()
-    assert house.fed == [events.StdinBroken(ME, (WireId(1), WireId(2)))]
+    rig.conversations.flush()
+    assert rig.fed == [events.StdinBroken(ME, (WireId(1), WireId(2)))]
     write(effects.WriteCall(ME, WireId(3), call(3)))
-    assert house.fed[1:] == [events.StdinBroken(ME, (WireId(3),))]
-    assert house.conversations.exited(ME)[0] == (1, 2, 3)
-    house.close()
+    assert rig.fed[1:] == [events.StdinBroken(ME, (WireId(3),))]
+    assert rig.conversations.exited(ME)[0] == (1, 2, 3)
+    rig.close()
 
 
 @behaviour("lists:lost-answers")
 def test_a_list_request_is_told_as_out_until_its_answer_comes_or_it_is_given_up(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.talk(with_tools, "handshake", "handshake")
-    told = [each for each in house.fed if isinstance(each, events.ListAsked)]
+    rig = Rig(tmp_path)
+    rig.talk(with_tools, "handshake", "handshake")
+    told = [each for each in rig.fed if isinstance(each, events.ListAsked)]
     assert told == [events.ListAsked(ME, "tools/list"), events.ListAsked(ME, "")]
-    house.fed.clear()
-    house.conversations.ways[effects.Relist](effects.Relist(ME))
-    house.conversations.ways[effects.GiveUpList](effects.GiveUpList(ME, 60.0))
-    assert house.fed == [
+    rig.fed.clear()
+    rig.conversations.ways[effects.Relist](effects.Relist(ME))
+    rig.conversations.ways[effects.GiveUpList](effects.GiveUpList(ME, 60.0))
+    assert rig.fed == [
         events.ListAsked(ME, "tools/list"),
         events.ListsLost(ME, 1, "did not answer tools/list within 60 s"),
         events.ListAsked(ME, ""),
     ]
-    house.close()
+    rig.close()

@@ -14,7 +14,7 @@ BUDGET = 4 * LONG_LINE_BYTES
 CHUNK = b"x" * 32_768
 
 
-class House:
+class Rig:
     """Servers that write, as far as they are read."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class House:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    one = House()
+def rig() -> Iterator[Rig]:
+    one = Rig()
     yield one
     for fd, io in one.servers:
         io.close()
@@ -78,63 +78,63 @@ def house() -> Iterator[House]:
 
 
 @behaviour("pressure:server-lines")
-def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(house: House) -> None:
-    house.write(1, 2 * LONG_LINE_BYTES)
-    house.write(0, 8 * LONG_LINE_BYTES)
-    assert BUDGET < sum(house.pending()) <= BUDGET + 2 * 65_536, house.pending()
-    oldest_before = house.pending()[1]
-    house.write(1, 2 * LONG_LINE_BYTES)
-    assert house.pending()[1] > oldest_before
-    assert house.write(2, 1000, b"\n") == 1001
-    assert house.lines == [1000], "short lines of others pass"
-    house.write(1, 0, b"\n")
-    before = house.pending()[0]
-    house.write(0, 2 * LONG_LINE_BYTES)
-    assert house.pending()[0] > before, "then it is the next one's turn"
+def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(rig: Rig) -> None:
+    rig.write(1, 2 * LONG_LINE_BYTES)
+    rig.write(0, 8 * LONG_LINE_BYTES)
+    assert BUDGET < sum(rig.pending()) <= BUDGET + 2 * 65_536, rig.pending()
+    oldest_before = rig.pending()[1]
+    rig.write(1, 2 * LONG_LINE_BYTES)
+    assert rig.pending()[1] > oldest_before
+    assert rig.write(2, 1000, b"\n") == 1001
+    assert rig.lines == [1000], "short lines of others pass"
+    rig.write(1, 0, b"\n")
+    before = rig.pending()[0]
+    rig.write(0, 2 * LONG_LINE_BYTES)
+    assert rig.pending()[0] > before, "then it is the next one's turn"
 
 
-def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(house: House) -> None:
-    house.write(1, 2 * LONG_LINE_BYTES)
-    house.write(0, 8 * LONG_LINE_BYTES)
-    before = house.pending()[0]
-    house.intake.forget(house.servers[1][1])
-    house.write(0, 2 * LONG_LINE_BYTES)
-    assert house.pending()[0] > before
+def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: Rig) -> None:
+    rig.write(1, 2 * LONG_LINE_BYTES)
+    rig.write(0, 8 * LONG_LINE_BYTES)
+    before = rig.pending()[0]
+    rig.intake.forget(rig.servers[1][1])
+    rig.write(0, 2 * LONG_LINE_BYTES)
+    assert rig.pending()[0] > before
 
 
-def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(house: House) -> None:
-    house.intake.settle(HELD_HIGH_BYTES + 1)
-    house.servers.append(house.server(3))
+def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(rig: Rig) -> None:
+    rig.intake.settle(HELD_HIGH_BYTES + 1)
+    rig.servers.append(rig.server(3))
     for place in range(4):
-        house.write(place, 10, b"\n")
-    assert house.lines == []
-    house.intake.settle(HELD_LOW_BYTES)
+        rig.write(place, 10, b"\n")
+    assert rig.lines == []
+    rig.intake.settle(HELD_LOW_BYTES)
     for _ in range(2):
-        house.ready._round()
-    assert house.lines == []
-    house.intake.settle(HELD_LOW_BYTES - 1)
+        rig.ready._round()
+    assert rig.lines == []
+    rig.intake.settle(HELD_LOW_BYTES - 1)
     for _ in range(2):
-        house.ready._round()
-    assert house.lines == [10] * 4
+        rig.ready._round()
+    assert rig.lines == [10] * 4
 
 
 @behaviour("silence:only-while-read")
-def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_end(house: House) -> None:
-    house.intake.settle(HELD_HIGH_BYTES + 1)
-    house.intake.settle(HELD_HIGH_BYTES + 2)
-    assert house.paused == [(place, True) for place in range(3)]
-    house.write(1, 10, b"\n")
-    assert [io.has_unread for _, io in house.servers] == [False, True, False]
-    house.paused.clear()
-    house.intake.settle(HELD_LOW_BYTES - 1)
-    house.intake.settle(HELD_LOW_BYTES - 2)
-    assert house.paused == [(place, False) for place in range(3)]
+def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_end(rig: Rig) -> None:
+    rig.intake.settle(HELD_HIGH_BYTES + 1)
+    rig.intake.settle(HELD_HIGH_BYTES + 2)
+    assert rig.paused == [(place, True) for place in range(3)]
+    rig.write(1, 10, b"\n")
+    assert [io.has_unread for _, io in rig.servers] == [False, True, False]
+    rig.paused.clear()
+    rig.intake.settle(HELD_LOW_BYTES - 1)
+    rig.intake.settle(HELD_LOW_BYTES - 2)
+    assert rig.paused == [(place, False) for place in range(3)]
 
 
 @behaviour("silence:only-while-read")
-def test_servers_that_are_rationed_are_told_as_paused_and_the_oldest_is_not(house: House) -> None:
-    house.write(1, 2 * LONG_LINE_BYTES)
-    house.write(0, 8 * LONG_LINE_BYTES)
-    assert house.paused == [(0, True)]
-    house.write(1, 0, b"\n")
-    assert house.paused == [(0, True), (0, False)]
+def test_servers_that_are_rationed_are_told_as_paused_and_the_oldest_is_not(rig: Rig) -> None:
+    rig.write(1, 2 * LONG_LINE_BYTES)
+    rig.write(0, 8 * LONG_LINE_BYTES)
+    assert rig.paused == [(0, True)]
+    rig.write(1, 0, b"\n")
+    assert rig.paused == [(0, True), (0, False)]

@@ -3,18 +3,16 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import (
     Answered,
     Asked,
-    Call,
     CancelCall,
-    Catalog,
     Failed,
     Fleeting,
     Policy,
-    PoolSpec,
     Recorded,
     RecordedCall,
     RecordedSession,
@@ -31,7 +29,7 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteCancel
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import supervisor_core
+from tests.kit.supervisor_rig import SupervisorRig, of_kind, pool_spec, tool_call
 
 KEY = PoolKey("s:1")
 OTHER = PoolKey("t:1")
@@ -39,43 +37,23 @@ ONE = InstanceId(1)
 A, B = SessionId("a"), SessionId("b")
 
 
-class House:
-    """A supervisor core with one pool that serves, and the broker that sees it."""
+class Rig(SupervisorRig):
+    """One pool that serves, and the broker that sees it."""
 
     def __init__(self, sharing: Sharing = "concurrent", **policy: Any) -> None:
-        self.core = supervisor_core()
-        self.now = 0.0
-        self.spec = PoolSpec(
-            key=KEY,
-            server=ServerName("s"),
-            argv=["s"],
-            env={},
-            cwd="/",
-            policy=Policy(min_instances=1, sharing=sharing, **policy),
-        )
-        self.do(ev.BrokerCame())
-        self.do(Wanted([self.spec]))
-        self.do(ev.InstanceSpawned(ONE, 100))
-        self.do(ev.InstanceGreeted(ONE, Catalog(KEY, [], "", RawJson(b"{}"), RawJson(b"{}"), "2025-11-25")))
+        self.spec = pool_spec(KEY, Policy(min_instances=1, sharing=sharing, **policy))
+        super().__init__(self.spec, now=0.0, broker=True)
+        self.greet(ONE)
 
-    def do(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
+    def call(self, number: int, session: str = A, key: PoolKey | None = None, **more: Any) -> Any:
+        call = tool_call(number, key or KEY, session, **more)
+        return self.feed(replace(call, request=RawJson(b"%d" % number)))
 
-    def call(self, number: int, session: SessionId = A, key: PoolKey = KEY) -> list[Any]:
-        rest = RawJson(b"{}")
-        call = Call(
-            CallId(number), key, session, "tools/call", "t", rest, ABSENT, wants_progress=False,
-            request=RawJson(b"%d" % number),
-        )  # fmt: skip
-        return self.do(call)
-
-    def answer(self, wire: int, body: bytes = b"{}") -> list[Any]:
-        return self.do(ev.ServerAnswered(ONE, WireId(wire), is_error=False, body=RawJson(body)))
+    def answer_wire(self, wire: int, body: bytes = b"{}") -> list[Any]:
+        return self.feed(ev.ServerAnswered(ONE, WireId(wire), is_error=False, body=RawJson(body)))
 
     def another_broker(self) -> tuple[list[RecordedSession], list[RecordedCall]]:
-        told = [each for each in self.do(ev.BrokerCame()) if isinstance(each, Recorded)]
+        told = of_kind(self.feed(ev.BrokerCame()), Recorded)
         assert [each.last for each in told] == [False] * (len(told) - 1) + [True]
         return told[-1].sessions, [call for each in told for call in each.calls]
 
@@ -88,122 +66,122 @@ def recorded(number: int, session: SessionId = A, *, ended: bool = False) -> Rec
 
 @behaviour("record:told")
 def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not_written() -> None:
-    house = House()
+    rig = Rig()
     for number in (1, 2, 3):
-        house.call(number)
-    house.answer(1)
-    house.answer(2)
-    house.do(Written([CallId(1)]))
-    assert house.another_broker() == (
+        rig.call(number)
+    rig.answer_wire(1)
+    rig.answer_wire(2)
+    rig.feed(Written([CallId(1)]))
+    assert rig.another_broker() == (
         [RecordedSession(A)],
         [recorded(3), recorded(2, ended=True)],
     )
 
 
 def test_the_record_comes_before_everything_else_that_another_broker_is_told() -> None:
-    house = House()
-    assert isinstance(house.do(ev.BrokerCame())[0], Recorded)
+    rig = Rig()
+    assert isinstance(rig.feed(ev.BrokerCame())[0], Recorded)
 
 
 @behaviour("death:broker-frees-plain")
 def test_what_a_session_had_that_ended_with_its_broker_is_free_and_the_next_one_hears_nothing_of_it() -> None:
-    house = House("session", max_instances=1)
-    house.do(Fleeting(A))
-    house.call(1)
-    house.call(2, B)
-    house.answer(1)
-    house.call(3)
-    effects = house.do(ev.BrokerCame())
+    rig = Rig("session", max_instances=1)
+    rig.feed(Fleeting(A))
+    rig.call(1)
+    rig.call(2, B)
+    rig.answer_wire(1)
+    rig.call(3)
+    effects = rig.feed(ev.BrokerCame())
     told = [each for each in effects if isinstance(each, Recorded)]
     assert [each.calls for each in told] == [[recorded(2, B)], []]
     assert told[-1].sessions == [RecordedSession(B)]
     kinds = [type(each) for each in effects]
     assert kinds.index(Recorded) < kinds.index(WriteCancel), "and its server hears that nobody waits"
     assert CloseStdin(ONE) in effects
-    assert house.another_broker()[0] == [RecordedSession(B)], "nor is it told as one that may still come"
+    assert rig.another_broker()[0] == [RecordedSession(B)], "nor is it told as one that may still come"
 
 
 def test_a_session_that_ends_with_its_broker_goes_on_while_only_the_link_was_down() -> None:
-    house = House()
-    house.do(Sessions([SessionNote(A, fleeting=True)]))
-    house.call(1)
-    told = house.do(ev.BrokerCame(same=True))
+    rig = Rig()
+    rig.feed(Sessions([SessionNote(A, fleeting=True)]))
+    rig.call(1)
+    told = rig.feed(ev.BrokerCame(same=True))
     assert [each.calls for each in told if isinstance(each, Recorded)] == [[recorded(1, ended=True)], []]
-    assert house.another_broker() == ([], [])
+    assert rig.another_broker() == ([], [])
 
 
 @behaviour("record:nothing-runs-twice")
 def test_a_call_that_is_resumed_runs_on_and_is_answered_once() -> None:
-    house = House()
-    house.call(1)
-    assert not [each for each in house.do(ev.BrokerCame()) if isinstance(each, (WriteCall, WriteCancel))]
-    assert house.do(Resume(CallId(1))) == []
-    assert house.answer(1, b'{"x":1}') == [Answered(CallId(1), False, RawJson(b'{"x":1}'))]
+    rig = Rig()
+    rig.call(1)
+    assert not [each for each in rig.feed(ev.BrokerCame()) if isinstance(each, (WriteCall, WriteCancel))]
+    assert rig.feed(Resume(CallId(1))) == []
+    assert rig.answer_wire(1, b'{"x":1}') == [Answered(CallId(1), False, RawJson(b'{"x":1}'))]
 
 
 def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until_one_has_written_it() -> None:
-    house = House()
-    house.call(1)
-    said = house.answer(1)
+    rig = Rig()
+    rig.call(1)
+    said = rig.answer_wire(1)
     for _ in range(2):
-        house.another_broker()
-        assert house.do(Resume(CallId(1))) == said
-    house.do(Written([CallId(1)]))
-    assert house.another_broker() == ([], [])
-    [unknown] = house.do(Resume(CallId(1)))
+        rig.another_broker()
+        assert rig.feed(Resume(CallId(1))) == said
+    rig.feed(Written([CallId(1)]))
+    assert rig.another_broker() == ([], [])
+    [unknown] = rig.feed(Resume(CallId(1)))
     assert (unknown.fault, unknown.delivered) == ("lost", "maybe")
 
 
 def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:
-    house = House()
-    said = house.call(1, key=OTHER)
+    rig = Rig()
+    said = rig.call(1, key=OTHER)
     assert isinstance(said[0], Failed)
-    assert [each.ended for each in house.another_broker()[1]] == [True]
-    assert house.do(Resume(CallId(1))) == said
+    assert [each.ended for each in rig.another_broker()[1]] == [True]
+    assert rig.feed(Resume(CallId(1))) == said
 
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
-    house = House()
-    house.call(1)
+    rig = Rig()
+    rig.call(1)
     if answered:
-        house.answer(1)
-    house.do(CancelCall(CallId(1), "not wanted"))
-    assert house.another_broker() == ([], [])
+        rig.answer_wire(1)
+    rig.feed(CancelCall(CallId(1), "not wanted"))
+    assert rig.another_broker() == ([], [])
 
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_what_the_broker_answers_by_itself_is_remembered_until_that_is_written(answered: bool) -> None:
-    house = House()
-    house.call(1)
+    rig = Rig()
+    rig.call(1)
     if answered:
-        house.answer(1)
-    house.do(CancelCall(CallId(1), "overdue", answered=True))
-    assert [each.ended for each in house.another_broker()[1]] == [True]
-    [lost] = house.do(Resume(CallId(1)))
+        rig.answer_wire(1)
+    rig.feed(CancelCall(CallId(1), "overdue", answered=True))
+    assert [each.ended for each in rig.another_broker()[1]] == [True]
+    [lost] = rig.feed(Resume(CallId(1)))
     assert (lost.fault, lost.delivered) == ("lost", "maybe")
-    house.do(Written([CallId(1)]))
-    assert house.another_broker() == ([], [])
+    rig.feed(Written([CallId(1)]))
+    assert rig.another_broker() == ([], [])
 
 
 def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts() -> None:
-    house = House()
+    rig = Rig()
     for number, session in ((1, A), (2, SessionId("a.2")), (3, B)):
-        house.call(number, session)
-        house.answer(number)
-    assert [each.session for each in house.another_broker()[1]] == [A, A, B]
-    house.do(SessionGone(A))
+        rig.call(number, session)
+        rig.answer_wire(number)
+    assert [each.session for each in rig.another_broker()[1]] == [A, A, B]
+    rig.feed(SessionGone(A))
     gone = RecordedSession(A, gone=True)
-    assert house.another_broker() == ([RecordedSession(B), gone], [recorded(3, B, ended=True)])
+    assert rig.another_broker() == ([RecordedSession(B), gone], [recorded(3, B, ended=True)])
 
 
 @behaviour("record:leases")
 def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
-    house = House(sharing="session", spares=0)
-    house.call(1)
-    house.answer(1)
-    house.do(Written([CallId(1)]))
-    assert house.another_broker() == ([RecordedSession(A, [ServerName("s")])], [])
+    rig = Rig(sharing="session", spares=0)
+    rig.call(1)
+    rig.answer_wire(1)
+    rig.feed(Written([CallId(1)]))
+    assert rig.another_broker() == ([RecordedSession(A, [ServerName("s")])], [])
 
 
 @behaviour("record:bounded")
@@ -211,72 +189,72 @@ def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(call_record, "MAX_KEPT_BYTES", 100)
-    house = House()
+    rig = Rig()
     for number in (1, 2, 3):
-        house.call(number)
-        house.answer(number, b'"%b"' % (b"x" * 40))
-    assert [each.ended for each in house.another_broker()[1]] == [True] * 3
-    [first] = house.do(Resume(CallId(1)))
+        rig.call(number)
+        rig.answer_wire(number, b'"%b"' % (b"x" * 40))
+    assert [each.ended for each in rig.another_broker()[1]] == [True] * 3
+    [first] = rig.feed(Resume(CallId(1)))
     assert (first.fault, first.delivered) == ("lost", "maybe")
-    assert isinstance(house.do(Resume(CallId(2)))[0], Answered)
-    house.do(Written([CallId(1), CallId(2), CallId(3)]))
-    assert house.core.record.kept_bytes == 0
+    assert isinstance(rig.feed(Resume(CallId(2)))[0], Answered)
+    rig.feed(Written([CallId(1), CallId(2), CallId(3)]))
+    assert rig.core.record.kept_bytes == 0
 
 
 @behaviour("record:pools-stay")
 def test_no_pool_goes_before_a_broker_that_began_says_that_it_knows_all_that_are_wanted() -> None:
-    house = House()
-    house.call(1)
-    house.do(ev.BrokerCame())
-    house.do(Wanted([], complete=False))
-    assert house.core.pools[KEY].wanted
-    house.call(2)
-    assert house.answer(2) == [Answered(CallId(2), False, RawJson(b"{}"))]
-    house.do(Wanted([]))
-    assert not house.core.pools[KEY].wanted
+    rig = Rig()
+    rig.call(1)
+    rig.feed(ev.BrokerCame())
+    rig.feed(Wanted([], complete=False))
+    assert rig.core.pools[KEY].wanted
+    rig.call(2)
+    assert rig.answer_wire(2) == [Answered(CallId(2), False, RawJson(b"{}"))]
+    rig.feed(Wanted([]))
+    assert not rig.core.pools[KEY].wanted
 
 
 def test_a_long_record_comes_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_record, "CALLS_PER_MESSAGE", 2)
-    house = House()
+    rig = Rig()
     for number in range(1, 6):
-        house.call(number)
-    sessions, calls = house.another_broker()
+        rig.call(number)
+    sessions, calls = rig.another_broker()
     assert [each.call for each in calls] == [1, 2, 3, 4, 5]
     assert sessions == [RecordedSession(A)]
 
 
 @behaviour("record:nothing-runs-twice")
 def test_a_link_that_broke_for_a_while_does_not_make_the_record_forget_what_an_earlier_broker_began() -> None:
-    house = House()
-    house.call(1)
-    house.call(2, B)
-    house.answer(2)
-    house.another_broker()
-    told = [each for each in house.do(ev.BrokerCame(same=True)) if isinstance(each, Recorded)]
+    rig = Rig()
+    rig.call(1)
+    rig.call(2, B)
+    rig.answer_wire(2)
+    rig.another_broker()
+    told = [each for each in rig.feed(ev.BrokerCame(same=True)) if isinstance(each, Recorded)]
     assert {call.call for each in told for call in each.calls} == {CallId(1), CallId(2)}
-    assert isinstance(house.do(Resume(CallId(2)))[0], Answered)
-    [lost] = house.do(Resume(CallId(1)))
+    assert isinstance(rig.feed(Resume(CallId(2)))[0], Answered)
+    [lost] = rig.feed(Resume(CallId(1)))
     assert (lost.fault, lost.delivered) == ("lost", "maybe")
 
 
 @behaviour("record:nothing-runs-twice")
 def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None:
-    house = House()
-    house.call(1)
-    house.do(SessionGone(A))
-    sessions, calls = house.another_broker()
+    rig = Rig()
+    rig.call(1)
+    rig.feed(SessionGone(A))
+    sessions, calls = rig.another_broker()
     assert calls == []
     assert [(each.session, each.gone) for each in sessions] == [(A, True)]
 
 
 def test_a_question_of_two_calls_is_said_once_to_each_broker_that_resumes_both() -> None:
-    house = House()
-    house.call(1)
-    house.call(2)
+    rig = Rig()
+    rig.call(1)
+    rig.call(2)
     facts = AskFacts("elicitation/create")
-    house.do(ev.ServerAsked(ONE, RawJson(b"1"), RawJson(b"{}"), facts, ABSENT, "", (), ""))
+    rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), RawJson(b"{}"), facts, ABSENT, "", (), ""))
     for _ in range(2):
-        house.another_broker()
-        said = [each for call in (1, 2) for each in house.do(Resume(CallId(call)))]
+        rig.another_broker()
+        said = [each for call in (1, 2) for each in rig.feed(Resume(CallId(call)))]
         assert [type(each) for each in said] == [Asked]

@@ -6,23 +6,23 @@ from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import SessionRekeyed
 from carpool_supervisor.core.model.lifecycle import State
 from tests.behaviours import behaviour
-from tests.supervisor.core.calls.test_placement import WEB, House, spec
+from tests.supervisor.core.calls.test_placement import WEB, PoolsRig, spec
 
 OTHER = PoolKey("web:other-roots")
 
 
-def house() -> House:
+def rig() -> PoolsRig:
     """Two pools of one server; agents `a` and `b` have an instance each of the first."""
-    return House(spec(sharing="session"), spec(OTHER, sharing="session"))
+    return PoolsRig(spec(sharing="session"), spec(OTHER, sharing="session"))
 
 
-def rekey(house: House, session: str) -> None:
-    house.do(SessionRekeyed(SessionId(session), WEB, OTHER))
+def rekey(rig: PoolsRig, session: str) -> None:
+    rig.feed(SessionRekeyed(SessionId(session), WEB, OTHER))
 
 
 @behaviour("roots:changes-rekey")
 def test_the_lease_ends_and_the_next_call_is_told_once_at_the_new_pool() -> None:
-    two = house()
+    two = rig()
     first, others = two.served(1, "a"), two.served(2, "b")
     rekey(two, "a")
     assert two.closing == [first]
@@ -34,7 +34,7 @@ def test_the_lease_ends_and_the_next_call_is_told_once_at_the_new_pool() -> None
 
 
 def test_what_is_open_on_the_old_instance_is_still_answered() -> None:
-    two = house()
+    two = rig()
     two.served(1, "a")
     two.call(2, "a")
     rekey(two, "a")
@@ -45,7 +45,7 @@ def test_what_is_open_on_the_old_instance_is_still_answered() -> None:
 
 
 def test_a_session_without_a_lease_loses_nothing() -> None:
-    two = house()
+    two = rig()
     rekey(two, "a")
     assert two.served(1, "a", OTHER)
     assert two.failed == {}
@@ -53,17 +53,17 @@ def test_a_session_without_a_lease_loses_nothing() -> None:
 
 @pytest.mark.parametrize("new", [PoolKey("web:unknown"), WEB])
 def test_a_pool_that_is_not_there_takes_nobodys_lease(new: PoolKey) -> None:
-    two = house()
+    two = rig()
     first = two.served(1, "a")
-    two.do(SessionRekeyed(SessionId("a"), PoolKey("web:never"), new))
+    two.feed(SessionRekeyed(SessionId("a"), PoolKey("web:never"), new))
     assert two.served(2, "a") == first
 
 
 @behaviour("switch:session")
 def test_a_session_that_no_pool_serves_any_more_returns_its_lease_and_hears_of_it_when_it_is_back() -> None:
-    two = house()
+    two = rig()
     first, others = two.served(1, "a"), two.served(2, "b")
-    two.do(SessionRekeyed(SessionId("a"), WEB, PoolKey("")))
+    two.feed(SessionRekeyed(SessionId("a"), WEB, PoolKey("")))
     assert two.closing == [first]
     assert two.served(3, "b") == others, "another's lease is its own"
     two.call(4, "a")

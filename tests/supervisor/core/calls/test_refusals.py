@@ -8,7 +8,7 @@ from carpool_protocol.ids import InstanceId
 from carpool_supervisor.core.calls.refusals import LAST_WORDS_CHARS, last_words
 from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
-from tests.supervisor.era.test_era_detection import House
+from tests.supervisor.era.test_era_detection import EraRig
 
 PYTHON = """Traceback (most recent call last):
   File "/x/server.py", line 1, in <module>
@@ -53,18 +53,18 @@ def test_the_line_that_tells_most_is_found(stderr: str, words: str) -> None:
     assert last_words(stderr) == words
 
 
-def failing(stderr: str, *, greeted: bool = False) -> tuple[House, list[Any]]:
-    house = House("handshake")
-    house.do(ev.InstanceSpawned(InstanceId(1), 100))
+def failing(stderr: str, *, greeted: bool = False) -> tuple[EraRig, list[Any]]:
+    rig = EraRig("handshake")
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
     if greeted:
-        house.greeted(1, "handshake")
-    return house, house.do(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), stderr, 0.5))
+        rig.greeted(1, "handshake")
+    return rig, rig.feed(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), stderr, 0.5))
 
 
 @behaviour("errors:first-words")
 def test_a_server_that_ends_before_it_has_greeted_is_quoted() -> None:
-    house, _ = failing(PYTHON)
-    [pool] = house.core.report()
+    rig, _ = failing(PYTHON)
+    [pool] = rig.core.report()
     assert pool.last_error == (
         "ended with exit code 1 before it had greeted: ModuleNotFoundError: No module named 'nope'"
     )
@@ -72,19 +72,19 @@ def test_a_server_that_ends_before_it_has_greeted_is_quoted() -> None:
 
 @behaviour("errors:first-words")
 def test_a_server_that_has_served_is_not_because_its_stderr_is_not_for_everybody() -> None:
-    house, _ = failing(PYTHON, greeted=True)
-    [pool] = house.core.report()
+    rig, _ = failing(PYTHON, greeted=True)
+    [pool] = rig.core.report()
     assert pool.last_error == "ended with exit code 1"
 
 
 @behaviour("errors:first-words")
 def test_words_that_only_repeat_the_error_are_left_off() -> None:
-    house = House("handshake")
-    house.do(ev.InstanceSpawned(InstanceId(1), 100))
-    house.do(ev.GreetingFailed(InstanceId(1), "cannot reach far.example (why)", ""))
+    rig = EraRig("handshake")
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
+    rig.feed(ev.GreetingFailed(InstanceId(1), "cannot reach far.example (why)", ""))
     said = "carpool bridge: cannot reach far.example (why)\n"
-    house.do(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), said, 0.5))
-    [pool] = house.core.report()
+    rig.feed(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), said, 0.5))
+    [pool] = rig.core.report()
     assert pool.last_error == "cannot reach far.example (why)"
 
 

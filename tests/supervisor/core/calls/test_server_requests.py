@@ -22,7 +22,6 @@ from carpool_protocol.link.messages import (
     Asked,
     AskProgressed,
     AskWithdrawn,
-    Call,
     CancelCall,
     Catalog,
     Elicited,
@@ -30,7 +29,6 @@ from carpool_protocol.link.messages import (
     Policy,
     PoolSpec,
     SessionGone,
-    Wanted,
     Written,
 )
 from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS, TASKS_KEPT
@@ -44,16 +42,14 @@ from carpool_supervisor.core.model.effects import (
     Spawn,
     WriteAskAnswer,
     WriteAskProgress,
-    WriteCall,
     WriteCancel,
 )
 from carpool_supervisor.core.model.lifecycle import State
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import issued
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import supervisor_core
+from tests.kit.supervisor_rig import LIFE, SupervisorRig, pool_spec
 
-LIFE = b"l" * 16
 KEY, PLAIN = PoolKey("s:1"), PoolKey("p:1")
 ONE, TWO = InstanceId(1), InstanceId(2)
 ELICIT, SAMPLE = "elicitation/create", "sampling/createMessage"
@@ -62,60 +58,22 @@ PERCENT = RawJson(b'{"progress":1}')
 
 
 def spec(key: PoolKey, *, asking: bool, **policy: Any) -> PoolSpec:
-    return PoolSpec(
-        key=key,
-        server=ServerName(key[0]),
-        argv=["s"],
-        env={},
-        cwd="/",
-        policy=Policy(min_instances=1, **policy),
-        asking=asking,
-    )
+    return pool_spec(key, Policy(min_instances=1, **policy), asking=asking)
 
 
 def catalog(key: PoolKey = KEY) -> Catalog:
     return Catalog(key, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
 
 
-class House:
-    """A supervisor core with one server that may ask, and what it wants done."""
+class AskingServerRig(SupervisorRig):
+    """One server that may ask."""
 
     def __init__(self, *, asking: bool = True, probe_s: float = 10_000.0, **policy: Any) -> None:
-        self.core = supervisor_core(LIFE)
-        self.now = 0.0
-        self.written: dict[int, WriteCall] = {}
-        """The last time that each call was written, by call id."""
-        self.do(ev.BrokerCame())
-        self.do(Wanted([spec(KEY, asking=asking, probe_s=probe_s, **policy)]))
+        super().__init__(spec(KEY, asking=asking, probe_s=probe_s, **policy), now=0.0, broker=True)
         self.greet(ONE)
 
-    def do(self, event: ev.AnyEvent) -> list[Any]:
-        return self.seen(self.core.handle(event, self.now))
-
-    def seen(self, effects: list[Any]) -> list[Any]:
-        self.core.check()
-        for effect in effects:
-            if isinstance(effect, WriteCall):
-                self.written[effect.call.call] = effect
-        return effects
-
-    def greet(self, instance: InstanceId) -> list[Any]:
-        self.do(ev.InstanceSpawned(instance, 100))
-        return self.do(ev.InstanceGreeted(instance, catalog()))
-
-    def wait(self, duration_s: float) -> list[Any]:
-        until, done = self.now + duration_s, []
-        while (due := self.core.next_deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            done += self.seen(self.core.tick(self.now))
-        self.now = until
-        return done
-
-    def call(
-        self, number: int, session: str = "a", method: str = "tools/call", key: PoolKey = KEY
-    ) -> list[Any]:
-        params, who = RawJson(b"{}"), SessionId(session)
-        return self.do(Call(CallId(number), key, who, method, "t", params, ABSENT, wants_progress=True))
+    def call(self, number: int, session: str = "a", key: PoolKey | None = None, **more: Any) -> Any:
+        return super().call(number, session, key, **{"wants_progress": True, **more})
 
     def wire(self, number: int) -> WireId:
         return self.written[number].wire
@@ -133,7 +91,7 @@ class House:
     ) -> list[Any]:
         """The server asks; `of`: it sends back the trace context of that call."""
         facts = facts_of(method, self.written[of].call.meta, LIFE) if of else AskFacts(method, task)
-        found = self.do(
+        found = self.feed(
             ev.ServerAsked(instance, RawJson(request), QUESTION, facts, RawJson(token), elicitation)
         )
         return told(found)
@@ -143,15 +101,15 @@ class House:
         assert isinstance(effect, Asked)
         return effect.ask
 
-    def answer(self, ask: AskId) -> list[Any]:
-        return told(self.do(AnswerAsk(ask, is_error=False, body=YES)))
+    def answer_ask(self, ask: AskId) -> list[Any]:
+        return told(self.feed(AnswerAsk(ask, is_error=False, body=YES)))
 
     def server_answers(self, number: int) -> list[Any]:
         answer = ev.ServerAnswered(ONE, self.wire(number), is_error=False, body=EMPTY_OBJECT)
-        return told(self.do(answer))
+        return told(self.feed(answer))
 
     def cancel(self, number: int) -> list[Any]:
-        return told(self.do(CancelCall(CallId(number), "no longer wanted")))
+        return told(self.feed(CancelCall(CallId(number), "no longer wanted")))
 
 
 def told(effects: list[Any]) -> list[Any]:
@@ -173,101 +131,101 @@ def refused(effects: list[Any], request: bytes = b"1", instance: InstanceId = ON
 
 
 def test_what_a_question_needs_of_its_agent_is_said_beside_it() -> None:
-    house = House()
-    house.call(7)
+    rig = AskingServerRig()
+    rig.call(7)
     asked = ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT, needs=("elicitation.url",))
-    [effect] = told(house.do(asked))
+    [effect] = told(rig.feed(asked))
     assert effect.needs == ["elicitation.url"]
 
 
 def test_a_question_reaches_the_agent_of_the_only_call_and_its_answer_the_server() -> None:
-    house = House()
-    house.call(7)
-    [asked] = house.ask(b'"x"', token=b'"t"')
+    rig = AskingServerRig()
+    rig.call(7)
+    [asked] = rig.ask(b'"x"', token=b'"t"')
     assert asked == Asked(CallId(7), asked.ask, ELICIT, QUESTION, wants_progress=True, needs=[])
-    assert house.answer(asked.ask) == [WriteAskAnswer(ONE, RawJson(b'"x"'), is_error=False, body=YES)]
+    assert rig.answer_ask(asked.ask) == [WriteAskAnswer(ONE, RawJson(b'"x"'), is_error=False, body=YES)]
 
 
 @behaviour("asks:answered-back")
 def test_an_error_of_the_agent_passes_as_it_is() -> None:
-    house = House()
-    house.call(1)
-    ask, error = house.asked(), RawJson(b'{"code":-1,"message":"no"}')
-    assert told(house.do(AnswerAsk(ask, is_error=True, body=error))) == [
+    rig = AskingServerRig()
+    rig.call(1)
+    ask, error = rig.asked(), RawJson(b'{"code":-1,"message":"no"}')
+    assert told(rig.feed(AnswerAsk(ask, is_error=True, body=error))) == [
         WriteAskAnswer(ONE, RawJson(b"1"), is_error=True, body=error)
     ]
 
 
 def test_a_second_answer_and_one_to_an_unknown_ask_do_nothing() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked()
-    house.answer(ask)
-    assert house.answer(ask) == []
-    assert house.answer(AskId("never")) == []
-    assert told(house.do(AskProgressed(ask, PERCENT))) == []
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked()
+    rig.answer_ask(ask)
+    assert rig.answer_ask(ask) == []
+    assert rig.answer_ask(AskId("never")) == []
+    assert told(rig.feed(AskProgressed(ask, PERCENT))) == []
 
 
 @behaviour("asks:attribution:traceparent")
 def test_of_twenty_overlapping_calls_each_question_reaches_its_own_by_the_trace_context() -> None:
-    house = House(max_in_flight=32)
+    rig = AskingServerRig(max_in_flight=32)
     for number in range(1, 21):
-        house.call(number, f"s{number}")
+        rig.call(number, f"s{number}")
     for number in reversed(range(1, 21)):
-        [asked] = house.ask(b"%d" % number, of=number)
+        [asked] = rig.ask(b"%d" % number, of=number)
         assert asked.call == number
 
 
 @behaviour("asks:trace:fresh")
 def test_each_written_call_has_a_context_of_its_own_also_after_a_lost_link() -> None:
-    house = House()
-    house.call(1)
-    before = house.written[1].call.meta
-    house.do(ev.BrokerCame(same=True))
-    house.do(Written([CallId(1)]))
-    house.call(1)
-    assert house.written[1].call.meta != before
-    key = facts_of(ELICIT, house.written[1].call.meta, LIFE).trace
+    rig = AskingServerRig()
+    rig.call(1)
+    before = rig.written[1].call.meta
+    rig.feed(ev.BrokerCame(same=True))
+    rig.feed(Written([CallId(1)]))
+    rig.call(1)
+    assert rig.written[1].call.meta != before
+    key = facts_of(ELICIT, rig.written[1].call.meta, LIFE).trace
     assert key is not None
     assert issued(LIFE, key)
 
 
 @pytest.mark.parametrize(("asking", "method"), [(False, "tools/call"), (True, "tools/list")])
 def test_a_call_whose_server_has_nothing_to_ask_is_written_as_it_came(asking: bool, method: str) -> None:
-    house = House(asking=asking)
-    house.call(1, method=method)
-    assert house.written[1].call.meta == ABSENT
+    rig = AskingServerRig(asking=asking)
+    rig.call(1, method=method)
+    assert rig.written[1].call.meta == ABSENT
 
 
 @behaviour("asks:attribution:task")
 def test_a_call_that_runs_as_a_task_is_told_by_the_task() -> None:
-    house = House()
-    house.call(1, "a")
-    house.call(2, "b")
-    house.do(ev.TaskBegan(ONE, house.wire(1), "T"))
-    [asked] = house.ask(task="T")
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.call(2, "b")
+    rig.feed(ev.TaskBegan(ONE, rig.wire(1), "T"))
+    [asked] = rig.ask(task="T")
     assert asked.call == 1
-    assert "-32603" in refused(house.ask(b"2", task="U"), b"2")
+    assert "-32603" in refused(rig.ask(b"2", task="U"), b"2")
 
 
 def test_a_task_that_two_calls_claim_is_nobodys() -> None:
-    house = House()
-    house.call(1, "a")
-    house.call(2, "b")
-    house.do(ev.TaskBegan(ONE, house.wire(1), "T"))
-    house.do(ev.TaskBegan(ONE, house.wire(2), "T"))
-    refused(house.ask(task="T"))
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.call(2, "b")
+    rig.feed(ev.TaskBegan(ONE, rig.wire(1), "T"))
+    rig.feed(ev.TaskBegan(ONE, rig.wire(2), "T"))
+    refused(rig.ask(task="T"))
 
 
 def test_task_ids_of_calls_that_are_over_are_forgotten_in_time() -> None:
-    house = House()
+    rig = AskingServerRig()
     for number in range(1, 2 * TASKS_KEPT):
-        house.call(number)
-        house.do(ev.TaskBegan(ONE, house.wire(number), f"T{number}"))
-        house.server_answers(number)
-    assert len(house.core.roster.instances[ONE].tasks) <= TASKS_KEPT + 1
-    house.do(ev.TaskBegan(ONE, WireId(9999), "made up"))
-    assert "made up" not in house.core.roster.instances[ONE].tasks
+        rig.call(number)
+        rig.feed(ev.TaskBegan(ONE, rig.wire(number), f"T{number}"))
+        rig.server_answers(number)
+    assert len(rig.core.roster.instances[ONE].tasks) <= TASKS_KEPT + 1
+    rig.feed(ev.TaskBegan(ONE, WireId(9999), "made up"))
+    assert "made up" not in rig.core.roster.instances[ONE].tasks
 
 
 # --- refusals ----------------------------------------------------------------------------------------------
@@ -275,91 +233,91 @@ def test_task_ids_of_calls_that_are_over_are_forgotten_in_time() -> None:
 
 @behaviour("asks:attribution:outside-calls")
 def test_a_question_outside_any_call_is_refused_and_shows_nothing() -> None:
-    house = House()
+    rig = AskingServerRig()
     for number in (1, 2):
-        effects = house.do(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
+        effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
         assert "-32603" in refused(effects)
         assert not [each for each in effects if isinstance(each, (Observe, Note, Catalog))]
-        house.call(number, method="resources/list")
+        rig.call(number, method="resources/list")
 
 
 def test_what_is_not_for_agents_is_refused_as_an_unknown_method() -> None:
-    house = House()
-    house.call(1)
-    assert "-32601" in refused(house.ask(method="roots/list"))
+    rig = AskingServerRig()
+    rig.call(1)
+    assert "-32601" in refused(rig.ask(method="roots/list"))
 
 
 @behaviour("asks:evidence", "asks:attribution:refused")
 def test_an_ambiguous_question_is_refused_and_kept_as_evidence_once() -> None:
-    house = House(max_in_flight=8)
-    house.call(1, "a")
-    house.call(2, "b")
-    effects = house.do(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
+    rig = AskingServerRig(max_in_flight=8)
+    rig.call(1, "a")
+    rig.call(2, "b")
+    effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
     assert "traceparent" in refused(effects)
     assert Observe(KEY, "asked_ambiguously", f"{SAMPLE} with calls of 2 sessions open") in effects
     assert [each.level for each in effects if isinstance(each, Note)] == ["warning"]
-    again = house.do(ev.ServerAsked(ONE, RawJson(b"2"), QUESTION, AskFacts(SAMPLE), ABSENT))
+    again = rig.feed(ev.ServerAsked(ONE, RawJson(b"2"), QUESTION, AskFacts(SAMPLE), ABSENT))
     assert not [each for each in again if isinstance(each, (Observe, Note))]
     assert Spawn(TWO, KEY, ServerName("s"), 2) not in effects, "nothing on it is over: it is not tainted"
 
 
 @behaviour("asks:ids:hostile")
 def test_a_request_id_that_is_open_is_refused_and_the_first_goes_on() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked(b"5")
-    assert "-32600" in refused(house.ask(b"5"), b"5")
-    assert len(house.answer(ask)) == 1
-    house.asked(b"5")
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked(b"5")
+    assert "-32600" in refused(rig.ask(b"5"), b"5")
+    assert len(rig.answer_ask(ask)) == 1
+    rig.asked(b"5")
 
 
 @behaviour("asks:ids:hostile")
 def test_equal_request_ids_of_two_instances_are_two_asks() -> None:
-    house = House(sharing="serial", max_instances=2)
-    house.call(1, "a")
-    house.call(2, "b")
-    house.wait(1.0)
-    house.greet(TWO)
-    places = {number: house.written[number].instance for number in (1, 2)}
+    rig = AskingServerRig(sharing="serial", max_instances=2)
+    rig.call(1, "a")
+    rig.call(2, "b")
+    rig.wait(1.0)
+    rig.greet(TWO)
+    places = {number: rig.written[number].instance for number in (1, 2)}
     assert set(places.values()) == {ONE, TWO}
-    asks = {number: house.ask(b"0", instance=place)[0] for number, place in places.items()}
+    asks = {number: rig.ask(b"0", instance=place)[0] for number, place in places.items()}
     assert {number: asked.call for number, asked in asks.items()} == {1: 1, 2: 2}
-    [answered] = house.answer(asks[2].ask)
+    [answered] = rig.answer_ask(asks[2].ask)
     assert answered.instance == places[2]
 
 
 def test_a_server_that_asks_on_and_on_is_refused_past_a_bound() -> None:
-    house = House()
-    house.call(1)
-    asks = [house.asked(b"%d" % number) for number in range(MAX_OPEN_ASKS)]
+    rig = AskingServerRig()
+    rig.call(1)
+    asks = [rig.asked(b"%d" % number) for number in range(MAX_OPEN_ASKS)]
     assert len(set(asks)) == MAX_OPEN_ASKS
-    assert "Wait" in refused(house.ask(b"-1"), b"-1")
-    house.answer(asks[3])
-    house.asked(b"-1")
+    assert "Wait" in refused(rig.ask(b"-1"), b"-1")
+    rig.answer_ask(asks[3])
+    rig.asked(b"-1")
 
 
 # --- what a question shows ---------------------------------------------------------------------------------
 
 
 def test_the_first_question_of_a_server_is_kept_and_its_catalog_says_so_from_then_on() -> None:
-    house = House()
-    house.call(1)
-    effects = house.do(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
+    rig = AskingServerRig()
+    rig.call(1)
+    effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
     assert [each for each in effects if isinstance(each, Observe)] == [Observe(KEY, "asks", SAMPLE)]
     assert [each.asks for each in effects if isinstance(each, Catalog)] == [True]
-    again = house.do(ev.ServerAsked(ONE, RawJson(b"2"), QUESTION, AskFacts(SAMPLE), ABSENT))
-    reread = house.do(ev.CatalogRead(ONE, catalog()))
+    again = rig.feed(ev.ServerAsked(ONE, RawJson(b"2"), QUESTION, AskFacts(SAMPLE), ABSENT))
+    reread = rig.feed(ev.CatalogRead(ONE, catalog()))
     assert not [each for each in again + reread if isinstance(each, (Observe, Catalog))]
 
 
 @pytest.mark.parametrize("kind", ["asks", "asked_ambiguously"])
 def test_a_server_known_to_ask_from_an_earlier_life_is_said_to(kind: Any) -> None:
-    house = House()
+    rig = AskingServerRig()
     evidence = Evidence(kind=kind, first="2026-01-01T00:00:00Z", last="2026-01-01T00:00:00Z")
-    effects = house.do(ev.PoolKnown(KEY, None, (evidence,)))
+    effects = rig.feed(ev.PoolKnown(KEY, None, (evidence,)))
     assert [each.asks for each in effects if isinstance(each, Catalog)] == [True]
-    house.call(1)
-    effects = house.do(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
+    rig.call(1)
+    effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
     assert not [each for each in effects if isinstance(each, (Observe, Catalog))]
 
 
@@ -368,69 +326,69 @@ def test_a_server_known_to_ask_from_an_earlier_life_is_said_to(kind: Any) -> Non
 
 @behaviour("asks:in-flight:after-cancel", "asks:in-flight:tainted-replaced")
 def test_after_a_cancel_an_unsigned_question_is_refused_and_the_instance_replaced() -> None:
-    house = House(sharing="concurrent")
-    house.call(1, "a")
-    house.cancel(1)
-    house.call(2, "a")
-    effects = house.do(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
+    rig = AskingServerRig(sharing="concurrent")
+    rig.call(1, "a")
+    rig.cancel(1)
+    rig.call(2, "a")
+    effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
     assert "cancelled" in refused(effects)
     assert Spawn(TWO, KEY, ServerName("s"), 2) in effects
-    assert house.core.roster.instances[ONE].state is State.DRAINING
-    house.call(3, "a")
-    house.greet(TWO)
-    [asked] = house.ask(instance=TWO)
+    assert rig.core.roster.instances[ONE].state is State.DRAINING
+    rig.call(3, "a")
+    rig.greet(TWO)
+    [asked] = rig.ask(instance=TWO)
     assert asked.call == 3, "the next call works"
 
 
 def test_a_tainted_instance_on_which_nothing_is_open_is_told_why_before_it_ends() -> None:
-    house = House(sharing="concurrent")
-    house.call(1, "a")
-    house.cancel(1)
-    effects = house.do(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
+    rig = AskingServerRig(sharing="concurrent")
+    rig.call(1, "a")
+    rig.cancel(1)
+    effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
     kinds = [type(each) for each in effects if isinstance(each, (WriteAskAnswer, CloseStdin))]
     assert kinds == [WriteAskAnswer, CloseStdin]
-    assert house.ask(b"2") == [], "nobody can tell it anything now"
+    assert rig.ask(b"2") == [], "nobody can tell it anything now"
 
 
 def test_a_server_that_signs_its_questions_is_not_replaced_for_one_of_a_cancelled_call() -> None:
-    house = House(sharing="concurrent")
-    house.call(1, "a")
-    house.cancel(1)
-    house.call(2, "b")
-    refused(house.ask(of=1))
-    assert house.core.roster.instances[ONE].state is State.SERVING
-    [asked] = house.ask(of=2)
+    rig = AskingServerRig(sharing="concurrent")
+    rig.call(1, "a")
+    rig.cancel(1)
+    rig.call(2, "b")
+    refused(rig.ask(of=1))
+    assert rig.core.roster.instances[ONE].state is State.SERVING
+    [asked] = rig.ask(of=2)
     assert asked.call == 2
 
 
 def test_a_held_instance_goes_on_asking_its_holder_after_a_cancel() -> None:
-    house = House(sharing="session")
-    house.call(1, "a")
-    house.cancel(1)
-    house.call(2, "a")
-    [asked] = house.ask()
+    rig = AskingServerRig(sharing="session")
+    rig.call(1, "a")
+    rig.cancel(1)
+    rig.call(2, "a")
+    [asked] = rig.ask()
     assert asked.call == 2
-    assert house.core.roster.instances[ONE].state is State.SERVING
+    assert rig.core.roster.instances[ONE].state is State.SERVING
 
 
 def test_a_call_from_before_the_link_was_lost_is_not_taken_for_one_of_its_namesake() -> None:
-    house = House(sharing="concurrent", max_in_flight=8)
-    house.call(1, "s1")
-    house.do(ev.TaskBegan(ONE, house.wire(1), "T"))
-    house.do(ev.BrokerCame(same=True))
-    house.do(Written([CallId(1)]))
-    house.call(1, "s1")
-    assert house.wire(1) == 2
-    refused(house.ask(task="T"))
-    assert isinstance(house.ask(b"2", of=1)[0], Asked)
+    rig = AskingServerRig(sharing="concurrent", max_in_flight=8)
+    rig.call(1, "s1")
+    rig.feed(ev.TaskBegan(ONE, rig.wire(1), "T"))
+    rig.feed(ev.BrokerCame(same=True))
+    rig.feed(Written([CallId(1)]))
+    rig.call(1, "s1")
+    assert rig.wire(1) == 2
+    refused(rig.ask(task="T"))
+    assert isinstance(rig.ask(b"2", of=1)[0], Asked)
 
 
 def test_a_question_of_an_answered_call_is_nobodys() -> None:
-    house = House()
-    house.call(1, "a")
-    house.server_answers(1)
-    house.call(2, "b")
-    refused(house.ask(of=1))
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.server_answers(1)
+    rig.call(2, "b")
+    refused(rig.ask(of=1))
 
 
 # --- how asks end ------------------------------------------------------------------------------------------
@@ -438,41 +396,41 @@ def test_a_question_of_an_answered_call_is_nobodys() -> None:
 
 @behaviour("asks:withdrawn:call-over")
 def test_an_ask_ends_at_both_ends_when_its_call_is_answered() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked()
-    effects = house.server_answers(1)
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked()
+    effects = rig.server_answers(1)
     assert "over" in refused(effects)
     assert [each.ask for each in effects if isinstance(each, AskWithdrawn)] == [ask]
-    assert house.answer(ask) == []
+    assert rig.answer_ask(ask) == []
 
 
 @behaviour("asks:withdrawn:call-over")
 def test_an_ask_ends_at_both_ends_when_its_call_is_cancelled() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked()
-    effects = house.cancel(1)
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked()
+    effects = rig.cancel(1)
     refused(effects)
     assert [each.ask for each in effects if isinstance(each, AskWithdrawn)] == [ask]
 
 
 def test_an_ask_ends_at_both_ends_when_the_answer_of_its_call_is_unreadable() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked()
-    effects = house.do(ev.AnswerUnreadable(ONE, house.wire(1), "bad_answer", "It was nonsense."))
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked()
+    effects = rig.feed(ev.AnswerUnreadable(ONE, rig.wire(1), "bad_answer", "It was nonsense."))
     refused(effects)
     assert AskWithdrawn(ask, "the call that it was asked for is over") in effects
 
 
 @behaviour("asks:withdrawn:call-over")
 def test_an_ask_ends_at_both_ends_when_its_call_has_run_too_long() -> None:
-    house = House(max_total_s=100.0, timeout_s=10.0, ask_timeout_s=600.0)
-    house.call(1)
-    ask = house.asked()
-    assert not told(house.wait(99.0))
-    effects = house.wait(2.0)
+    rig = AskingServerRig(max_total_s=100.0, timeout_s=10.0, ask_timeout_s=600.0)
+    rig.call(1)
+    ask = rig.asked()
+    assert not told(rig.wait(99.0))
+    effects = rig.wait(2.0)
     refused(told(effects))
     assert [each.fault for each in effects if isinstance(each, Failed)] == ["ran_too_long"]
     assert [each.ask for each in effects if isinstance(each, AskWithdrawn)] == [ask]
@@ -481,98 +439,98 @@ def test_an_ask_ends_at_both_ends_when_its_call_has_run_too_long() -> None:
 @behaviour("asks:withdrawn:instance-gone")
 @pytest.mark.parametrize("how", ["exits", "is condemned"])
 def test_an_ask_is_withdrawn_and_nothing_written_when_its_instance_is_lost(how: str) -> None:
-    house = House(probe_s=2.0, timeout_s=10.0, max_total_s=1000.0)
-    house.call(1)
-    ask = house.asked()
+    rig = AskingServerRig(probe_s=2.0, timeout_s=10.0, max_total_s=1000.0)
+    rig.call(1)
+    ask = rig.asked()
     if how == "exits":
-        effects = house.do(ev.InstanceExited(ONE, "was killed by SIGKILL", (), "", 0.5))
+        effects = rig.feed(ev.InstanceExited(ONE, "was killed by SIGKILL", (), "", 0.5))
     else:
-        effects = house.do(ev.StdoutClosed(ONE)) + house.wait(1.5)
+        effects = rig.feed(ev.StdoutClosed(ONE)) + rig.wait(1.5)
     assert told(effects) == [AskWithdrawn(ask, "the server has ended")]
-    assert house.answer(ask) == []
+    assert rig.answer_ask(ask) == []
 
 
 def test_a_call_that_was_never_written_may_ask_again_on_the_next_instance() -> None:
-    house = House(first_delay_s=0.1)
-    house.call(1)
-    wire = house.wire(1)
-    house.asked()
-    house.do(ev.InstanceExited(ONE, "was killed by SIGKILL", (wire,), "", 0.5))
-    house.wait(1.0)
-    first = house.written[1].call.meta
-    house.greet(TWO)
-    assert house.written[1].call.meta != first, "a context of its own per time that it is written"
-    [asked] = house.ask(of=1, instance=TWO)
+    rig = AskingServerRig(first_delay_s=0.1)
+    rig.call(1)
+    wire = rig.wire(1)
+    rig.asked()
+    rig.feed(ev.InstanceExited(ONE, "was killed by SIGKILL", (wire,), "", 0.5))
+    rig.wait(1.0)
+    first = rig.written[1].call.meta
+    rig.greet(TWO)
+    assert rig.written[1].call.meta != first, "a context of its own per time that it is written"
+    [asked] = rig.ask(of=1, instance=TWO)
     assert asked.call == 1
 
 
 @behaviour("asks:withdrawn:by-server")
 def test_an_ask_that_the_server_withdraws_ends_at_the_agent_and_gets_no_answer() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked(b"5")
-    assert told(house.do(ev.ServerWithdrew(ONE, RawJson(b"5"), "changed my mind"))) == [
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked(b"5")
+    assert told(rig.feed(ev.ServerWithdrew(ONE, RawJson(b"5"), "changed my mind"))) == [
         AskWithdrawn(ask, "changed my mind")
     ]
-    assert house.answer(ask) == []
-    assert told(house.do(ev.ServerWithdrew(ONE, RawJson(b"5"), ""))) == []
+    assert rig.answer_ask(ask) == []
+    assert told(rig.feed(ev.ServerWithdrew(ONE, RawJson(b"5"), ""))) == []
 
 
 @behaviour("wait:ask-timeout")
 def test_an_ask_that_no_agent_answers_ends_at_both_ends() -> None:
-    house = House(ask_timeout_s=30.0, timeout_s=10.0)
-    house.call(1)
-    ask = house.asked()
-    assert not told(house.wait(29.0))
-    effects = told(house.wait(2.0))
+    rig = AskingServerRig(ask_timeout_s=30.0, timeout_s=10.0)
+    rig.call(1)
+    ask = rig.asked()
+    assert not told(rig.wait(29.0))
+    effects = told(rig.wait(2.0))
     assert "30 s" in refused(effects)
     assert [each.ask for each in effects if isinstance(each, AskWithdrawn)] == [ask]
-    assert CallId(1) in house.core.desk.calls, "its call goes on"
+    assert CallId(1) in rig.core.desk.calls, "its call goes on"
 
 
 @behaviour("asks:lost-link")
 def test_a_broker_that_lost_touch_hears_of_no_ask_and_every_server_gets_an_answer() -> None:
-    house = House()
-    house.call(1)
-    ask = house.asked()
-    effects = house.do(ev.BrokerCame(same=True))
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked()
+    effects = rig.feed(ev.BrokerCame(same=True))
     refused(effects)
     assert not [each for each in effects if isinstance(each, AskWithdrawn)]
     assert [type(each) for each in effects if isinstance(each, (WriteAskAnswer, WriteCancel))] == [
         WriteAskAnswer,
         WriteCancel,
     ]
-    assert house.answer(ask) == []
+    assert rig.answer_ask(ask) == []
 
 
 @behaviour("asks:agent-gone")
 def test_asks_of_a_session_that_is_gone_are_answered_for_it() -> None:
-    house = House()
-    house.call(1, "a")
-    ask = house.asked()
-    refused(house.do(SessionGone(SessionId("b"))) or house.do(SessionGone(SessionId("a"))))
-    assert house.answer(ask) == []
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    ask = rig.asked()
+    refused(rig.feed(SessionGone(SessionId("b"))) or rig.feed(SessionGone(SessionId("a"))))
+    assert rig.answer_ask(ask) == []
 
 
 def test_a_question_of_one_of_several_calls_of_a_session_stays_open_until_the_last_of_them_ends() -> None:
-    house = House()
-    house.call(1, "a")
-    house.call(2, "a")
-    [asked] = house.ask()
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.call(2, "a")
+    [asked] = rig.ask()
     assert asked.call == 2
-    assert house.server_answers(2) == [], "the other call may have asked it"
-    effects = house.server_answers(1)
+    assert rig.server_answers(2) == [], "the other call may have asked it"
+    effects = rig.server_answers(1)
     refused(effects)
     assert AskWithdrawn(asked.ask, "the call that it was asked for is over") in effects
 
 
 @behaviour("asks:progress")
 def test_the_agents_progress_reaches_a_server_that_wants_it_under_its_own_token() -> None:
-    house = House()
-    house.call(1)
-    wanted, unwanted = house.asked(b"1", token=b'"7"'), house.asked(b"2")
-    assert told(house.do(AskProgressed(wanted, PERCENT))) == [WriteAskProgress(ONE, RawJson(b'"7"'), PERCENT)]
-    assert told(house.do(AskProgressed(unwanted, PERCENT))) == []
+    rig = AskingServerRig()
+    rig.call(1)
+    wanted, unwanted = rig.asked(b"1", token=b'"7"'), rig.asked(b"2")
+    assert told(rig.feed(AskProgressed(wanted, PERCENT))) == [WriteAskProgress(ONE, RawJson(b'"7"'), PERCENT)]
+    assert told(rig.feed(AskProgressed(unwanted, PERCENT))) == []
 
 
 # --- deadlines of calls (rule 14) --------------------------------------------------------------------------
@@ -584,51 +542,51 @@ def failures(effects: list[Any]) -> list[str]:
 
 @behaviour("wait:ask-stops-idle")
 def test_while_an_ask_is_open_the_idle_deadline_of_its_call_stands_still() -> None:
-    house = House(timeout_s=10.0, ask_timeout_s=600.0)
-    house.call(1)
-    house.wait(9.0)
-    ask = house.asked()
-    assert not failures(house.wait(500.0))
-    house.do(ev.ServerProgressed(ONE, house.wire(1), PERCENT))
-    house.answer(ask)
-    assert not failures(house.wait(9.0)), "after the answer the server has its whole time again"
-    assert failures(house.wait(2.0)) == ["timed_out"]
+    rig = AskingServerRig(timeout_s=10.0, ask_timeout_s=600.0)
+    rig.call(1)
+    rig.wait(9.0)
+    ask = rig.asked()
+    assert not failures(rig.wait(500.0))
+    rig.feed(ev.ServerProgressed(ONE, rig.wire(1), PERCENT))
+    rig.answer_ask(ask)
+    assert not failures(rig.wait(9.0)), "after the answer the server has its whole time again"
+    assert failures(rig.wait(2.0)) == ["timed_out"]
 
 
 def test_the_idle_deadline_runs_again_only_after_the_last_ask() -> None:
-    house = House(timeout_s=10.0)
-    house.call(1)
-    first, second = house.asked(b"1"), house.asked(b"2")
-    house.answer(first)
-    assert not failures(house.wait(50.0))
-    house.answer(second)
-    assert failures(house.wait(11.0)) == ["timed_out"]
+    rig = AskingServerRig(timeout_s=10.0)
+    rig.call(1)
+    first, second = rig.asked(b"1"), rig.asked(b"2")
+    rig.answer_ask(first)
+    assert not failures(rig.wait(50.0))
+    rig.answer_ask(second)
+    assert failures(rig.wait(11.0)) == ["timed_out"]
 
 
 def test_the_idle_deadlines_of_all_calls_that_may_have_asked_stand_still() -> None:
-    house = House(timeout_s=10.0)
-    house.call(1, "a")
-    house.call(2, "a")
-    ask = house.asked()
-    assert not failures(house.wait(50.0))
-    house.answer(ask)
-    assert failures(house.wait(11.0)) == ["timed_out", "timed_out"]
+    rig = AskingServerRig(timeout_s=10.0)
+    rig.call(1, "a")
+    rig.call(2, "a")
+    ask = rig.asked()
+    assert not failures(rig.wait(50.0))
+    rig.answer_ask(ask)
+    assert failures(rig.wait(11.0)) == ["timed_out", "timed_out"]
 
 
 def test_the_total_deadline_of_a_call_runs_on_while_its_agent_is_asked() -> None:
-    house = House(timeout_s=10.0, max_total_s=40.0)
-    house.call(1)
-    house.asked()
-    assert failures(house.wait(41.0)) == ["ran_too_long"]
+    rig = AskingServerRig(timeout_s=10.0, max_total_s=40.0)
+    rig.call(1)
+    rig.asked()
+    assert failures(rig.wait(41.0)) == ["ran_too_long"]
 
 
 def test_an_ask_answered_shortly_before_the_total_deadline_leaves_that_in_force() -> None:
-    house = House(timeout_s=10.0, max_total_s=40.0)
-    house.call(1)
-    ask = house.asked()
-    house.wait(35.0)
-    house.answer(ask)
-    assert failures(house.wait(6.0)) == ["ran_too_long"]
+    rig = AskingServerRig(timeout_s=10.0, max_total_s=40.0)
+    rig.call(1)
+    ask = rig.asked()
+    rig.wait(35.0)
+    rig.answer_ask(ask)
+    assert failures(rig.wait(6.0)) == ["ran_too_long"]
 
 
 # --- URLs --------------------------------------------------------------------------------------------------
@@ -636,75 +594,75 @@ def test_an_ask_answered_shortly_before_the_total_deadline_leaves_that_in_force(
 DONE = RawJson(b'{"elicitationId":"E"}')
 
 
-def ended(house: House, elicitation: str = "E") -> list[Any]:
-    return told(house.do(ev.ElicitationEnded(ONE, elicitation, DONE)))
+def ended(rig: AskingServerRig, elicitation: str = "E") -> list[Any]:
+    return told(rig.feed(ev.ElicitationEnded(ONE, elicitation, DONE)))
 
 
 @behaviour("asks:elicitation:completion")
 def test_whoever_was_sent_to_a_url_hears_once_that_it_is_done() -> None:
-    house = House()
-    house.call(1, "a")
-    house.answer(house.asked(elicitation="E"))
-    house.server_answers(1)
-    assert ended(house) == [Elicited(SessionId("a"), DONE)]
-    assert ended(house) == []
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.answer_ask(rig.asked(elicitation="E"))
+    rig.server_answers(1)
+    assert ended(rig) == [Elicited(SessionId("a"), DONE)]
+    assert ended(rig) == []
 
 
 @behaviour("asks:elicitation:32042")
 def test_urls_in_an_error_are_those_of_the_agent_whose_call_it_answers() -> None:
-    house = House()
-    house.call(1, "a")
-    house.call(2, "b")
-    house.do(ev.UrlsOffered(ONE, house.wire(2), ("E", "F")))
-    house.do(ev.UrlsOffered(ONE, WireId(99), ("G",)))
-    assert ended(house, "F") == [Elicited(SessionId("b"), DONE)]
-    assert ended(house, "G") == []
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.call(2, "b")
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(2), ("E", "F")))
+    rig.feed(ev.UrlsOffered(ONE, WireId(99), ("G",)))
+    assert ended(rig, "F") == [Elicited(SessionId("b"), DONE)]
+    assert ended(rig, "G") == []
 
 
 def test_an_elicitation_id_that_two_sessions_were_given_is_nobodys() -> None:
-    house = House()
-    house.call(1, "a")
-    house.call(2, "b")
-    house.do(ev.UrlsOffered(ONE, house.wire(1), ("E",)))
-    house.do(ev.UrlsOffered(ONE, house.wire(1), ("E",)))
-    house.do(ev.UrlsOffered(ONE, house.wire(2), ("E",)))
-    assert ended(house) == []
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.call(2, "b")
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(2), ("E",)))
+    assert ended(rig) == []
 
 
 @behaviour("asks:elicitation:completion")
 def test_a_session_that_is_gone_hears_nothing_and_no_later_one_hears_it_instead() -> None:
-    house = House()
-    house.call(1, "a")
-    house.do(ev.UrlsOffered(ONE, house.wire(1), ("E",)))
-    house.cancel(1)
-    house.do(SessionGone(SessionId("a")))
-    house.call(2, "b")
-    house.do(ev.UrlsOffered(ONE, house.wire(2), ("E",)))
-    assert ended(house) == []
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.cancel(1)
+    rig.feed(SessionGone(SessionId("a")))
+    rig.call(2, "b")
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(2), ("E",)))
+    assert ended(rig) == []
 
 
 def test_after_a_lost_link_nobody_hears_of_old_urls() -> None:
-    house = House()
-    house.call(1, "a")
-    house.do(ev.UrlsOffered(ONE, house.wire(1), ("E",)))
-    house.do(ev.BrokerCame(same=True))
-    assert ended(house) == []
+    rig = AskingServerRig()
+    rig.call(1, "a")
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.BrokerCame(same=True))
+    assert ended(rig) == []
 
 
 def test_the_oldest_elicitations_are_forgotten_past_a_bound() -> None:
-    house = House()
-    house.call(1, "a")
+    rig = AskingServerRig()
+    rig.call(1, "a")
     names = tuple(f"E{number}" for number in range(MAX_ELICITATIONS + 1))
-    house.do(ev.UrlsOffered(ONE, house.wire(1), names))
-    assert ended(house, "E0") == []
-    assert len(ended(house, "E1")) == 1
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), names))
+    assert ended(rig, "E0") == []
+    assert len(ended(rig, "E1")) == 1
 
 
 def test_nothing_is_kept_of_the_urls_of_an_instance_that_is_gone() -> None:
-    house = House(first_delay_s=0.1)
-    house.call(1, "a")
-    house.do(ev.UrlsOffered(ONE, house.wire(1), ("E",)))
-    house.do(ev.InstanceExited(ONE, "ended", (), "", 0.5))
-    house.wait(1.0)
-    house.greet(TWO)
-    assert told(house.do(ev.ElicitationEnded(TWO, "E", DONE))) == []
+    rig = AskingServerRig(first_delay_s=0.1)
+    rig.call(1, "a")
+    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.InstanceExited(ONE, "ended", (), "", 0.5))
+    rig.wait(1.0)
+    rig.greet(TWO)
+    assert told(rig.feed(ev.ElicitationEnded(TWO, "E", DONE))) == []

@@ -33,7 +33,8 @@ from carpool_supervisor.core.calls import task_holds
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteTaskCancel, WriteWatchTasks
 from tests.behaviours import behaviour
-from tests.supervisor.core.test_stateless_servers import KEY, ME, House, only
+from tests.kit.supervisor_rig import of_kind
+from tests.supervisor.core.test_stateless_servers import KEY, ME, StatelessServerRig
 
 BODY = RawJson(b"{}")
 SPEC = PoolSpec(
@@ -48,20 +49,20 @@ SPEC = PoolSpec(
 )
 
 
-def house(**policy: Any) -> House:
+def rig(**policy: Any) -> StatelessServerRig:
     """A pool that ends its only instance when it is idle for 10 s."""
-    one = House()
+    one = StatelessServerRig()
     settled = Policy(**{"idle_s": 10.0, "probe_s": 10**6, "spares": 0, **policy})
-    one.do(Wanted([replace(SPEC, policy=settled)]))
+    one.feed(Wanted([replace(SPEC, policy=settled)]))
     return one
 
 
 def begin(
-    one: House, task: str = "T", *, ttl_ms: int = 60_000, number: int = 1, session: str = "s1"
+    one: StatelessServerRig, task: str = "T", *, ttl_ms: int = 60_000, number: int = 1, session: str = "s1"
 ) -> Answered:
     wire = one.call(number, session).wire
     answer = ev.ServerAnswered(ME, wire, False, BODY, task=task, task_ttl_ms=ttl_ms)
-    [told] = only(one.do(answer), Answered)
+    [told] = of_kind(one.feed(answer), Answered)
     assert isinstance(told, Answered)
     return told
 
@@ -81,31 +82,31 @@ def about(number: int, session: str = "s1", instance: InstanceId = ME, method: s
     )
 
 
-def unwanted(one: House) -> list[Any]:
+def unwanted(one: StatelessServerRig) -> list[Any]:
     """Nobody wants the pool any more: its idle instance ends."""
-    return one.do(Wanted([]))
+    return one.feed(Wanted([]))
 
 
-def look(one: House, number: int = 2, **more: Any) -> list[Any]:
+def look(one: StatelessServerRig, number: int = 2, **more: Any) -> list[Any]:
     """An agent asks how far its task is, and hears that."""
-    [written] = only(one.do(about(number)), WriteCall)
-    return one.do(ev.ServerAnswered(ME, written.wire, False, BODY, **more))
+    [written] = of_kind(one.feed(about(number)), WriteCall)
+    return one.feed(ev.ServerAnswered(ME, written.wire, False, BODY, **more))
 
 
 def test_a_task_is_told_with_where_it_runs() -> None:
-    told = begin(house())
+    told = begin(rig())
     assert (told.task, told.task_ttl_ms, told.instance) == ("T", 60_000, ME)
 
 
 @behaviour("tasks:held")
 def test_an_instance_with_a_task_is_not_idle_until_its_end_was_told() -> None:
-    one = house()
+    one = rig()
     begin(one, ttl_ms=3_600_000)
-    assert not only(one.wait(1000), CloseStdin)
+    assert not of_kind(one.wait(1000), CloseStdin)
     assert look(one, task_over=False)
-    assert not only(one.wait(1000), CloseStdin)
+    assert not of_kind(one.wait(1000), CloseStdin)
     look(one, 3, task_over=True)
-    assert only(one.wait(20), CloseStdin)
+    assert of_kind(one.wait(20), CloseStdin)
 
 
 @behaviour("tasks:held")
@@ -117,120 +118,120 @@ def test_it_is_kept_no_longer_than_the_server_keeps_the_task_and_a_day_at_most(
         task_holds, "MAX_HELD_S", 600.0
     )  # a day takes a core that looks every few seconds long
     for ttl_ms, kept_s in ((60_000, 60), (-1, 600), (10**14, 600)):
-        one = house()
+        one = rig()
         begin(one, ttl_ms=ttl_ms)
-        assert not only(one.wait(kept_s - 1), CloseStdin)
-        assert only(one.wait(30), CloseStdin)
+        assert not of_kind(one.wait(kept_s - 1), CloseStdin)
+        assert of_kind(one.wait(30), CloseStdin)
 
 
 @behaviour("tasks:relayed")
 def test_what_is_about_a_task_goes_to_its_instance_also_while_that_drains() -> None:
-    one = house()
+    one = rig()
     begin(one)
-    assert not only(unwanted(one), CloseStdin)
-    [written] = only(one.do(about(2)), WriteCall)
+    assert not of_kind(unwanted(one), CloseStdin)
+    [written] = of_kind(one.feed(about(2)), WriteCall)
     assert (written.instance, written.call.target) == (ME, "T")
-    assert only(one.do(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True)), CloseStdin)
+    assert of_kind(one.feed(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True)), CloseStdin)
 
 
 def test_draining_waits_for_tasks_as_long_as_for_calls() -> None:
-    one = house(drain_s=60.0)
+    one = rig(drain_s=60.0)
     begin(one)
-    assert not only(unwanted(one) + one.wait(59), CloseStdin)
-    assert only(one.wait(2), CloseStdin)
+    assert not of_kind(unwanted(one) + one.wait(59), CloseStdin)
+    assert of_kind(one.wait(2), CloseStdin)
 
 
 @behaviour("tasks:held", "recycling:costs-no-call")
 def test_an_instance_that_has_done_its_time_is_kept_for_its_tasks() -> None:
-    one, other = house(limit_calls=1, drain_s=60.0, max_instances=1), InstanceId(2)
+    one, other = rig(limit_calls=1, drain_s=60.0, max_instances=1), InstanceId(2)
     begin(one, ttl_ms=900_000)
-    one.do(ev.InstanceSpawned(other, 101))
+    one.feed(ev.InstanceSpawned(other, 101))
     features: Any = ["tools", "logging"]
     told = Catalog(KEY, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2026-07-28", features=features)
-    one.do(ev.InstanceGreeted(other, told))
+    one.feed(ev.InstanceGreeted(other, told))
     assert one.call(2, "s2").instance == other
-    assert not [each for each in only(one.wait(800), CloseStdin) if each.instance == ME]
-    [written] = only(one.do(about(3)), WriteCall)
+    assert not [each for each in of_kind(one.wait(800), CloseStdin) if each.instance == ME]
+    [written] = of_kind(one.feed(about(3)), WriteCall)
     assert written.instance == ME
-    assert CloseStdin(ME) in one.do(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True))
+    assert CloseStdin(ME) in one.feed(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True))
 
 
 def test_what_is_about_a_task_of_an_instance_that_is_gone_is_refused_and_not_delivered() -> None:
-    one = house()
+    one = rig()
     begin(one)
-    one.do(ev.InstanceExited(ME, "ended", (), "", 0.5))
-    assert one.do(about(2)) == [Failed(CallId(2), "unknown_task", "no", "")]
-    assert one.do(about(3, instance=InstanceId(77))) == [Failed(CallId(3), "unknown_task", "no", "")]
+    one.feed(ev.InstanceExited(ME, "ended", (), "", 0.5))
+    assert one.feed(about(2)) == [Failed(CallId(2), "unknown_task", "no", "")]
+    assert one.feed(about(3, instance=InstanceId(77))) == [Failed(CallId(3), "unknown_task", "no", "")]
 
 
 def test_what_never_reached_the_instance_that_ran_the_task_does_not_wait_for_another() -> None:
-    one = house()
+    one = rig()
     begin(one)
-    [written] = only(one.do(about(2)), WriteCall)
-    ended = one.do(ev.InstanceExited(ME, "ended", (written.wire,), "", 0.5))
-    assert [each.call for each in only(ended, Failed)] == [CallId(2)]
+    [written] = of_kind(one.feed(about(2)), WriteCall)
+    ended = one.feed(ev.InstanceExited(ME, "ended", (written.wire,), "", 0.5))
+    assert [each.call for each in of_kind(ended, Failed)] == [CallId(2)]
 
 
 def test_one_instance_of_another_agent_is_none_for_a_call_about_a_task() -> None:
-    one = house(sharing="session")
+    one = rig(sharing="session")
     begin(one, session="s1")
-    assert one.do(about(2, "s2")) == [Failed(CallId(2), "unknown_task", "no", "")]
-    assert only(one.do(about(3, "s1")), WriteCall)
+    assert one.feed(about(2, "s2")) == [Failed(CallId(2), "unknown_task", "no", "")]
+    assert of_kind(one.feed(about(3, "s1")), WriteCall)
 
 
 @behaviour("tasks:held")
 def test_a_lease_lives_while_its_holder_has_a_task_there() -> None:
-    one = house(sharing="session", lease_idle_s=30.0)
+    one = rig(sharing="session", lease_idle_s=30.0)
     begin(one, ttl_ms=600_000)
-    assert not only(one.wait(500), CloseStdin)
-    assert only(one.wait(200), CloseStdin)
+    assert not of_kind(one.wait(500), CloseStdin)
+    assert of_kind(one.wait(200), CloseStdin)
 
 
 def test_with_its_holder_goes_the_instance_and_the_task() -> None:
-    one = house(sharing="session")
+    one = rig(sharing="session")
     begin(one)
-    one.do(CancelTask(ME, "T"))
-    assert only(one.do(SessionGone(SessionId("s1"))), CloseStdin)
+    one.feed(CancelTask(ME, "T"))
+    assert of_kind(one.feed(SessionGone(SessionId("s1"))), CloseStdin)
 
 
 @behaviour("tasks:end-with-agent")
 def test_a_task_that_nobody_can_ask_for_is_cancelled_once() -> None:
-    one = house()
+    one = rig()
     begin(one)
-    assert one.do(CancelTask(ME, "T")) == [WriteTaskCancel(ME, "T")]
-    assert one.do(CancelTask(ME, "T")) == []
-    assert one.do(CancelTask(InstanceId(9), "T")) == []
+    assert one.feed(CancelTask(ME, "T")) == [WriteTaskCancel(ME, "T")]
+    assert one.feed(CancelTask(ME, "T")) == []
+    assert one.feed(CancelTask(InstanceId(9), "T")) == []
 
 
 def test_a_task_whose_end_was_told_has_nothing_to_cancel() -> None:
-    one = house()
+    one = rig()
     begin(one)
     look(one, task_over=True)
-    assert one.do(CancelTask(ME, "T")) == []
+    assert one.feed(CancelTask(ME, "T")) == []
 
 
 @behaviour("tasks:end-with-agent")
 def test_a_task_that_was_begun_for_a_call_nobody_waits_for_is_cancelled_at_once() -> None:
-    one = house()
+    one = rig()
     wire = one.call(1, "s1").wire
-    one.do(CancelCall(CallId(1), "enough"))
-    late = one.do(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1))
+    one.feed(CancelCall(CallId(1), "enough"))
+    late = one.feed(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1))
     assert late == [WriteTaskCancel(ME, "T")]
 
 
 def test_nothing_is_written_to_an_instance_whose_stdin_is_closed() -> None:
-    one = house()
+    one = rig()
     wire = one.call(1, "s1").wire
-    one.do(CancelCall(CallId(1), "enough"))
-    assert only(unwanted(one), CloseStdin)
-    assert one.do(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1)) == []
+    one.feed(CancelCall(CallId(1), "enough"))
+    assert of_kind(unwanted(one), CloseStdin)
+    assert one.feed(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1)) == []
 
 
 def test_with_another_broker_nobody_knows_of_any_task() -> None:
-    one = house()
+    one = rig()
     begin(one, "T")
     begin(one, "S", number=2)
-    assert only(one.do(ev.BrokerCame()), WriteTaskCancel) == [
+    assert of_kind(one.feed(ev.BrokerCame()), WriteTaskCancel) == [
         WriteTaskCancel(ME, "S"),
         WriteTaskCancel(ME, "T"),
     ]
@@ -238,17 +239,17 @@ def test_with_another_broker_nobody_knows_of_any_task() -> None:
 
 @behaviour("tasks:listened")
 def test_tasks_are_watched_where_they_run_and_what_is_told_of_them_is_passed_on() -> None:
-    one = house()
+    one = rig()
     begin(one)
-    assert one.do(WatchTasks(ME, ["T"])) == [WriteWatchTasks(ME, ("T",))]
-    assert one.do(WatchTasks(InstanceId(9), ["T"])) == []
-    assert one.do(ev.TaskChanged(ME, "T", False, BODY)) == [TaskTold(ME, "T", BODY)]
-    one.do(ev.TaskChanged(ME, "T", True, BODY))
-    assert one.do(CancelTask(ME, "T")) == []
+    assert one.feed(WatchTasks(ME, ["T"])) == [WriteWatchTasks(ME, ("T",))]
+    assert one.feed(WatchTasks(InstanceId(9), ["T"])) == []
+    assert one.feed(ev.TaskChanged(ME, "T", False, BODY)) == [TaskTold(ME, "T", BODY)]
+    one.feed(ev.TaskChanged(ME, "T", True, BODY))
+    assert one.feed(CancelTask(ME, "T")) == []
 
 
 def test_an_answer_that_is_no_task_of_ours_changes_nothing() -> None:
-    one = house()
+    one = rig()
     assert look(one, 1, task_over=True)
-    assert one.do(ev.TaskChanged(ME, "never", True, BODY)) == [TaskTold(ME, "never", BODY)]
-    assert one.do(ev.ServerAnswered(ME, WireId(99), False, BODY, task_over=True)) == []
+    assert one.feed(ev.TaskChanged(ME, "never", True, BODY)) == [TaskTold(ME, "never", BODY)]
+    assert one.feed(ev.ServerAnswered(ME, WireId(99), False, BODY, task_over=True)) == []

@@ -7,7 +7,7 @@ from carpool_protocol.link.messages import Answered, Call, Failed
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import Forget, Probe, SignalGroup, Spawn, WriteCall
 from tests.behaviours import behaviour
-from tests.supervisor.core.calls.test_placement import House
+from tests.supervisor.core.calls.test_placement import PoolsRig
 from tests.supervisor.core.calls.test_placement import spec as spec_of
 from tests.supervisor.core.test_supervisor import KEY, OK, ONE, TWO, Rig, call, catalog, serving
 from tests.supervisor.core.test_supervisor import spec as spec_of_one
@@ -35,7 +35,7 @@ def test_what_never_reached_it_runs_on_the_next_instance_and_what_did_may_be_ans
     assert [(e.call, e.fault, e.delivered) for e in ended if isinstance(e, Failed)] == [
         (2, "instance_died", "maybe")
     ]
-    assert rig.exit() == [Forget(ONE)]
+    assert rig.ended() == [Forget(ONE)]
     assert rig.core.pools[KEY].last_error == "closed its stdin and went on running"
     assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     assert [e.call.call for e in rig.serve(2) if isinstance(e, WriteCall)] == [3, 4]
@@ -73,7 +73,7 @@ def test_one_that_always_does_so_opens_the_breaker_and_the_call_ends_as_not_deli
     for instance in (1, 2, 3):
         rig.feed(ev.StdinBroken(InstanceId(instance), (WireId(1),)))
         rig.wait(1.0)
-        failed += [e for e in rig.exit(instance) if isinstance(e, Failed)]
+        failed += [e for e in rig.ended(instance) if isinstance(e, Failed)]
         if instance < 3:
             rig.wait(1.0)
             rig.serve(instance + 1)
@@ -83,40 +83,40 @@ def test_one_that_always_does_so_opens_the_breaker_and_the_call_ends_as_not_deli
 @behaviour("failure:broken-stdin", "lease:never-silently")
 @pytest.mark.parametrize("first_reached_it", [True, False])
 def test_its_holder_is_told_only_if_a_call_reached_it(first_reached_it: bool) -> None:
-    house = House(spec_of(sharing="session"))
-    house.call(1, "a")
-    house.up()
+    rig = PoolsRig(spec_of(sharing="session"))
+    rig.call(1, "a")
+    rig.up()
     if first_reached_it:
-        house.answer(1)
-        house.call(2, "a")
-    at = house.written[2 if first_reached_it else 1]
-    house.do(ev.StdinBroken(at.instance, (at.wire,)))
-    house.wait(1.0)
-    house.exit(at.instance)
-    house.wait(1.0)
-    house.up()
+        rig.answer(1)
+        rig.call(2, "a")
+    at = rig.written[2 if first_reached_it else 1]
+    rig.feed(ev.StdinBroken(at.instance, (at.wire,)))
+    rig.wait(1.0)
+    rig.killed(at.instance)
+    rig.wait(1.0)
+    rig.up()
     if first_reached_it:
-        assert "it closed its input, and was ended" in house.failed[2].text
+        assert "it closed its input, and was ended" in rig.failed[2].text
     else:
-        assert not house.failed
-        assert house.written[1].instance != at.instance
+        assert not rig.failed
+        assert rig.written[1].instance != at.instance
 
 
 @behaviour("failure:broken-stdin", "lease:never-silently")
 def test_calls_that_never_reached_it_and_are_told_again_at_its_exit_do_not_make_it_unused() -> None:
-    house = House(spec_of(sharing="session"))
-    house.call(1, "a")
-    house.up()
-    at = house.written[1].instance
-    house.answer(1)
-    house.call(2, "a")
-    wire = house.written[2].wire
-    house.do(ev.StdinBroken(at, (wire,)))
-    house.exit(at, (wire,))
-    house.wait(1.0)
-    house.up()
-    assert 2 not in house.written or house.written[2].instance == at
-    assert house.failed[2].fault == "state_lost"
+    rig = PoolsRig(spec_of(sharing="session"))
+    rig.call(1, "a")
+    rig.up()
+    at = rig.written[1].instance
+    rig.answer(1)
+    rig.call(2, "a")
+    wire = rig.written[2].wire
+    rig.feed(ev.StdinBroken(at, (wire,)))
+    rig.killed(at, (wire,))
+    rig.wait(1.0)
+    rig.up()
+    assert 2 not in rig.written or rig.written[2].instance == at
+    assert rig.failed[2].fault == "state_lost"
 
 
 def test_a_call_about_a_task_that_never_reached_it_can_run_nowhere_else() -> None:
@@ -138,6 +138,6 @@ def test_one_that_has_closed_it_before_its_last_words_of_greeting_is_replaced_an
     broken(rig)
     assert rig.feed(ev.InstanceGreeted(ONE, catalog())) == []
     assert rig.wait(1.0) == [TERM]
-    rig.exit()
+    rig.ended()
     assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     assert [e.call.call for e in rig.serve(2) if isinstance(e, WriteCall)] == [1]

@@ -2,21 +2,17 @@
 
 from typing import Any
 
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName
 from carpool_protocol.link.messages import (
-    Call,
-    Catalog,
     Discover,
-    Failed,
     Operate,
     Policy,
     PoolSpec,
     Wanted,
 )
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.model.effects import Spawn, WriteCall
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import supervisor_core
+from tests.kit.supervisor_rig import SupervisorRig
 
 KEY = PoolKey("git:1")
 
@@ -28,63 +24,23 @@ def spec(**policy: Any) -> PoolSpec:
     )
 
 
-class Rig:
-    """One pool with a clock. Instances do what they are told to."""
+class Rig(SupervisorRig):
+    """One pool. Instances do what they are told to."""
 
     def __init__(self, **policy: Any) -> None:
-        self.core = supervisor_core()
-        self.now = 100.0
-        self.spawned: list[InstanceId] = []
-        self.written: dict[int, WriteCall] = {}
-        self.failed: dict[int, Failed] = {}
         self.states: list[str] = []
-        self.do(Wanted([spec(**policy)]))
+        super().__init__(spec(**policy))
 
-    def do(self, event: ev.AnyEvent) -> None:
-        self.take(self.core.handle(event, self.now))
+    def observe(self, effects: list[Any]) -> None:
+        self.states += [state for effect in effects if (state := getattr(effect, "state", None))]
 
-    def take(self, effects: list[Any]) -> None:
-        self.core.check()
-        for effect in effects:
-            match effect:
-                case Spawn():
-                    self.spawned.append(effect.instance)
-                case WriteCall():
-                    self.written[effect.call.call] = effect
-                case Failed():
-                    self.failed[effect.call] = effect
-                case _:
-                    state = getattr(effect, "state", None)
-                    self.states += [state] if state else []
-
-    def wait(self, duration_s: float) -> None:
-        until = self.now + duration_s
-        while (due := self.core.next_deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            self.take(self.core.tick(self.now))
-        self.now = until
-
-    def call(self, number: int, session: str = "a") -> None:
-        request = Call(
-            CallId(number), KEY, SessionId(session), "tools/call", "t", EMPTY_OBJECT, ABSENT,
-            wants_progress=False,
-        )  # fmt: skip
-        self.do(request)
-
-    def answer(self, number: int) -> None:
-        written = self.written[number]
-        self.do(ev.ServerAnswered(written.instance, written.wire, is_error=True, body=EMPTY_OBJECT))
-
-    def greet(self) -> InstanceId:
-        instance = self.spawned.pop(0)
-        self.do(ev.InstanceSpawned(instance, 9))
-        told = Catalog(KEY, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
-        self.do(ev.InstanceGreeted(instance, told))
+    def greeted(self) -> InstanceId:
+        instance = self.spawned[0]
+        self.greet(instance)
         return instance
 
     def die(self, instance: InstanceId | None = None) -> None:
-        instance = instance or self.spawned.pop(0)
-        self.do(ev.InstanceExited(instance, "ended with exit code 1", (), "", 0.0))
+        self.exit(instance or self.spawned.pop(0))
 
     def broken(self) -> "Rig":
         """Until its breaker is open."""
@@ -108,16 +64,16 @@ def refusal(rig: Rig, number: int) -> tuple[str, str, float | None]:
 def test_a_program_that_cannot_be_started_is_told_as_that_and_nobody_is_told_to_wait() -> None:
     rig = Rig()
     rig.call(1)
-    rig.do(ev.SpawnFailed(rig.spawned.pop(0), "could not be started: no command uvx", 0.0, passing=False))
+    rig.feed(ev.SpawnFailed(rig.spawned.pop(0), "could not be started: no command uvx", 0.0, passing=False))
     assert refusal(rig, 1) == ("cannot_start", "no", None)
     assert "no command uvx" in rig.failed[1].text
     rig.call(2)
     assert refusal(rig, 2) == ("cannot_start", "no", None)
     rig.wait(60.0)
     rig.call(3)
-    rig.greet()
+    rig.greeted()
     assert rig.breaker == "half_open"
-    rig.answer(3)
+    rig.answer(3, is_error=True)
     assert rig.breaker == "closed"
     assert not rig.core.pools[KEY].restart.hopeless
 
@@ -150,7 +106,7 @@ def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
 def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
     rig = Rig().broken()
     rig.wait(10.0)
-    rig.do(Discover(KEY))
+    rig.feed(Discover(KEY))
     rig.wait(49.0)
     assert rig.spawned == []
     rig.wait(2.0)
@@ -181,13 +137,13 @@ def test_what_is_let_through_gets_one_call_at_a_time_until_one_has_come_back() -
     rig = Rig(max_instances=3, scale_up_at=1).broken()
     rig.wait(61.0)
     rig.call(2)
-    rig.greet()
+    rig.greeted()
     for number in (3, 4, 5):
         rig.call(number, "b")
     assert list(rig.written) == [2]
     assert rig.core.report()[0].breaker == "half_open"
     assert rig.spawned == []
-    rig.answer(2)
+    rig.answer(2, is_error=True)
     assert sorted(rig.written) == [2, 3, 4, 5]
     assert rig.breaker == "closed"
     assert rig.failed.keys() == {1}
@@ -197,7 +153,7 @@ def test_a_call_that_times_out_on_trial_makes_way_for_the_next_one() -> None:
     rig = Rig(timeout_s=5.0).broken()
     rig.wait(61.0)
     rig.call(2)
-    rig.greet()
+    rig.greeted()
     rig.call(3)
     rig.wait(6.0)
     assert rig.failed[2].fault == "timed_out"
@@ -210,7 +166,7 @@ def test_a_failure_while_it_is_half_open_opens_it_again_for_as_long() -> None:
     rig = Rig().broken()
     rig.wait(61.0)
     rig.call(2)
-    rig.die(rig.greet())
+    rig.die(rig.greeted())
     assert (rig.breaker, rig.failed[2].fault) == ("open", "instance_died")
     rig.call(3)
     assert refusal(rig, 3) == ("breaker_open", "no", 60.0)
@@ -230,8 +186,8 @@ def test_soon_after_it_closed_one_failure_opens_it_and_after_a_healthy_life_it_d
         rig = Rig().broken()
         rig.wait(61.0)
         rig.call(2)
-        instance = rig.greet()
-        rig.answer(2)
+        instance = rig.greeted()
+        rig.answer(2, is_error=True)
         rig.wait(lived_s)
         rig.die(instance)
         assert rig.breaker == breaker
@@ -240,7 +196,7 @@ def test_soon_after_it_closed_one_failure_opens_it_and_after_a_healthy_life_it_d
 def test_a_healthy_life_without_any_call_closes_it_too() -> None:
     rig = Rig(auto_connect=True).broken()
     rig.wait(61.0)
-    rig.greet()
+    rig.greeted()
     assert rig.breaker == "half_open"
     rig.wait(70.0)
     assert rig.breaker == "closed"
@@ -249,7 +205,7 @@ def test_a_healthy_life_without_any_call_closes_it_too() -> None:
 def test_instances_that_serve_go_on_while_others_fail_and_one_at_a_time_is_tried() -> None:
     rig = Rig(max_instances=3, scale_up_at=1, max_in_flight=1)
     rig.call(1)
-    rig.greet()
+    rig.greeted()
     for number in (2, 3):
         rig.call(number)
         rig.die()
@@ -259,20 +215,20 @@ def test_instances_that_serve_go_on_while_others_fail_and_one_at_a_time_is_tried
     assert set(rig.failed) == set()
     assert rig.core.pools[KEY].state(rig.now) == "serving"
     rig.wait(25.0)
-    rig.answer(1)
+    rig.answer(1, is_error=True)
     rig.wait(36.0)
     rig.call(5)
     rig.call(6)
     assert len(rig.spawned) == 1
-    rig.greet()
+    rig.greeted()
     assert rig.breaker == "closed"
 
 
 def test_an_operator_closes_it_at_once() -> None:
     rig = Rig().broken()
-    rig.do(Operate(1, KEY, "start"))
+    rig.feed(Operate(1, KEY, "start"))
     assert len(rig.spawned) == 1
-    rig.greet()
+    rig.greeted()
     for number in (2, 3):
         rig.call(number)
     assert sorted(rig.written) == [2, 3]
@@ -281,21 +237,21 @@ def test_an_operator_closes_it_at_once() -> None:
 def test_with_no_open_time_it_stays_open_until_an_operator_says_start() -> None:
     rig = Rig(open_s=0.0).broken()
     assert refusal(rig, 1) == ("given_up", "no", None)
-    rig.do(Discover(KEY))
+    rig.feed(Discover(KEY))
     rig.wait(10_000.0)
     assert rig.spawned == []
     assert rig.states[-1] == "given_up"
-    rig.do(Wanted([spec(open_s=30.0)]))
+    rig.feed(Wanted([spec(open_s=30.0)]))
     rig.call(2)
     assert refusal(rig, 2) == ("breaker_open", "no", 30.0)
-    rig.do(Operate(1, KEY, "start"))
+    rig.feed(Operate(1, KEY, "start"))
     assert len(rig.spawned) == 1
 
 
 def test_a_command_that_cannot_be_started_opens_it_at_once_and_is_tried_again_too() -> None:
     rig = Rig(give_up_after=5)
     rig.call(1)
-    rig.do(ev.SpawnFailed(rig.spawned.pop(), "could not be started: no such command", 0.0))
+    rig.feed(ev.SpawnFailed(rig.spawned.pop(), "could not be started: no such command", 0.0))
     assert refusal(rig, 1) == ("cannot_start", "no", None)
     rig.wait(61.0)
     rig.call(2)
@@ -308,9 +264,9 @@ def test_a_machine_at_a_limit_is_tried_again_after_a_pause_while_the_call_waits(
     failed = ("could not be started: no pipe could be made", 0.0, True)
     rig.call(1)
     for pause_s in (0.5, 1.0):
-        rig.do(ev.SpawnFailed(rig.spawned.pop(), *failed))
+        rig.feed(ev.SpawnFailed(rig.spawned.pop(), *failed))
         assert rig.spawned == []
         assert not rig.failed
         rig.wait(pause_s)
-    rig.do(ev.SpawnFailed(rig.spawned.pop(), *failed))
+    rig.feed(ev.SpawnFailed(rig.spawned.pop(), *failed))
     assert refusal(rig, 1)[:2] == ("breaker_open", "no")

@@ -12,30 +12,30 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.instance_limits import age_s_of, calls_of
 from carpool_supervisor.core.model.lifecycle import State
 from tests.behaviours import behaviour
-from tests.supervisor.core.calls.test_placement import WEB, House, spec
+from tests.supervisor.core.calls.test_placement import WEB, PoolsRig, spec
 
 MB = 1 << 20
 
 
-def house(**policy: Any) -> House:
+def rig(**policy: Any) -> PoolsRig:
     given: dict[str, Any] = {"sharing": "concurrent", "max_instances": 1} | policy
-    return House(spec(**given))
+    return PoolsRig(spec(**given))
 
 
-def measure(house: House, instance: InstanceId, size_mb: int, times: int = 2) -> None:
+def measure(rig: PoolsRig, instance: InstanceId, size_mb: int, times: int = 2) -> None:
     for _ in range(times):
-        house.do(ev.MemoryMeasured(((instance, size_mb * MB),)))
+        rig.feed(ev.MemoryMeasured(((instance, size_mb * MB),)))
 
 
-def calls(house: House, numbers: range, session: str = "a") -> None:
+def calls(rig: PoolsRig, numbers: range, session: str = "a") -> None:
     for number in numbers:
-        house.call(number, session)
-        house.up()
-        house.answer(number)
+        rig.call(number, session)
+        rig.up()
+        rig.answer(number)
 
 
-def why(house: House) -> list[str]:
-    return [each.why for each in house.core.report()[0].instances]
+def why(rig: PoolsRig) -> list[str]:
+    return [each.why for each in rig.core.report()[0].instances]
 
 
 # --- limits ------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_neighbours_that_start_together_do_not_grow_old_together(generation: int
 
 @behaviour("recycling:limits", "recycling:costs-no-call", "recycling:one-by-one")
 def test_after_its_calls_an_instance_serves_until_another_has_greeted_and_then_drains() -> None:
-    a = house(limit_calls=3)
+    a = rig(limit_calls=3)
     calls(a, range(1, 3))
     a.call(3, "a")
     first = a.on(3)
@@ -85,7 +85,7 @@ def test_after_its_calls_an_instance_serves_until_another_has_greeted_and_then_d
 
 @behaviour("recycling:costs-no-call")
 def test_a_worn_instance_drains_for_as_long_as_a_call_may_run() -> None:
-    a = house(limit_calls=2, drain_s=5.0, timeout_s=60.0, max_total_s=200.0)
+    a = rig(limit_calls=2, drain_s=5.0, timeout_s=60.0, max_total_s=200.0)
     calls(a, range(1, 2))
     a.call(2, "a")
     a.call(3, "a")
@@ -102,7 +102,7 @@ def test_a_worn_instance_drains_for_as_long_as_a_call_may_run() -> None:
 
 @behaviour("recycling:limits")
 def test_age_is_a_limit_too_and_a_pool_in_use_has_another_first() -> None:
-    a = house(limit_age_s=100.0)
+    a = rig(limit_age_s=100.0)
     first = a.served(1, "a")
     a.wait(50.0)
     calls(a, range(2, 3))
@@ -114,18 +114,18 @@ def test_age_is_a_limit_too_and_a_pool_in_use_has_another_first() -> None:
 
 
 def test_one_that_nobody_has_used_for_a_while_ends_without_another() -> None:
-    a = house(limit_age_s=100.0)
+    a = rig(limit_age_s=100.0)
     first = a.served(1, "a")
     a.wait(110.0)
     assert (a.spawned, a.closing) == ([], [first])
-    a.exit(first)
+    a.killed(first)
     assert a.core.quiet
     a.call(2, "a")
     assert len(a.spawned) == 1
 
 
 def test_a_least_size_is_kept_through_a_replacement() -> None:
-    a = house(limit_age_s=100.0, min_instances=1)
+    a = rig(limit_age_s=100.0, min_instances=1)
     a.up()
     a.wait(110.0)
     assert (len(a.spawned), a.closing) == (1, [])
@@ -135,7 +135,7 @@ def test_a_least_size_is_kept_through_a_replacement() -> None:
 
 @behaviour("recycling:limits")
 def test_memory_counts_when_it_was_measured_above_the_limit_twice_in_a_row() -> None:
-    a = house(limit_rss_mb=100)
+    a = rig(limit_rss_mb=100)
     first = a.served(1, "a")
     for size_mb in (150, 90, 150, 100):
         measure(a, first, size_mb, times=1)
@@ -149,7 +149,7 @@ def test_memory_counts_when_it_was_measured_above_the_limit_twice_in_a_row() -> 
 
 @behaviour("recycling:one-by-one")
 def test_of_several_past_their_limit_one_at_a_time_is_replaced() -> None:
-    a = house(limit_rss_mb=100, max_instances=3, scale_up_at=1, max_in_flight=1)
+    a = rig(limit_rss_mb=100, max_instances=3, scale_up_at=1, max_in_flight=1)
     for number in (1, 2, 3):
         a.call(number, "a")
         a.up()
@@ -165,7 +165,7 @@ def test_of_several_past_their_limit_one_at_a_time_is_replaced() -> None:
 
 
 def test_at_the_process_cap_a_replacement_may_be_one_more() -> None:
-    a = House(spec(sharing="concurrent", max_instances=1, limit_rss_mb=100), cap=1)
+    a = PoolsRig(spec(sharing="concurrent", max_instances=1, limit_rss_mb=100), cap=1)
     first = a.served(1, "a")
     measure(a, first, 150)
     assert len(a.spawned) == 1
@@ -174,10 +174,10 @@ def test_at_the_process_cap_a_replacement_may_be_one_more() -> None:
 
 
 def test_a_replacement_that_does_not_come_up_leaves_the_old_one_serving() -> None:
-    a = house(limit_calls=1, give_up_after=2, first_delay_s=0.0, open_s=60.0)
+    a = rig(limit_calls=1, give_up_after=2, first_delay_s=0.0, open_s=60.0)
     first = a.served(1, "a")
     for _ in range(2):
-        a.exit(a.spawned.pop())
+        a.killed(a.spawned.pop())
         a.wait(1.0)
     assert a.core.report()[0].breaker == "open"
     a.call(2, "a")
@@ -192,20 +192,20 @@ def test_a_replacement_that_does_not_come_up_leaves_the_old_one_serving() -> Non
 
 def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> None:
     stop_first = spec(sharing="concurrent", max_instances=1, limit_calls=1)
-    a = House()
-    a.do(Wanted([replace(stop_first, stop_first=True)]))
+    a = PoolsRig()
+    a.feed(Wanted([replace(stop_first, stop_first=True)]))
     first = a.served(1, "a")
     assert (a.spawned, a.closing) == ([], [first])
     a.call(2, "a")
-    a.exit(first)
+    a.killed(first)
     a.up()
     assert 2 in a.written
 
 
 @behaviour("recycling:costs-no-call")
 def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_take_long() -> None:
-    a = House()
-    a.do(Wanted([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
+    a = PoolsRig()
+    a.feed(Wanted([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
     a.call(1, "a")
     a.up()
     first = a.on(1)
@@ -218,15 +218,15 @@ def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_tak
     a.answer(3)
     assert a.closing == [first], "the first moment in which nothing runs"
     a.call(4, "a")
-    a.exit(first)
+    a.killed(first)
     a.up()
     assert 4 in a.written
 
 
 def test_an_instance_that_is_never_without_a_call_drains_all_the_same() -> None:
-    a = House()
+    a = PoolsRig()
     one = spec(sharing="concurrent", max_instances=1, limit_calls=2, drain_s=60.0)
-    a.do(Wanted([replace(one, stop_first=True)]))
+    a.feed(Wanted([replace(one, stop_first=True)]))
     a.call(1, "a")
     a.up()
     calls(a, range(2, 3))
@@ -237,7 +237,7 @@ def test_an_instance_that_is_never_without_a_call_drains_all_the_same() -> None:
 
 
 def test_a_serial_lane_is_replaced_the_same_way() -> None:
-    a = house(sharing="serial", limit_calls=1)
+    a = rig(sharing="serial", limit_calls=1)
     first = a.served(1, "a")
     assert (len(a.spawned), a.closing) == (1, [])
     a.up()
@@ -246,9 +246,9 @@ def test_a_serial_lane_is_replaced_the_same_way() -> None:
 
 
 def test_a_limit_that_a_reload_brings_holds_for_what_runs() -> None:
-    a = house()
+    a = rig()
     calls(a, range(1, 6))
-    a.do(Wanted([spec(sharing="concurrent", max_instances=1, limit_calls=5)]))
+    a.feed(Wanted([spec(sharing="concurrent", max_instances=1, limit_calls=5)]))
     assert a.spawned == []
     calls(a, range(6, 7))
     a.up()
@@ -256,13 +256,13 @@ def test_a_limit_that_a_reload_brings_holds_for_what_runs() -> None:
 
 
 def test_a_pool_that_goes_is_not_recycled() -> None:
-    a = house(limit_calls=1)
+    a = rig(limit_calls=1)
     a.call(1, "a")
     a.up()
-    a.do(Wanted([]))
+    a.feed(Wanted([]))
     a.answer(1)
     assert a.spawned == []
-    a.exit(a.on(1))
+    a.killed(a.on(1))
     assert a.core.quiet
 
 
@@ -271,7 +271,7 @@ def test_a_pool_that_goes_is_not_recycled() -> None:
 
 @behaviour("recycling:leases")
 def test_calls_and_age_end_no_lease_and_ps_says_that_they_are_past() -> None:
-    a = house(sharing="session", max_instances=4, limit_calls=2, limit_age_s=100.0)
+    a = rig(sharing="session", max_instances=4, limit_calls=2, limit_age_s=100.0)
     calls(a, range(1, 6))
     a.wait(300.0)
     calls(a, range(6, 7))
@@ -281,7 +281,7 @@ def test_calls_and_age_end_no_lease_and_ps_says_that_they_are_past() -> None:
 
 @behaviour("recycling:leases")
 def test_memory_ends_a_lease_after_a_while_and_its_holder_is_told_why() -> None:
-    a = house(sharing="session", max_instances=4, limit_rss_mb=100, drain_s=10.0)
+    a = rig(sharing="session", max_instances=4, limit_rss_mb=100, drain_s=10.0)
     first = a.served(1, "a")
     measure(a, first, 150)
     calls(a, range(2, 3))
@@ -290,7 +290,7 @@ def test_memory_ends_a_lease_after_a_while_and_its_holder_is_told_why() -> None:
     assert a.closing == []
     a.wait(2.0)
     assert a.closing == [first]
-    a.exit(first)
+    a.killed(first)
     a.call(3, "a")
     assert (a.fault(3), a.failed[3].delivered) == ("state_lost", "no")
     assert "limits.rss_mb" in a.failed[3].text
@@ -299,12 +299,12 @@ def test_memory_ends_a_lease_after_a_while_and_its_holder_is_told_why() -> None:
 
 
 def test_a_spare_past_its_age_makes_way_for_a_fresh_one() -> None:
-    a = house(sharing="session", max_instances=4, spares=1, limit_age_s=100.0, lease_idle_s=1000.0)
+    a = rig(sharing="session", max_instances=4, spares=1, limit_age_s=100.0, lease_idle_s=1000.0)
     first = a.served(1, "a")
     spare = next(each for each in a.core.roster.instances if each != first)
     a.wait(110.0)
     assert a.closing == [spare]
-    a.exit(spare)
+    a.killed(spare)
     a.up()
     a.call(2, "b")
     assert a.on(2) not in (first, spare)
@@ -313,12 +313,12 @@ def test_a_spare_past_its_age_makes_way_for_a_fresh_one() -> None:
 @behaviour("recycling:leases")
 def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_begins_to_lease() -> None:
     wanted: dict[str, Any] = {"max_instances": 2, "min_instances": 1, "limit_rss_mb": 100}
-    a = house(**wanted)
+    a = rig(**wanted)
     a.up()
     (first,) = a.core.roster.instances
     measure(a, first, 150)
     assert a.closing == [], "another greets first"
-    a.do(Wanted([spec(sharing="session", **wanted)]))
+    a.feed(Wanted([spec(sharing="session", **wanted)]))
     a.call(1, "a")
     a.up()
     assert a.closing == [first]
@@ -326,7 +326,7 @@ def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_be
 
 
 def test_what_is_measured_of_a_pool_without_a_limit_means_nothing() -> None:
-    a = house()
+    a = rig()
     measure(a, a.served(1, "a"), 10_000)
     assert (a.spawned, a.closing) == ([], [])
     assert PoolKey("web:1") in a.core.pools

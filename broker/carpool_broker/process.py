@@ -9,7 +9,7 @@ worded (`outbound`).
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from carpool_broker.config.locations import place_of
 from carpool_broker.config.secret_filter import Withheld
 from carpool_broker.config.source_key import at_once
 from carpool_broker.config.watcher import EVERYTHING, Reader
+from carpool_broker.config.workspace_moves import Moving
 from carpool_broker.config.workspaces import Watched
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects, events
@@ -32,6 +33,7 @@ from carpool_broker.storage.approval_store import PinBoard
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_broker.storage.catalog_cache import KeptCatalogs
 from carpool_broker.transport.agent_server import Door
+from carpool_broker.transport.connections import Connections
 from carpool_broker.transport.inbound import Hosting
 from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.outbound import Saying
@@ -70,8 +72,30 @@ _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"
 ENDS = {STOP: _STOPPED, AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
 """What carriers that keep are told, by the launcher's word."""
+RELEASE = version("carpool")
 LAST_WORDS_S = 2.0
 """So long an end that carriers come back from waits for them to take what was said."""
+
+
+def _core(configuration: Configuration, heritage: Heritage, epoch: Epoch) -> BrokerCore:
+    config = configuration.config
+    return BrokerCore(
+        Registry(mark=epoch[-6:]),
+        configuration.bounds(),
+        config.list_wait_s,
+        life=heritage.life,
+        secret=heritage.key("core"),
+        audits=config.audit.on,
+    )
+
+
+def _audit_log(runtime_dir: str, configuration: Configuration, heritage: Heritage) -> AuditLog:
+    return AuditLog(
+        paths.audit_file(paths.log_dir(os.environ, runtime_dir)),
+        run=heritage.key("audit").hex()[:8],
+        max_bytes=configuration.config.audit.max_bytes,
+        whereabouts=lambda session: place_of(configuration.whereabouts(session)),
+    )
 
 
 class BrokerShell:
@@ -88,108 +112,126 @@ class BrokerShell:
         pins: PinBoard | None = None,
     ) -> None:
         """`kept`: without it no catalog outlives this process. `pins`: without it no approval does."""
-        self._release = version("carpool")
         self._configuration = configuration
+        self._lifeline = lifeline
         self._kept = kept or KeptCatalogs("", b"")
         pins = pins or PinBoard("")
-        self._lifeline = lifeline
-        config = configuration.config
-        epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
-        self._ready = ReadySet()
-        self._link: Link = ZmqLink(
-            Hello(LINK_VERSION, epoch, BROKER, os.getpid(), self._release),
-            paths.link_endpoint(runtime_dir),
-            self._ready,
-        )
+        self._nursery: trio.Nursery | None = None
+        """Of all tasks, while the broker serves."""
+        self._stopped = trio.Event()
+        self._supervisor: Hello | None = None
+        self._unflushed = 0
+        """Messages sent since the link was flushed."""
         self._losses: set[CallId] = set()
         """Calls whose agents are told `state_lost`, until that is written."""
-        self.core = BrokerCore(
-            Registry(mark=epoch[-6:]),
-            configuration.bounds(),
-            config.list_wait_s,
-            life=heritage.life,
-            secret=heritage.key("core"),
-            audits=config.audit.on,
-        )
-        withheld = Withheld(self.core, configuration, pins)
-        self._kept.secrets = withheld.of
-        dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
+        epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
+        self._ready = ReadySet()
+        hello = Hello(LINK_VERSION, epoch, BROKER, os.getpid(), RELEASE)
+        self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
+        self.core = _core(configuration, heritage, epoch)
+        self._withheld = Withheld(self.core, configuration, pins)
         self._clock = SteadyClock()
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
-            self.core, self._perform, clock=self._clock, dump_to=dump_to
-        )
-        self._hosting = Hosting(self.core, configuration, self._pump, digest_key=heritage.key("digests"))
-        self._door = Door(
-            paths.agents_socket(runtime_dir),
-            self._ready,
-            self._hosting,
-            heritage,
-            slow_reader_s=config.session.slow_reader_s,
-            receive_budget_bytes=config.receive_budget_bytes,
-            clock=self._clock,
-        )
-        self._audit = AuditLog(
-            paths.audit_file(paths.log_dir(os.environ, runtime_dir)),
-            run=heritage.key("audit").hex()[:8],
-            max_bytes=config.audit.max_bytes,
-            whereabouts=lambda session: place_of(configuration.whereabouts(session)),
-        )
-        self._door.before_flush = self._audit.flush
-        self._control = Control(
             self.core,
-            configuration,
-            self._send_now,
-            release=self._release,
-            restarts=heritage.life,
-            supervisors=self._supervisors,
-            control_sessions=self._hosting.operators,
-            reload=self._reload,
-            told_at=self._kept.told_at,
-            follow=lambda followed: self._pump.feed_all(at_once(followed)),
-            audit=self._audit,
-            pins=pins,
-            story=self._pump.story,
+            self._perform,
+            clock=self._clock,
+            dump_to=Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl",
         )
-        self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
-        self._hosting.settle = self._settle
-        self._reader = Reader(configuration, self._follow, self._settle)
-        self._hosting.moving.carriers, self._hosting.moving.looks = self._door, self._reader
-        self._hooking = Hooking(
+        self._audit = _audit_log(runtime_dir, configuration, heritage)
+        self._connections = Connections(self._audit.flush, self._clock)
+        self._reader = Reader(configuration, self._follow, self._settle, self._start_soon)
+        self._moving = Moving(configuration, self._pump.feed_all, self._connections, self._reader)
+        self._hooking = self._new_hooking(runtime_dir)
+        self._control = self._new_control(heritage, pins)
+        self._door = self._new_door(runtime_dir, heritage)
+        self._saying = Saying(self.core, RELEASE, self._connections.write, self._pump.feed)
+        self._perform_one = self._performers()
+
+    # --- the parts -------------------------------------------------------------------------------------
+
+    def _new_hooking(self, runtime_dir: str) -> Hooking:
+        configuration = self._configuration
+        return Hooking(
             self.core.sessions,
             lambda session: configuration.whereabouts(session)["root"],
             {**configuration.own_environment(), paths.DAEMON_MARK: paths.runtime_id(runtime_dir)},
             self._pump.feed,
             self._settle,
         )
-        self._control.hooks = lambda: hook_rows(self.core.hooks, self._hooking)
-        self._control.doors = self._door.carriers
-        self._supervisor: Hello | None = None
-        self._unflushed = 0
-        """Messages sent since the link was flushed."""
-        self._stopped = trio.Event()
-        saying = Saying(self.core, self._release, self._door.write, self._pump.feed)
-        self._searching = saying.searching
-        self._perform_one: dict[type, Callable[..., None]] = {
-            **saying.ways,
-            effects.UseRoots: lambda e: self._hosting.moving.follow_roots(
-                e.session, e.roots, changed=e.changed
-            ),
-            effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
-            effects.TellStateful: lambda e: self._door.stateful_at(e.session, e.servers),
-            effects.LetGo: lambda e: self._door.let_go(e.session, e.call),
+
+    def _new_control(self, heritage: Heritage, pins: PinBoard) -> Control:
+        return Control(
+            self.core,
+            self._configuration,
+            self._send_now,
+            release=RELEASE,
+            restarts=heritage.life,
+            supervisors=self._supervisors,
+            reload=self._reload,
+            told_at=self._kept.told_at,
+            follow=lambda followed: self._pump.feed_all(at_once(followed)),
+            audit=self._audit,
+            pins=pins,
+            story=self._pump.story,
+            hooks=lambda: hook_rows(self.core.hooks, self._hooking),
+            doors=self._connections.carriers,
+        )
+
+    def _new_door(self, runtime_dir: str, heritage: Heritage) -> Door:
+        config = self._configuration.config
+        host = Hosting(
+            self.core,
+            self._configuration,
+            self._pump,
+            moving=self._moving,
+            looks=self._reader,
+            write=self._connections.write,
+            answer=self._control.answer,
+            settle=self._settle,
+            start_soon=self._start_soon,
+            digest_key=heritage.key("digests"),
+        )
+        return Door(
+            paths.agents_socket(runtime_dir),
+            self._ready,
+            host,
+            heritage,
+            self._connections,
+            slow_reader_s=config.session.slow_reader_s,
+            receive_budget_bytes=config.receive_budget_bytes,
+            settle=self._settle,
+            clock=self._clock,
+        )
+
+    def _performers(self) -> dict[type, Callable[..., None]]:
+        """What performs each effect; all others are messages to the supervisor."""
+        connections = self._connections
+        return {
+            **self._saying.ways,
+            effects.UseRoots: lambda e: self._moving.follow_roots(e.session, e.roots, changed=e.changed),
+            effects.TellServed: lambda e: connections.served_by(e.session, e.epoch),
+            effects.TellStateful: lambda e: connections.stateful_at(e.session, e.servers),
+            effects.LetGo: lambda e: connections.let_go(e.session, e.call),
             effects.RunHook: self._hooking.begin,
             effects.EndHook: self._hooking.end,
             effects.Audited: self._audit.take,
-            effects.KeepPins: withheld.keep_pins,
+            effects.KeepPins: self._withheld.keep_pins,
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
+
+    def _start_soon(self, work: Callable[..., Awaitable[object]], *about: object) -> None:
+        """Begin a task that ends with the broker."""
+        assert self._nursery is not None
+        self._nursery.start_soon(work, *about)
+
+    # --- its life --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve until stopped."""
         self._audit.switch(on=self._configuration.config.audit.on)
         async with trio.open_nursery() as nursery:
-            self._hosting.nursery = self._reader.errands.nursery = nursery
+            self._nursery = nursery
             await nursery.start(self._hooking.run)
             self._read_hooks()  # before any call, and before any answer that the record holds
             self._pump.feed(self._configuration.resolve(DAEMON))
@@ -201,9 +243,9 @@ class BrokerShell:
             nursery.start_soon(self._look)
             nursery.start_soon(self._watch_configuration)
             nursery.start_soon(self._kept.run)
-            nursery.start_soon(self._searching.run, self._settle)
+            nursery.start_soon(self._saying.searching.run, self._settle)
             await nursery.start(self._link.run, self._deliver, self._settle)
-            self._door.open(self._settle)
+            self._door.open()
             problem = self._configuration.problem
             if problem:
                 log.error(_LAST_GOOD, problem)
@@ -216,14 +258,14 @@ class BrokerShell:
             self._say_warnings()
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
-            self._searching.finish()
+            self._saying.searching.finish()
             # Whoever loses us because the launcher has died is not told to stay away.
             word = self._stop_word()
             again = word in {AGAIN, AGAIN_NOW}
             self._door.take_leave(ENDS.get(word, ""), again=again)
             if again:
                 with trio.move_on_after(LAST_WORDS_S):
-                    await self._door.heard_out()
+                    await self._connections.heard_out()
             self._door.close()
             self._audit.flush()
             self._audit.close()
@@ -262,15 +304,17 @@ class BrokerShell:
     def _settle(self) -> None:
         """The burst is over: everything it caused leaves now."""
         self._link.flush()
-        self._door.flush()
+        self._connections.flush()
         self._audit.flush()  # of agents that are gone nothing is to be sent
-        if len(self._door.written) >= WRITTEN_CALLS or not self._losses.isdisjoint(self._door.written):
+        if len(self._connections.written) >= WRITTEN_CALLS or not self._losses.isdisjoint(
+            self._connections.written
+        ):
             self._say_written()
         self._pump.settle()
 
     def _say_written(self) -> None:
         """The record may forget the answers that are with their carriers."""
-        written = self._door.written
+        written = self._connections.written
         if written:
             self._send_now(self.core.ledger.written(written.copy()))
             self._losses.difference_update(written)
@@ -331,7 +375,7 @@ class BrokerShell:
         read after that runs on fresh state.
         """
         if type(message) is Catalog:
-            self._kept.keep(message)
+            self._kept.keep(message, self._withheld.of(message.key))
         elif type(message) is Failed and message.fault == "state_lost":
             if len(self._losses) >= MAX_LOSSES:  # of agents that are gone
                 self._losses.clear()
@@ -351,7 +395,7 @@ class BrokerShell:
         log.warning("supervisor went: %s", why)
         self._supervisor = None
         self._door.serve_by(Epoch(""))
-        self._door.written.clear()  # the record is gone as well, or is gone through anew
+        self._connections.written.clear()  # the record is gone as well, or is gone through anew
         self._control.inquiries.supervisor_went()
         self._pump.feed(events.SupervisorWent())
 
@@ -364,7 +408,7 @@ class BrokerShell:
             await trio.sleep(LOOK_S)
             self._say_written()
             self._audit.look()
-            if not self._hosting.may_return():
+            if not self.core.recovery.may_return:
                 self._control.switching.forget_others(self.core.sessions)
                 if self._lifeline is not None:
                     self._lifeline.alone()
@@ -381,7 +425,7 @@ class BrokerShell:
     def _follow(self, followed: Sequence[Followed]) -> None:
         """Other configurations are in force for those who are here."""
         self._pump.feed_all(at_once(followed))
-        self._hosting.moving.look(list(self.core.sessions))
+        self._moving.look(list(self.core.sessions))
 
     async def _reload(self, changed: Sequence[Watched] = EVERYTHING) -> list[str]:
         """Read again what has changed. The problems, if it is broken; then the last good one stays."""

@@ -123,8 +123,8 @@ def nothing_is_left(one: InProcessDaemon) -> None:
     assert [session.carrier for session in core.sessions.values()] == ["client"]
     assert not core.ledger.calls
     assert not one.supervisor.core.desk.calls
-    assert len(one.broker._door.agents) == 1
-    assert not one.broker._door._streams
+    assert len(one.broker._door.connections.agents) == 1
+    assert not one.broker._door.connections.streams
 
 
 @behaviour("bad-input:agents")

@@ -26,7 +26,7 @@ from carpool.shim.kept_lines import Kept
 from carpool.shim.pump import AGENT_GONE, REFUSED, Pump
 from carpool_broker.core.model import events
 from carpool_broker.transport import delivery_log
-from carpool_broker.transport.connection import Agent
+from carpool_broker.transport.connections import Agent
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
 from carpool_protocol.carrier.streams import Open, frame_line, split_frame, word_line
@@ -347,7 +347,7 @@ class Stage(KillableDaemon):
     def connection(self) -> tuple[socket.socket, Agent]:
         """An agent's end of a new connection, and the door's."""
         sock = self.socket_for_agent()
-        return sock, next(reversed(self.broker._door.agents.values()))
+        return sock, next(reversed(self.broker._door.connections.agents.values()))
 
     def add(self, way: Way) -> None:
         """It has its turns from now on."""

@@ -353,7 +353,7 @@ class Boundary(RuleBasedStateMachine):
             if way.is_told_of_ends and not way.ended and not way.stopped and self._is_in(way)
         ]
         self.stage.end(WHY, again=again)
-        assert not door.agents
+        assert not door.connections.agents
         for way in ways:
             way.turn()
             assert way.farewells == [WHY], f"{type(way).__name__} was told {way.farewells} of the end"  # type: ignore[attr-defined]
@@ -365,7 +365,7 @@ class Boundary(RuleBasedStateMachine):
         it is as if the broker had died.)
         """
         agent = way.connection
-        there = self.stage.broker._door.agents.get(agent.id) is agent
+        there = self.stage.broker._door.connections.agents.get(agent.id) is agent
         return there and agent.welcomed and agent.returning is None
 
     # --- the promises ----------------------------------------------------------------------------------

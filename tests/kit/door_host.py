@@ -1,13 +1,43 @@
-"""What a host of the door does about sessions that come back and places on disk, where there are none."""
+"""A door for tests, and a host of it to which no session comes back and all places on disk are known."""
 
 from collections.abc import Callable
 
+import trio
+
+from carpool_broker.transport.agent_server import Door
+from carpool_broker.transport.connections import Connections
 from carpool_broker.transport.delivery_log import Passage
+from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.resume import Returning
+from carpool_broker.transport.server_interface import Host
 from carpool_broker.transport.streams import Stream
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.ids import SessionId
+from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.wire.lines import OverlongLine
+
+
+def new_door(
+    path: str,
+    ready: ReadySet,
+    host: Host,
+    *,
+    slow_reader_s: float = 30.0,
+    receive_budget_bytes: int = 1 << 24,
+    clock: Callable[[], float] = trio.current_time,
+) -> Door:
+    """A door whose bursts nobody ends but the test."""
+    return Door(
+        path,
+        ready,
+        host,
+        Heritage(),
+        Connections(clock=clock),
+        slow_reader_s=slow_reader_s,
+        receive_budget_bytes=receive_budget_bytes,
+        settle=lambda: None,
+        clock=clock,
+    )
 
 
 class NoReturningSessions:

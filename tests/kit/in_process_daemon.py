@@ -169,6 +169,9 @@ class InProcessDaemon:
             house = str(self._house)
             environ = {"CARPOOL_CHECK": "1", "CARPOOL_STATE_DIR": f"{house}/state", "HOME": house}
             stack.enter_context(mock.patch.dict(os.environ, environ))
+            stack.enter_context(
+                mock.patch.object(broker_shell, "Reader", lambda configuration, *_: configuration)
+            )
             for module in (broker_shell, supervisor_shell):
                 stack.enter_context(mock.patch.object(module, "ZmqLink", self._end))
                 stack.enter_context(mock.patch.object(module, "SteadyClock", return_value=self._clock))
@@ -178,8 +181,7 @@ class InProcessDaemon:
     def _new_broker(self, heritage: Heritage) -> broker_shell.BrokerShell:
         configuration = SynchronousConfiguration(ConfigFile(self._file, asked_for=True), dict(os.environ))
         broker = broker_shell.BrokerShell(str(self._house), configuration, heritage, None)
-        broker._hosting.moving.looks = configuration
-        broker._hosting.nursery = broker._reader.errands.nursery = self._nursery
+        broker._nursery = self._nursery
         broker._pump.feed(configuration.resolve(DAEMON))
         self.ends[0].peer.connected()
         return broker

@@ -61,7 +61,7 @@ class KillableDaemon(InProcessDaemon):
 
     def kill_broker(self) -> None:
         """It goes without a word; the next one is there at once."""
-        for agent in self.broker._door.agents.values():
+        for agent in self.broker._door.connections.agents.values():
             agent.io.close()
         self.broker._ready.close()
         self.life += 1

@@ -60,20 +60,22 @@ class Control:
         release: str,
         restarts: int,
         supervisors: Callable[[], list[tuple[str, int]]],
-        control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], Awaitable[list[str]]],
         follow: Callable[[Sequence[Followed | PinsApproved]], None],
         audit: AuditLog | None = None,
         pins: PinBoard | None = None,
         story: StoryOf = lambda _subject, _kind: [],
         told_at: Callable[[PoolKey], str] = lambda _: "",
+        hooks: Callable[[], list[dict[str, Any]]] = list,
+        doors: Callable[[], list[int]] = list,
     ) -> None:
-        """`told_at`: when a pool last told its lists."""
+        """`told_at`: when a pool last told its lists. `hooks`: what `status` says of the hooks. `doors`: the
+        pids of what carries many sessions on one connection.
+        """
         self._core = core
         self._configuration = configuration
         self._release = release
         self._restarts = restarts
-        self._control_sessions = control_sessions
         self._reload = reload
         self._told_at = told_at
         self._audit = audit
@@ -83,10 +85,8 @@ class Control:
         self._operating = Operating(core, configuration, self.inquiries, told_at)
         self._pinning = Pinning(core.registry, pins or PinBoard(""), lambda event: follow([event]))
         self.switching = Switching(configuration, follow)
-        self.hooks: Callable[[], list[dict[str, Any]]] = list
-        """What `status` says of the hooks."""
-        self.doors: Callable[[], list[int]] = list
-        """The pids of what carries many sessions on one connection."""
+        self._hooks = hooks
+        self._doors = doors
         self._began_at = trio.current_time()
         self._surveyed: Surveyed | None = None
         """The last answer of the supervisors in `_surveyed_of`."""
@@ -130,15 +130,19 @@ class Control:
                 raise ControlError("unknown_method", "")
         return RawJson(msgspec.json.encode(result))
 
+    def _operators(self) -> set[SessionId]:
+        """Sessions that may use all `carpool/…` methods; they are nobody's agents."""
+        return {each.id for each in self._core.sessions.values() if each.control}
+
     # --- status ----------------------------------------------------------------------------------------
 
     async def _status(self, params: _StatusParams) -> dict[str, Any]:
         core = self._core
-        operators = self._control_sessions()
+        operators = self._operators()
         sessions = [session for session in core.sessions.values() if session.id not in operators]
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
-        launcher, doors = os.getppid(), self.doors()
-        hooks = [hook["pid"] for hook in self.hooks() if hook["pid"]]
+        launcher, doors = os.getppid(), self._doors()
+        hooks = [hook["pid"] for hook in self._hooks() if hook["pid"]]
         pids = [os.getpid(), launcher, *doors, *hooks, *shims]
         surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_S)))
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
@@ -150,7 +154,7 @@ class Control:
         switches = self._configuration.switches
         known = switches.over(self._configuration.layers.known())
         servers = {name: "disabled" if server.disabled else "" for name, server in known.items()}
-        operators = self._control_sessions()  # some may have come meanwhile
+        operators = self._operators()  # some may have come meanwhile
         of_agents = {each.source for each in core.sessions.values() if each.id not in operators} | {DAEMON}
         of_operators = core.sources.sources.keys() - of_agents
         amiss = core.sources.amiss(of_operators)
@@ -189,7 +193,7 @@ class Control:
                 switches_of=switches.sessions,
                 disabled_in={name: self._configuration.layers.disabled_in(name) for name in known},
                 waiting=waiting,
-                hooks=self.hooks(),
+                hooks=self._hooks(),
                 doors=doors,
                 audit=self._audit_facts(),
                 pinned=self._pinning.summary(),
@@ -223,7 +227,7 @@ class Control:
 
     async def _switch(self, params: SwitchParams) -> dict[str, Any]:
         problems = await self._reload() if params.on is None else []
-        agents = self._core.sessions.keys() - self._control_sessions()
+        agents = self._core.sessions.keys() - self._operators()
         try:
             return self.switching.turn(params, agents, problems)
         except CannotSwitchError as error:

@@ -14,6 +14,8 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 T = TypeVar("T")
+StartSoon = Callable[..., None]
+"""`trio.Nursery.start_soon`."""
 
 PATIENCE_S: Final = 5.0
 """A disk that has to spin up, or a slow network drive, may take a second or two."""
@@ -42,12 +44,12 @@ class _Errand(Generic[T]):
 class Errands:
     """All of one broker."""
 
-    nursery: trio.Nursery
-    """Set once, before the first: they end with it."""
-
-    def __init__(self, settle: Callable[[], None]) -> None:
-        """`settle`: what came late has been told, and the burst is over."""
+    def __init__(self, settle: Callable[[], None], start_soon: StartSoon) -> None:
+        """`settle`: what came late has been told, and the burst is over. `start_soon` begins a task that ends
+        with the broker.
+        """
         self._settle = settle
+        self._start_soon = start_soon
         self._limiter: trio.CapacityLimiter | None = None
         self._open: dict[Hashable, _Errand[Any]] = {}
 
@@ -70,7 +72,7 @@ class Errands:
                         return None
                     await before.done.wait()
                 self._open[subject] = errand
-                self.nursery.start_soon(self._do, subject, errand)
+                self._start_soon(self._do, subject, errand)
                 await errand.done.wait()
         finally:  # whoever asked may have gone away, too
             if self._open.get(subject) is errand:

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from carpool_broker.config.blocking_io import PATIENCE_S, Errands
+from carpool_broker.config.blocking_io import PATIENCE_S, Errands, StartSoon
 from carpool_broker.config.configuration import Configuration, Followed
 from carpool_broker.config.locations import Wish
 from carpool_broker.config.scan import Sight
@@ -59,12 +59,14 @@ class Reader:
         configuration: Configuration,
         feed: Callable[[list[Followed]], None],
         settle: Callable[[], None],
+        start_soon: StartSoon,
     ) -> None:
         self._configuration = configuration
         self._workspaces = configuration.layers.workspaces
         self._feed = feed
         self._settle = settle
-        self.errands = Errands(settle)
+        self._start_soon = start_soon
+        self.errands = Errands(settle, start_soon)
         self._numbers = count(1)
         self._waiting: dict[Wish, list[Then]] = {}
         """Whom to tell of a look that is under way."""
@@ -85,7 +87,7 @@ class Reader:
             self._waiting[wish].append(then)
         else:
             self._waiting[wish] = [then]
-            self.errands.nursery.start_soon(self._look, wish)
+            self._start_soon(self._look, wish)
 
     def _spelled(self, then: Then, sight: Sight) -> None:
         if sight.directory in {"", sight.wish.workspace}:
@@ -119,7 +121,7 @@ class Reader:
         if config is self._configuration.config:
             self._feed(self._configuration.looked([sight]))
         else:
-            self.errands.nursery.start_soon(self._catch_up, sight.wish)
+            self._start_soon(self._catch_up, sight.wish)
 
     async def _catch_up(self, wish: Wish) -> None:
         self._feed(await self.again([wish]))

@@ -38,7 +38,7 @@ class Looks(Protocol):
 
 
 class Carriers(Protocol):
-    """What is needed of the door."""
+    """What is needed of the connections (`transport.connections`)."""
 
     def ask_environment(self, session: SessionId, names: list[str]) -> int:
         """Ask the session's carrier for variables. The number of that question, counted from 1; 0: it is one
@@ -65,12 +65,17 @@ class _Leaving:
 class Moving:
     """All sessions of one broker. `feed` takes what follows for the core."""
 
-    def __init__(self, configuration: Configuration, feed: Callable[[list[Followed]], None]) -> None:
-        self.carriers: Carriers
-        self.looks: Looks
-        """Both are set once, by who composes."""
+    def __init__(
+        self,
+        configuration: Configuration,
+        feed: Callable[[list[Followed]], None],
+        carriers: Carriers,
+        looks: Looks,
+    ) -> None:
         self._configuration = configuration
         self._feed = feed
+        self._carriers = carriers
+        self._looks = looks
         self._leaving: dict[SessionId, deque[_Leaving]] = {}
         self._going: set[SessionId] = set()
 
@@ -113,7 +118,7 @@ class Moving:
         self._going.discard(session)
 
     def _begin(self, session: SessionId, leaving: _Leaving) -> None:
-        self.looks.look(self._wish(session, leaving), partial(self._looked, session, leaving), spell=True)
+        self._looks.look(self._wish(session, leaving), partial(self._looked, session, leaving), spell=True)
 
     def _wish(self, session: SessionId, leaving: _Leaving) -> Wish:
         guest = self._configuration.guest(session)
@@ -146,7 +151,7 @@ class Moving:
 
     def _ask(self, session: SessionId, moved: Moved | None) -> int:
         names = self._configuration.unasked(session, moved)
-        question = self.carriers.ask_environment(session, names) if names else 0
+        question = self._carriers.ask_environment(session, names) if names else 0
         guest = self._configuration.guest(session)
         if question and guest is not None:
             guest.asked.update(names)
@@ -167,11 +172,11 @@ class Moving:
 
     def _arrive(self, session: SessionId, leaving: _Leaving) -> None:
         """All is known; but what is there may have been forgotten meanwhile, while nobody else was there."""
-        self.looks.look(self._wish(session, leaving), partial(self._arrived, session, leaving))
+        self._looks.look(self._wish(session, leaving), partial(self._arrived, session, leaving))
 
     def _arrived(self, session: SessionId, leaving: _Leaving, _: Sight) -> None:
         if self._is_first(session, leaving):
-            self.carriers.tell_moved(session, leaving.moved)
+            self._carriers.tell_moved(session, leaving.moved)
             self._feed(self._configuration.move(session, leaving.moved))
             self._over(session, leaving, "")
 

@@ -4,6 +4,9 @@ Owns how the arguments of `call_tool`, `read_resource` and `get_prompt` become t
 request that is meant; what stands in them for a server is cut, never decoded. Whether a session has such a
 tool at all is the core's to say: a server's own tool may be called the same.
 
+A file of its own because calls of both eras are read with it, and no era imports `builtin_tools`, which is
+not pure.
+
 Knows nothing of: sessions, views, what the name that is meant stands for.
 """
 

@@ -65,17 +65,12 @@ _decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 class KeptCatalogs:
-    """The files of one broker. `secrets`: values of environment and variables that a pool was given; None
-    where they are not known.
-    """
+    """The files of one broker."""
 
-    def __init__(
-        self, state: str, secret: bytes, secrets: Callable[[PoolKey], Iterable[str] | None] = lambda _: ()
-    ) -> None:
+    def __init__(self, state: str, secret: bytes) -> None:
         """Without a secret nothing is kept."""
         self._directory = os.path.join(state, DIRECTORY)
         self._secret = blake2b(b"catalogs", key=secret, digest_size=32).digest() if secret else b""
-        self.secrets = secrets
         self._warm: dict[PoolKey, Kept] = {}
         self._unwritten: dict[PoolKey, bytes] = {}
         """The next content of these files; empty: none."""
@@ -128,9 +123,10 @@ class KeptCatalogs:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def keep(self, catalog: Catalog) -> None:
-        """A pool has told what it offers. It is written soon."""
-        secrets = self.secrets(catalog.key)
+    def keep(self, catalog: Catalog, secrets: Iterable[str] | None) -> None:
+        """A pool has told what it offers. It is written soon. `secrets`: values of environment and variables
+        that the pool was given; None where they are not known.
+        """
         if not self._secret or secrets is None:
             return
         kept = Kept(catalog, wallclock())

@@ -1,9 +1,10 @@
-"""The door: the Unix socket that agents come in through, and who is on it.
+"""The door: the Unix socket that agents come in through, and what is done with all that comes in there.
 
-Owns the connections, and when the sessions of one end: between two bursts (docs/decisions/0031). Owns the
-patience with agents that do not read (rule 3) or do not say their environment, and when carriers that keep
-are told what is settled and that an end is meant (docs/decisions/0019). What a connection says before it is
-welcome is `attach`'s; what the lines of one with many sessions mean is `multiplexed`'s.
+Owns which part takes the lines of a connection, and when its sessions end: between two bursts
+(docs/decisions/0031). Owns the patience with agents that do not read (rule 3) or do not say their
+environment, and that carriers that keep are told when an end is meant (docs/decisions/0019). What a
+connection says before it is welcome is `attach`'s; what the lines of one with many sessions mean is
+`multiplexed`'s; the table of connections, and what is written to them, is `connections`'.
 
 Knows nothing of: what a line means, but for a carrier's word about its environment; configuration, calls.
 """
@@ -11,34 +12,21 @@ Knows nothing of: what a line means, but for a carrier's word about its environm
 import logging
 import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import trio
 
-from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.transport.attach import Attaching
-from carpool_broker.transport.connection import Agent
+from carpool_broker.transport.connections import Agent, Connections
 from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.detached_sessions import Lingering
 from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.listener import Listener
-from carpool_broker.transport.outbound import NO_ASK
 from carpool_broker.transport.receive_budget import ReceiveBudget
 from carpool_broker.transport.server_interface import Host
-from carpool_broker.transport.socket_io import AgentIo
-from carpool_broker.transport.streams import Stream
-from carpool_protocol.carrier.attach import (
-    Moved,
-    ended_line,
-    moved_line,
-    parse_environment,
-    settled_line,
-    wanted_line,
-)
-from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId, session_of
+from carpool_protocol.carrier.attach import ended_line, parse_environment
+from carpool_protocol.ids import Epoch, SessionId, session_of
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.wire.lines import OverlongLine
 
 log = logging.getLogger("carpool.broker")
@@ -46,13 +34,13 @@ log = logging.getLogger("carpool.broker")
 ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
 LOOK_S: Final = 1.0
-HEARD_LOOK_S: Final = 0.01
-UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
-"""A carrier of many that leaves more unread is dropped at once: it would take the memory of all others."""
+_ENVIRONMENT: Final = b'"carpool/environment"'
+_METHOD_BYTES: Final = 64
+"""A carrier has named its method by then."""
 
 
 class Door:
-    """The listening socket and all connections."""
+    """The listening socket, and the listener of all connections."""
 
     def __init__(
         self,
@@ -60,46 +48,30 @@ class Door:
         ready: ReadySet,
         host: Host,
         heritage: Heritage,
+        connections: Connections,
         *,
         slow_reader_s: float,
         receive_budget_bytes: int,
+        settle: Callable[[], None],
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`clock`: one that stands still while we do not run, and could not see what agents do."""
+        """`settle`: the burst is over. `clock`: one that stands still while we do not run, and could not see
+        what agents do.
+        """
         self._listener = Listener(path, ready, self._connected)
         self._ready = ready
         self._clock = clock
         self._host = host
         self._heritage = heritage
-        self.written: list[CallId] = []
-        """Calls whose answers are with their carriers. Whoever reports them empties this."""
+        self.connections = connections
         self.slow_reader_s = slow_reader_s
         self.budget = ReceiveBudget(receive_budget_bytes)
-        self._count = 0
-        self.agents: dict[SessionId, Agent] = {}
-        self._streams: dict[SessionId, Stream] = {}
-        """Sessions that come through a carrier with many, or did until it died."""
-        self._lingering: Lingering[Stream] = Lingering(self.written.append)
-        self._attaching = Attaching(
-            host,
-            heritage,
-            self.agents,
-            self._streams,
-            lingering=self._lingering,
-            mint=self._mint,
-            queue=self._queue,
-            drop=self.drop,
-            take_kept=self._take_kept,
-        )
-        self._dirty: dict[SessionId, Agent] = {}
-        self.before_flush: Callable[[], None] = lambda: None
-        """What is to be done before anything leaves."""
-        self._unflushed = 0
-        self._settle: Callable[[], None] = lambda: None
-
-    def open(self, settle: Callable[[], None]) -> None:
-        """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
         self._settle = settle
+        self._count = 0
+        self._attaching = Attaching(host, heritage, connections, mint=self._mint, take=self.took)
+
+    def open(self) -> None:
+        """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
         self._listener.open()
 
     def take_leave(self, why: str, *, again: bool) -> None:
@@ -107,15 +79,15 @@ class Door:
         reason it is as if we had died. Nothing that they say from now on is taken.
         """
         self._listener.close()
-        for agent in self.agents.values():
+        for agent in self.connections.agents.values():
             if agent.looking:
                 self._turn_away(agent, why, again=again)
             elif why and agent.passage is not None:
-                agent.io.on_lines = _take_nothing
+                agent.deaf = True
                 if again and agent.returning is not None:
                     continue  # nothing is known of its calls yet: no word, as of a broker that dies
                 if again:
-                    self._tell_settled(agent, agent.passage)
+                    self.connections.tell_settled(agent, agent.passage)
                 agent.io.write(ended_line(why, again=again))
             agent.io.flush()
 
@@ -130,144 +102,17 @@ class Door:
         agent.io.flush()
         agent.io.close()
 
-    async def heard_out(self) -> None:
-        """Until all that was said is with the system that carries it."""
-        while any(agent.io.unread_bytes for agent in self.agents.values()):  # noqa: ASYNC110 - rare, and short
-            await trio.sleep(HEARD_LOOK_S)
-
     def close(self) -> None:
         """Close every connection and remove the socket file."""
         self._listener.close()
-        for agent in self.agents.values():
+        for agent in self.connections.agents.values():
             agent.io.flush()
             agent.io.close()
-        self.agents.clear()
-
-    def carriers(self) -> list[int]:
-        """Pids of those that carry many sessions each."""
-        pids = [agent.io.peer_pid() for agent in self.agents.values() if agent.carrier is not None]
-        return [pid for pid in pids if pid]
+        self.connections.agents.clear()
 
     def serve_by(self, epoch: Epoch) -> None:
         """Sessions that come from now on are served by this supervisor; empty: by none."""
         self._attaching.epoch = epoch
-
-    def served_by(self, session: SessionId, epoch: Epoch) -> None:
-        """All that is open of this session, and all that comes, goes to this supervisor."""
-        agent = self.agents.get(session)
-        if agent is not None and agent.passage is not None:
-            agent.passage.served_by(epoch)
-            self._dirty[agent.id] = agent
-        elif (stream := self._streams.get(session)) is not None:
-            stream.served_by(epoch)
-
-    def ask_environment(self, session: SessionId, names: list[str]) -> int:
-        """See `workspace_moves.Carriers`."""
-        agent = self.agents.get(session)
-        if agent is None or agent.passage is None or agent.attach is None or not agent.attach.tells:
-            return 0
-        agent.questions += 1
-        agent.asked_at = self._clock()
-        self._queue(agent, wanted_line(names))
-        return agent.questions
-
-    def tell_moved(self, session: SessionId, moved: Moved) -> None:
-        """See `workspace_moves.Carriers`."""
-        agent = self.agents.get(session)
-        if agent is not None and agent.passage is not None:
-            self._queue(agent, moved_line(moved))
-        elif (stream := self._streams.get(session)) is not None:
-            stream.moved(moved)
-
-    def stateful_at(self, session: SessionId, servers: Sequence[str]) -> None:
-        """Its carrier is to remember that this session may have state there."""
-        agent = self.agents.get(session)
-        if agent is not None and agent.passage is not None:
-            agent.passage.stateful_at(servers)
-            self._dirty[agent.id] = agent
-        elif (stream := self._streams.get(session)) is not None:
-            stream.stateful_at(servers)
-
-    def write(
-        self,
-        session: SessionId,
-        line: bytes,
-        about: RawJson = ABSENT,
-        *,
-        answers: bool = False,
-        call: CallId = NO_CALL,
-        ask: AskId = NO_ASK,
-    ) -> None:
-        """A line for this agent; it leaves at `flush`. Nothing happens when the agent is gone.
-
-        `about`: the id of the agent's request that it belongs to; `answers`: it is the answer to that, and to
-        `call` where there is one (which is in `written` once the socket has it). `ask`: it is that question.
-        """
-        agent = self.agents.get(session)
-        if agent is not None:
-            passage = agent.passage
-            if passage is not None:
-                if passage.due and agent.returning is None:
-                    # Before the line: what that makes a part of the session is told before the agent has it.
-                    self._tell_settled(agent, passage)
-                if not passage.goes(line, about, answers=answers):
-                    return
-                if ask:
-                    passage.asked(ask, about, line)
-            # As `_queue`, without the call: all answers pass here.
-            agent.io.write(line)
-            if call:
-                agent.io.mark(call)
-            self._dirty[session] = agent
-            self._unflushed += 1
-            if self._unflushed >= PIECE:
-                self.flush()
-            return
-        stream = self._streams.get(session)
-        if stream is not None:
-            stream.write(line, about, last=answers, call=call)
-
-    def let_go(self, session: SessionId, call: CallId) -> None:
-        """This call is in `written` once all that was said to this agent so far is with its carrier."""
-        agent = self.agents.get(session)
-        if agent is not None:
-            agent.io.mark(call)
-        elif (stream := self._streams.get(session)) is not None:
-            stream.let_go(call)
-
-    def _queue(self, agent: Agent, line: bytes, call: CallId = NO_CALL) -> None:
-        if line:
-            agent.io.write(line)
-        if call:
-            agent.io.mark(call)
-        self._dirty[agent.id] = agent
-        self._unflushed += 1
-        if self._unflushed >= PIECE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Every agent gets its burst."""
-        self._unflushed = 0
-        self.before_flush()
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for agent in dirty.values():
-                if agent.passage is not None and agent.passage.due and agent.returning is None:
-                    self._tell_settled(agent, agent.passage)
-                agent.io.flush()
-                if agent.carrier is not None and agent.io.unread_bytes > UNREAD_CAP_BYTES:
-                    self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
-
-    def drop(self, session: SessionId, why: str) -> None:
-        """End this connection. Its sessions end when everything under way is over (`_left`)."""
-        agent = self.agents.get(session)
-        if agent is not None and not agent.io.closed:
-            log.warning("%s is dropped: %s", session, why)
-            agent.dropped = True
-            if agent.passage is not None:
-                agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))
-            agent.io.flush()
-            agent.io.close()
 
     async def watch(self) -> None:
         """Look at slow readers, late carriers and the receive budget, until cancelled."""
@@ -279,9 +124,9 @@ class Door:
 
     def look(self, now: float) -> None:
         """See who takes too long, at this moment of the door's clock."""
-        for agent in self.agents.values():
+        for agent in self.connections.agents.values():
             if agent.unread_s(now) > self.slow_reader_s:
-                self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
+                self.connections.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
             if agent.asked and now - agent.began_at > ENVIRONMENT_S:
                 log.warning("%s has not said its environment; until it does that is missing", agent.id)
                 self._attaching.welcome_early(agent)
@@ -290,37 +135,29 @@ class Door:
                 agent.asked_at = math.inf
                 self._host.environment_came(agent.id, agent.questions, {})
         for stalled, why in self.budget.stalled(now, self.slow_reader_s):
-            self.drop(stalled.id, why)
+            self.connections.drop(stalled.id, why)
         self.end_lingering(now)
 
     def end_lingering(self, now: float) -> None:
         """Sessions whose door has died, and that no other door has asked for, are over."""
-        for stream in self._lingering.due(now):
-            del self._streams[stream.id]
+        for stream in self.connections.lingering.due(now):
+            del self.connections.streams[stream.id]
             self._host.farewell(stream.id)
 
     # --- connections -----------------------------------------------------------------------------------
 
     def _connected(self, sock: socket.socket) -> None:
-        agent = Agent(self._mint(), self._clock())
-        agent.io = AgentIo(
-            sock,
-            self._ready,
-            on_lines=lambda lines: self._attaching.take(agent, lines),
-            on_closed=lambda: self._left(agent),
-            on_unfinished=lambda: self.budget.look(agent),
-            on_unread=lambda size_bytes: self._unread(agent, size_bytes),
-            written=self.written,
-        )
-        self.agents[agent.id] = agent
+        connections = self.connections
+        agent = Agent(self._mint(), sock, self._ready, self, written=connections.written, now=self._clock())
+        connections.agents[agent.id] = agent
 
     def _mint(self) -> SessionId:
         self._count += 1
         return session_of(self._heritage.life, self._count)
 
-    def _left(self, agent: Agent) -> None:
-        """Its socket is closed, and nothing is under way."""
-        if self.agents.pop(agent.id, None) is None:
+    def left(self, agent: Agent) -> None:
+        """See `connections.Listener`."""
+        if self.connections.agents.pop(agent.id, None) is None:
             return  # the door is closed: what is open is the next broker's
         self.budget.look(agent)
         if agent.carrier is not None:
@@ -328,9 +165,28 @@ class Door:
         elif agent.welcomed:
             self._host.farewell(agent.id)
 
-    def _unread(self, agent: Agent, unread_bytes: int) -> None:
+    def grew(self, agent: Agent) -> None:
+        """See `connections.Listener`."""
+        self.budget.look(agent)
+
+    def unread(self, agent: Agent, unread_bytes: int) -> None:
+        """See `connections.Listener`."""
         if agent.welcomed:
             self._host.unread(agent.id, unread_bytes)
+
+    def took(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
+        """See `connections.Listener`."""
+        if agent.deaf:
+            return
+        if agent.welcomed:
+            if agent.passage is not None or agent.questions:
+                self._take_kept(agent, agent.passage, lines)
+            else:
+                self._host.take(agent.id, lines)
+        elif agent.carrier is not None:
+            agent.carrier.take(lines)
+        else:
+            self._attaching.take(agent, lines)
 
     def _take_kept(self, agent: Agent, passage: Passage | None, lines: list[bytes | OverlongLine]) -> None:
         """Lines of a welcome agent whose carrier keeps them, or has not said its environment yet."""
@@ -348,13 +204,13 @@ class Door:
                 return
             agent.returning = None
             passage.came_back(returning.asks)
-            # Before anything comes of it: see `write`.
-            self._tell_settled(agent, passage)
+            # Before anything comes of it: see `Connections.write`.
+            self.connections.tell_settled(agent, passage)
             self._host.resumed(agent.id, returning, passage)
         if lines:
             self._host.take(agent.id, lines, passage)
         if passage.due:
-            self._dirty[agent.id] = agent
+            self.connections.await_flush(agent)
 
     def _answered(
         self, agent: Agent, passage: Passage | None, lines: list[bytes | OverlongLine]
@@ -374,16 +230,3 @@ class Door:
                     rest = lines[place + 1 :]
                     return self._answered(agent, passage, rest) if agent.answered < agent.questions else rest
         return lines
-
-    def _tell_settled(self, agent: Agent, passage: Passage) -> None:
-        agent.io.write(settled_line(passage.settle()))
-        self._dirty[agent.id] = agent
-
-
-_ENVIRONMENT: Final = b'"carpool/environment"'
-_METHOD_BYTES: Final = 64
-"""A carrier has named its method by then."""
-
-
-def _take_nothing(_lines: list[bytes | OverlongLine]) -> None:
-    pass

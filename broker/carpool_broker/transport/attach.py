@@ -14,17 +14,14 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from carpool_broker.core.model.effects import NO_CALL
-from carpool_broker.transport.connection import Agent
+from carpool_broker.transport.connections import Agent, Connections
 from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.detached_sessions import Lingering
 from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.multiplexed import Carrier
 from carpool_broker.transport.resume import Returning
 from carpool_broker.transport.server_interface import Host
-from carpool_broker.transport.streams import Stream
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import (
     Attach,
@@ -35,7 +32,7 @@ from carpool_protocol.carrier.attach import (
     parse_environment,
     refused_line,
 )
-from carpool_protocol.ids import CallId, Epoch, SessionId
+from carpool_protocol.ids import Epoch, SessionId
 from carpool_protocol.wire.lines import OverlongLine
 
 log = logging.getLogger("carpool.broker")
@@ -46,13 +43,6 @@ that comes back does not count: that one had its own bounds, and the carrier say
 """
 
 
-class QueueLine(Protocol):
-    """Takes a line for a connection; it leaves with the burst."""
-
-    def __call__(self, agent: Agent, line: bytes, call: CallId = NO_CALL, /) -> None:
-        """`call`: the line is the answer to it."""
-
-
 class Attaching:
     """Connections on their way in."""
 
@@ -60,27 +50,17 @@ class Attaching:
         self,
         host: Host,
         heritage: Heritage,
-        agents: dict[SessionId, Agent],
-        streams: dict[SessionId, Stream],
+        connections: Connections,
         *,
-        lingering: Lingering[Stream],
         mint: Callable[[], SessionId],
-        queue: QueueLine,
-        drop: Callable[[SessionId, str], None],
-        take_kept: Callable[[Agent, Passage | None, list[bytes | OverlongLine]], None],
+        take: Callable[[Agent, list[bytes | OverlongLine]], None],
     ) -> None:
-        """`agents`, `streams`, `lingering`: the door's own. `take_kept`: takes lines of a welcome agent whose
-        carrier keeps them, or is late to say its environment; those of all others go to the host.
-        """
+        """`take`: takes lines of a welcome agent."""
         self._host = host
         self._heritage = heritage
-        self._agents = agents
-        self._streams = streams
-        self._lingering = lingering
+        self._connections = connections
         self._mint = mint
-        self._queue = queue
-        self._drop = drop
-        self._take_kept = take_kept
+        self._take = take
         self.epoch = Epoch("")
         """The supervisor that serves sessions that come now; empty: none."""
 
@@ -162,9 +142,9 @@ class Attaching:
         agent.io.write(attached_line(agent.id, agent.asked, self._heritage.secret_of(agent.id), epoch))
 
     def _rename(self, agent: Agent, session: SessionId) -> None:
-        del self._agents[agent.id]
+        del self._connections.agents[agent.id]
         agent.id = session
-        self._agents[session] = agent
+        self._connections.agents[session] = agent
 
     def _enter(self, resume: ResumeSession | None, fresh: SessionId | None = None) -> tuple[SessionId, Epoch]:
         """The session that begins or comes back, and the epoch that its requests were sent under."""
@@ -181,7 +161,7 @@ class Attaching:
     def _refuse(self, agent: Agent, text: str) -> None:
         agent.io.write(refused_line(text))
         agent.io.flush()
-        self._drop(agent.id, text)
+        self._connections.drop(agent.id, text)
 
     def _carry(self, agent: Agent, attach: Attach, lines: list[bytes | OverlongLine]) -> None:
         """Many sessions come through this connection. None of them brings an environment."""
@@ -191,14 +171,13 @@ class Attaching:
             agent.id,
             attach,
             self._host,
-            self._streams,
-            lingering=self._lingering,
+            self._connections.streams,
+            lingering=self._connections.lingering,
             heritage=self._heritage,
             enter=self._enter,
-            write=partial(self._queue, agent),
-            drop=partial(self._drop, agent.id),
+            write=partial(self._connections.queue, agent),
+            drop=partial(self._connections.drop, agent.id),
         )
-        agent.io.on_lines = agent.carrier.take
         if lines and not agent.io.closed:
             agent.carrier.take(lines)
 
@@ -218,7 +197,7 @@ class Attaching:
         early = agent.kept[0 if resume is None else resume.taken :]
         if sum(len(line) for line in early if isinstance(line, bytes)) > EARLY_BYTES:
             text = f"it has sent {EARLY_BYTES} bytes before it was welcome"
-            self._drop(agent.id, text)
+            self._connections.drop(agent.id, text)
 
     def welcome_early(self, agent: Agent) -> None:
         """It comes in without the variables that its carrier was asked for. They are taken when they come."""
@@ -244,14 +223,10 @@ class Attaching:
         if agent.io.closed:
             return
         agent.welcomed = True
-        take: Callable[[list[bytes | OverlongLine]], None] = partial(self._host.take, agent.id)
-        if agent.passage is not None or agent.questions:
-            take = partial(self._take_kept, agent, agent.passage)
-        agent.io.on_lines = take
         kept, agent.kept = agent.kept, []
         self._host.welcome(agent.id, attach, environment)
         if agent.late:
             self._host.awaits_environment(agent.id, agent.late)
         if kept or agent.returning is not None:
-            take(kept)
+            self._take(agent, kept)
         agent.io.wait(False)

@@ -7,19 +7,20 @@ Knows nothing of: sockets, the supervisor, how what agents are told is worded (`
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 import trio
 
 from carpool_broker.admin.errors import ControlError
+from carpool_broker.config.blocking_io import StartSoon
 from carpool_broker.config.configuration import Configuration
-from carpool_broker.config.workspace_moves import Moving
+from carpool_broker.config.workspace_moves import Looks, Moving
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects, events
 from carpool_broker.era import handshake, repeated_lines
 from carpool_broker.transport.delivery_log import Passage
 from carpool_broker.transport.multiplexed import placed
+from carpool_broker.transport.outbound import Write
 from carpool_broker.transport.resume import Returning
 from carpool_broker.transport.server_interface import Host
 from carpool_broker.transport.socket_io import LINE_CAP_BYTES
@@ -27,7 +28,7 @@ from carpool_broker.transport.streams import Stream
 from carpool_protocol.carrier.attach import Attach, Moved
 from carpool_protocol.carrier.streams import Open, Refused
 from carpool_protocol.faults.faults import fault, for_method
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.runtime.pump import Pump
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 from carpool_protocol.wire.lines import OverlongLine
@@ -50,24 +51,8 @@ class _UseWorkspace(msgspec.Struct):
 _use_workspace = msgspec.json.Decoder(_UseWorkspace)
 
 
-class Write(Protocol):
-    """`Door.write`."""
-
-    def __call__(
-        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
-    ) -> None: ...
-
-
 class Hosting(Host):
     """All sessions of one broker process, as their door sees them."""
-
-    write: Write
-    answer: Callable[[SessionId, str, RawJson], Awaitable[RawJson]]
-    """What an operator is told."""
-    settle: Callable[[], None]
-    """The burst is over. These three are set once, by who composes: the door needs its host too."""
-    nursery: trio.Nursery | None = None
-    """Set while the broker serves."""
 
     def __init__(
         self,
@@ -75,25 +60,31 @@ class Hosting(Host):
         configuration: Configuration,
         pump: Pump[events.AnyEvent, effects.AnyEffect],
         *,
+        moving: Moving,
+        looks: Looks,
+        write: Write,
+        answer: Callable[[SessionId, str, RawJson], Awaitable[RawJson]],
+        settle: Callable[[], None],
+        start_soon: StartSoon,
         digest_key: bytes,
     ) -> None:
+        """`answer`: what an operator is told. `settle`: the burst is over."""
         self._core = core
         self._configuration = configuration
         self._pump = pump
+        self._moving = moving
+        self._looks = looks
+        self._write = write
+        self._answer = answer
+        self._settle = settle
+        self._start_soon = start_soon
         self._digest_key = digest_key
-        self.moving = Moving(configuration, pump.feed_all)
-        self._operators: set[SessionId] = set()
-        """Sessions of operators."""
         self._asides: dict[SessionId, set[trio.CancelScope]] = {}
         """`carpool/…` requests that are open."""
 
-    def operators(self) -> set[SessionId]:
-        """Sessions that may use the `carpool/…` methods."""
-        return set(self._operators)
-
     def look(self, attach: Attach, then: Callable[[], None]) -> None:
         """See `multiplexed.StreamHost`."""
-        self.moving.looks.look(self._configuration.wish_at_first(attach), lambda _: then())
+        self._looks.look(self._configuration.wish_at_first(attach), lambda _: then())
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """See `server_interface.Host`."""
@@ -109,8 +100,6 @@ class Hosting(Host):
         """See `multiplexed.StreamHost`."""
         source, followed = self._configuration.enter(session, attach, environment)
         self._pump.feed_all(followed)
-        if attach.control:
-            self._operators.add(session)
         self._pump.feed(
             events.AgentCame(
                 session=session,
@@ -276,24 +265,27 @@ class Hosting(Host):
         passage: Passage | None = None,
     ) -> None:
         if isinstance(meaning, handshake.Unservable):
-            self.write(session, meaning.line)
+            self._write(session, meaning.line)
         elif isinstance(meaning, handshake.Batch):
             if self._takes(session, meaning):
                 self.take(session, [*_unbatched(meaning)], passage, within=True)
             else:
-                self.write(session, meaning.refusal)
+                self._write(session, meaning.refusal)
         elif meaning.method == USE_WORKSPACE:
             self._use_workspace(session, meaning)
-        elif session in self._operators or self._may_look(session, meaning.method):
+        elif self._is_operator(session) or self._may_look(session, meaning.method):
             open_ = self._asides.setdefault(session, set())
-            if session not in self._operators and len(open_) >= MAX_LOOKS:
+            if len(open_) >= MAX_LOOKS and not self._is_operator(session):
                 self._pump.feed(events.AgentErred(session, meaning.id, "too_many_calls", ""))
                 return
             open_.add(scope := trio.CancelScope())
-            assert self.nursery is not None
-            self.nursery.start_soon(self._answer_control, session, meaning, scope)
+            self._start_soon(self._answer_control, session, meaning, scope)
         else:
             self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
+
+    def _is_operator(self, session: SessionId) -> bool:
+        mine = self._core.sessions.get(session)
+        return mine is not None and mine.control
 
     def _may_look(self, session: SessionId, method: str) -> bool:
         mine = self._core.sessions.get(session)
@@ -307,12 +299,12 @@ class Hosting(Host):
             self._refuse(session, asked.id, f"{USE_WORKSPACE} needs a workspace: a name, or a directory.")
             return
         whose = SessionId(wanted.session) if wanted.session else session
-        if whose != session and session not in self._operators:
+        if whose != session and not self._is_operator(session):
             why = "only the command line moves other sessions"
         elif (asking := self._core.sessions.get(session)) is not None and asking.shared:
             why = "requests without a session name their workspace in the URL"
         else:
-            why = self.moving.obstacle(whose, wanted.workspace)
+            why = self._moving.obstacle(whose, wanted.workspace)
         if why:
             self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
             return
@@ -322,20 +314,20 @@ class Hosting(Host):
                 self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
                 return
             place = msgspec.json.encode(self._configuration.whereabouts(whose))
-            self.write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
+            self._write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
 
-        self.moving.go(whose, Moved(wanted.workspace), moved)
+        self._moving.go(whose, Moved(wanted.workspace), moved)
 
     def _refuse(self, session: SessionId, request: RawJson, detail: str) -> None:
         self._pump.feed(events.AgentErred(session, request, "bad_params", detail))
 
     def awaits_environment(self, session: SessionId, names: list[str]) -> None:
         """See `server_interface.Host`."""
-        self.moving.awaits(session, names)
+        self._moving.awaits(session, names)
 
     def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         """See `server_interface.Host`."""
-        self.moving.heard(session, question, environment)
+        self._moving.heard(session, question, environment)
 
     async def _answer_control(
         self, session: SessionId, asked: handshake.ControlAsked, scope: trio.CancelScope
@@ -344,12 +336,12 @@ class Hosting(Host):
             if scope.cancel_called:
                 return  # it left before we came to its request
             try:
-                line = result_line(asked.id, await self.answer(session, asked.method, asked.params))
+                line = result_line(asked.id, await self._answer(session, asked.method, asked.params))
             except ControlError as error:
                 _, body = for_method(fault(error.slug, server=error.server, detail=error.detail), "")
                 line = error_body_line(asked.id, body)
-            self.write(session, line, asked.id, answers=True)
-            self.settle()
+            self._write(session, line, asked.id, answers=True)
+            self._settle()
         self._asides.get(session, set()).discard(scope)
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
@@ -358,10 +350,9 @@ class Hosting(Host):
 
     def farewell(self, session: SessionId) -> None:
         """See `server_interface.Host`."""
-        self._operators.discard(session)
         for scope in self._asides.pop(session, ()):
             scope.cancel()
-        self.moving.forget(session)
+        self._moving.forget(session)
         self._pump.feed(events.AgentLeft(session))
         self._pump.feed_all(self._configuration.leave(session))
 

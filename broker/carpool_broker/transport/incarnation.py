@@ -7,6 +7,8 @@ that, one per purpose, and which session has come back already.
 Invariants: a session of an earlier life comes back once, with the very secret that this life gave it; nothing
 that leaves this process tells the launcher's secret.
 
+Not a part of `resume`: secrets of other purposes (pools, audit, switches) are made here as well.
+
 Knows nothing of: what a session is, when it is too late for all of them.
 """
 

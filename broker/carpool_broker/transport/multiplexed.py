@@ -2,7 +2,8 @@
 
 Owns which stream of a connection is which session, and on which exchange each line to an agent travels. A
 request gets its exchange when it is read (`placed`); after that its id tells. Sessions outlive a broker and a
-door that dies: a stream may be opened as one of them (docs/decisions/0019).
+door that dies: a stream may be opened as one of them (docs/decisions/0019). Owns also the frames of streams
+that wait to open, within a bound: the workspace of each must be scanned first.
 
 Invariants: each session here is one stream of its connection, and the other way round; a line that belongs to
 an open request goes to the exchange that the request came with, or to none when the client of that went away.
@@ -14,7 +15,7 @@ Knows nothing of: HTTP, what a session may do, sockets.
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,7 +23,6 @@ from carpool_broker.core.model import events
 from carpool_broker.era.handshake import Batch, Meaning, Unservable
 from carpool_broker.transport.detached_sessions import Lingering
 from carpool_broker.transport.incarnation import Heritage
-from carpool_broker.transport.pending_streams import Opening
 from carpool_broker.transport.resume import Returning
 from carpool_broker.transport.streams import Stream, WriteFrame
 from carpool_protocol.carrier.attach import Attach, ResumeSession
@@ -42,6 +42,43 @@ from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.wire.jsonrpc import error_body_line
 from carpool_protocol.wire.lines import OverlongLine
+
+HELD_BYTES: Final = 16 * 1024 * 1024
+"""Of all streams of a connection that wait together. What an earlier broker has taken of a session that comes
+back does not count (as in `attach`).
+"""
+
+
+class Opening:
+    """Those of one connection."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[bytes]] = {}
+        self._taken: dict[int, int] = {}
+        """So many of each do not count."""
+        self._bytes = 0
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._held
+
+    def begin(self, number: int, taken: int = 0) -> None:
+        """This stream waits from now on. `taken`: so many frames an earlier broker has taken."""
+        self._held[number], self._taken[number] = [], taken
+
+    def hold(self, number: int, frame: bytes) -> bool:
+        """Keep a frame of one that waits. False: that is too much."""
+        held = self._held[number]
+        held.append(frame)
+        if len(held) > self._taken[number]:
+            self._bytes += len(frame)
+        return self._bytes <= HELD_BYTES
+
+    def end(self, number: int) -> list[bytes] | None:
+        """It waits no more: its frames. None: it did not wait, or not any more."""
+        frames, taken = self._held.pop(number, None), self._taken.pop(number, 0)
+        self._bytes -= sum(map(len, (frames or [])[taken:]))
+        return frames
+
 
 log = logging.getLogger("carpool.broker")
 

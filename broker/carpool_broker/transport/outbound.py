@@ -7,7 +7,7 @@ Knows nothing of: effects that go to the supervisor, bursts, sockets.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from carpool_broker.builtin_tools.results import as_tool, is_search, own_answer
 from carpool_broker.builtin_tools.search import Finder, Searching
@@ -17,16 +17,15 @@ from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.core.registry.answer_rewrites import outward
 from carpool_broker.core.registry.view import View
 from carpool_broker.era import handshake, server_requests, stateless_encode
+from carpool_broker.transport.connections import NO_ASK
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.wire.downgrade import NEWEST, STATELESS, downgrade_result
 from carpool_protocol.wire.jsonrpc import result_line
 
-NO_ASK: Final = AskId("")
-
 
 class Write(Protocol):
-    """`agent_server.Door.write`."""
+    """`Connections.write`."""
 
     def __call__(
         self,

@@ -4,12 +4,14 @@ Owns whose unfinished line counts, in the order in which they began to, and who 
 is spent. Invariants: while it is spent the oldest line keeps reading and no other does; whoever is gone
 counts no more.
 
+Not a part of `socket_io`, which knows one socket: this is over all of them.
+
 Knows nothing of: sockets beyond `AgentIo`, how a connection ends.
 """
 
 from typing import Final
 
-from carpool_broker.transport.connection import Agent
+from carpool_broker.transport.connections import Agent
 
 READ_AHEAD_BYTES: Final = 64 * 1024
 """Less than this of an unfinished line does not count."""

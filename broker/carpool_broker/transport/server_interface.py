@@ -1,6 +1,7 @@
-"""What the door and its carriers need of the process that they are in.
+"""What connections need of the process that they are in.
 
-An interface and no more: `inbound` is the real one, tests have theirs.
+An interface and no more: `inbound` implements it, and tests have their own. It is a file of its own because
+both `attach` and `agent_server` need it, and one imports the other.
 """
 
 from typing import Protocol
@@ -45,7 +46,7 @@ class Host(StreamHost, Protocol):
         """
 
     def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
-        """More variables of an agent that is welcome, asked for by this question (`Door.ask_environment`)."""
+        """More variables of an agent that is welcome, asked for by this question."""
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
         """So much waits for the agent to read; 0: nothing does any more."""

@@ -45,9 +45,6 @@ class AgentIo:
     every step of that, and with 0 once it has read all.
     """
 
-    on_lines: Callable[[list[bytes | OverlongLine]], None]
-    """May be set anew: once an agent is welcome, its lines need nobody between socket and host."""
-
     def __init__(
         self,
         sock: socket.socket,
@@ -63,7 +60,7 @@ class AgentIo:
         self._sock = sock
         self._fd = sock.fileno()
         self._ready = ready
-        self.on_lines = on_lines
+        self._on_lines = on_lines
         self._on_closed = on_closed
         self._on_unfinished = on_unfinished
         self._on_unread = on_unread
@@ -203,7 +200,7 @@ class AgentIo:
             self._ready.soon(self._on_closed)
             # They lead to the agent and back here: what stands in no circle is freed now, not when the
             # collector comes.
-            self.on_lines = self._on_unread = _nothing
+            self._on_lines = self._on_unread = _nothing
             self._on_closed = self._on_unfinished = _nothing
 
     def _readable(self) -> None:
@@ -226,7 +223,7 @@ class AgentIo:
             self._on_unfinished()
             return
         if len(lines) <= PIECE:
-            self.on_lines(lines)
+            self._on_lines(lines)
         else:
             self._later = lines
             self._go_on()
@@ -245,7 +242,7 @@ class AgentIo:
         while self._later and left > 0 and not self._paused and not self.closed:
             lines, self._later = self._later[:PIECE], self._later[PIECE:]
             left -= PIECE
-            self.on_lines(lines)
+            self._on_lines(lines)
         self._going = False
         if self._later and not self._paused and not self.closed:
             self._ready.again(self._fd)

@@ -70,6 +70,8 @@ class Rig:
         self.core, self.linked = core, linked
         self.sent: list[AnyMessage] = []
         self.answer: Callable[[AnyMessage], None] = lambda message: None
+        self.doors: list[int] = []
+        self.hooks: list[dict[str, Any]] = []
         self.control = Control(
             core,
             configuration,
@@ -77,9 +79,10 @@ class Rig:
             release="1",
             restarts=0,
             supervisors=lambda: [("main", 20)] if self.linked else [],
-            control_sessions=lambda: {ME},
             reload=self.reload,
             follow=self.follow,
+            hooks=lambda: self.hooks,
+            doors=lambda: self.doors,
         )
 
     async def reload(self) -> list[str]:
@@ -155,8 +158,7 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_shims(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=33, carrier="shim"), 1.0)
-    rig.control.doors = lambda: [30]
-    rig.control.hooks = lambda: [{"pid": 40}, {"pid": 0}]
+    rig.doors, rig.hooks = [30], [{"pid": 40}, {"pid": 0}]
     rig.answer = lambda _: rig.control.inquiries.supervisor_went()
     await rig.ask("carpool/status")
     (asked,) = rig.sent
@@ -377,7 +379,10 @@ async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
         attach = Attach(version=ATTACH_VERSION, carrier="cli", cwd=str(tmp_path))
         source, events = rig.configuration.enter(session, attach, {"TOKEN": "t"})
         rig.follow(events)
-        rig.core.handle(AgentCame(session=session, source=source, agent="", pid=1, carrier="cli"), 1.0)
+        came = AgentCame(
+            session=session, source=source, agent="", pid=1, carrier="cli", control=session == ME
+        )
+        rig.core.handle(came, 1.0)
 
     rig.answer = answer
     before = await mine()

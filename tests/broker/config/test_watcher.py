@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,16 @@ class Desk:
         self.user(a="mine")
         self.configuration = Configuration(ConfigFile(str(self.file), asked_for=True), {"HOME": str(base)})
         self.fed: list[Followed] = []
-        self.reader = Reader(self.configuration, self.fed.extend, lambda: None)
+        self.nursery: trio.Nursery | None = None
+        self.reader = Reader(self.configuration, self.fed.extend, lambda: None, self._start_soon)
         self.hung: dict[str, threading.Event] = {}
         """By directory: what looks there waits for."""
         self.looks: list[str] = []
         monkeypatch.setattr(workspaces, "look", self._look)
+
+    def _start_soon(self, work: Callable[..., Awaitable[object]], *about: object) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(work, *about)
 
     def _look(self, wish: Wish, *args: Any, **more: Any) -> Sight:
         self.looks.append(wish.cwd)
@@ -100,7 +105,7 @@ async def desk(base: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float = 
     one = Desk(base, monkeypatch)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            one.reader.errands.nursery = nursery
+            one.nursery = nursery
             yield one
             for event in one.hung.values():
                 event.set()

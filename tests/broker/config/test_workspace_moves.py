@@ -56,9 +56,7 @@ class Trip:
         self.said: list[object] = []
         """What carriers are told: questions as lists of names, and where they are."""
         self.fed: list[Any] = []
-        self.moving = Moving(self.house.configuration, self.fed.extend)
-        self.moving.carriers = self
-        self.moving.looks = self.house.configuration
+        self.moving = Moving(self.house.configuration, self.fed.extend, self, self.house.configuration)
 
     def ask_environment(self, session: SessionId, names: list[str]) -> int:
         if not self.asks:

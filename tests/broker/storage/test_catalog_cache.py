@@ -47,7 +47,7 @@ def file_of(state: Path, key: PoolKey = KEY) -> Path:
 
 async def test_what_was_told_is_there_for_the_next_one_with_its_time(tmp_path: Path) -> None:
     one = KeptCatalogs(str(tmp_path), SECRET)
-    one.keep(catalog("log"))
+    one.keep(catalog("log"), ())
     await written(one)
     found = KeptCatalogs(str(tmp_path), SECRET).find(KEY)
     assert found is not None
@@ -59,7 +59,7 @@ async def test_what_was_told_is_there_for_the_next_one_with_its_time(tmp_path: P
 async def test_the_last_word_counts(tmp_path: Path) -> None:
     one = KeptCatalogs(str(tmp_path), SECRET)
     for tools in (("log",), ("log", "add")):
-        one.keep(catalog(*tools))
+        one.keep(catalog(*tools), ())
     await written(one)
     found = KeptCatalogs(str(tmp_path), SECRET).find(KEY)
     assert found is not None
@@ -82,7 +82,7 @@ async def test_a_file_that_is_not_ours_is_passed_over_with_one_line(
 ) -> None:
     assert callable(change)
     one = KeptCatalogs(str(tmp_path), SECRET)
-    one.keep(catalog("log"))
+    one.keep(catalog("log"), ())
     await written(one)
     file = file_of(tmp_path)
     file.write_bytes(change(file.read_bytes()))
@@ -95,7 +95,7 @@ async def test_a_file_that_is_not_ours_is_passed_over_with_one_line(
 async def test_a_file_of_another_pool_under_this_name_is_passed_over(tmp_path: Path) -> None:
     other = PoolKey("time:0123456789abcdef")
     one = KeptCatalogs(str(tmp_path), SECRET)
-    one.keep(catalog("log", key=other))
+    one.keep(catalog("log", key=other), ())
     await written(one)
     assert KeptCatalogs(str(tmp_path), SECRET).find(KEY) is None
     assert KeptCatalogs(str(tmp_path), SECRET).find(other) is not None
@@ -115,10 +115,10 @@ def test_a_link_and_a_fifo_are_passed_over(tmp_path: Path) -> None:
 
 async def test_a_catalog_with_a_secret_or_too_large_goes_from_the_disk(tmp_path: Path) -> None:
     for what in (catalog("log", description="token: hush-hush-1"), catalog("x" * MAX_FILE_BYTES)):
-        one = KeptCatalogs(str(tmp_path), SECRET, lambda _: ("hush-hush-1",))
-        one.keep(catalog("log"))
+        one = KeptCatalogs(str(tmp_path), SECRET)
+        one.keep(catalog("log"), ["hush-hush-1"])
         await written(one)
-        one.keep(what)
+        one.keep(what, ["hush-hush-1"])
         await written(one)
         assert one.find(KEY) is None
         assert not file_of(tmp_path).exists()
@@ -126,10 +126,10 @@ async def test_a_catalog_with_a_secret_or_too_large_goes_from_the_disk(tmp_path:
 
 async def test_the_catalog_of_a_pool_whose_values_are_not_known_is_not_written(tmp_path: Path) -> None:
     one = KeptCatalogs(str(tmp_path), SECRET)
-    one.keep(catalog("log"))
+    one.keep(catalog("log"), ())
     await written(one)
-    later = KeptCatalogs(str(tmp_path), SECRET, lambda _: None)
-    later.keep(catalog("log", description="token: hush-hush-1"))
+    later = KeptCatalogs(str(tmp_path), SECRET)
+    later.keep(catalog("log", description="token: hush-hush-1"), None)
     await written(later)
     found = later.find(KEY)
     assert found is not None
@@ -206,7 +206,7 @@ def test_a_disk_that_takes_nothing_is_said_and_no_more(tmp_path: Path) -> None:
 
 async def test_without_a_secret_nothing_is_kept(tmp_path: Path) -> None:
     one = KeptCatalogs(str(tmp_path), b"")
-    one.keep(catalog("log"))
+    one.keep(catalog("log"), ())
     await written(one)
     assert one.find(KEY) is None
     assert not file_of(tmp_path).parent.exists()
@@ -216,6 +216,6 @@ async def test_what_is_told_while_it_runs_is_written_soon(tmp_path: Path) -> Non
     one = KeptCatalogs(str(tmp_path), SECRET)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run)
-        one.keep(catalog("log"))
+        one.keep(catalog("log"), ())
         await until(file_of(tmp_path).exists, "it is written")
         nursery.cancel_scope.cancel()

@@ -12,9 +12,8 @@ import trio
 
 from carpool_broker.core.model.events import AnyEvent
 from carpool_broker.transport.agent_server import ENVIRONMENT_S, Door
-from carpool_broker.transport.connection import Agent
+from carpool_broker.transport.connections import Agent
 from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.incarnation import Heritage
 from carpool_broker.transport.receive_budget import READ_AHEAD_BYTES
 from carpool_broker.transport.streams import Stream
 from carpool_protocol.bootstrap import peer_credentials
@@ -26,7 +25,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
-from tests.kit.door_host import NoReturningSessions
+from tests.kit.door_host import NoReturningSessions, new_door
 from tests.kit.waits import until
 
 BUDGET = 4 * READ_AHEAD_BYTES
@@ -75,8 +74,8 @@ class Hotel(NoReturningSessions):
 async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[Door, list[Agent], Flood]]:
     """A door with four agents, and a way to have one of them send part of a line."""
     ready, hotel = ReadySet(), Hotel()
-    door = Door(path, ready, hotel, Heritage(), slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
-    door.open(lambda: None)
+    door = new_door(path, ready, hotel, slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
+    door.open()
     ends = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
 
     async def flood(place: int, data: bytes) -> None:
@@ -87,7 +86,7 @@ async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[
     try:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
+                nursery.start_soon(ready.run, door.connections.flush)
                 nursery.start_soon(door.watch)
                 agents: list[Agent] = []
                 for end in ends:
@@ -95,7 +94,7 @@ async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[
                     end.sendall(b'{"jsonrpc":"2.0","method":"hello"}\n')
                     end.setblocking(False)
                     await until(lambda: len(hotel.lines) == len(agents) + 1, "it is in")
-                    agents.append(list(door.agents.values())[-1])
+                    agents.append(list(door.connections.agents.values())[-1])
                 yield door, agents, lambda place, data: nursery.start_soon(flood, place, data)
                 nursery.cancel_scope.cancel()
     finally:
@@ -111,10 +110,10 @@ async def test_a_process_of_another_user_is_not_let_in(
 ) -> None:
     ready, hotel = ReadySet(), Hotel()
     path = str(tmp_path / "agents.sock")
-    door = Door(path, ready, hotel, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
-    door.open(lambda: None)
+    door = new_door(path, ready, hotel, receive_budget_bytes=BUDGET)
+    door.open()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ready.run, door.flush)
+        nursery.start_soon(ready.run, door.connections.flush)
         with monkeypatch.context() as patch:
             patch.setattr(peer_credentials, "peer", lambda _sock: (1, os.getuid() + 1))
             with socket.socket(socket.AF_UNIX) as stranger:
@@ -124,10 +123,10 @@ async def test_a_process_of_another_user_is_not_let_in(
                     await trio.lowlevel.wait_readable(stranger)
                 assert stranger.recv(1) == b""
         assert "another user" in caplog.text
-        assert not door.agents
+        assert not door.connections.agents
         with socket.socket(socket.AF_UNIX) as friend:
             friend.connect(path)
-            await until(lambda: len(door.agents) == 1, "who comes after is let in")
+            await until(lambda: len(door.connections.agents) == 1, "who comes after is let in")
         nursery.cancel_scope.cancel()
     door.close()
     ready.close()
@@ -159,13 +158,13 @@ async def test_whoever_does_not_go_on_with_the_line_that_others_wait_for_is_drop
         flood(0, b"x" * (BUDGET + 1))  # and never a line end
         await until(lambda: agents[0].io.pending_bytes > BUDGET, "the budget is spent")
         flood(1, b"x" * (2 * READ_AHEAD_BYTES) + b"\n")
-        await until(lambda: agents[0].id not in door.agents, "it is dropped")
+        await until(lambda: agents[0].id not in door.connections.agents, "it is dropped")
         await until(lambda: agents[1].io.pending_bytes == 0, "the other goes on")
         assert "others waited for the end of its line" in caplog.text
 
 
 def has_come_and_gone(door: Door) -> bool:
-    return door._count > 0 and not door.agents
+    return door._count > 0 and not door.connections.agents
 
 
 async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_session(tmp_path: Path) -> None:
@@ -177,14 +176,14 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
             (Attach(version=ATTACH_VERSION, carrier="door", streams=True), word_line(1, Open())),
         ]:
             ready, hotel = ReadySet(), Hotel()
-            door = Door(path, ready, hotel, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
-            door.open(lambda: None)
+            door = new_door(path, ready, hotel, receive_budget_bytes=BUDGET)
+            door.open()
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
                     end.connect(path)
                     end.sendall(attach_line(attach) + line)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ready.run, door.flush)
+                    nursery.start_soon(ready.run, door.connections.flush)
                     await until(partial(has_come_and_gone, door), "it has come and gone")
                     nursery.cancel_scope.cancel()
                 assert not hotel.lines
@@ -222,8 +221,8 @@ async def test_who_has_said_all_before_its_workspace_is_known_is_served_or_told_
     path, line = str(tmp_path / "agents.sock"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     ready = ReadySet()
     porter = Porter(ready, why)
-    door = Door(path, ready, porter, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
-    door.open(lambda: None)
+    door = new_door(path, ready, porter, receive_budget_bytes=BUDGET)
+    door.open()
     try:
         with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
             end.connect(path)
@@ -231,7 +230,7 @@ async def test_who_has_said_all_before_its_workspace_is_known_is_served_or_told_
             end.sendall(line + b"\n")
             end.shutdown(socket.SHUT_WR)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
+                nursery.start_soon(ready.run, door.connections.flush)
                 await until(partial(has_come_and_gone, door), "it has come and gone")
                 nursery.cancel_scope.cancel()
             said = end.recv(65536)
@@ -265,19 +264,19 @@ async def test_a_carrier_that_tells_is_asked_again_and_its_answers_are_no_lines_
 ) -> None:
     path = str(tmp_path / "agents.sock")
     ready, inn = ReadySet(), Inn()
-    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
-    door.open(lambda: None)
+    door = new_door(path, ready, inn, receive_budget_bytes=BUDGET)
+    door.open()
     try:
         with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
             end.connect(path)
             end.sendall(attach_line(Attach(version=ATTACH_VERSION, carrier="shim", keeps=True, tells=True)))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
+                nursery.start_soon(ready.run, door.connections.flush)
                 nursery.start_soon(door.watch)
                 await until(lambda: bool(inn.lines), "it is in")
-                (agent,) = door.agents.values()
-                assert [door.ask_environment(agent.id, [name]) for name in ("A", "B")] == [1, 2]
-                assert door.ask_environment(SessionId("s99"), ["A"]) == 0
+                (agent,) = door.connections.agents.values()
+                assert [door.connections.ask_environment(agent.id, [name]) for name in ("A", "B")] == [1, 2]
+                assert door.connections.ask_environment(SessionId("s99"), ["A"]) == 0
                 end.sendall(b"one\n" + environment_line({"A": "1"}) + b"two\n")
                 await until(lambda: len(inn.said) == 3, "all of that is taken")
                 agent.asked_at -= ENVIRONMENT_S
@@ -319,8 +318,8 @@ async def test_no_line_of_an_agent_is_taken_for_its_carriers_word_about_the_envi
 ) -> None:
     path = str(tmp_path / "agents.sock")
     ready, inn = ReadySet(), Inquisitive()
-    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
-    door.open(lambda: None)
+    door = new_door(path, ready, inn, receive_budget_bytes=BUDGET)
+    door.open()
     forged, other = environment_line({"A": "forged"}), environment_line({"A": "forged"}, "guessed")
     attach = Attach(version=ATTACH_VERSION, carrier="shim", keeps=True, tells=True, mark="m")
     try:
@@ -328,12 +327,12 @@ async def test_no_line_of_an_agent_is_taken_for_its_carriers_word_about_the_envi
             end.connect(path)
             end.sendall(attach_line(attach) + forged + other)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
-                await until(lambda: bool(door.agents), "it has begun")
+                nursery.start_soon(ready.run, door.connections.flush)
+                await until(lambda: bool(door.connections.agents), "it has begun")
                 end.sendall(environment_line({"A": "honest"}, "m"))
                 await until(lambda: len(inn.said) == 2, "it is in")
-                (agent,) = door.agents.values()
-                door.ask_environment(agent.id, ["A"])
+                (agent,) = door.connections.agents.values()
+                door.connections.ask_environment(agent.id, ["A"])
                 end.sendall(forged + environment_line({"A": "honest again"}, "m"))
                 await until(lambda: len(inn.said) == 4, "all of that is taken")
                 nursery.cancel_scope.cancel()
@@ -353,8 +352,8 @@ async def test_an_environment_that_comes_late_is_taken_and_is_no_line_of_the_age
     """One line that only the broker counted made the next broker run calls again that were answered."""
     path = str(tmp_path / "agents.sock")
     ready, inn = ReadySet(), Inquisitive()
-    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
-    door.open(lambda: None)
+    door = new_door(path, ready, inn, receive_budget_bytes=BUDGET)
+    door.open()
     attach = Attach(version=ATTACH_VERSION, carrier="shim", keeps=keeps, mark="m")
     late = environment_line({"A": "late"}, "m")
     try:
@@ -362,9 +361,11 @@ async def test_an_environment_that_comes_late_is_taken_and_is_no_line_of_the_age
             end.connect(path)
             end.sendall(attach_line(attach))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
-                await until(lambda: any(agent.asked for agent in door.agents.values()), "it is asked")
-                (agent,) = door.agents.values()
+                nursery.start_soon(ready.run, door.connections.flush)
+                await until(
+                    lambda: any(agent.asked for agent in door.connections.agents.values()), "it is asked"
+                )
+                (agent,) = door.connections.agents.values()
                 door.look(agent.began_at + ENVIRONMENT_S + 1)
                 assert inn.brought == [{}]
                 assert inn.awaited == ["A"]
@@ -390,8 +391,8 @@ async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) ->
     clock = SteadyClock(lambda: at[0], lambda: at[0])
     path = str(tmp_path / "agents.sock")
     ready, inn = ReadySet(), Inquisitive()
-    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET, clock=clock)
-    door.open(lambda: None)
+    door = new_door(path, ready, inn, receive_budget_bytes=BUDGET, clock=clock)
+    door.open()
 
     def passes(seconds: int) -> None:
         for _ in range(seconds):
@@ -403,9 +404,11 @@ async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) ->
             end.connect(path)
             end.sendall(attach_line(Attach(version=ATTACH_VERSION, carrier="shim", keeps=True)))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
-                await until(lambda: any(agent.asked for agent in door.agents.values()), "it is asked")
-                (agent,) = door.agents.values()
+                nursery.start_soon(ready.run, door.connections.flush)
+                await until(
+                    lambda: any(agent.asked for agent in door.connections.agents.values()), "it is asked"
+                )
+                (agent,) = door.connections.agents.values()
                 passes(int(ENVIRONMENT_S) - 2)
                 at[0] += 600.0
                 door.look(clock())
@@ -413,14 +416,14 @@ async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) ->
                 passes(3)
                 assert inn.brought == [{}]
                 while not agent.io.blocked:
-                    door.write(agent.id, b"x" * 100_000 + b"\n")
-                    door.flush()
+                    door.connections.write(agent.id, b"x" * 100_000 + b"\n")
+                    door.connections.flush()
                 passes(28)
                 at[0] += 600.0
                 door.look(clock())
                 assert not agent.io.closed, "it may have read what it could"
                 passes(3)
-                await until(lambda: agent.id not in door.agents, "now it is late")
+                await until(lambda: agent.id not in door.connections.agents, "now it is late")
                 nursery.cancel_scope.cancel()
     finally:
         door.close()

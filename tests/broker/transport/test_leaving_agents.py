@@ -46,7 +46,7 @@ def say_and_go(line: Line, data: bytes) -> None:
 
 def others_are_served(one: InProcessDaemon, good: Line) -> None:
     good.echo("undisturbed")
-    assert len(one.broker.core.sessions) == len(one.broker._door.agents) == 1
+    assert len(one.broker.core.sessions) == len(one.broker._door.connections.agents) == 1
 
 
 @pytest.mark.parametrize("before", PINGS)

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.core.model.events import AgentPinged, AnyEvent
-from carpool_broker.transport import agent_server as door_module
 from carpool_broker.transport import attach as attaching
-from carpool_broker.transport import pending_streams
+from carpool_broker.transport import connections, multiplexed
 from carpool_broker.transport.agent_server import Door
 from carpool_broker.transport.delivery_log import Passage
 from carpool_broker.transport.detached_sessions import Lingering
@@ -41,7 +40,7 @@ from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 from tests.behaviours import behaviour
-from tests.kit.door_host import NoReturningSessions
+from tests.kit.door_host import NoReturningSessions, new_door
 from tests.kit.waits import until
 
 Frame = tuple[int, bytes, int]
@@ -148,13 +147,13 @@ class House:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     ready, hall = ReadySet(), Hall()
     path = str(tmp_path / "agents.sock")
-    door = Door(path, ready, hall, Heritage(), slow_reader_s=30.0, receive_budget_bytes=1 << 24)
-    door.open(lambda: None)
+    door = new_door(path, ready, hall)
+    door.open()
     one = House(door, hall, path)
     try:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.flush)
+                nursery.start_soon(ready.run, door.connections.flush)
                 yield one
                 nursery.cancel_scope.cancel()
     finally:
@@ -219,7 +218,7 @@ async def test_a_stream_waits_for_its_workspace_with_all_that_comes_meanwhile_an
         assert await porter.frame() == (2, b'{"n":3}', 7)
         assert len(one.hall.here) == 1
         one.hall.slow["/slow"]()
-        one.door.flush()
+        one.door.connections.flush()
         number, word, _ = await porter.frame()
         assert (number, isinstance(read_word(word), Opened)) == (1, True)
         assert [await porter.frame() for _ in range(2)] == [(1, b'{"n":1}', 5), (1, b'{"n":2}', 6)]
@@ -229,7 +228,7 @@ async def test_a_stream_waits_for_its_workspace_with_all_that_comes_meanwhile_an
 async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_streams, "HELD_BYTES", 100)
+    monkeypatch.setattr(multiplexed, "HELD_BYTES", 100)
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
@@ -245,7 +244,7 @@ async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_s
         assert "too much has come" in refused.text
         assert isinstance(await porter.word(), Opened)
         await porter.end.aclose()
-        await until(lambda: not one.door.agents, "the door is gone")
+        await until(lambda: not one.door.connections.agents, "the door is gone")
         for then in one.hall.slow.values():
             then()
         assert len(one.hall.slow) == 3
@@ -265,9 +264,9 @@ async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_ke
         for cwd in ("/slow1", "/slow2"):
             one.hall.slow.pop(cwd)()
         assert not one.hall.here, "in between its carrier was asked, so that it is looked once more"
-        await until(lambda: len(one.door.agents) == 1, "one has gone")
+        await until(lambda: len(one.door.connections.agents) == 1, "one has gone")
         one.hall.slow["/slow1"]()
-        one.door.flush()
+        one.door.connections.flush()
         line = await first.line()
         assert line is not None
         assert json.loads(line)["params"]["env"] == ["SECRET"]
@@ -315,17 +314,17 @@ async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_
         await until(lambda: len(one.hall.slow) == 2, "both are looked for")
         for then in [*one.hall.slow.values()]:
             then()
-        await until(lambda: len(one.door.agents) == 1, "what is new counts")
-        (agent,) = one.door.agents.values()
+        await until(lambda: len(one.door.connections.agents) == 1, "what is new counts")
+        (agent,) = one.door.connections.agents.values()
         assert [attach.cwd for attach in [agent.attach] if attach] == ["/slow1"]
         assert (await back.line() or b"").startswith(b'{"jsonrpc"')
-        assert [*one.door.agents.values()] == [agent], "nor while it is asked"
+        assert [*one.door.connections.agents.values()] == [agent], "nor while it is asked"
 
 
 async def test_a_stream_that_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_streams, "HELD_BYTES", 100)
+    monkeypatch.setattr(multiplexed, "HELD_BYTES", 100)
     async with house(tmp_path) as one:
         porter = await attached(one)
         resume = ResumeSession(session="s1", secret="x", kept=1, open=2)
@@ -375,7 +374,7 @@ async def test_sessions_end_with_their_stream_and_with_the_connection(tmp_path: 
         await until(lambda: len(one.hall.here) == 2, "the second is over")
         await porter.end.aclose()
         await until(lambda: not one.hall.here, "all are over")
-        await until(lambda: not one.door.agents, "and the connection is forgotten")
+        await until(lambda: not one.door.connections.agents, "and the connection is forgotten")
 
 
 @behaviour("streams:gone-is-no-cancel", "streams:gone-cancels")
@@ -396,8 +395,8 @@ async def test_who_goes_away_gives_up_only_where_nobody_could_come_back(tmp_path
         assert one.hall.given_up == [(shared, b"@6 1")]
         for _ in range(2):
             await porter.frame()
-        one.door.write(own, b'{"late":1}\n', RawJson(b"1"), answers=True)
-        one.door.flush()
+        one.door.connections.write(own, b'{"late":1}\n', RawJson(b"1"), answers=True)
+        one.door.connections.flush()
         assert await porter.frame() == (1, b'{"late":1}', 0)
 
 
@@ -460,7 +459,7 @@ async def test_a_plain_agent_of_a_server_that_is_not_there_is_refused(tmp_path: 
 async def test_a_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door_module, "UNREAD_CAP_BYTES", 1 << 20)
+    monkeypatch.setattr(connections, "UNREAD_CAP_BYTES", 1 << 20)
     async with house(tmp_path) as one:
         frozen, awake = await attached(one), await attached(one)
         await frozen.send(word_line(1, Open()))
@@ -470,11 +469,11 @@ async def test_a_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
         first, second = one.hall.here
         line = b'{"x":"%b"}\n' % (b"x" * (1 << 18))
         for _ in range(16):
-            one.door.write(first, line)
-            one.door.flush()
+            one.door.connections.write(first, line)
+            one.door.connections.flush()
         await until(lambda: list(one.hall.here) == [second], "the frozen one is cut off")
-        one.door.write(second, b'{"y":1}\n')
-        one.door.flush()
+        one.door.connections.write(second, b'{"y":1}\n')
+        one.door.connections.flush()
         assert await awake.frame() == (1, b'{"y":1}', 0)
 
 
@@ -490,17 +489,17 @@ async def test_a_call_is_let_go_when_all_that_was_said_before_is_with_its_carrie
         (session,) = one.hall.here
         lines = 8
         for _ in range(lines):  # more than a socket holds that nobody reads
-            one.door.write(session, b'{"x":"%b"}\n' % (b"x" * (1 << 18)))
-        one.door.let_go(session, CallId(7))
-        one.door.let_go(SessionId("s99"), CallId(8))
-        one.door.flush()
-        assert one.door.written == []
+            one.door.connections.write(session, b'{"x":"%b"}\n' % (b"x" * (1 << 18)))
+        one.door.connections.let_go(session, CallId(7))
+        one.door.connections.let_go(SessionId("s99"), CallId(8))
+        one.door.connections.flush()
+        assert one.door.connections.written == []
         while lines:
             lines -= b'"x":"' in (await porter.line() or b"")
-        await until(lambda: one.door.written == [7], "it is let go")
-        one.door.let_go(session, CallId(9))
-        one.door.flush()
-        assert one.door.written == [7, 9]
+        await until(lambda: one.door.connections.written == [7], "it is let go")
+        one.door.connections.let_go(session, CallId(9))
+        one.door.connections.flush()
+        assert one.door.connections.written == [7, 9]
 
 
 class Gatherer(Hall):

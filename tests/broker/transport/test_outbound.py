@@ -5,7 +5,8 @@ from typing import Any, get_args
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects
 from carpool_broker.core.model.effects import NO_CALL, EndListen, Reply, SayListChanged
-from carpool_broker.transport.outbound import NO_ASK, Saying
+from carpool_broker.transport.connections import NO_ASK
+from carpool_broker.transport.outbound import Saying
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from tests.broker.stateless_rig import ONE, Rig
 

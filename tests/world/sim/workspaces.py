@@ -338,8 +338,7 @@ class WorkspaceBroker(SimBroker):
             kept=self._kept,
             board=Switchboard(f"{places.base}/switches.json", "world"),
         )
-        self.moving = Moving(self.configuration, self.follow)
-        self.moving.carriers = self.moving.looks = self
+        self.moving = Moving(self.configuration, self.follow, self, self)
         self.switching = Switching(self.configuration, self.follow)
         self.read: dict[SourceId, bv.SourceRead] = {}
         """The last of each source, with real keys."""

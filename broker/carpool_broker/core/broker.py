@@ -11,7 +11,7 @@ Knows nothing of: how an era words requests and answers, sockets, processes.
 """
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 
@@ -63,6 +63,7 @@ from carpool_broker.core.model.events import (
     SupervisorWent,
 )
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers, TimerKind
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.recovery.supervisor_sync import Linking
 from carpool_broker.core.registry.registry import Registry
@@ -90,6 +91,7 @@ from carpool_protocol.link.messages import (
     TaskTold,
     Updated,
 )
+from carpool_protocol.machine.timers import Timers
 
 
 class BrokerCore:
@@ -109,6 +111,7 @@ class BrokerCore:
         how many brokers there were before this one, with the same secret. `audits`: see `LimitsRead`.
         """
         self._effects: list[AnyEffect] = []
+        self.timers: BrokerTimers = Timers(ORDER)
         self._trail: Trail | None = None
         self.registry = registry
         registry.pins.out = self._out
@@ -116,25 +119,29 @@ class BrokerCore:
         self.outlook = Outlook(registry, self._out)
         self.states = self.outlook.states
         self.sources = self.outlook.sources
-        self.ledger = Ledger(self.sessions, bounds, self._out, life)
+        self.ledger = Ledger(self.sessions, bounds, self._out, self.timers, life)
         self.admission = self.ledger.admission
-        self.requests = Requests(self.sessions, registry, self.outlook, self.ledger, self._out)
-        self.requests.list_wait_s = list_wait_s
-        self.requests.tasks.secret, self.requests.tasks.life = secret, life
-        self.parked = Parked(self.sessions, self.ledger, self._out, secret, self.requests.place)
+        self.requests = Requests(
+            self.sessions, registry, self.outlook, self.ledger, self._out, timers=self.timers,
+            secret=secret, life=life, list_wait_s=list_wait_s,
+        )  # fmt: skip
+        self.parked = Parked(
+            self.sessions, self.ledger, self._out, secret, self.requests.place, timers=self.timers
+        )
         self.requests.retried = self.parked.retried
         self.ledger.states = self.states
         self.hearing = Hearing(self.sessions, self.outlook, self.ledger, self.requests, self._out)
-        self.asks = Asks(self.sessions, self.ledger, self.parked, self._out)
+        self.asks = Asks(self.sessions, self.ledger, self.parked, self._out, self.timers)
         self.roots = Roots(self.sessions, self.sources, self._out)
         self.recovery = Recovery(
-            self.sessions, self.ledger, self.requests, self.parked, self.asks.before, out=self._out, life=life
-        )
+            self.sessions, self.ledger, self.requests, self.parked, self.asks.before,
+            out=self._out, timers=self.timers, life=life,
+        )  # fmt: skip
         self.parked.unknown = self.recovery.retried
         self.asks.returning = self.recovery.record.holds
         self.following = Following(
             self.sessions, registry, self.outlook, self.ledger, self.requests,
-            hearing=self.hearing, roots=self.roots, recovery=self.recovery, out=self._out,
+            hearing=self.hearing, roots=self.roots, recovery=self.recovery, out=self._out, timers=self.timers,
         )  # fmt: skip
         self.greetings = Greetings(self.outlook, self.roots, self._out, self.following.classed)
         self.linking = Linking(
@@ -149,15 +156,10 @@ class BrokerCore:
             registry, self.requests.interests, self.parked, self.linking.is_heard, self._out,
             tasks=self.requests.tasks,
         )  # fmt: skip
-        self.draining = Draining(self.ledger, self.requests, self._out)
-        self.hooks = Hooks(self.ledger, self._out)
+        self.draining = Draining(self.ledger, self.requests, self._out, self.timers)
+        self.hooks = Hooks(self.ledger, self._out, self.timers)
         self.hooks.may_leave = self.requests.second_look.may_leave
         self.hooks.strays = self.requests.second_look.strays
-        self._rare = (
-            *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
-            self.draining.bound, self.hooks.limits, self.following.slices,
-        )  # fmt: skip
-        """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
         self.audit(audits)
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -191,36 +193,57 @@ class BrokerCore:
         self._effects = effects
         if self._trail is not None:
             self._trail.now = now
-        self.ledger.overdue(now)
-        self.requests.overdue(now)
-        self.parked.overdue(now)
-        self.recovery.overdue(now)
-        self.hooks.overdue(now)
-        if self.following.slices:
-            self.following.overdue(now)
-            self._take_kept(now)
+        for kind, keys in self.timers.due(now):
+            self._time_out(kind, keys, now)
         if self.hearing.changed:
             self.hearing.say_changed()
         if self.hooks.pending:
             self.hooks.tell(now)
         if self.admission.draining:
-            self.draining.overdue(now)
             self.draining.look()
         return effects
 
+    def _time_out(self, kind: TimerKind, keys: list[Any], now: float) -> None:  # noqa: C901 - an arm per kind
+        match kind:
+            case "queued_call":
+                self.ledger.end_queued(keys, now)
+            case "sent_call":
+                self.ledger.end_sent(keys, now)
+            case "task":
+                self.requests.tasks.expire(keys)
+            case "deferred_request":
+                self.requests.time_out(keys, now)
+            case "gathered_round":
+                self.parked.require_gathered(keys, now)
+            case "parked_call":
+                self.parked.end_parked(keys, now)
+            case "recorded_call":
+                self.recovery.record.end_parked(keys)
+            case "earlier_asks":
+                for session in keys:
+                    self.asks.before.over(session)
+            case "returning_session":
+                self.recovery.end_returning(keys)
+            case "return_window":
+                self.recovery.close_windows(keys)
+            case "hook_run":
+                self.hooks.end_runs(keys, now)
+            case "catalog_slice":
+                self.following.learn_slice(now)
+                self._take_kept(now)
+            case "drain":
+                self.draining.end()
+            case _:
+                assert_never(kind)
+
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
-        earliest = self.ledger.next_deadline()
-        for deadlines in self._rare:
-            if deadlines:
-                due = deadlines.next_deadline()
-                if earliest is None or (due is not None and due < earliest):
-                    earliest = due
-        return earliest
+        return self.timers.next_deadline()
 
     def check(self) -> None:
         """Assert every invariant of every part."""
-        invariants.check(self.ledger, self.sessions)
+        invariants.check(self.ledger, self.sessions, self.timers)
+        self.timers.check()
         self.asks.check()
         self.parked.check()
         self.recovery.check()
@@ -232,7 +255,7 @@ class BrokerCore:
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
         """Assert what must hold of the records that these name."""
-        invariants.check_touched(self.ledger, self.sessions, (event, *effects))
+        invariants.check_touched(self.ledger, self.sessions, self.timers, (event, *effects))
 
     def view_of(self, session: SessionId) -> View:
         """What this session sees."""

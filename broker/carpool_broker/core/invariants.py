@@ -6,15 +6,20 @@ of: how it comes to hold.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 
 from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, Session
+from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, Session, Stage
+from carpool_broker.core.model.timer_kinds import BrokerTimers, TimerKind
 from carpool_protocol.ids import CallId, SessionId
 
+_STAGES: Final[tuple[tuple[TimerKind, Stage], ...]] = (("sent_call", "sent"), ("queued_call", "waiting"))
+"""Timers that a call has exactly while it is in a stage."""
 
-def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
+
+def check(ledger: Ledger, sessions: Mapping[SessionId, Session], timers: BrokerTimers) -> None:
     """Assert every invariant of the ledger of these sessions."""
     ledger.arguments.check(sessions.values())
     ledger.unread.check(sessions.values())
@@ -38,12 +43,15 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
             assert owed.asked.id == request
             assert ledger.calls[owed.call] is owed
     for call in ledger.calls:
-        check_call(call, ledger)
-    assert len(ledger.backstops) == sum(1 for owed in ledger.calls.values() if owed.stage == "sent")
-    assert len(ledger.admission.waits) == sum(1 for owed in ledger.calls.values() if owed.stage == "waiting")
+        check_call(call, ledger, timers)
+    for kind, stage in _STAGES:
+        expected = {call for call, owed in ledger.calls.items() if owed.stage == stage}
+        assert timers.keys(kind) == expected, f"{kind}: a timer that no call has, or none"
 
 
-def check_touched(ledger: Ledger, sessions: Mapping[SessionId, Session], named: Iterable[Struct]) -> None:
+def check_touched(
+    ledger: Ledger, sessions: Mapping[SessionId, Session], timers: BrokerTimers, named: Iterable[Struct]
+) -> None:
     """Assert what must hold of the records that an event and its effects name: whatever an event changed for
     others is said by an effect. One that is over has left nothing behind.
     """
@@ -55,18 +63,17 @@ def check_touched(ledger: Ledger, sessions: Mapping[SessionId, Session], named: 
             calls.add(call)
         of.add(getattr(each, "session", SessionId("")))
     for call in calls:
-        check_call(call, ledger)
+        check_call(call, ledger, timers)
     for session in of & sessions.keys():
         check_session(sessions[session], ledger)
 
 
-def check_call(call: CallId, ledger: Ledger) -> None:
+def check_call(call: CallId, ledger: Ledger, timers: BrokerTimers) -> None:
     """Assert that this call has the limit of its stage, and none once it is over."""
     owed = ledger.calls.get(call)
     stage = None if owed is None else owed.stage
-    assert (call in ledger.backstops) == (stage == "sent"), f"call {call} has no backstop, or is over"
-    waits = ledger.admission.waits
-    assert (call in waits) == (stage == "waiting"), f"call {call} has no limit, or waits no more"
+    for kind, its in _STAGES:
+        assert timers.has(kind, call) == (stage == its), f"call {call}: its timer is not that of {stage}"
     if owed is not None and not owed.parked:
         assert owed.session.owed.get(owed.asked.id) is owed, f"nobody is owed call {call}"
 

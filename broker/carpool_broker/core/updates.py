@@ -18,6 +18,7 @@ from carpool_broker.core.configuration.session_views import Followed, Outlook
 from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.events import PinsApproved, SessionMoved, SourceDropped, SourceRead
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.registry.registry import Changes, Registry
 from carpool_broker.core.requests.dispatch import Requests
@@ -25,10 +26,10 @@ from carpool_broker.core.requests.notifications import Hearing
 from carpool_broker.core.requests.roots import Roots
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import Catalog, PoolChanged, SessionRekeyed
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.machine.slices import Sliced
 
 NEXT: Final = "next"
+"""The slice that is due at once while a catalog is being learned."""
 
 AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
 """States in which a server leaves every list."""
@@ -49,6 +50,7 @@ class Following:
         roots: Roots,
         recovery: Recovery,
         out: Callable[[AnyEffect], None],
+        timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._registry = registry
@@ -60,12 +62,11 @@ class Following:
         self._roots = roots
         self._recovery = recovery
         self._out = out
+        self._timers = timers
         self._told: deque[tuple[Catalog | PoolChanged, float]] = deque()
         """What is not taken over yet, and when it came."""
         self._learning: Sliced[Changes] | None = None
         """The first of it, under way."""
-        self.slices: Deadlines[str] = Deadlines()
-        """`NEXT` is due at once while there is a next slice."""
         self.say_wanted: Callable[[], None] = lambda: None
         """Tell the supervisor what is wanted now."""
         self.say_rekeyed: Callable[[SessionRekeyed], None] = lambda _: None
@@ -77,15 +78,15 @@ class Following:
         """The supervisor tells what a pool offers."""
         self._told.append((event, now))
         if len(self._told) == 1:
-            self.overdue(now)
+            self.learn_slice(now)
 
-    def overdue(self, now: float) -> None:
+    def learn_slice(self, now: float) -> None:
         """The next slice of what is told, and what waits behind its last one, up to another catalog."""
-        self.slices.disarm(NEXT)
+        self._timers.disarm("catalog_slice", NEXT)
         if self._told:
             self._go_on(now)
         if self._told:
-            self.slices.arm(NEXT, now, 0.0)
+            self._timers.arm("catalog_slice", NEXT, now, 0.0)
 
     def _go_on(self, now: float) -> None:
         event, came = self._told[0]
@@ -106,7 +107,7 @@ class Following:
     def finish(self, now: float) -> None:
         """All that was told, at once: who has told it is gone."""
         while self._told:
-            self.overdue(now)
+            self.learn_slice(now)
 
     def unwanted(self, key: PoolKey) -> list[Catalog | PoolChanged]:
         """Nobody wants this pool any more: what was told of it and is not taken over."""

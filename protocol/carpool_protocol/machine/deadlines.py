@@ -24,27 +24,28 @@ class Deadlines(Generic[K]):
 
     def __init__(self) -> None:
         self._lanes: dict[float, OrderedDict[K, float]] = {}
-        self._lane_of: dict[K, float] = {}
+        self.armed: dict[K, float] = {}
+        """The duration of each key, which is its lane."""
 
     def __len__(self) -> int:
-        return len(self._lane_of)
+        return len(self.armed)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._lane_of
+        return key in self.armed
 
     def arm(self, key: K, now: float, duration_s: float) -> None:
         """Fall due `duration_s` after `now`; an earlier deadline of the key is replaced."""
-        if key in self._lane_of:
+        if key in self.armed:
             self.disarm(key)
         lane = self._lanes.get(duration_s)
         if lane is None:
             lane = self._new_lane(duration_s)
         lane[key] = now + duration_s
-        self._lane_of[key] = duration_s
+        self.armed[key] = duration_s
 
     def rearm(self, key: K, now: float) -> bool:
         """The same duration again, from `now`. False (and nothing) when the key is not armed."""
-        duration_s = self._lane_of.get(key)
+        duration_s = self.armed.get(key)
         if duration_s is None:
             return False
         lane = self._lanes[duration_s]
@@ -54,7 +55,7 @@ class Deadlines(Generic[K]):
 
     def disarm(self, key: K) -> bool:
         """Forget the key's deadline. False when it had none."""
-        duration_s = self._lane_of.pop(key, None)
+        duration_s = self.armed.pop(key, None)
         if duration_s is None:
             return False
         del self._lanes[duration_s][key]
@@ -62,7 +63,7 @@ class Deadlines(Generic[K]):
 
     def deadline_of(self, key: K) -> float | None:
         """When this key falls due, or None."""
-        duration_s = self._lane_of.get(key)
+        duration_s = self.armed.get(key)
         return None if duration_s is None else self._lanes[duration_s][key]
 
     def due(self, now: float) -> list[K]:
@@ -75,7 +76,7 @@ class Deadlines(Generic[K]):
                 if deadline > now:
                     break
                 del lane[key]
-                del self._lane_of[key]
+                del self.armed[key]
                 found.append((deadline, key))
         found.sort(key=lambda pair: pair[0])
         return [key for _, key in found]
@@ -83,7 +84,7 @@ class Deadlines(Generic[K]):
     def next_deadline(self) -> float | None:
         """The earliest deadline, or None. Costs one look per lane."""
         earliest: float | None = None
-        if not self._lane_of:
+        if not self.armed:
             return None
         for lane in self._lanes.values():
             if lane:
@@ -94,11 +95,11 @@ class Deadlines(Generic[K]):
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert sum(map(len, self._lanes.values())) == len(self._lane_of)
+        assert sum(map(len, self._lanes.values())) == len(self.armed)
         for duration_s, lane in self._lanes.items():
             deadlines = list(lane.values())
             assert deadlines == sorted(deadlines)
-            assert all(self._lane_of[key] == duration_s for key in lane)
+            assert all(self.armed[key] == duration_s for key in lane)
 
     def _new_lane(self, duration_s: float) -> OrderedDict[K, float]:
         if len(self._lanes) >= _EMPTY_LANES_KEPT:

@@ -3,7 +3,10 @@
 Owns the end of a run: every promise that only quiet can prove. Knows nothing of: what went on before.
 """
 
+from typing import Final
+
 from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.timer_kinds import TimerKind
 from carpool_protocol.ids import ABSENT, PoolKey, whole_of
 from carpool_supervisor.core.model.lifecycle import ACTIVE
 from tests.world.sim.agents import SimAgent
@@ -13,6 +16,10 @@ from tests.world.sim.process import LAG_S
 from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
 from tests.world.sim.traits import catalog
 from tests.world.sim.world import BOUND_S, POLICY, World
+
+CALL_TIMERS: Final[tuple[TimerKind, ...]] = (
+    "queued_call", "sent_call", "deferred_request", "gathered_round", "parked_call",
+)  # fmt: skip
 
 FAILING_S = POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + POLICY.first_start_s) + 12
 """So long a pool of servers that never greet goes on trying."""
@@ -60,10 +67,7 @@ def _nothing_is_left(world: World) -> None:
     _empty(
         "broker's calls",
         ledger.calls,
-        ledger.backstops,
-        ledger.admission.waits,
-        broker.requests.deferred.deadlines,
-        *broker.parked.deadlines(),
+        *(broker.timers.keys(kind) for kind in CALL_TIMERS),
     )
     _lists_are_no_older_than_said(world)
     _subscriptions_hold(world)

@@ -28,6 +28,7 @@ from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.model.events import AgentCalled
 from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, Owed, Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.faults.faults import fault, fault_of, for_method
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, SessionId, call_name, call_of, part_of
@@ -45,7 +46,6 @@ from carpool_protocol.link.messages import (
     SessionGone,
     Written,
 )
-from carpool_protocol.machine.deadlines import Deadlines
 
 Out = Callable[[AnyEffect], None]
 
@@ -56,10 +56,18 @@ BACKSTOP_MARGIN_S: Final = 5.0
 class Ledger:
     """All open calls of the broker."""
 
-    def __init__(self, sessions: dict[SessionId, Session], bounds: Bounds, out: Out, life: int = 0) -> None:
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        bounds: Bounds,
+        out: Out,
+        timers: BrokerTimers,
+        life: int = 0,
+    ) -> None:
         self.before = call_of(life, 0)
         """Calls of greater numbers are this broker's own."""
         self._out = out
+        self._sent_timers = timers.of("sent_call")
         self.states: Mapping[PoolKey, PoolChanged] = {}
         """What the supervisor last said of each pool."""
         self.fresh = Fresh()
@@ -76,8 +84,7 @@ class Ledger:
         self.opened = 0
         """All calls since this broker began."""
         self.backstop_s: dict[PoolKey, float] = {}
-        self.backstops: Deadlines[CallId] = Deadlines()
-        self.admission = Admission(sessions, bounds, self.arguments, self)
+        self.admission = Admission(sessions, bounds, self.arguments, self, timers)
 
     @property
     def newest(self) -> CallId:
@@ -141,7 +148,7 @@ class Ledger:
             named = self.trail.named(owed, call)
             line.credit_bytes -= len(named.meta) - len(call.meta)
             call = named
-        self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
+        self._sent_timers.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(call)
 
     # --- out -------------------------------------------------------------------------------------------
@@ -341,7 +348,7 @@ class Ledger:
             self.aftermath.leaves(owed)
             if session.shared:
                 owed.speaker = part_of(session.id, call)
-        self.backstops.arm(call, now, self.backstop_s.get(owed.key, 1800.0))
+        self._sent_timers.arm(call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(Resume(call))
 
     def park(self, owed: Owed) -> None:
@@ -368,7 +375,7 @@ class Ledger:
             session.sent -= 1
             if session.quota is not None:
                 session.quota.sent -= 1
-            self.backstops.disarm(owed.call)
+            self._sent_timers.disarm(owed.call)
         elif owed.stage == "waiting":
             self.admission.leave_line(owed)
         elif owed.stage in IN_FLIGHT:
@@ -395,23 +402,21 @@ class Ledger:
             owed.session.called.add(owed.server)
             self.fail(owed, "link_broken")
 
-    def overdue(self, now: float) -> None:
-        """End what has waited too long, and what the supervisor has forgotten."""
-        for waited, slug, why in self.admission.overdue(now):
-            self.fail(self.calls[waited], slug, why, 5.0)
-        for call in self.backstops.due(now):
+    def end_queued(self, calls: Iterable[CallId], now: float) -> None:
+        """These have waited too long in the lines of their sessions."""
+        for call in calls:
+            overdue = self.admission.overdue(call, now)
+            if overdue is not None:
+                self.fail(self.calls[call], *overdue, 5.0)
+
+    def end_sent(self, calls: Iterable[CallId], now: float) -> None:
+        """These the supervisor has forgotten."""
+        for call in calls:
             owed = self.calls[call]
             owed.session.called.add(owed.server)
             self._out(CancelCall(call, "overdue", answered=True))
             self.fail(owed, "answer_overdue")
             self.admission.pump(owed.session, now)
-
-    def next_deadline(self) -> float | None:
-        """The earliest deadline of any call."""
-        waits, backstops = self.admission.waits.next_deadline(), self.backstops.next_deadline()
-        if waits is None or backstops is None:
-            return backstops if waits is None else waits
-        return min(waits, backstops)
 
     def learn_limits(self, specs: Iterable[PoolSpec]) -> None:
         """How long the supervisor may take at most, per pool."""

@@ -30,10 +30,10 @@ from carpool_broker.core.model.answers import refusal
 from carpool_broker.core.model.effects import AnyEffect, Input, LetGo, RequireInput
 from carpool_broker.core.model.events import AgentCalled
 from carpool_broker.core.model.session import Owed, Session, asking_server
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.faults.faults import fault, for_method
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.link.messages import AnswerAsk, Asked, Payload
-from carpool_protocol.machine.deadlines import Deadlines
 
 ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods that may be answered with what they want (MCP 2026-07-28, basic/utilities/mrtr)."""
@@ -96,6 +96,8 @@ class Parked:
         out: Callable[[AnyEffect], None],
         secret: bytes,
         place: Callable[[Owed, float], None],
+        *,
+        timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._ledger = ledger
@@ -103,6 +105,7 @@ class Parked:
         self.tokens = Tokens(secret)
         self.spent = Spent()
         self._place = place
+        self._timers = timers
         self.unknown: Callable[[Session, AgentCalled, float], bool] = lambda *_: False
         """What becomes of a retry whose call is not here; False: nothing."""
         self._brought: dict[CallId, Token] = {}
@@ -111,8 +114,6 @@ class Parked:
         self._of: dict[SessionId, dict[CallId, None]] = {}
         self._asks: dict[AskId, tuple[CallId, str]] = {}
         self._held_bytes = 0
-        self.gathering: Deadlines[CallId] = Deadlines()
-        self.expiring: Deadlines[CallId] = Deadlines()
 
     # --- servers ---------------------------------------------------------------------------------------
 
@@ -148,8 +149,8 @@ class Parked:
             key += "-"
         found.inputs[key] = Wanted(Input(key, asked.method, asked.params, asking_server(owed)), asked.ask)
         self._asks[asked.ask] = (owed.call, key)
-        if not owed.parked and owed.call not in self.gathering:
-            self.gathering.arm(owed.call, now, GATHER_S)
+        if not owed.parked and not self._timers.has("gathered_round", owed.call):
+            self._timers.arm("gathered_round", owed.call, now, GATHER_S)
 
     def withdrawn(self, ask: AskId) -> None:
         """The server no longer waits."""
@@ -166,7 +167,7 @@ class Parked:
             return False
         waits = not owed.parked
         if waits:
-            self.gathering.disarm(owed.call)
+            self._timers.disarm("gathered_round", owed.call)
             self._ledger.park(owed)
         self._ledger.note_end(owed, "input_required", "yes")
         self._ledger.close(owed)  # takes the questions of the call along
@@ -189,7 +190,7 @@ class Parked:
         """Answer the request that waits with what is wanted."""
         owed = found.owed
         owed.rounds += 1
-        self.expiring.arm(owed.call, now, self._ledger.bounds.park_s)
+        self._timers.arm("parked_call", owed.call, now, self._ledger.bounds.park_s)
         found.told = frozenset(found.inputs)
         inputs = tuple(wanted.input for wanted in found.inputs.values())
         asks = None if found.again else [wanted.ask for wanted in found.inputs.values() if wanted.ask]
@@ -205,7 +206,7 @@ class Parked:
                 self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
             return
         owed = found.owed
-        self.expiring.disarm(owed.call)
+        self._timers.disarm("parked_call", owed.call)
         if found.again or owed.call < self._ledger.before:
             self.spent.spend(session.id, owed.call, owed.rounds)
         if found.outcome is not None or found.again:
@@ -250,7 +251,7 @@ class Parked:
         found = None if token is None else self._rounds.get(token.call)
         if token is None or found is None or found.owed.session is not session:
             return None
-        if token.call not in self.expiring or found.owed.rounds != token.round:
+        if not self._timers.has("parked_call", token.call) or found.owed.rounds != token.round:
             return None  # it was used, or has expired
         return found
 
@@ -306,20 +307,19 @@ class Parked:
             self._end(call, "the agent is gone", leaves=True)
         self.spent.forget(session.id)
 
-    def overdue(self, now: float) -> None:
-        """Rounds that are complete are said; calls that nobody came back for end."""
-        for call in self.gathering.due(now):
+    def require_gathered(self, calls: Iterable[CallId], now: float) -> None:
+        """What these want is complete: their agents are told."""
+        for call in calls:
             found = self._rounds[call]
             self._ledger.park(found.owed)
             self._require(found, now)
-        for call in self.expiring.due(now):
+
+    def end_parked(self, calls: Iterable[CallId], now: float) -> None:
+        """Nobody has brought in time what these want."""
+        for call in calls:
             session = self._rounds[call].owed.session
             self._end(call, "the agent did not bring in time what it wants")
             self._ledger.admission.pump(session, now)
-
-    def deadlines(self) -> Iterable[Deadlines[CallId]]:
-        """When something is to be said or ends."""
-        return (self.gathering, self.expiring)
 
     def _end(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
         """Nobody comes back for this call. `leaves`: as in `Ledger.drop`."""
@@ -342,8 +342,8 @@ class Parked:
         found = self._rounds.pop(call, None)
         if found is None:
             return
-        self.gathering.disarm(call)
-        self.expiring.disarm(call)
+        self._timers.disarm("gathered_round", call)
+        self._timers.disarm("parked_call", call)
         if found.outcome is not None:
             self._held_bytes -= len(found.outcome.body)
         of = self._of[found.owed.session.id]
@@ -360,8 +360,8 @@ class Parked:
             assert owed.call == call
             assert self._sessions.get(owed.session.id) is owed.session, "a round of nobody"
             assert call in self._of[owed.session.id]
-            assert (call in self.expiring) == owed.parked
-            assert (call in self.gathering) == (not owed.parked)
+            assert self._timers.has("parked_call", call) == owed.parked
+            assert self._timers.has("gathered_round", call) == (not owed.parked)
             assert (call in calls) == (found.outcome is None and not found.again)
             assert owed.parked or found.inputs, "a round that wants nothing"
             assert all(other is not owed for other in owed.session.owed.values()) or not owed.parked
@@ -372,7 +372,8 @@ class Parked:
                     open_asks[wanted.ask] = (call, key)
         assert open_asks == self._asks
         assert sum(len(of) for of in self._of.values()) == len(self._rounds)
-        assert len(self.gathering) + len(self.expiring) == len(self._rounds)
+        timers = self._timers.keys("gathered_round") | self._timers.keys("parked_call")
+        assert timers == self._rounds.keys()
         assert {call for call, owed in calls.items() if owed.parked} <= self._rounds.keys()
         held = sum(len(f.outcome.body) for f in self._rounds.values() if f.outcome is not None)
         assert self._brought.keys() <= calls.keys(), "brought for a call that is over"

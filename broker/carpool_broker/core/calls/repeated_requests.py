@@ -13,8 +13,8 @@ from typing import Final
 
 from carpool_broker.core.model.effects import AnyEffect, WithdrawAsk
 from carpool_broker.core.model.events import AgentAnswered
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import AskId, SessionId
-from carpool_protocol.machine.deadlines import Deadlines
 
 AGAIN_S: Final = 30.0
 """So long after a session has come back its questions may be said again."""
@@ -39,19 +39,19 @@ class _Of:
 class AskedBefore:
     """Of all sessions."""
 
-    def __init__(self, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(self, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
         self._out = out
+        self._timers = timers
         self._of: dict[SessionId, _Of] = {}
-        self.expiring: Deadlines[SessionId] = Deadlines()
 
     def resumed(self, session: SessionId, asked: Sequence[AskId], now: float) -> None:
         """This session has come back; its agent was asked these."""
         self._of[session] = _Of(asked)
-        self.expiring.arm(session, now, AGAIN_S)
+        self._timers.arm("earlier_asks", session, now, AGAIN_S)
 
     def wait_again(self, session: SessionId, now: float) -> None:
         """Only now its questions can be said again."""
-        self.expiring.rearm(session, now)
+        self._timers.rearm("earlier_asks", session, now)
 
     def keep(self, session: SessionId, event: AgentAnswered) -> None:
         """An answer to what is not open here. The first one is kept, if the question may come still."""
@@ -83,7 +83,7 @@ class AskedBefore:
     def over(self, session: SessionId) -> None:
         """Nothing of this session is said again."""
         of = self._of.pop(session, None)
-        self.expiring.disarm(session)
+        self._timers.disarm("earlier_asks", session)
         if of is not None:
             for ask in sorted(of.asked):
                 self._withdraw(session, of, ask, "It is no longer needed.")
@@ -93,22 +93,16 @@ class AskedBefore:
         if ask not in of.answers:
             self._out(WithdrawAsk(session, ask, reason))
 
-    def overdue(self, now: float) -> None:
-        """What has not been said again by now is over."""
-        for session in self.expiring.due(now):
-            self.over(session)
-
     def forget(self, session: SessionId) -> None:
         """The agent is gone."""
         self._of.pop(session, None)
-        self.expiring.disarm(session)
+        self._timers.disarm("earlier_asks", session)
 
     def check(self, sessions: Mapping[SessionId, object]) -> None:
         """Assert every invariant."""
         assert self._of.keys() <= sessions.keys(), "asked before, and not here"
-        assert len(self.expiring) == len(self._of)
-        for session, of in self._of.items():
-            assert session in self.expiring
+        assert self._timers.keys("earlier_asks") == self._of.keys()
+        for of in self._of.values():
             assert len(of.asked) <= MAX_ASKED
             assert len(of.answers) <= MAX_EARLY
             assert of.size_bytes == sum(len(each.body) for each in of.answers.values()) <= MAX_EARLY_BYTES

@@ -25,6 +25,7 @@ from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.model.events import AgentAnswered, AgentProgressed
 from carpool_broker.core.model.session import Owed, Session, asking_server
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
 from carpool_protocol.link.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Elicited, Need
 from carpool_protocol.wire.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
@@ -56,12 +57,13 @@ class Asks:
         ledger: Ledger,
         parked: Parked,
         out: Callable[[AnyEffect], None],
+        timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._ledger = ledger
         self._parked = parked
         self._out = out
-        self.before = AskedBefore(out)
+        self.before = AskedBefore(out, timers)
         """What brokers before this one asked."""
         self.returning: Callable[[CallId], bool] = lambda _: False
         """Whether somebody may come back for this call."""

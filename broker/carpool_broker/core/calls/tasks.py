@@ -24,6 +24,7 @@ from carpool_broker.core.model.capabilities import Asker
 from carpool_broker.core.model.effects import AnyEffect, ReplyStateless, SayTask
 from carpool_broker.core.model.events import AgentCalled
 from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.registry.answer_rewrites import needed
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.resolve import may_still, of_profile
@@ -31,7 +32,6 @@ from carpool_broker.core.registry.view import View
 from carpool_protocol.faults.faults import TOOLS_CALL, InvariantBroken
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Answered, CancelTask, TaskTold, WatchTasks
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.wire.downgrade import NEWEST
 from carpool_protocol.wire.stateless import missing_tasks
 
@@ -71,21 +71,25 @@ class Tasks:
         outlook: Outlook,
         ledger: Ledger,
         out: Callable[[AnyEffect], None],
+        *,
+        timers: BrokerTimers,
+        secret: bytes,
+        life: int,
     ) -> None:
         self._sessions = sessions
+        self._timers = timers
         self._registry = registry
         self._outlook = outlook
         self._ledger = ledger
         self._out = out
-        self.secret = b""
+        self._secret = secret
         """What ids are made with; nobody outside knows it."""
-        self.life = 0
+        self._life = life
         """Of the broker: another one with the same secret makes other ids."""
         self._count = 0
         self._tasks: dict[str, Task] = {}
         self._of: dict[SessionId, dict[str, Task]] = {}
         self._at: dict[InstanceId, dict[str, Task]] = {}
-        self.expiring: Deadlines[str] = Deadlines()
 
     # --- who knows of tasks ----------------------------------------------------------------------------
 
@@ -133,15 +137,15 @@ class Tasks:
         self._of.setdefault(task.session, {})[task.id] = task
         self._at.setdefault(task.instance, {})[task.id] = task
         ttl_s = MAX_KEPT_S if answer.task_ttl_ms < 0 else min(answer.task_ttl_ms / 1000, MAX_KEPT_S)
-        self.expiring.arm(task.id, now, ttl_s)
+        self._timers.arm("task", task.id, now, ttl_s)
         return Outcome(False, answer.body, task=task.id)
 
     def _mint(self) -> str:
-        if not self.secret:
+        if not self._secret:
             raise InvariantBroken("an id of a task without a secret")
         self._count += 1
-        said = b"task %d of life %d" % (self._count, self.life)
-        return blake2b(said, key=self.secret[:64], digest_size=16).hexdigest()
+        said = b"task %d of life %d" % (self._count, self._life)
+        return blake2b(said, key=self._secret[:64], digest_size=16).hexdigest()
 
     def asked(self, session: Session, event: AgentCalled, now: float) -> None:
         """A request about a task."""
@@ -178,7 +182,7 @@ class Tasks:
             self._drop(task)
 
     def _drop(self, task: Task) -> None:
-        self.expiring.disarm(task.id)
+        self._timers.disarm("task", task.id)
         del self._tasks[task.id]
         _take_out(self._of, task.session, task)
         _take_out(self._at, task.instance, task)
@@ -197,9 +201,9 @@ class Tasks:
             for owed in [each for each in session.waiting if each.task]:
                 self._ledger.fail(owed, "unknown_task")
 
-    def overdue(self, now: float) -> None:
+    def expire(self, tasks: Iterable[str]) -> None:
         """Their servers may have forgotten these by now."""
-        for task_id in self.expiring.due(now):
+        for task_id in tasks:
             task = self._tasks[task_id]
             self._drop(task)
             if task.listens:
@@ -237,10 +241,10 @@ class Tasks:
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert len(self.expiring) == len(self._tasks)
+        assert self._timers.keys("task") == self._tasks.keys()
         assert sum(map(len, self._of.values())) == sum(map(len, self._at.values())) == len(self._tasks)
         for task_id, task in self._tasks.items():
-            assert task.id == task_id in self.expiring
+            assert task.id == task_id
             assert self._of[task.session][task_id] is self._at[task.instance][task_id] is task
             session = self._sessions[task.session]
             for listen in task.listens:

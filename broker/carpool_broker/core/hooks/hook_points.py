@@ -23,11 +23,11 @@ from carpool_broker.core.hooks.runs import LINE_S, Line, Run, Tally
 from carpool_broker.core.model.effects import AnyEffect, EndHook, Note, RunHook
 from carpool_broker.core.model.events import HookAnswered, HookRule, RunId, Verdict
 from carpool_broker.core.model.session import Owed
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import CallId, RawJson, call_name
 from carpool_protocol.link.messages import Answered
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.wire.uri_normalization import without_query
 
 MAX_HELD_BYTES: Final = 256 * 1024 * 1024
@@ -66,8 +66,9 @@ class Held:
 class Hooks:
     """All hooks of one broker. See `hook_interface.HookPoints` for what the ledger says."""
 
-    def __init__(self, ledger: Ledger, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(self, ledger: Ledger, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
         self._ledger = ledger
+        self._timers = timers
         self._out = out
         self.may_leave: Callable[[Owed], bool] = lambda _: True
         """Whether a call that has passed may still go where it was to go; else it has ended with that."""
@@ -78,7 +79,6 @@ class Hooks:
         """Of each hook that there is or was, since this broker began."""
         self.pending: list[tuple[HookRule, RunHook]] = []
         """Ends of calls that hooks are to hear of (`tell`)."""
-        self.limits: Deadlines[RunId] = Deadlines()
         self.held_bytes = 0
         self._held: dict[CallId, Held] = {}
         self._passed: dict[CallId, RawJson] = {}
@@ -154,7 +154,7 @@ class Hooks:
         names = self._find(owed)[1]
         if not names:
             return False
-        self._ledger.backstops.disarm(owed.call)
+        self._timers.disarm("sent_call", owed.call)
         owed.stage = "told"
         held = self._held[owed.call] = Held(owed, names, answer)
         self.held_bytes += len(answer.body)
@@ -268,7 +268,7 @@ class Hooks:
         line = self._lines.setdefault(rule.name, Line())
         if line.is_full:
             line.put(run)
-            self.limits.arm(run.id, now, LINE_S)
+            self._timers.arm("hook_run", run.id, now, LINE_S)
         else:
             self._start(line, run, now)
         return run.id
@@ -276,14 +276,14 @@ class Hooks:
     def _start(self, line: Line, run: Run, now: float) -> None:
         line.running += 1
         run.began = now
-        self.limits.arm(run.id, now, run.rule.timeout_s)
+        self._timers.arm("hook_run", run.id, now, run.rule.timeout_s)
         self._out(run.what)
         run.what = replace(run.what, arguments=RawJson(b""), body=RawJson(b""))
 
     def _forget(self, run: Run) -> None:
         """It is over, or never began."""
         del self._runs[run.id]
-        self.limits.disarm(run.id)
+        self._timers.disarm("hook_run", run.id)
         line = self._lines[run.rule.name]
         if run.began is None:
             line.take(run)
@@ -344,11 +344,11 @@ class Hooks:
             else:
                 self._begin(rule, what, now)
 
-    def overdue(self, now: float) -> None:
+    def end_runs(self, runs: Iterable[RunId], now: float) -> None:
         """Runs that waited too long to begin, and those that took too long: in this order, for where one of
         these ends the next in line begins.
         """
-        for run in sorted([self._runs[each] for each in self.limits.due(now)], key=_has_begun):
+        for run in sorted([self._runs[each] for each in runs], key=_has_begun):
             if run.began is None:
                 why = f"it has had too much to look at for {LINE_S:g} s"
             else:
@@ -369,8 +369,7 @@ class Hooks:
             assert self._runs[held.run].what.call == call, "nobody looks at a call that waits for that"
         assert self._passed.keys() <= calls.keys()
         assert self.held_bytes == sum(len(h.answer.body) for h in self._held.values() if h.answer is not None)
-        assert len(self.limits) == len(self._runs)
-        assert all(run in self.limits for run in self._runs)
+        assert self._timers.keys("hook_run") == self._runs.keys()
         for name, line in self._lines.items():
             line.check([run for run in self._runs.values() if run.rule.name == name])
 

@@ -8,15 +8,15 @@ Invariants (`invariants.check`): what is in a session's line is `waiting`, and h
 while it could go. Knows nothing of: how a call leaves and ends (`call_table`), names, eras.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, SLOW_BYTES, Arguments
 from carpool_broker.core.limits.quotas import Quotas
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.session import Owed, Quota, Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import CallId, SessionId
-from carpool_protocol.machine.deadlines import Deadlines
 
 
 class Books(Protocol):
@@ -38,17 +38,18 @@ class Admission:
         bounds: Bounds,
         arguments: Arguments,
         books: Books,
+        timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._arguments = arguments
         self._books = books
+        self._timers = timers
         self.bounds = bounds
         self.credit_bytes: int | None = None
         """What the link may still carry; None while no supervisor is there."""
         self.draining = False
         """No call leaves any more (`draining`)."""
         self.quotas = Quotas()
-        self.waits: Deadlines[CallId] = Deadlines()
         self._stalled: dict[SessionId, None] = {}
         """Sessions whose line may hold calls that only the link kept back."""
 
@@ -119,7 +120,7 @@ class Admission:
         """It is in its session's line now."""
         owed.stage = "waiting"
         owed.session.waiting_bytes += owed.size_bytes
-        self.waits.arm(owed.call, now, self.bounds.wait_s)
+        self._timers.arm("queued_call", owed.call, now, self.bounds.wait_s)
         self._stalled[owed.session.id] = None
 
     def pump(self, session: Session, now: float) -> None:
@@ -148,7 +149,7 @@ class Admission:
     def _send_next(self, session: Session, now: float) -> None:
         owed = session.waiting.popleft()
         session.waiting_bytes -= owed.size_bytes
-        self.waits.disarm(owed.call)
+        self._timers.disarm("queued_call", owed.call)
         self._books.send(owed, now)
 
     def pump_all(self, now: float) -> None:
@@ -167,7 +168,7 @@ class Admission:
         """It ends while it waits."""
         owed.session.waiting.remove(owed)
         owed.session.waiting_bytes -= owed.size_bytes
-        self.waits.disarm(owed.call)
+        self._timers.disarm("queued_call", owed.call)
 
     # --- the other end, and time -----------------------------------------------------------------------
 
@@ -182,11 +183,10 @@ class Admission:
         """The agent is gone."""
         self._stalled.pop(session.id, None)
 
-    def overdue(self, now: float) -> Iterable[tuple[CallId, str, str]]:
-        """What has waited too long: with the fault, and why."""
-        for call in self.waits.due(now):
-            if self.draining:  # it waits for the next broker
-                self.waits.arm(call, now, self.bounds.wait_s)
-                continue
-            slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
-            yield call, slug, f"The call waited for {self.bounds.wait_s:g} s."
+    def overdue(self, call: CallId, now: float) -> tuple[str, str] | None:
+        """A call has waited too long: the fault, and why. None: it goes on waiting, for the next broker."""
+        if self.draining:
+            self._timers.arm("queued_call", call, now, self.bounds.wait_s)
+            return None
+        slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
+        return slug, f"The call waited for {self.bounds.wait_s:g} s."

@@ -14,7 +14,7 @@ Knows nothing of: how carriers keep lines, what is in requests and answers.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from carpool_broker.core.calls.request_state import ENDED, Token
 from carpool_broker.core.model.effects import AnyEffect, TellServed
 from carpool_broker.core.model.events import AgentCalled, AgentResumed
 from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.recovery.supervisor_record import Record, use_of
 from carpool_broker.core.requests.dispatch import Requests
 from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, ServerName, SessionId, life_of
@@ -37,7 +38,6 @@ from carpool_protocol.link.messages import (
     SessionGone,
     SessionNote,
 )
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.wire.request_targets import TASKS
 
 GRACE_S: Final = 5.0
@@ -61,6 +61,7 @@ class Recovery:
         before: AskedBefore,
         *,
         out: Callable[[AnyEffect], None],
+        timers: BrokerTimers,
         life: int,
     ) -> None:
         self._sessions = sessions
@@ -69,12 +70,13 @@ class Recovery:
         self._parked = parked
         self._before = before
         self._out = out
+        self._timers = timers
         self._life = life
         self.known: Callable[[], None] = lambda: None
         """Nobody comes back any more."""
         self.settled: Callable[[], None] = lambda: None
         """Who had nothing open is back, or late."""
-        self.record = Record(out)
+        self.record = Record(out, timers)
         self.epoch = NOBODY
         """Of the supervisor that is there."""
         self.heard = False
@@ -99,15 +101,13 @@ class Recovery:
         self._adopted: dict[CallId, Owed] = {}
         self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
         """What was told of pools that nobody who is here wants."""
-        self.windows: Deadlines[Literal["grace", "return"]] = Deadlines()
-        self.waits: Deadlines[SessionId] = Deadlines()
 
     # --- the supervisor --------------------------------------------------------------------------------
 
     @property
     def hushed(self) -> bool:
         """What sessions want to hear is not said yet: others may want more."""
-        return not self.everybody and (not self.heard or "grace" in self.windows)
+        return not self.everybody and (not self.heard or self._timers.has("return_window", "grace"))
 
     def supervisor_came(self, epoch: Epoch) -> None:
         """Its record comes next."""
@@ -133,10 +133,10 @@ class Recovery:
         """That was all of it."""
         self.heard = True
         self.record.is_whole()
-        if not self.everybody and not self.windows:
+        if not self.everybody and not self._timers.keys("return_window"):
             return_s = self._ledger.bounds.return_s
-            self.windows.arm("grace", now, min(GRACE_S, return_s))
-            self.windows.arm("return", now, return_s)
+            self._timers.arm("return_window", "grace", now, min(GRACE_S, return_s))
+            self._timers.arm("return_window", "return", now, return_s)
         for session in list(self.record.sessions()):
             if session not in self._back:
                 self._release_own(session)
@@ -171,7 +171,7 @@ class Recovery:
                 self._held[session] = sorted(had)
         self.record.clear()
         for session in self._back:
-            if session not in self.waits:
+            if not self._timers.has("returning_session", session):
                 self._before.over(session)
         self.heard, self.epoch = False, NOBODY
         self._adopted.clear()
@@ -263,8 +263,8 @@ class Recovery:
 
     def _hold(self, session: Session, asked: AgentCalled, now: float) -> None:
         self._ledger.open(session, asked).stage = "returning"
-        if session.id not in self.waits:
-            self.waits.arm(session.id, now, self._ledger.bounds.return_s)
+        if not self._timers.has("returning_session", session.id):
+            self._timers.arm("returning_session", session.id, now, self._ledger.bounds.return_s)
 
     def _returning(self, session: Session) -> list[Owed]:
         return [owed for owed in session.owed.values() if owed.stage == "returning"]
@@ -278,7 +278,7 @@ class Recovery:
         if not known:
             for told in lost_state.unknown(session):
                 self._out(told)
-        self.waits.disarm(session.id)
+        self._timers.disarm("returning_session", session.id)
         self._before.wait_again(session.id, now)
         by_request = self.record.requests(session.id)
         again = self._again.pop(session.id, frozenset())
@@ -352,14 +352,16 @@ class Recovery:
             self._left.add(session.id)
         self._back.pop(session.id, None)
         self._again.pop(session.id, None)
-        self.waits.disarm(session.id)
+        self._timers.disarm("returning_session", session.id)
         self._before.forget(session.id)
 
     # --- time ------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Perhaps nobody is awaited any more."""
-        if self.heard and not (self.everybody or self.record.awaited or "grace" in self.windows):
+        if self.heard and not (
+            self.everybody or self.record.awaited or self._timers.has("return_window", "grace")
+        ):
             self._close()
 
     def _close(self) -> None:
@@ -392,23 +394,20 @@ class Recovery:
         for call in self.record.calls_of(session):
             self.record.release(call, "the agent is gone")
 
-    def overdue(self, now: float) -> None:
-        """What has waited long enough."""
-        self.record.overdue(now)
-        self._before.overdue(now)
-        for late in self.waits.due(now):
+    def end_returning(self, sessions: Iterable[SessionId]) -> None:
+        """Requests of these have waited for the record long enough."""
+        for late in sessions:
             for owed in self._returning(self._sessions[late]):
                 self._requests.end_early(owed, "link_broken")
-        for window in self.windows.due(now):
+
+    def close_windows(self, windows: Iterable[str]) -> None:
+        """Who had nothing open is late (`grace`); or nobody comes back any more (`return`)."""
+        for window in windows:
             if window == "return":
                 self.may_return = False
             if not self.everybody:
                 (self.settled if window == "grace" else self._close)()
         self.look()
-
-    def deadlines(self) -> Iterable[Deadlines[Any]]:
-        """When something has waited long enough."""
-        return (self.windows, self.waits, self.record.expiring, self._before.expiring)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -418,9 +417,9 @@ class Recovery:
         for session in self._sessions.values():
             waits = any(owed.stage == "returning" for owed in session.owed.values())
             assert not waits or (session.id in self._back and not self.heard), "a request waits for nothing"
-            assert not waits or session.id in self.waits
+            assert not waits or self._timers.has("returning_session", session.id)
         assert self._again.keys() <= self._back.keys()
         if self.heard:
             assert not self.record.awaited.keys() & self._back.keys(), "back, and awaited"
             assert not (self.everybody and self.record.awaited), "awaited, and known to be gone"
-            assert not self.waits
+            assert not self._timers.keys("returning_session")

@@ -10,21 +10,22 @@ deadline.
 Knows nothing of: who is here, what becomes of a request.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from carpool_broker.core.calls.audit import Trail
 from carpool_broker.core.model.effects import AnyEffect, LetGo
 from carpool_broker.core.model.events import AgentCalled
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import CancelCall, Recorded, RecordedCall, Written
-from carpool_protocol.machine.deadlines import Deadlines
 
 
 class Record:
     """The record, as far as it is not settled."""
 
-    def __init__(self, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(self, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
         self._out = out
+        self._timers = timers
         self.trail: Trail | None = None
         """Where an audit is kept."""
         self.awaited: dict[SessionId, list[ServerName]] = {}
@@ -33,8 +34,6 @@ class Record:
         """Sessions that were given up: if one comes back all the same, nothing is known of its calls."""
         self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}
         self._parked: dict[CallId, SessionId] = {}
-        self.expiring: Deadlines[CallId] = Deadlines()
-        """Calls that wait for a retry."""
         self._until: dict[CallId, float] = {}
         """Until when calls waited for a retry as the supervisor went: their time goes on when it is back."""
 
@@ -74,14 +73,14 @@ class Record:
         if not calls:
             del self._calls[call.session]
         if self._parked.pop(call.call, None) is not None:
-            self.expiring.disarm(call.call)
+            self._timers.disarm("recorded_call", call.call)
 
     def park(self, call: RecordedCall, now: float, park_s: float) -> None:
         """A retry may come for it."""
         if call.call not in self._parked:
             self._parked[call.call] = call.session
             until = self._until.pop(call.call, now + park_s)
-            self.expiring.arm(call.call, now, max(until - now, 0.0))
+            self._timers.arm("recorded_call", call.call, now, max(until - now, 0.0))
 
     def holds(self, call: CallId) -> bool:
         """Whether it is not settled what becomes of this call."""
@@ -128,28 +127,27 @@ class Record:
             self._out(CancelCall(call.call, reason, answered=True))
         self._out(LetGo(call.session, call.call))
 
-    def overdue(self, now: float) -> None:
+    def end_parked(self, calls: Iterable[CallId]) -> None:
         """Calls that no retry came for."""
-        for call in self.expiring.due(now):
+        for call in calls:
             found = self._calls[self._parked.pop(call)][call]
             self.release(found, "the agent did not bring in time what it wants")
 
     def clear(self) -> None:
         """Whoever remembered it is gone."""
         for call in self._parked:
-            until = self.expiring.deadline_of(call)
+            until = self._timers.deadline_of("recorded_call", call)
             assert until is not None
             self._until[call] = until
-            self.expiring.disarm(call)
+            self._timers.disarm("recorded_call", call)
         self.awaited.clear()
         self._calls.clear()
         self._parked.clear()
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert len(self.expiring) == len(self._parked)
+        assert self._timers.keys("recorded_call") == self._parked.keys()
         for call, session in self._parked.items():
-            assert call in self.expiring
             assert self._calls[session][call].parked or self._calls[session][call].ended
         for session, calls in self._calls.items():
             assert calls, "an empty index"

@@ -8,12 +8,12 @@ Invariant (`check`): each belongs to a session that is here, and has a deadline.
 Knows nothing of: what a request waits for, how it is answered.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from carpool_broker.core.model.events import AgentDiscovered, AgentListed, AgentListened, AgentWatched
 from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.machine.deadlines import Deadlines
 
 Question = AgentListed | AgentDiscovered | AgentWatched | AgentListened
 """A request that carpool answers itself from what the session sees."""
@@ -35,16 +35,16 @@ class Deferred:
 class DeferredRequests:
     """Those of all sessions. They keep the order in which each session has sent them."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: BrokerTimers) -> None:
+        self._timers = timers
         self.by_session: dict[SessionId, dict[RawJson, Deferred]] = {}
         """Those of a session by request id; only of sessions that have some."""
-        self.deadlines: Deadlines[tuple[SessionId, RawJson]] = Deadlines()
 
     def add(self, deferred: Deferred, now: float, wait_s: float) -> None:
         """It waits from now on, so long at most."""
         session = deferred.session.id
         self.by_session.setdefault(session, {})[deferred.id] = deferred
-        self.deadlines.arm((session, deferred.id), now, wait_s)
+        self._timers.arm("deferred_request", (session, deferred.id), now, wait_s)
 
     def of(self, session: SessionId) -> list[Deferred]:
         """What of this session waits."""
@@ -62,17 +62,17 @@ class DeferredRequests:
         """It waits no more, if it did."""
         waiting = self.by_session.get(session)
         if waiting is not None and waiting.pop(request, None) is not None:
-            self.deadlines.disarm((session, request))
+            self._timers.disarm("deferred_request", (session, request))
             if not waiting:
                 del self.by_session[session]
 
-    def take_due(self, now: float) -> list[Deferred]:
-        """What has waited long enough, the earliest first; it waits no more."""
-        due: list[Deferred] = []
-        for session, request in self.deadlines.due(now):
-            due.append(self.by_session[session][request])
+    def take(self, which: Iterable[tuple[SessionId, RawJson]]) -> list[Deferred]:
+        """These wait no more."""
+        taken: list[Deferred] = []
+        for session, request in which:
+            taken.append(self.by_session[session][request])
             self.remove(session, request)
-        return due
+        return taken
 
     def forget(self, session: Session) -> None:
         """The agent is gone."""
@@ -81,7 +81,7 @@ class DeferredRequests:
 
     def check(self, sessions: Container[SessionId]) -> None:
         """Assert every invariant."""
-        waiting = [(session, request) for session, held in self.by_session.items() for request in held]
-        assert len(waiting) == len(self.deadlines)
-        assert all(who in self.deadlines and who[0] in sessions for who in waiting)
+        waiting = {(session, request) for session, held in self.by_session.items() for request in held}
+        assert waiting == self._timers.keys("deferred_request")
+        assert all(session in sessions for session in self.by_session)
         assert all(self.by_session.values()), "a session of which nothing waits"

@@ -12,7 +12,7 @@ Knows nothing of: how calls travel and end (`call_table`), when views change.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from carpool_broker.core.calls.call_listener import Outcome
 from carpool_broker.core.calls.call_table import Ledger
@@ -29,6 +29,7 @@ from carpool_broker.core.model.events import (
     AgentWatched,
 )
 from carpool_broker.core.model.session import UNDER_WAY, Owed, Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.registry.answer_rewrites import needed
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.resolve import NoTarget, Target, find, meant, stays
@@ -44,7 +45,6 @@ from carpool_broker.core.subscriptions.subscription_table import Interests
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Discover, Feature
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.wire.request_targets import TASKS
 
 Out = Callable[[AnyEffect], None]
@@ -73,6 +73,11 @@ class Requests:
         outlook: Outlook,
         ledger: Ledger,
         out: Out,
+        *,
+        timers: BrokerTimers,
+        secret: bytes,
+        life: int,
+        list_wait_s: float,
     ) -> None:
         self._sessions = sessions
         self._registry = registry
@@ -87,7 +92,7 @@ class Requests:
             ),
         )
         self.hints = Hints(registry, out)
-        self.tasks = Tasks(sessions, registry, outlook, ledger, out)
+        self.tasks = Tasks(sessions, registry, outlook, ledger, out, timers=timers, secret=secret, life=life)
         self.second_look = SecondLook(sessions, outlook, ledger, self.tasks)
         self.own = OwnCalls(ledger, self.hints, out)
         self.lists = Lists(outlook, self.hints, self.tasks, out)
@@ -96,9 +101,9 @@ class Requests:
         self.listens = Listens(sessions, outlook, self.interests, self.watching, out, tasks=self.tasks)
         self.retried: Callable[[Session, AgentCalled, float], None] = lambda *_: None
         """What becomes of a call that brings what it was asked for."""
-        self.list_wait_s = 10.0
+        self.list_wait_s = list_wait_s
         """How long anything waits for a catalog."""
-        self.deferred = DeferredRequests()
+        self.deferred = DeferredRequests(timers)
         self._waiting = self.deferred.by_session
 
     def called(self, event: AgentCalled, now: float) -> None:
@@ -348,10 +353,9 @@ class Requests:
                     self.deferred.remove(deferred.session.id, deferred.id)
         self.watching.moved()
 
-    def overdue(self, now: float) -> None:
-        """What has waited long enough is decided by what is known."""
-        self.tasks.overdue(now)
-        late = self.deferred.take_due(now)
+    def time_out(self, which: Iterable[tuple[SessionId, RawJson]], now: float) -> None:
+        """These have waited long enough: what is known decides."""
+        late = self.deferred.take(which)
         rootless = self._unroot({deferred.session.id for deferred in late})
         for deferred in late:
             session = deferred.session
@@ -422,10 +426,6 @@ class Requests:
                 self.deferred.remove(session.id, deferred.id)
                 self.listens.cancelled(session, deferred.id)
                 self._refuse_question(session, request, "closing")
-
-    def deadlines(self) -> Iterable[Deadlines[Any]]:
-        """When something has waited long enough."""
-        return (self.deferred.deadlines, self.tasks.expiring)
 
     def check(self) -> None:
         """Assert every invariant."""

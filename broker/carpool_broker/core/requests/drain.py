@@ -12,31 +12,36 @@ Knows nothing of: how carriers are told, who ends the others.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Final
 
 from carpool_broker.core.calls.call_table import Ledger
 from carpool_broker.core.model.effects import AnyEffect, End
 from carpool_broker.core.model.session import UNDER_WAY
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.requests.dispatch import Requests
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_protocol.machine.stop_commands import DRAIN_S
+
+BOUND: Final = "bound"
+"""The one key of its timer."""
 
 
 class Draining:
     """The last seconds of one broker."""
 
-    def __init__(self, ledger: Ledger, requests: Requests, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self, ledger: Ledger, requests: Requests, out: Callable[[AnyEffect], None], timers: BrokerTimers
+    ) -> None:
         self._ledger = ledger
         self._requests = requests
         self._out = out
+        self._timers = timers
         self._over = False
-        self.bound: Deadlines[Literal["drain"]] = Deadlines()
 
     def begin(self, now: float) -> None:
         """No call leaves from now on."""
         if not self._ledger.admission.draining:
             self._ledger.admission.draining = True
-            self.bound.arm("drain", now, DRAIN_S)
+            self._timers.arm("drain", BOUND, now, DRAIN_S)
             self._requests.refuse_waiting()
 
     def look(self) -> None:
@@ -44,15 +49,10 @@ class Draining:
         if not self._over and not any(owed.stage in UNDER_WAY for owed in self._ledger.calls.values()):
             self.end()
 
-    def overdue(self, now: float) -> None:
-        """It has waited long enough."""
-        if any(True for _ in self.bound.due(now)):
-            self.end()
-
     def end(self) -> None:
         """Over: what is under way still is cut off."""
         if not self._over:
             self._over = True
-            self.bound.disarm("drain")
+            self._timers.disarm("drain", BOUND)
             self._requests.end(again=True)
             self._out(End())

@@ -8,8 +8,10 @@ from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Reply, ReportProgress
 from carpool_broker.core.model.events import AgentCalled, SourceId
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed
+from carpool_protocol.machine.timers import Timers
 from tests.behaviours import behaviour
 
 KEY = PoolKey("s:1")
@@ -21,7 +23,8 @@ class Rig:
     def __init__(self, credit: int | None = 10_000) -> None:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO)}
-        self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append)
+        self.timers: BrokerTimers = Timers(ORDER)
+        self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append, self.timers)
         self.ledger.admission.credit_bytes = credit
         self.now = 100.0
 
@@ -35,7 +38,7 @@ class Rig:
         return self.done()
 
     def done(self) -> list[Any]:
-        invariants.check(self.ledger, self.sessions)
+        invariants.check(self.ledger, self.sessions, self.timers)
         done = list(self.effects)
         self.effects.clear()
         return done
@@ -46,7 +49,8 @@ class Rig:
 
     def wait(self, duration_s: float) -> list[Any]:
         self.now += duration_s
-        self.ledger.overdue(self.now)
+        for kind, calls in self.timers.due(self.now):
+            (self.ledger.end_queued if kind == "queued_call" else self.ledger.end_sent)(calls, self.now)
         return self.done()
 
 

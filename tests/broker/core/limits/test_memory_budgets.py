@@ -18,8 +18,10 @@ from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Note, Reply, SayUpdated
 from carpool_broker.core.model.events import AgentCalled, SourceId
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Answered, Call, CancelCall, Progressed
+from carpool_protocol.machine.timers import Timers
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import Rig as BrokerRig
 from tests.broker.core.test_broker import code
@@ -36,7 +38,8 @@ class Rig:
     def __init__(self) -> None:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO, THREE)}
-        self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append)
+        self.timers: BrokerTimers = Timers(ORDER)
+        self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append, self.timers)
         self.ledger.admission.credit_bytes = 1 << 40
         self.count = 0
 
@@ -74,7 +77,7 @@ class Rig:
         return self.done()
 
     def done(self) -> list[Any]:
-        invariants.check(self.ledger, self.sessions)
+        invariants.check(self.ledger, self.sessions, self.timers)
         done, self.effects[:] = list(self.effects), []
         return done
 

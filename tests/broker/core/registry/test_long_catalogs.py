@@ -31,7 +31,7 @@ class LongRig(Rig):
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.core.following.slices)
+        return bool(self.core.timers.keys("catalog_slice"))
 
     def slice(self) -> list[Any]:
         """The tick that is due at once."""

@@ -55,7 +55,7 @@ def test_each_can_be_cancelled_and_goes_with_its_agent() -> None:
     assert waiting(rig) == [b"2", b"4"]
     rig.feed(ev.AgentLeft(ONE))
     assert not rig.core.requests.deferred.all()
-    assert rig.core.requests.deferred.deadlines.next_deadline() is None
+    assert not rig.core.timers.keys("deferred_request")
 
 
 def test_each_is_answered_when_carpool_ends() -> None:

@@ -40,7 +40,6 @@ _RUN = "belongs to the run of an event loop, which begins after the constructor"
 _VALUE = "state: a value, whose place another one takes"
 _SESSION = "state: a session whose HTTP door has died goes on over the connection of the next"
 _ADAPTER = "state: how a server is spoken to is known once it has answered"
-_ANEW = "state: an exchange begins anew, with nothing said"
 _SDK = "an object of the SDK, which has no argument for it"
 REMAINING: Final[dict[str, str]] = {
     "broker/carpool_broker/core/broker.py: registry.pins.out": _LATER,
@@ -81,9 +80,6 @@ REMAINING: Final[dict[str, str]] = {
     "client/carpool/api/session.py: _tasks is only declared": _RUN,
     "client/carpool/bridge/process.py: sse.sse_within_origin": _SDK,
     "client/carpool/http/core/core.py: self.gate": _VALUE,
-    "client/carpool/http/core/exchanges.py: exchange.lines": _ANEW,
-    "client/carpool/http/core/exchanges.py: exchange.then": _ANEW,
-    "client/carpool/http/core/exchanges.py: stream.loose": _ANEW,
     "client/carpool/http/server.py: self._line": _VALUE,
     "client/carpool/http/server.py: self._clock": _RUN,
     "client/carpool/pymodule/tools.py: tool.fn": _SDK,

@@ -61,6 +61,11 @@ class Unanswered:
         """No answer to this id is awaited any more, however often it is in use. The requests."""
         return [self._said.pop(number)[1] for number in self._uses.pop(ident, ())]
 
+    def clear(self) -> None:
+        """Forget all requests. Which ids had an answer stays known."""
+        self._said.clear()
+        self._uses.clear()
+
     def forget_unkept(self) -> None:
         """Forget requests that there was no room to keep the lines of."""
         for number, ident, line in self.entries():

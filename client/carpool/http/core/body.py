@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES, on_one_line
 from carpool_protocol.wire.json_scan import fields, mended
 
 PARSE_ERROR: Final = -32700
@@ -53,11 +54,12 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class BadBody(Struct, frozen=True):
-    """A body that is refused as a whole, with status 400."""
+    """A body that is refused as a whole."""
 
     code: int
     text: str
     id: bytes = b"null"
+    status: int = 400
 
 
 class Envelope(Struct, frozen=True):
@@ -128,7 +130,10 @@ _SMALL_BYTES: Final = 2048
 
 
 def read_body(body: bytes) -> list[Message] | Message | BadBody:
-    """A list where the body is an array. Never raises."""
+    """What the body of a POST holds; a list where it is an array. Never raises."""
+    if len(body) > MESSAGE_CAP_BYTES:
+        return BadBody(INVALID_REQUEST, f"a message has at most {MESSAGE_CAP_BYTES} bytes", status=413)
+    body = on_one_line(body)
     if not body.isascii():
         try:  # `msgspec` does not look where it skips, and an id that is echoed must be text
             body.decode()

@@ -25,17 +25,19 @@ from carpool.http.core.body import (
     INVALID_REQUEST,
     SESSION_NOT_FOUND,
     STATELESS_VERSIONS,
+    BadBody,
     Envelope,
     Message,
     envelope_of,
+    read_body,
 )
-from carpool.http.core.effects import SSE, Effect, Request, Respond, Rules, refusal
-from carpool.http.core.headers import VERSION_HEADER, standard_mismatch
-from carpool.http.core.kept_messages import GREETING, READY
-from carpool.http.core.negotiation import accepts, is_json
+from carpool.http.core.effects import SSE, Effect, Request, Respond, Rules, body_refusal, refusal
+from carpool.http.core.event_streams import EventStreams
+from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
+from carpool.http.core.kept_messages import GREETING, READY, Room
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
-from carpool.http.core.post_body import read
+from carpool.http.core.quotas import Quotas
 from carpool.http.core.routing import UNKNOWN_SESSION, Table
 from carpool.http.core.sse_2024 import OldTransport
 from carpool.http.core.streams import Endpoint, Stream
@@ -69,23 +71,26 @@ class Core:
         self.gate = gate
         self._heir_s = heir_s
         self._heir_until = float("-inf")
-        self._table = Table(rules, first)
-        self._divide_sessions()
-        self._calls = Calls(self._table)
+        self._out: list[Effect] = []
+        self._quotas = Quotas(rules)
+        self._quotas.share_sessions(gate.principals)
+        self._events = EventStreams(self._out)
+        self._table = Table(rules, self._quotas, self._events, room=Room(), out=self._out, first=first)
+        self._calls = Calls(self._table, self._quotas)
         self._pages = Pages(self._table)
-        self._old = OldTransport(self._table)
+        self._old = OldTransport(self._table, self._quotas)
         self._linked = False
         self._return_by: float | None = None
         """The broker has died; by then another is there, or there is none."""
 
     def number(self) -> int:
         """For the next HTTP request."""
-        return self._table.number()
+        return self._table.next_number()
 
     @property
     def sessions(self) -> int:
         """How many handshake-era sessions are open."""
-        return self._table.session_count
+        return self._quotas.session_count
 
     def linked(self, now: float) -> list[Effect]:
         """The broker takes frames."""
@@ -124,7 +129,7 @@ class Core:
     def let_in_by(self, gate: Gate, now: float) -> list[Effect]:
         """Another gate from now on. What those have open who may not come in any more is ended."""
         before, self.gate = self.gate, gate
-        self._divide_sessions()
+        self._quotas.share_sessions(gate.principals)
         self._table.evict(lambda who: gate.key_of(who) == before.key_of(who), now)
         return self._taken()
 
@@ -150,18 +155,16 @@ class Core:
         """An HTTP request, whole and within the limits."""
         answer = self._asked(x, request, now)
         if answer is not None:
-            self._table.out.append(answer)
+            self._out.append(answer)
         return self._taken()
-
-    def _divide_sessions(self) -> None:
-        self._table.share = max(1, self.rules.max_sessions // self.gate.principals)
 
     def check(self) -> None:
         """Assert what always holds."""
         self._table.check()
 
     def _taken(self) -> list[Effect]:
-        out, self._table.out = self._table.out, []
+        out = self._out[:]
+        self._out.clear()
         return out
 
     # --- routes ---
@@ -244,11 +247,11 @@ class Core:
             return Respond(x, 200)
         last = request.headers.get("last-event-id")
         if last is None:
-            self._table.listen(x, found)
+            self._events.listen(x, found)
             return None
         exchange, dash, number = last.partition("-")
         known = dash and exchange.isdecimal() and number.isdecimal() and len(last) <= 40
-        if not known or not self._table.resume(x, found, int(exchange), int(number)):
+        if not known or not self._events.resume(x, found, int(exchange), int(number)):
             text = "Bad Request: that event is not kept here (any more); ask again without Last-Event-ID"
             return refusal(x, 400, INVALID_REQUEST, text)
         return None
@@ -271,12 +274,12 @@ class Core:
     def _may_know(self, told: str, endpoint: Endpoint, now: float) -> bool:
         if not self._linked or now >= self._heir_until or len(told) > _MAX_SESSION_ID:
             return False
-        return not self._table.has_no_room(endpoint[0]) and not self._table.crowded(endpoint[0])
+        return not self._quotas.has_no_room(endpoint[0]) and not self._quotas.is_at_limit(endpoint[0])
 
     def _go_on(self, x: int, request: Request, endpoint: Endpoint, now: float) -> None:
         answer = self._endpoint(x, request, endpoint, now)
         if answer is not None:
-            self._table.out.append(answer)
+            self._out.append(answer)
 
     # --- POST ---
 
@@ -288,9 +291,9 @@ class Core:
         if not accepts(headers.get("accept"), needed):
             text = "Not Acceptable: Accept must have application/json and text/event-stream"
             return refusal(x, 406, INVALID_REQUEST, text)
-        body = read(x, request.body)
-        if isinstance(body, Respond):
-            return body
+        body = read_body(request.body)
+        if isinstance(body, BadBody):
+            return body_refusal(x, body)
         if not self._linked:
             ident = b"null" if isinstance(body, list) else body.id
             return refusal(x, 503, INTERNAL_ERROR, AWAY, ident, Retry_After="1")
@@ -315,8 +318,8 @@ class Core:
             crowded = self._crowded(x, message, endpoint)
             if crowded is not None:
                 return crowded
-            if self._table.has_no_room(endpoint[0]):
-                is_full = self._table.session_count >= self.rules.max_sessions
+            if self._quotas.has_no_room(endpoint[0]):
+                is_full = self._quotas.session_count >= self.rules.max_sessions
                 whose = (
                     f"{self.rules.max_sessions} sessions" if is_full else "the sessions of this token's share"
                 )
@@ -348,7 +351,7 @@ class Core:
             return refusal(x, 400, INVALID_REQUEST, text)
         if any(each.method == "initialize" for each in messages):
             return refusal(x, 400, INVALID_REQUEST, "Invalid Request: initialize goes alone")
-        if self._table.crowded(endpoint[0]):
+        if self._quotas.is_at_limit(endpoint[0]):
             return self._crowded(x, messages[0], endpoint)
         for each in messages:
             if each.sort != "request":
@@ -378,15 +381,15 @@ class Core:
             if good:
                 stream.kept.put(GREETING, own_requests.greeting(version))
                 stream.kept.put(READY, own_requests.INITIALIZED)
-                self._table.tell(stream, own_requests.INITIALIZED)
+                self._table.send_to_broker(stream, own_requests.INITIALIZED)
                 self._open(x, stream, message, now)
             elif stream.refused:
-                self._table.out.append(refusal(x, 404, INVALID_REQUEST, stream.refused, message.id))
+                self._out.append(refusal(x, 404, INVALID_REQUEST, stream.refused, message.id))
             else:
-                self._table.out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
+                self._out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
                 self._table.close(stream, 502, INTERNAL_ERROR, AWAY, now)
 
-        self._table.inquire(x, stream, own_requests.greet(version), greeted, now)
+        self._table.start_own_request(x, stream, own_requests.greet(version), greeted, now)
         return None
 
     def _stateless(
@@ -414,7 +417,7 @@ class Core:
             crowded = self._crowded(x, message, endpoint)
             if crowded is not None:
                 return crowded
-        stream = self._table.shared("shared", endpoint, now)
+        stream = self._table.shared_stream("shared", endpoint, now)
         if message.method == "tools/call":
             return self._calls.call(x, request, message, stream, now)
         self._open(x, stream, message, now)
@@ -424,7 +427,7 @@ class Core:
         self._table.open_exchange(x, stream, [message], now)
 
     def _crowded(self, x: int, message: Message, endpoint: Endpoint) -> Respond | None:
-        if not self._table.crowded(endpoint[0]):
+        if not self._quotas.is_at_limit(endpoint[0]):
             return None
         text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
         return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.http.core.body import error_line
+from carpool.http.core.body import BadBody, error_line
 
 JSON: Final = "application/json"
 SSE: Final = "text/event-stream"
@@ -80,6 +80,11 @@ def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", *
     """An error that HTTP and JSON-RPC both can read. `headers`: names with `_` for `-`."""
     more = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     return Respond(x, status, error_line(ident, code, text), more)
+
+
+def body_refusal(x: int, bad: BadBody) -> Respond:
+    """The answer to a POST whose body is not taken."""
+    return refusal(x, bad.status, bad.code, bad.text, bad.id)
 
 
 def event(data: bytes, ident: bytes = b"", name: bytes = b"message") -> bytes:

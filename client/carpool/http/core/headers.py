@@ -1,8 +1,10 @@
-"""Headers of the stateless era against the body: `MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`,
-`Mcp-Param-*`.
+"""Headers of requests: `Accept` and `Content-Type`, and those of the stateless era that repeat the body.
 
-MCP 2026-07-28, basic/transports ("Standard headers", "Custom headers from tool parameters"). Owns the
-decoding of `=?base64?…?=`, the comparison, and which arguments of a tool are told in a header.
+RFC 9110, 8.3 and 12.5.1, as far as MCP's transports ask; MCP 2026-07-28, basic/transports ("Standard
+headers", "Custom headers from tool parameters"): `MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`,
+`Mcp-Param-*`. Owns the reading of both, the decoding of `=?base64?…?=`, the comparison with the body, and
+which arguments of a tool are told in a header. Agents repeat themselves, so what `Accept` and `Content-Type`
+said is remembered.
 
 Knows nothing of: sessions, statuses, who asks. Header names are lower case here.
 """
@@ -11,6 +13,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +43,25 @@ MAX_DEPTH: Final = 16
 
 Annotated = dict[str, tuple[str, ...]]
 """Header (lower case, without the prefix) → the path of the argument it repeats."""
+
+
+@lru_cache(maxsize=256)
+def accepts(accept: str | None, needed: tuple[str, ...]) -> bool:
+    """Whether an `Accept` header has all of these types. One that is missing has none, as in the SDKs."""
+    ranges = set()
+    for part in (accept or "").split(","):
+        kind, *params = (each.strip().lower() for each in part.split(";"))
+        if "q=0" not in params:
+            ranges.add(kind)
+    return all(
+        kind in ranges or "*/*" in ranges or kind.partition("/")[0] + "/*" in ranges for kind in needed
+    )
+
+
+@lru_cache(maxsize=64)
+def is_json(content_type: str | None) -> bool:
+    """Whether a `Content-Type` is that of JSON, whatever its parameters."""
+    return (content_type or "").partition(";")[0].strip().lower() == "application/json"
 
 
 def decoded(value: str) -> str | None:

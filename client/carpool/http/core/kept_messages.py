@@ -5,7 +5,8 @@ it is taken back, the last list of each family; docs/decisions/0019), and the ro
 sessions. Invariants: what is kept was answered with a result; only the last of its kind is kept; it has an id
 of ours, because a client may use its own again.
 
-Knows nothing of: streams, exchanges, when a broker dies.
+Knows nothing of: streams, exchanges, when a broker dies. What is said again of those is apart (`resume`), for
+their records hold these.
 """
 
 from typing import Final

@@ -48,8 +48,8 @@ class Pages:
             else:
                 self._table.out.append(Respond(x, 200, msgspec.json.encode({"tools": tools})))
 
-        stream = self._table.shared("shared", endpoint, now)
-        self._table.inquire(x, stream, own_requests.list_tools(), found, now)
+        stream = self._table.shared_stream("shared", endpoint, now)
+        self._table.start_own_request(x, stream, own_requests.list_tools(), found, now)
         return None
 
     def health(self, x: int, request: Request, now: float, *, known: bool, linked: bool) -> Respond | None:
@@ -67,8 +67,8 @@ class Pages:
         asked_at = now
         if not linked:
             return _health_page(x, self._unwell("broker_away", now, now), known=known)
-        stream = self._table.shared("control", ("", "", "", "", 0), now)
-        self._table.inquire(x, stream, own_requests.health(), found, now, limit_s=HEALTH_S)
+        stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+        self._table.start_own_request(x, stream, own_requests.health(), found, now, limit_s=HEALTH_S)
         return None
 
     def _unwell(self, reason: str, asked_at: float, now: float) -> dict[str, Any]:

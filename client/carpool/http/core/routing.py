@@ -1,10 +1,12 @@
 """The table of what is open: frames of the broker become answers and events of HTTP requests.
 
-Owns streams, exchanges, the decision between plain JSON and a stream of events, event ids and what happens
-when a client, a session or the broker goes. Invariants: each HTTP request is answered once; a message goes to
+Owns streams, exchanges, the decision between plain JSON and a stream of events, and what happens when a
+client, a session or the broker goes. Three parts keep a record each: `Quotas` counts, `EventStreams` knows
+who hears what,
+`Resumption` what the next broker must hear. Invariants: each HTTP request is answered once; a message goes to
 one stream (MCP, basic/transports); an answer is the last of its exchange; nothing of one session reaches
 another; what a broker that died has not answered is asked of the next one (docs/decisions/0019), unless it
-may have been run and nothing there could tell.
+may have been run and nothing there could tell; what is closed is forgotten everywhere.
 
 A POST is answered as JSON when its answer is the first that comes for it; otherwise, or after
 `STREAM_AFTER_S` (proxies give up on silent requests), it becomes a stream.
@@ -13,7 +15,7 @@ Knows nothing of: sockets, clocks, paths and headers (`core`), what is asked.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from carpool.http.core.body import (
     HEADER_MISMATCH,
@@ -26,27 +28,39 @@ from carpool.http.core.body import (
     UNSUPPORTED_VERSION,
     Message,
     Said,
+    error_line,
     read_said,
     texts_of,
     version_of,
 )
-from carpool.http.core.effects import Begin, End, Respond, Tell, Write, event
-from carpool.http.core.exchanges import NO_BUFFERING
-from carpool.http.core.get_streams import Listening
-from carpool.http.core.kept_messages import REPEATABLE
-from carpool.http.core.resume import comeback
-from carpool.http.core.streams import Dialogue, Endpoint, Exchange, Stream
+from carpool.http.core.effects import Begin, Effect, End, Respond, Rules, Tell, Write, event, refusal
+from carpool.http.core.event_streams import EventStreams
+from carpool.http.core.kept_messages import REPEATABLE, Kept, Room
+from carpool.http.core.quotas import Quotas
+from carpool.http.core.resume import Resumption, comeback
+from carpool.http.core.streams import (
+    OWN_QUESTION_S,
+    Dialogue,
+    Endpoint,
+    Exchange,
+    OwnRequest,
+    Stream,
+    StreamSort,
+)
 from carpool_protocol.carrier.attach import Moved, ResumeSession
 from carpool_protocol.carrier.streams import (
     WORD,
+    Close,
     Closed,
     Gone,
+    Open,
     Opened,
     Over,
     Refused,
     Served,
     Stateful,
     Word,
+    frame_line,
     read_word,
     split_frame,
     word_line,
@@ -55,8 +69,6 @@ from carpool_protocol.carrier.streams import (
 STREAM_AFTER_S: Final = 15.0
 KEEP_ALIVE_S: Final = 15.0
 """A comment is written to each stream of events this often."""
-RESUMABLE_S: Final = 60.0
-"""After the end of an exchange its events can be asked for again."""
 
 _STATUS: Final = {
     METHOD_NOT_FOUND: 404,
@@ -68,15 +80,148 @@ _STATUS: Final = {
 }
 """HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
 
-_COMMENT: Final = b":\n"
-"""Keeps a connection alive. No empty line after it: httpx-sse, under the Python SDK, makes an event of one as
-soon as an event with an id has gone before, and SDK 1.9 tells its user of an event that is no JSON."""
 UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initialize a new one"
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
 
 
-class Table(Listening):
-    """The books, and what the broker, clients and time do to them."""
+class Table:
+    """All that is open between HTTP clients and the broker. Effects are appended to `out`."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        quotas: Quotas,
+        events: EventStreams,
+        *,
+        room: Room,
+        out: list[Effect],
+        first: int = 0,
+    ) -> None:
+        """`room`: for what a later broker must hear. `first`: no door before this had so high a number."""
+        self.rules = rules
+        self.out = out
+        self.sessions: dict[str, Stream] = {}
+        """By `Mcp-Session-Id`, or the session of a 2024-11-05 stream."""
+        self._quotas = quotas
+        self._events = events
+        self._room = room
+        self._resumption = Resumption(room)
+        self._streams: dict[int, Stream] = {}
+        self._shared: dict[tuple[StreamSort, Endpoint], Stream] = {}
+        self._seeking: dict[tuple[str, Endpoint], Stream] = {}
+        """By what a client called its session: those of a door that died, until the broker has told."""
+        self._last_s = 0
+        self._last_x = first
+        self._commented = 0.0
+
+    def next_number(self) -> int:
+        """The next HTTP request's number, or that of a question of our own."""
+        self._last_x += 1
+        return self._last_x
+
+    # --- opening ---
+
+    def open_stream(
+        self, sort: StreamSort, endpoint: Endpoint, now: float, resume: ResumeSession | None = None
+    ) -> Stream:
+        """A new session of the broker, or one of a door that died. Messages may follow at once."""
+        self._last_s += 1
+        stream = Stream(self._last_s, sort, endpoint, Kept(self._room), now)
+        self._streams[stream.s] = stream
+        if sort in {"session", "sse"}:
+            self._quotas.count_session(endpoint[0], 1)
+        self.out.append(Tell(word_line(stream.s, self._open_message(stream, resume))))
+        return stream
+
+    def _open_message(self, stream: Stream, resume: ResumeSession | None = None) -> Open:
+        """How the broker is told of a stream."""
+        principal, server, profile, workspace, length = stream.endpoint
+        return Open(
+            kind=stream.kind,
+            principal=principal,
+            server=server,
+            profile=profile,
+            workspace=workspace,
+            tool_name_length=length,
+            agent="http",
+            max_open_calls=self.rules.max_open if stream.sort == "shared" else 0,
+            resume=resume,
+        )
+
+    def shared_stream(self, sort: StreamSort, endpoint: Endpoint, now: float) -> Stream:
+        """The one stream of this sort and endpoint, opened where there is none."""
+        stream = self._shared.get((sort, endpoint))
+        if stream is None:
+            stream = self._shared[sort, endpoint] = self.open_stream(sort, endpoint, now)
+        return stream
+
+    def shared_streams(self) -> list[Stream]:
+        """The open streams that many agents share."""
+        return list(self._shared.values())
+
+    def is_open(self, stream: Stream) -> bool:
+        """True until the stream is closed."""
+        return stream.s in self._streams
+
+    def open_exchange(
+        self, x: int, stream: Stream, requests: list[Message], now: float, *, array: bool = False
+    ) -> None:
+        """A client's requests go to the broker; `x` is answered when they are."""
+        exchange = Exchange(x, stream, requests, now, array=array)
+        stream.exchanges[x] = exchange
+        stream.used = now
+        self._events.add(x, exchange)
+        if exchange.counted:
+            self._quotas.count_request(stream.endpoint[0], 1)
+        for each in requests:
+            self._resumption.request_sent(exchange.lines, each.id, each.line)
+            if stream.sort == "session":
+                stream.kept.asked(x, each)
+            self.send_to_broker(stream, each.line, x)
+
+    def start_own_request(
+        self,
+        x: int,
+        stream: Stream,
+        dialogue: Dialogue,
+        on_result: Callable[[Any, float], None],
+        now: float,
+        *,
+        is_listen: bool = False,
+        limit_s: float = OWN_QUESTION_S,
+    ) -> None:
+        """A question of our own; `on_result` gets what it found, or `None`. `x`: that of whoever wants it."""
+        request = OwnRequest(x, stream, dialogue, on_result, now, is_listen=is_listen, limit_s=limit_s)
+        stream.exchanges[x] = request
+        stream.used = now
+        self._events.add(x, request)
+        self._send_own(request, next(dialogue))
+
+    def _send_own(self, request: OwnRequest, line: bytes) -> None:
+        self._resumption.request_sent(request.lines, b"", line)
+        self.send_to_broker(request.stream, line, request.x)
+
+    def open_sse_stream(self, x: int, endpoint: Endpoint, now: float) -> None:
+        """A session of the transport of 2024-11-05: `x` hears all of it, once it is open."""
+        stream = self.open_stream("sse", endpoint, now)
+        stream.get = x
+        self._events.add(x, stream)
+
+    def seek(
+        self, x: int, session: str, endpoint: Endpoint, go_on: Callable[[float], None], now: float
+    ) -> None:
+        """A request of a session that a door before this one may have had: the broker knows."""
+        found = self._seeking.get((session, endpoint))
+        if found is None:
+            resume = ResumeSession(session="", secret=session)
+            found = self._seeking[session, endpoint] = self.open_stream("session", endpoint, now, resume)
+            found.seeks = session
+        self._quotas.hold_request(x, endpoint[0])
+        found.sought.append((x, go_on))
+
+    def send_to_broker(self, stream: Stream, line: bytes, x: int = 0) -> None:
+        """A message for the broker, of exchange `x` (0: of none)."""
+        self.out.append(Tell(frame_line(stream.s, line, x)))
 
     # --- the broker ---
 
@@ -94,15 +239,16 @@ class Table(Listening):
             return word is not None
         if stream is None:
             return True
-        if x:
-            exchange = stream.exchanges.get(x)
-            if exchange is not None:
-                self._on_exchange(exchange, message, now)
-            elif stream.loose and (said := read_said(message)).answer:
-                # It was on its way when its client went. Unsettled, a later broker would run its call again.
-                self.settled(stream, said.id, message, is_error=said.code is not None)
-        else:
+        exchange = stream.exchanges.get(x)
+        if isinstance(exchange, Exchange):
+            self._on_exchange(exchange, message, now)
+        elif exchange is not None:
+            self._on_own_request(exchange, message, now)
+        elif not x:
             self._on_stream(stream, message)
+        elif stream.loose and (said := read_said(message)).answer:
+            # It was on its way when its client went. Unsettled, a later broker would run its call again.
+            self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
         return True
 
     def _word(self, stream: Stream, word: Word, now: float) -> None:
@@ -137,104 +283,85 @@ class Table(Listening):
         if stream.sort in {"session", "sse"}:
             self.sessions[word.session] = stream
         if stream.sort == "sse" and stream.get:
-            self.out.append(Begin(stream.get, NO_BUFFERING))
-            where = f"/messages?session={word.session}".encode()
-            self.out.append(Write(stream.get, event(where, name=b"endpoint")))
+            self._events.begin_sse(stream)
         if stream.seeks:
             self._seeking.pop((stream.seeks, stream.endpoint), None)
             stream.seeks, stream.version = "", word.version
             sought, stream.sought = stream.sought, []
             for x, go_on in sought:
-                if self.release(x):
+                if self._quotas.release_request(x):
                     go_on(now)
-
-    def seek(
-        self, x: int, session: str, endpoint: Endpoint, go_on: Callable[[float], None], now: float
-    ) -> None:
-        """A request of a session that a door before this one may have had: the broker knows."""
-        found = self._seeking.get((session, endpoint))
-        if found is None:
-            resume = ResumeSession(session="", secret=session)
-            found = self._seeking[session, endpoint] = self.open_stream("session", endpoint, now, resume)
-            found.seeks = session
-        self.hold(x, found)
-        found.sought.append((x, go_on))
 
     def _on_exchange(self, exchange: Exchange, message: bytes, now: float) -> None:
         said = read_said(message)
-        if exchange.dialogue is None and said.answer:
+        if said.answer:
             self._answered(exchange, said, message, now)
             return
-        if exchange.granted is None and exchange.method == "subscriptions/listen":
-            exchange.granted = self._room.take(message)
-        if exchange.dialogue is not None:
-            self._converse(exchange, exchange.dialogue, said, message, now)
-        elif self._plain_only(exchange):
+        if exchange.is_listen and exchange.granted is None:
+            self._resumption.listen_acknowledged(exchange, message)
+        if self._plain_only(exchange):
             self._refuse_ask(exchange.stream, said)
         else:
             if said.asks:
-                self.asked(exchange.stream, said.id, exchange.x)
-            self.begin(exchange)
-            self._event(exchange, message)
+                self._resumption.ask_sent(exchange.stream, said.id, exchange.x)
+            self._events.begin_exchange(exchange)
+            self._events.write_exchange(exchange, message)
 
     def _answered(self, exchange: Exchange, said: Said, message: bytes, now: float) -> None:
         exchange.answered(said.id)
         stream = exchange.stream
         if stream.kept.pending:
             stream.kept.answered(exchange.x, said.id, is_error=said.code is not None)
-        self.answered(exchange.lines, said.id, message)
+        self._resumption.request_answered(exchange.lines, said.id, message)
         headers: tuple[tuple[str, str], ...] = ()
-        if exchange.method == "initialize" and stream.sort == "session":
+        initializes = exchange.method == "initialize" and stream.sort == "session"
+        if initializes:
             stream.version = version_of(message)
             if stream.version:
                 headers = (("Mcp-Session-Id", stream.session),)
         if exchange.begun:
-            self._event(exchange, message)
+            self._events.write_exchange(exchange, message)
             if not exchange.ids:
                 self._finish(exchange, now)
             return
         exchange.answers.append(message)
         if exchange.ids:
             return
-        body = b"[%b]" % b",".join(exchange.answers) if exchange.array else message
         status = 200
         if stream.sort == "shared" and said.code is not None:
             status = _STATUS.get(said.code, 200)
-        self.out.append(Respond(exchange.sink, status, body, headers))
+        self.out.append(Respond(exchange.sink, status, _json_body(exchange), headers))
         self._finish(exchange, now)
-        if exchange.method == "initialize" and stream.sort == "session" and not stream.version:
+        if initializes and not stream.version:
             self.close(stream, 404, SESSION_NOT_FOUND, "the session was not initialized", now)
 
-    def _converse(
-        self, exchange: Exchange, dialogue: Dialogue, said: Said, message: bytes, now: float
-    ) -> None:
+    def _on_own_request(self, request: OwnRequest, message: bytes, now: float) -> None:
         """A step of our own question. Notifications are for dialogues that wait for news."""
+        said = read_said(message)
+        if request.is_listen and not said.answer and request.granted is None:
+            self._resumption.listen_acknowledged(request, message)
         if said.asks:
-            self._refuse_ask(exchange.stream, said)
+            self._refuse_ask(request.stream, said)
             return
-        if not said.answer and exchange.method != "subscriptions/listen":
-            return
-        if not said.answer and not said.method.endswith("list_changed"):
+        if not said.answer and not (request.is_listen and said.method.endswith("list_changed")):
             return
         try:
-            line = dialogue.send(message)
+            line = request.dialogue.send(message)
         except StopIteration as found:
-            self._settle(exchange, found.value, now)
+            self._own_finished(request, found.value, now)
         else:
-            exchange.at = now
-            self.done(exchange.lines, b"")
-            self._remember(exchange.lines, b"", line)
-            self.tell(exchange.stream, line, exchange.x)
+            request.at = now
+            self._resumption.forget_request(request.lines, b"")
+            self._send_own(request, line)
 
     def _on_stream(self, stream: Stream, message: bytes) -> None:
         said = read_said(message)
         if said.answer:
-            self.settled(stream, said.id, message, is_error=said.code is not None)
+            self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
         if stream.sort == "sse":
             if said.asks:
-                self.asked(stream, said.id, 0)
-            if stream.get:
-                self.out.append(Write(stream.get, event(message)))
+                self._resumption.ask_sent(stream, said.id, 0)
+            self._events.write_sse(stream, message)
             return
         if said.answer or stream.sort == "shared":
             return  # its client is gone, and did not have an event's id to come back with
@@ -242,20 +369,28 @@ class Table(Listening):
             self._refuse_ask(stream, said)
             return
         if said.asks:
-            self.asked(stream, said.id, 0)
-        stream.number += 1
-        data = event(message, b"0-%d" % stream.number)
-        self._replay.keep(stream.s, 0, stream.number, data)
-        if stream.get:
-            self.out.append(Write(stream.get, data))
-            stream.shown = stream.number
+            self._resumption.ask_sent(stream, said.id, 0)
+        self._events.write_stream(stream, message)
 
-    def _over(self, exchange: Exchange, now: float) -> None:
+    def _plain_only(self, exchange: Exchange) -> bool:
+        return self.rules.json_response and not exchange.is_listen
+
+    def _refuse_ask(self, stream: Stream, said: Said) -> None:
+        if said.asks:
+            text = "the agent cannot be asked here: no stream of events is open to it"
+            self.send_to_broker(stream, error_line(said.id, INTERNAL_ERROR, text))
+
+    # --- ends of exchanges ---
+
+    def _over(self, exchange: Exchange | OwnRequest, now: float) -> None:
+        """No (further) answer comes."""
+        if isinstance(exchange, OwnRequest):
+            self._own_finished(exchange, None, now)
+            return
         if exchange.begun:
             pass
         elif exchange.answers:
-            body = b"[%b]" % b",".join(exchange.answers)
-            self.out.append(Respond(exchange.sink, 200, body))
+            self.out.append(Respond(exchange.sink, 200, _json_body(exchange)))
         else:
             # A cancelled request gets no answer; a stream without events says just that.
             exchange.begun = True
@@ -263,47 +398,83 @@ class Table(Listening):
         self._finish(exchange, now)
 
     def _finish(self, exchange: Exchange, now: float) -> None:
-        """Its last answer was given. A stream ends, and can be asked for again for a while."""
+        """Its last answer was given."""
         stream = exchange.stream
         if exchange.begun:
-            if exchange.sink:
-                self.out.append(End(exchange.sink))
-            if stream.sort == "session" and exchange.number:
-                stream.past[exchange.x] = (exchange.number, now + RESUMABLE_S)
+            self._events.end_exchange(exchange, now)
         stream.used = now
         self._forget(exchange)
         if stream.sort == "once" and not stream.exchanges:
             self.close(stream, 404, SESSION_NOT_FOUND, "", now)
 
+    def _own_finished(self, request: OwnRequest, found: Any, now: float) -> None:
+        self._forget(request)
+        if request.is_wanted:
+            request.on_result(found, now)
+
+    def _fail(self, exchange: Exchange | OwnRequest, status: int, code: int, text: str, now: float) -> None:
+        """It ends with this error."""
+        if isinstance(exchange, OwnRequest):
+            self._own_finished(exchange, None, now)
+            return
+        self._forget(exchange)
+        if exchange.stream.sort == "once" and not exchange.stream.exchanges:
+            self.close(exchange.stream, status, code, text, now, tell=False)  # nobody comes back to it
+        if not exchange.sink:
+            return
+        if exchange.begun:
+            for ident in exchange.ids:
+                self.out.append(Write(exchange.sink, event(error_line(ident, code, text))))
+            self.out.append(End(exchange.sink))
+        else:
+            self.out.append(refusal(exchange.sink, status, code, text, exchange.ids[0]))
+
+    def _forget(self, exchange: Exchange | OwnRequest) -> None:
+        stream = exchange.stream
+        stream.exchanges.pop(exchange.x, None)
+        self._resumption.forget_exchange(exchange)
+        if isinstance(exchange, OwnRequest):
+            if exchange.is_wanted:
+                self._events.remove(exchange.x)
+            return
+        self._events.remove(exchange.sink)
+        if exchange.counted:
+            exchange.counted = False
+            self._quotas.count_request(stream.endpoint[0], -1)
+
     # --- clients ---
 
     def gone(self, x: int, now: float) -> None:
         """The client of an HTTP request hung up before its end."""
-        self.release(x)
-        client = self._clients.pop(x, None)
-        if isinstance(client, Stream):
-            client.get = 0
-            client.used = now
-            if client.sort == "sse":
-                self.close(client, 404, SESSION_NOT_FOUND, "", now)
-        elif client is not None:
-            client.sink = 0
-            client.then = None  # of a dialogue, which goes on where others may want what it finds
-            if client.stream.sort == "once":
-                self.close(client.stream, 404, SESSION_NOT_FOUND, "", now)
-            elif client.dialogue is not None:
-                pass
-            elif client.stream.sort == "shared" or not client.begun:
-                # Stateless: that is the cancel. Otherwise it is none (basic/transports), but what still
-                # comes has to find another way: without an event's id nobody can come back for it.
-                stream = client.stream
-                self.out.append(Tell(word_line(stream.s, Gone(client.x))))
-                if stream.sort == "session":
-                    self.loosen(client)
-                self._forget(client)
-                if client.method == "initialize" and not stream.version:
-                    # Nobody knows the session's id, or ever will.
-                    self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+        self._quotas.release_request(x)
+        asker = self._events.remove(x)
+        if isinstance(asker, Stream):
+            asker.get = 0
+            asker.used = now
+            if asker.sort == "sse":
+                self.close(asker, 404, SESSION_NOT_FOUND, "", now)
+        elif isinstance(asker, OwnRequest):
+            asker.is_wanted = False  # it goes on where others may want what it finds
+            if asker.stream.sort == "once":
+                self.close(asker.stream, 404, SESSION_NOT_FOUND, "", now)
+        elif asker is not None:
+            self._client_left(asker, now)
+
+    def _client_left(self, exchange: Exchange, now: float) -> None:
+        exchange.sink = 0
+        stream = exchange.stream
+        if stream.sort == "once":
+            self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+        elif stream.sort == "shared" or not exchange.begun:
+            # Stateless: that is the cancel. Otherwise it is none (basic/transports), but what still
+            # comes has to find another way: without an event's id nobody can come back for it.
+            self.out.append(Tell(word_line(stream.s, Gone(exchange.x))))
+            if stream.sort == "session":
+                self._resumption.detach(exchange)
+            self._forget(exchange)
+            if exchange.method == "initialize" and not stream.version:
+                # Nobody knows the session's id, or ever will.
+                self.close(stream, 404, SESSION_NOT_FOUND, "", now)
 
     def pass_on(self, stream: Stream, message: Message, now: float) -> None:
         """What a client says that is no request of an exchange."""
@@ -311,18 +482,66 @@ class Table(Listening):
         if message.method == "notifications/cancelled":
             ident = texts_of(message.params).get("requestId")
             self._cancelled(stream, bytes(ident) if ident is not None else b"")
-        self.send(stream, message)
+        if message.sort == "answer":
+            self._resumption.ask_answered(stream, message)
+        elif message.sort == "request":
+            self._resumption.request_sent(stream.loose, message.id, message.line)
+            stream.kept.asked(0, message)
+        else:
+            stream.kept.said(message)
+        self.send_to_broker(stream, message.line)
 
     def _cancelled(self, stream: Stream, ident: bytes) -> None:
         """A client cancelled a request of its own: no answer will come for it, but for others of an array."""
-        self.done(stream.loose, ident)
+        self._resumption.forget_request(stream.loose, ident)
         for exchange in stream.exchanges.values():
-            self.done(exchange.lines, ident)
+            if isinstance(exchange, OwnRequest):
+                continue
+            self._resumption.forget_request(exchange.lines, ident)
             if exchange.array and ident in exchange.ids and len(exchange.ids) > 1:
                 exchange.ids.remove(ident)
                 return
 
-    # --- ends and time ---
+    # --- ends of streams ---
+
+    def close(
+        self, stream: Stream, status: int, code: int, text: str, now: float, *, tell: bool = True
+    ) -> None:
+        """End a stream; what waits on it is answered with this error."""
+        if self._streams.pop(stream.s, None) is None:
+            return
+        self.sessions.pop(stream.session, None)
+        if stream.sort in {"session", "sse"}:
+            self._quotas.count_session(stream.endpoint[0], -1)
+        if self._shared.get((stream.sort, stream.endpoint)) is stream:
+            del self._shared[stream.sort, stream.endpoint]
+        for x in self._take_held(stream):
+            if self._quotas.release_request(x):
+                self.out.append(refusal(x, status, code, text))
+        for exchange in list(stream.exchanges.values()):
+            self._fail(exchange, status, code, text, now)
+        if stream.get:
+            if stream.sort == "sse" and not stream.session:
+                self._events.remove(stream.get)
+                self.out.append(refusal(stream.get, status, code, text))
+            else:
+                self._events.end(stream.get)
+            stream.get = 0
+        self._events.forget_stream(stream)
+        self._resumption.forget_stream(stream)
+        if tell:
+            self.out.append(Tell(word_line(stream.s, Close())))
+
+    def _take_held(self, stream: Stream) -> list[int]:
+        """The HTTP requests that wait for this stream before anything of them is at the broker."""
+        held = [x for x, _ in stream.sought]
+        if stream.seeks:
+            self._seeking.pop((stream.seeks, stream.endpoint), None)
+            stream.seeks, stream.sought = "", []
+        if stream.schemas is not None:
+            held += [x for _, x, _ in stream.schemas.parked]
+            stream.schemas.parked = []
+        return held
 
     def away(self, now: float) -> None:
         """The broker has died. Everything waits for the next one, but for what that could not know."""
@@ -336,8 +555,8 @@ class Table(Listening):
             for exchange in list(stream.exchanges.values()):
                 if not exchange.lines:
                     self._over(exchange, now)  # its client has cancelled it
-                elif not all(exchange.lines.lines()) or not _is_safe(stream, exchange):
-                    self._break(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
+                elif not all(exchange.lines.lines()) or not _is_safe(exchange):
+                    self._fail(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
             stream.loose.forget_unkept()
             if stream.schemas is not None and not stream.schemas.fetching:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
@@ -345,7 +564,7 @@ class Table(Listening):
     def back(self) -> None:
         """Another broker is there: it hears of everything that is open."""
         for stream in self._streams.values():
-            self.out += map(Tell, comeback(stream, self.opening(stream)))
+            self.out += map(Tell, comeback(stream, self._open_message(stream)))
 
     def lost(self, now: float) -> None:
         """The broker is gone, and every session with it."""
@@ -359,38 +578,54 @@ class Table(Listening):
             if stream.sort != "control" and not stays(stream.endpoint[0]):
                 self.close(stream, 401, INVALID_REQUEST, text, now)
 
+    # --- time ---
+
     def tick(self, now: float) -> None:
         """To be called about every second."""
-        comment = now - self._commented >= KEEP_ALIVE_S
-        if comment:
-            self._commented = now
         for stream in list(self._streams.values()):
             for exchange in list(stream.exchanges.values()):
                 self._age(exchange, now)
-                if comment and exchange.begun and exchange.sink:
-                    self.out.append(Write(exchange.sink, _COMMENT))
-            if comment and stream.get:
-                self.out.append(Write(stream.get, _COMMENT))
-            for x in [x for x, (_, until) in stream.past.items() if until <= now]:
-                del stream.past[x]
-                self._replay.drop(stream.s, x)
+            self._events.expire(stream, now)
             idle = not stream.exchanges and not stream.get
             if stream.sort == "session" and idle and now - stream.used >= self.rules.session_idle_s:
                 self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+        if now - self._commented >= KEEP_ALIVE_S:
+            self._commented = now
+            self._events.write_comments()
 
-    def _age(self, exchange: Exchange, now: float) -> None:
+    def _age(self, exchange: Exchange | OwnRequest, now: float) -> None:
         waited_s = now - exchange.at
-        if exchange.dialogue is not None:
-            if waited_s >= exchange.limit_s and exchange.method != "subscriptions/listen":
-                self._settle(exchange, None, now)
+        if isinstance(exchange, OwnRequest):
+            if waited_s >= exchange.limit_s and not exchange.is_listen:
+                self._own_finished(exchange, None, now)
         elif exchange.method == "initialize":
             pass  # its answer says in a header which session it is
         elif waited_s >= STREAM_AFTER_S and exchange.sink and not self._plain_only(exchange):
-            self.begin(exchange)
+            self._events.begin_exchange(exchange)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        streams = list(self._streams.values())
+        self._events.check(streams)
+        self._resumption.check(streams)
+        requests: list[str] = []
+        for stream in streams:
+            assert all(exchange.stream is stream for exchange in stream.exchanges.values())
+            clients = [each for each in stream.exchanges.values() if isinstance(each, Exchange)]
+            requests += [stream.endpoint[0] for each in clients if each.counted]
+        sessions = [each.endpoint[0] for each in streams if each.sort in {"session", "sse"}]
+        self._quotas.check(sessions, requests)
 
 
-def _is_safe(stream: Stream, exchange: Exchange) -> bool:
+def _json_body(exchange: Exchange) -> bytes:
+    """The answers as one JSON text."""
+    return b"[%b]" % b",".join(exchange.answers) if exchange.array else exchange.answers[0]
+
+
+def _is_safe(exchange: Exchange | OwnRequest) -> bool:
     """Whether a request may be made again: the next broker knows by the stream's name what became of it."""
     if exchange.granted == b"":
         return False  # it would listen to less, and its client would not know
-    return bool(stream.name) or exchange.dialogue is not None or exchange.method in REPEATABLE
+    if isinstance(exchange, OwnRequest):
+        return True
+    return bool(exchange.stream.name) or exchange.method in REPEATABLE

@@ -5,10 +5,10 @@ Knows nothing of: who may come in, what frames say.
 
 from urllib.parse import parse_qs
 
-from carpool.http.core.body import INTERNAL_ERROR, SESSION_NOT_FOUND
-from carpool.http.core.effects import Request, Respond, refusal
+from carpool.http.core.body import INTERNAL_ERROR, SESSION_NOT_FOUND, BadBody, read_body
+from carpool.http.core.effects import Request, Respond, body_refusal, refusal
 from carpool.http.core.pages import AWAY
-from carpool.http.core.post_body import read
+from carpool.http.core.quotas import Quotas
 from carpool.http.core.routing import Table
 from carpool.http.core.streams import Endpoint
 
@@ -16,16 +16,17 @@ from carpool.http.core.streams import Endpoint
 class OldTransport:
     """Its two paths."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, quotas: Quotas) -> None:
         self._table = table
+        self._quotas = quotas
 
     def stream(self, x: int, endpoint: Endpoint, now: float, *, linked: bool) -> Respond | None:
         """A GET that hears all of a session of its own."""
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-        if self._table.has_no_room(endpoint[0]):
+        if self._quotas.has_no_room(endpoint[0]):
             return refusal(x, 503, INTERNAL_ERROR, "too many sessions are open", Retry_After="10")
-        self._table.open_old(x, endpoint, now)
+        self._table.open_sse_stream(x, endpoint, now)
         return None
 
     def post(self, x: int, request: Request, principal: str, now: float) -> Respond | None:
@@ -34,9 +35,9 @@ class OldTransport:
         stream = self._table.sessions.get(told)
         if stream is None or stream.sort != "sse" or stream.endpoint[0] != principal:
             return refusal(x, 404, SESSION_NOT_FOUND, "Session not found")
-        body = read(x, request.body)
-        if isinstance(body, Respond):
-            return body
+        body = read_body(request.body)
+        if isinstance(body, BadBody):
+            return body_refusal(x, body)
         for message in body if isinstance(body, list) else [body]:
             self._table.pass_on(stream, message, now)
         return Respond(x, 202, b"Accepted", media="text/plain")

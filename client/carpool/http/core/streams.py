@@ -1,6 +1,7 @@
 """What is open between HTTP clients and the broker: streams (sessions) and exchanges (requests).
 
-Plain records; `routing` changes them. A stream is the broker's session, an exchange is one POST that waits.
+Plain records; `routing` changes them. A stream is the broker's session, an exchange is one POST that waits,
+an own request is a question of the door itself.
 
 Knows nothing of: HTTP, frames, when anything ends.
 """
@@ -8,6 +9,7 @@ Knows nothing of: HTTP, frames, when anything ends.
 from collections.abc import Callable, Generator
 from typing import Any, Final, Literal
 
+from carpool.http.core.body import Message
 from carpool.http.core.headers import Annotated
 from carpool.http.core.kept_messages import Kept
 from carpool.open_requests import Unanswered
@@ -29,52 +31,91 @@ on the length of names that it says (0: none).
 
 
 OWN_QUESTION_S: Final = 10.0
-"""For a question of the door itself where its asker names no other time."""
+"""For a request of the door itself where its asker names no other time."""
+LISTEN: Final = "subscriptions/listen"
 
 
-class Exchange:
-    """One request (or array of requests) of a client, or a question of the door itself."""
+class _OpenRequest:
+    """What is at the broker and not over, and what a later broker must hear of it."""
 
-    __slots__ = (
-        "answers", "array", "at", "begun", "counted", "dialogue", "given", "granted", "ids", "limit_s",
-        "lines", "method", "number", "sink", "stream", "then", "x",
-    )  # fmt: skip
+    __slots__ = ("at", "granted", "lines", "stream", "x")
 
-    def __init__(self, x: int, stream: "Stream", ids: list[bytes], now: float) -> None:
+    def __init__(self, x: int, stream: "Stream", now: float) -> None:
         self.x = x
         self.stream = stream
-        self.ids = ids
-        """Of its requests whose answers are still to come, as written."""
         self.at = now
-        self.limit_s = OWN_QUESTION_S
-        """A question of the door itself is given up after this long."""
+        self.lines = Unanswered(stream.answered)
+        """Requests that are neither answered nor cancelled, for a later broker; empty where there was no
+        room for one.
+        """
+        self.granted: bytes | None = None
+        """It is a listen, and this has acknowledged it; empty where there was no room for that."""
+
+
+class Exchange(_OpenRequest):
+    """A request of a client, or an array of them. The answer is JSON until it `begun` as a stream of events:
+    one record has both, because that happens while it is open.
+    """
+
+    __slots__ = ("answers", "array", "begun", "counted", "given", "ids", "method", "number", "sink")
+
+    def __init__(
+        self, x: int, stream: "Stream", requests: list[Message], now: float, *, array: bool = False
+    ) -> None:
+        super().__init__(x, stream, now)
+        self.ids = [each.id for each in requests]
+        """Of its requests whose answers are still to come, as written."""
+        self.array = array
+        self.method = "" if array else requests[0].method
+        self.counted = not self.is_listen
+        """It counts against `Rules.max_open`."""
         self.sink = x
         """The HTTP request its events go to; 0: the client is away."""
+        self.given: tuple[bytes, ...] = ()
+        """What its client answered to its questions."""
+        self.answers: list[bytes] = []
+        """Of a JSON answer, so far."""
         self.begun = False
         """It is answered with a stream of events."""
         self.number = 0
-        """Of its last event."""
-        self.answers: list[bytes] = []
-        """Of an array of requests, so far."""
-        self.array = False
-        self.method = ""
-        self.counted = False
-        """It counts against `Rules.max_open`."""
-        self.dialogue: Dialogue | None = None
-        self.lines = Unanswered(stream.answered)
-        """Its requests that are neither answered nor cancelled, for a later broker; empty where there was no
-        room for one.
-        """
-        self.given: tuple[bytes, ...] = ()
-        """What its client answered to its questions."""
-        self.granted: bytes | None = None
-        """It is a listen, and this has acknowledged it; empty where there was no room for that."""
-        self.then: Callable[[Any, float], None] | None = None
-        """Gets what the dialogue found; `None` where it failed."""
+        """Of the last event."""
+
+    @property
+    def is_listen(self) -> bool:
+        """It stays open for news."""
+        return self.method == LISTEN
 
     def answered(self, ident: bytes) -> None:
         """One answer more is there. (One to an id that is none of them counts for the first.)"""
         self.ids.remove(ident if ident in self.ids else self.ids[0])
+
+
+class OwnRequest(_OpenRequest):
+    """A dialogue of the door itself with the broker."""
+
+    __slots__ = ("dialogue", "is_listen", "is_wanted", "limit_s", "on_result")
+
+    def __init__(
+        self,
+        x: int,
+        stream: "Stream",
+        dialogue: Dialogue,
+        on_result: Callable[[Any, float], None],
+        now: float,
+        *,
+        is_listen: bool = False,
+        limit_s: float = OWN_QUESTION_S,
+    ) -> None:
+        super().__init__(x, stream, now)
+        self.dialogue = dialogue
+        self.on_result = on_result
+        """Gets what the dialogue found; `None` where it failed."""
+        self.is_listen = is_listen
+        """It stays open for news."""
+        self.limit_s = limit_s
+        """It is given up after this long."""
+        self.is_wanted = True
+        """False: its HTTP client has gone."""
 
 
 class Stream:
@@ -112,7 +153,7 @@ class Stream:
         """The HTTP requests that wait for that."""
         self.version = ""
         """The protocol version of a session, once it is negotiated."""
-        self.exchanges: dict[int, Exchange] = {}
+        self.exchanges: dict[int, Exchange | OwnRequest] = {}
         self.past: dict[int, tuple[int, float]] = {}
         """Ended exchanges that can be asked for again: number of the last event, and until when."""
         self.get = 0

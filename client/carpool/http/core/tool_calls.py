@@ -14,6 +14,7 @@ from carpool.http.core import own_requests
 from carpool.http.core.body import HEADER_MISMATCH, Message, text_of, texts_of
 from carpool.http.core.effects import Request, Respond, refusal
 from carpool.http.core.headers import param_mismatch
+from carpool.http.core.quotas import Quotas
 from carpool.http.core.routing import Table
 from carpool.http.core.streams import Schemas, Stream
 
@@ -25,8 +26,9 @@ _FRESH_S: Final = 30.0
 class Calls:
     """The checks of one door's calls."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, quotas: Quotas) -> None:
         self._table = table
+        self._quotas = quotas
 
     def tick(self, now: float) -> None:
         """Let calls go that have waited long enough."""
@@ -43,17 +45,17 @@ class Calls:
         if tools is not None and not schemas.listening and now >= schemas.stale_at:
             tools = schemas.tools = None
         if tools is None:
-            self._table.hold(x, stream)
+            self._quotas.hold_request(x, stream.endpoint[0])
             schemas.parked.append((now, x, lambda now: self._checked(x, request, message, stream, now)))
             self._fetch(stream, schemas, now)
             return None
         return self._checked_call(x, request, message, stream, now)
 
     def _checked(self, x: int, request: Request, message: Message, stream: Stream, now: float) -> None:
-        if not self._table.release(x):
+        if not self._quotas.release_request(x):
             return  # its client has gone
-        if not self._table.has(stream):
-            stream = self._table.shared("shared", stream.endpoint, now)
+        if not self._table.is_open(stream):
+            stream = self._table.shared_stream("shared", stream.endpoint, now)
         answer = self._checked_call(x, request, message, stream, now)
         if answer is not None:
             self._table.out.append(answer)
@@ -75,19 +77,19 @@ class Calls:
             return
         schemas.fetching = True
         if not schemas.listening:
-            schemas.listening = self._table.number()
+            schemas.listening = self._table.next_number()
 
             def news(_: Any, now: float) -> None:
                 schemas.listening = 0
                 schemas.tools = None
 
-            self._table.inquire(
+            self._table.start_own_request(
                 schemas.listening,
                 stream,
                 own_requests.await_tools_news(),
                 news,
                 now,
-                method="subscriptions/listen",
+                is_listen=True,
             )
 
         def found(tools: Any, now: float) -> None:
@@ -96,7 +98,8 @@ class Calls:
             schemas.stale_at = now + _FRESH_S
             self._unpark(schemas, now)
 
-        self._table.inquire(self._table.number(), stream, own_requests.list_annotated(), found, now)
+        x = self._table.next_number()
+        self._table.start_own_request(x, stream, own_requests.list_annotated(), found, now)
 
     def _unpark(self, schemas: Schemas, now: float, *, late_only: bool = False) -> None:
         parked = schemas.parked

@@ -8,7 +8,7 @@ from carpool.http.core.access import Gate, hash_of
 from carpool.http.core.effects import Rules
 from carpool.http.core.own_requests import SUPERVISOR_S
 from carpool.http.core.pages import HEALTH_S
-from carpool_protocol.carrier.streams import Closed, Gone, Open, Opened
+from carpool_protocol.carrier.streams import Closed, Gone, Open, Opened, Over
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import (
     BOTH,
@@ -421,6 +421,19 @@ def test_the_list_is_asked_for_once_until_it_changes(desk: Desk) -> None:
     desk.tell(s, notification("notifications/tools/list_changed"), listen)
     called(desk, {"region": "eu"})
     desk.heard("subscriptions/listen")
+    assert desk.heard("tools/list")
+
+
+def test_the_list_is_asked_for_again_when_the_broker_ends_the_listen_without_an_answer(desk: Desk) -> None:
+    called(desk, {})
+    s = desk.word()[0]
+    _, _, listen = desk.heard("subscriptions/listen")
+    _, _, x = desk.heard("tools/list")
+    desk.answer(s, x, 1, tools=[])
+    desk.heard("tools/call")
+    desk.say(s, Over(listen))
+    called(desk, {"region": "eu"})
+    assert desk.heard("subscriptions/listen")
     assert desk.heard("tools/list")
 
 

@@ -317,9 +317,8 @@ def _request(body: bytes) -> Request:
 def test_what_there_was_no_room_to_keep_is_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     session, _ = begun(desk)
-    room = Room(desk.core._table._room.used_bytes + 200)
-    room.used_bytes = desk.core._table._room.used_bytes
-    monkeypatch.setattr(desk.core._table, "_room", room)
+    room = desk.core._table._room
+    monkeypatch.setattr(room, "_max", room.used_bytes + 200)
     big = desk.post(request(2, "tools/call", x="x" * 300), mcp_session_id=session)
     small = desk.post(request(3, "tools/call"), mcp_session_id=session)
     desk.take(desk.core.lost(desk.now))

@@ -4,7 +4,7 @@ import pytest
 
 from carpool.http.core.access import Gate, hash_of
 from carpool.http.core.effects import Rules
-from carpool.http.core.kept_messages import Room
+from carpool.http.core.routing import KEEP_ALIVE_S
 from carpool_protocol.carrier.streams import Close, Closed, Gone, Open, Opened, Over, Refused
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import Desk, modern, modern_headers, notification, request
@@ -345,7 +345,7 @@ def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     desk = Desk(Rules(stateless=True))
-    monkeypatch.setattr(desk.core._table, "_room", Room(0))
+    monkeypatch.setattr(desk.core._table._room, "_max", 0)
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     desk.word()
     desk.take(desk.core.lost(desk.now))
@@ -378,6 +378,16 @@ def test_the_transport_of_2024_hears_everything_on_its_one_stream(desk: Desk) ->
     desk.gone(x)
     assert desk.word() == (s, Close())
     assert desk.status(desk.post(request(1, "ping"), "/messages?session=old-1")) == 404
+
+
+def test_a_get_of_2024_hears_no_comment_before_its_session_is_open(desk: Desk) -> None:
+    x = desk.send("GET", "/sse", accept="text/event-stream")
+    s = desk.word()[0]
+    desk.wait(KEEP_ALIVE_S)
+    assert x not in desk.streams
+    desk.say(s, Opened("old-1"))
+    desk.wait(KEEP_ALIVE_S)
+    assert [each.data for each in desk.streams[x]][1:] == [b":\n"]
 
 
 @behaviour("http:limits")

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import trio
 
-from carpool_broker.admin.methods import Control
+from carpool_broker.admin.control import Control
 from carpool_broker.admin.status import hook_rows
+from carpool_broker.admin.status_query import Process
+from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.config.configuration import DAEMON, Configuration, Followed
 from carpool_broker.config.locations import place_of
 from carpool_broker.config.secret_filter import Withheld
@@ -142,6 +144,7 @@ class BrokerShell:
         self._reader = Reader(configuration, self._follow, self._settle, self._start_soon)
         self._moving = Moving(configuration, self._pump.feed_all, self._connections, self._reader)
         self._hooking = self._new_hooking(runtime_dir)
+        self._inquiries = Inquiries(self._send_now, self._supervisors)
         self._control = self._new_control(heritage, pins)
         self._door = self._new_door(runtime_dir, heritage)
         self._saying = Saying(self.core, RELEASE, self._connections.write, self._pump.feed)
@@ -160,21 +163,23 @@ class BrokerShell:
         )
 
     def _new_control(self, heritage: Heritage, pins: PinBoard) -> Control:
+        process = Process(
+            release=RELEASE,
+            restarts=heritage.life,
+            hooks=lambda: hook_rows(self.core.hooks, self._hooking),
+            audit=self._audit,
+            carriers=self._connections.carriers,
+            told_at=self._kept.told_at,
+        )
         return Control(
             self.core,
             self._configuration,
-            self._send_now,
-            release=RELEASE,
-            restarts=heritage.life,
-            supervisors=self._supervisors,
+            self._inquiries,
+            process,
             reload=self._reload,
-            told_at=self._kept.told_at,
             follow=lambda followed: self._pump.feed_all(at_once(followed)),
-            audit=self._audit,
             pins=pins,
             story=self._pump.story,
-            hooks=lambda: hook_rows(self.core.hooks, self._hooking),
-            doors=self._connections.carriers,
         )
 
     def _new_door(self, runtime_dir: str, heritage: Heritage) -> Door:
@@ -364,7 +369,7 @@ class BrokerShell:
                     if message.superseded:
                         self._give_way()
                 case Surveyed() | Operated() | Explained() | Recounted():
-                    self._control.inquiries.heard(message)
+                    self._inquiries.heard(message)
                 case _:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
         if burst:
@@ -396,7 +401,7 @@ class BrokerShell:
         self._supervisor = None
         self._door.serve_by(Epoch(""))
         self._connections.written.clear()  # the record is gone as well, or is gone through anew
-        self._control.inquiries.supervisor_went()
+        self._inquiries.supervisor_went()
         self._pump.feed(events.SupervisorWent())
 
     def _supervisor_gone(self, name: str) -> None:

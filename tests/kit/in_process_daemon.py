@@ -29,7 +29,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import process as supervisor_shell
 from carpool_supervisor import processes as supervisor_processes
 from tests.kit.in_process_servers import READ_BYTES, Json, Process, Processes, Program
-from tests.kit.synchronous_configuration import SynchronousConfiguration
+from tests.kit.synchronous_configuration import ReaderWithoutThreads, SynchronousConfiguration
 
 SUPERVISOR = "sup1"
 ROUNDS = 20_000
@@ -169,9 +169,7 @@ class InProcessDaemon:
             house = str(self._house)
             environ = {"CARPOOL_CHECK": "1", "CARPOOL_STATE_DIR": f"{house}/state", "HOME": house}
             stack.enter_context(mock.patch.dict(os.environ, environ))
-            stack.enter_context(
-                mock.patch.object(broker_shell, "Reader", lambda configuration, *_: configuration)
-            )
+            stack.enter_context(mock.patch.object(broker_shell, "Reader", ReaderWithoutThreads))
             for module in (broker_shell, supervisor_shell):
                 stack.enter_context(mock.patch.object(module, "ZmqLink", self._end))
                 stack.enter_context(mock.patch.object(module, "SteadyClock", return_value=self._clock))

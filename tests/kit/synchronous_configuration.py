@@ -11,6 +11,7 @@ from typing import Any
 from carpool_broker.config.configuration import Configuration, Followed
 from carpool_broker.config.locations import Wish
 from carpool_broker.config.scan import Sight
+from carpool_broker.config.watcher import Reader
 from carpool_broker.config.workspaces import Workspaces
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import is_current
@@ -63,3 +64,11 @@ class SynchronousConfiguration(Configuration):
         if spell and sight.directory not in {"", wish.workspace}:
             sight = self.eager.sight_of(Wish(sight.directory, wish.cwd))
         then(sight)
+
+
+class ReaderWithoutThreads(Reader):
+    """A reader whose sessions are told at once what a `SynchronousConfiguration` finds."""
+
+    def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
+        assert isinstance(self._configuration, SynchronousConfiguration)
+        self._configuration.look(wish, then, spell=spell)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from carpool_broker.admin.methods import Methods
 from carpool_broker.core.model.approval import PinId, server_of
 from carpool_broker.core.model.events import PinsApproved
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
@@ -38,6 +39,10 @@ class Pinning:
         self._registry = registry
         self._board = board
         self._feed = feed
+
+    def register(self, methods: Methods) -> None:
+        """Put `carpool/pin` into the table."""
+        methods.add("carpool/pin", PinParams, lambda _, params: self.answer(params))
 
     def answer(self, params: PinParams) -> dict[str, Any]:
         """`{"pinned": [...]}`, or `{"approved": [tool]}`."""

@@ -1,17 +1,62 @@
-"""What the broker's journal tells of one call, from the request on.
+"""The request behind `carpool story`: `carpool/story`, what both journals hold of one call.
 
 Owns the way from a call to the request that it came with: until a call has left it has no mention in the
-journal but as its agent's request. Knows nothing of: how a story is worded.
+broker's journal but as its agent's request. Knows nothing of: how a story is worded.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from carpool_protocol.ids import CallId, SessionId
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.admin.methods import ControlError, Methods
+from carpool_broker.admin.supervisor_queries import Inquiries
+from carpool_broker.storage.audit_log import AuditLog
+from carpool_protocol.ids import CallId, RawJson, SessionId, call_name, call_named
+from carpool_protocol.link.messages import Recount, Recounted
+
+RECOUNT_S = 5.0
 
 Entry = dict[str, Any]
 StoryOf = Callable[[int | str, type[int | str]], list[Entry]]
 """`Pump.story`."""
+
+
+class StoryParams(Struct):
+    """Of `carpool/story`."""
+
+    call: str
+
+
+class Stories:
+    """Those of one broker."""
+
+    def __init__(self, inquiries: Inquiries, story: StoryOf, audit: AuditLog | None) -> None:
+        self._inquiries = inquiries
+        self._story_of = story
+        self._audit = audit
+
+    def register(self, methods: Methods) -> None:
+        """Put `carpool/story` into the table."""
+        methods.add("carpool/story", StoryParams, lambda _, params: self.story(params))
+
+    async def story(self, params: StoryParams) -> dict[str, Any]:
+        """`{"call", "run", "broker", "supervisor", "pids"}`: what both journals hold still."""
+        call = call_named(params.call)
+        if call is None:
+            raise ControlError("bad_params", "A call is named as in errors and in the audit: c17, or c1.17.")
+        found = None
+        if self._inquiries.supervisors():
+            found = await self._inquiries.ask(lambda token: Recount(token, call), RECOUNT_S)
+        told = found if isinstance(found, Recounted) else Recounted(0, RawJson(b"[]"))
+        return {
+            "call": call_name(call),
+            "run": "" if self._audit is None else self._audit.run,
+            "broker": recounted(self._story_of, call),
+            "supervisor": msgspec.Raw(told.entries),
+            "pids": {str(instance): pid for instance, pid in told.pids.items()},
+        }
 
 
 def recounted(story: StoryOf, call: CallId) -> list[Entry]:

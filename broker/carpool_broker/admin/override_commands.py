@@ -7,12 +7,14 @@ Knows nothing of: what a switch does to sessions (`configuration`), how it is ke
 """
 
 import logging
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from carpool_broker.admin.methods import Methods
 from carpool_broker.config.configuration import Configuration, Followed
+from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.overrides import can_run, is_on
 from carpool_protocol.config.reading.merge import cap_problem
 from carpool_protocol.config.schema.model import ServerConfig
@@ -21,6 +23,8 @@ from carpool_protocol.ids import ServerName, SessionId
 
 log = logging.getLogger("carpool.broker")
 
+Reload = Callable[[], Awaitable[list[str]]]
+"""Reads the configuration again. Its problems, where it is broken."""
 Until = Literal["", "carpool stops", "the session ends"]
 
 
@@ -46,6 +50,19 @@ class Switching:
     def __init__(self, configuration: Configuration, follow: Callable[[list[Followed]], None]) -> None:
         self._configuration = configuration
         self._follow = follow
+
+    def register(self, methods: Methods, core: BrokerCore, reload: Reload) -> None:
+        """Put `carpool/switch` into the table. `reload` reads the files that are to count again."""
+
+        async def switch(_: SessionId, params: SwitchParams) -> dict[str, Any]:
+            problems = await reload() if params.on is None else []
+            agents = {each.id for each in core.sessions.values() if not each.control}
+            try:
+                return self.turn(params, agents, problems)
+            except CannotSwitchError as error:
+                return {"server": params.server, "refused": str(error)}
+
+        methods.add("carpool/switch", SwitchParams, switch)
 
     def turn(
         self, params: SwitchParams, sessions: Collection[SessionId], problems: Sequence[str] = ()

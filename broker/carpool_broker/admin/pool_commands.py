@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import trio
 from msgspec import Struct
 
-from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.methods import ControlError, Methods
 from carpool_broker.admin.status import known_lists
 from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.config.configuration import Configuration
@@ -65,6 +65,12 @@ class Operating:
         self._configuration = configuration
         self._inquiries = inquiries
         self._told_at = told_at
+
+    def register(self, methods: Methods) -> None:
+        """Put what operators do to pools into the table."""
+        methods.add("carpool/operate", OperateParams, lambda _, params: self.operate(params))
+        methods.add("carpool/why", WhyParams, lambda _, params: self.why(params))
+        methods.add("carpool/testify", TestifyParams, lambda _, params: self.testify(params))
 
     async def operate(self, params: OperateParams) -> dict[str, Any]:
         """`{"results": [{"server", "ok", "text"}]}`, in the order asked for."""

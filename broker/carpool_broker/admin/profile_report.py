@@ -10,6 +10,8 @@ Knows nothing of: sessions, how the page is shown.
 from collections.abc import Mapping
 from typing import Any
 
+from carpool_broker.admin.methods import Methods
+from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.profiles import frame_of
 from carpool_broker.core.model.scope import Scope, ScopeEntry
@@ -19,6 +21,11 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Catalog
 
 Offered = list[tuple[Kind, str]]
+
+
+def register(methods: Methods, core: BrokerCore, configuration: Configuration) -> None:
+    """Put `carpool/profiles` into the table."""
+    methods.add_plain("carpool/profiles", lambda _: page(core, configuration.config))
 
 
 def page(core: BrokerCore, config: Config) -> dict[str, Any]:

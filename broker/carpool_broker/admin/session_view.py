@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.methods import ControlError, Methods
 from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.session_views import FAILING, Outlook
@@ -157,6 +157,13 @@ class Looking:
     def __init__(self, core: BrokerCore, inquiries: Inquiries) -> None:
         self._core = core
         self._inquiries = inquiries
+
+    def register(self, methods: Methods) -> None:
+        """Put what a session may ask into the table."""
+        methods.add("carpool/tools", ToolsParams, self.tools)
+        methods.add("carpool/resolve", ResolveParams, self.resolve)
+        methods.add_plain("carpool/resources", self.resources)
+        methods.add_plain("carpool/servers", self.servers)
 
     def servers(self, session: SessionId) -> dict[str, Any]:
         """`{"servers"}`: see `servers`."""

@@ -3,6 +3,8 @@
 Owns the tokens of these questions and which of them are open. A question ends when it is answered, when the
 supervisor goes or after its time, whichever is first: nobody waits for ever.
 
+A file of its own because four others ask with it.
+
 Knows nothing of: what is asked, who asks, pools.
 """
 
@@ -10,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.methods import ControlError
 from carpool_protocol.link.messages import AnyMessage, Explained, Operated, Recounted, Surveyed
 
 Told = Surveyed | Operated | Explained | Recounted

@@ -106,6 +106,7 @@ def _ask(raw: RawJson) -> AskId | None:
 def ask(effect: SendAsk) -> bytes | AgentAnswered:
     """The request to the agent, in words that its version knows. Where there are none, the error it would
     have to answer with, to be fed as if it had: so the journal shows it, and whoever asked does not wait.
+    The core cannot decide this: what is in params decides it, and a journal does not keep them.
     """
     asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
     name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, asked)

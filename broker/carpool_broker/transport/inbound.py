@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from carpool_broker.admin.errors import ControlError
+from carpool_broker.admin.methods import ControlError
 from carpool_broker.config.blocking_io import StartSoon
 from carpool_broker.config.configuration import Configuration
 from carpool_broker.config.workspace_moves import Looks, Moving

@@ -10,11 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.admin.errors import ControlError
-from carpool_broker.admin.methods import Control
+from carpool_broker.admin.control import Control
+from carpool_broker.admin.methods import ControlError
 from carpool_broker.admin.status import known_lists
+from carpool_broker.admin.status_query import Process
+from carpool_broker.admin.supervisor_queries import Inquiries
 from carpool_broker.config.configuration import DAEMON, Followed
 from carpool_broker.core.model.events import AgentCame, AgentLeft, PinsApproved
+from carpool_broker.storage.approval_store import PinBoard
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
@@ -72,17 +75,16 @@ class Rig:
         self.answer: Callable[[AnyMessage], None] = lambda message: None
         self.doors: list[int] = []
         self.hooks: list[dict[str, Any]] = []
+        self.inquiries = Inquiries(self.send, lambda: [("main", 20)] if self.linked else [])
         self.control = Control(
             core,
             configuration,
-            self.send,
-            release="1",
-            restarts=0,
-            supervisors=lambda: [("main", 20)] if self.linked else [],
+            self.inquiries,
+            Process(release="1", hooks=lambda: self.hooks, carriers=lambda: self.doors),
             reload=self.reload,
             follow=self.follow,
-            hooks=lambda: self.hooks,
-            doors=lambda: self.doors,
+            pins=PinBoard(""),
+            story=lambda _subject, _kind: [],
         )
 
     async def reload(self) -> list[str]:
@@ -100,9 +102,7 @@ class Rig:
     def explain(self, message: AnyMessage) -> None:
         assert isinstance(message, Explain)
         lines = [f"{message.key} is shared."]
-        self.control.inquiries.heard(
-            Explained(message.token, lines, "serial", verified=False, source="evidence")
-        )
+        self.inquiries.heard(Explained(message.token, lines, "serial", verified=False, source="evidence"))
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         with trio.fail_after(5):
@@ -136,7 +136,7 @@ async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -
 
 async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.answer = lambda _: rig.control.inquiries.supervisor_went()
+    rig.answer = lambda _: rig.inquiries.supervisor_went()
     assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
 
 
@@ -149,7 +149,7 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 
     def answer(message: AnyMessage) -> None:
         rig.core.handle(AgentLeft(ONE), 2.0)
-        rig.control.inquiries.supervisor_went()
+        rig.inquiries.supervisor_went()
 
     rig.answer = answer
     assert [each["id"] for each in (await rig.ask("carpool/status"))["sessions"]] == [TWO]
@@ -159,7 +159,7 @@ async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_s
     rig = Rig(tmp_path)
     rig.core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=33, carrier="shim"), 1.0)
     rig.doors, rig.hooks = [30], [{"pid": 40}, {"pid": 0}]
-    rig.answer = lambda _: rig.control.inquiries.supervisor_went()
+    rig.answer = lambda _: rig.inquiries.supervisor_went()
     await rig.ask("carpool/status")
     (asked,) = rig.sent
     assert isinstance(asked, Survey)
@@ -210,7 +210,7 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, messages.Operate)
-        rig.control.inquiries.heard(messages.Operated(message.token, ok=True, text="done"))
+        rig.inquiries.heard(messages.Operated(message.token, ok=True, text="done"))
 
     rig.answer = answer
     started = (await rig.ask("carpool/operate", verb="start"))["results"]
@@ -315,7 +315,7 @@ async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, Survey)
-        rig.control.inquiries.heard(Surveyed(message.token, [report], []))
+        rig.inquiries.heard(Surveyed(message.token, [report], []))
 
     rig.answer = answer
     before = await rig.ask("carpool/status", within_s=0.5)
@@ -368,7 +368,7 @@ async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
             )
             for spec in rig.core.sources.wanted().pools
         ]  # fmt: skip
-        rig.control.inquiries.heard(Surveyed(message.token, pools, []))
+        rig.inquiries.heard(Surveyed(message.token, pools, []))
 
     async def mine() -> tuple[str, int]:
         said = (await rig.ask("carpool/status", within_s=0.5))["servers"]

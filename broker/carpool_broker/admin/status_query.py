@@ -1,0 +1,177 @@
+"""The request behind `carpool status` and `/health`: `carpool/status`.
+
+Owns where each fact of the page is found, and for how long the supervisor is waited for: its last answer
+stands in for one that does not come in time. A file of its own because `status`, which has the keys of the
+page, is a pure function of these facts.
+
+Knows nothing of: the keys of the page.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import trio
+from msgspec import Struct
+
+from carpool_broker.admin.approval_commands import Pinning
+from carpool_broker.admin.methods import Methods
+from carpool_broker.admin.status import Facts, known_lists, page
+from carpool_broker.admin.supervisor_queries import Inquiries
+from carpool_broker.config.configuration import DAEMON, Configuration
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.model.session import Session
+from carpool_broker.storage.audit_log import AuditLog
+from carpool_protocol.config.schema.model import ServerConfig
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.link.messages import Survey, Surveyed
+
+SURVEY_S = 5.0
+"""How long `status` waits for the supervisor where its asker names no shorter time."""
+
+
+class StatusParams(Struct):
+    """Of `carpool/status`."""
+
+    within_s: float = SURVEY_S
+    """The asker waits no longer for the supervisor."""
+
+
+class Process(Struct, frozen=True):
+    """What `status` tells of the broker's process itself."""
+
+    release: str
+    restarts: int = 0
+    """So many brokers have died since carpool came up."""
+    hooks: Callable[[], list[dict[str, Any]]] = list
+    """What `status` says of the hooks."""
+    audit: AuditLog | None = None
+    carriers: Callable[[], list[int]] = list
+    """The pids of what carries many sessions on one connection."""
+    told_at: Callable[[PoolKey], str] = lambda _: ""
+    """When a pool last told its lists."""
+
+
+class StatusQuery:
+    """Gathers the facts for one broker."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        configuration: Configuration,
+        inquiries: Inquiries,
+        pinning: Pinning,
+        process: Process,
+    ) -> None:
+        self._core = core
+        self._configuration = configuration
+        self._inquiries = inquiries
+        self._pinning = pinning
+        self._process = process
+        self._began_at = trio.current_time()
+        self._surveyed: Surveyed | None = None
+        """The last answer of the supervisors in `_surveyed_of`."""
+        self._surveyed_of: list[tuple[str, int]] = []
+        self._silent_since: float | None = None
+        """When the supervisor was first asked a survey that it has not answered."""
+
+    def register(self, methods: Methods) -> None:
+        """Put `carpool/status` into the table."""
+        methods.add("carpool/status", StatusParams, lambda _, params: self.status(params))
+
+    async def status(self, params: StatusParams) -> dict[str, Any]:
+        """The page, with what the supervisor says within the time that its asker has."""
+        core = self._core
+        sessions = [each for each in core.sessions.values() if not each.control]
+        shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
+        hooks = [hook["pid"] for hook in self._process.hooks() if hook["pid"]]
+        pids = [os.getpid(), os.getppid(), *self._process.carriers(), *hooks, *shims]
+        surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_S)))
+        sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
+        return page(self._facts(sessions, surveyed, silent_s))
+
+    def _facts(self, sessions: list[Session], surveyed: Surveyed | None, silent_s: float | None) -> Facts:
+        core, layers = self._core, self._configuration.layers
+        switches, process = self._configuration.switches, self._process
+        known = switches.over(layers.known())
+        of_agents = {each.source for each in core.sessions.values() if not each.control} | {DAEMON}
+        of_operators = core.sources.sources.keys() - of_agents
+        amiss = core.sources.amiss(of_operators)
+        wanted = core.sources.wanted().pools
+        return Facts(
+            broker_pid=os.getpid(),
+            launcher_pid=os.getppid(),
+            release=process.release,
+            uptime_s=trio.current_time() - self._began_at,
+            restarts=process.restarts,
+            supervisors=self._inquiries.supervisors(),
+            surveyed=surveyed,
+            silent_s=silent_s,
+            states=[(it.key, it.server, core.states[it.key].state) for it in wanted if it.key in core.states],
+            wanted=core.sources.wanted_by_agents(of_operators),
+            sessions=sessions,
+            left_out={each.id: core.view_of(each.id).left_out for each in sessions},
+            calls=core.ledger.opened,
+            lists=known_lists(core, process.told_at),
+            servers=_servers(known, amiss.misconfigured),
+            sharing={name: server.policy.sharing for name, server in known.items()},
+            tags={name: server.tags for name, server in known.items()},
+            untrusted=amiss.untrusted,
+            unset=amiss.unset,
+            workspaces=layers.places(),
+            places={each.id: self._configuration.whereabouts(each.id) for each in sessions},
+            config_file=self._configuration.config.file,
+            config_problem=self._configuration.problem,
+            switches=switches.everyone,
+            switches_of=switches.sessions,
+            disabled_in={name: layers.disabled_in(name) for name in known},
+            waiting=_waiting(sessions),
+            hooks=process.hooks(),
+            doors=process.carriers(),
+            audit=self._audit_facts(),
+            pinned=self._pinning.summary(),
+        )
+
+    async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
+        """The supervisor's last answer, and for how long it has been silent (None: it has answered now)."""
+        linked = self._inquiries.supervisors()
+        if linked != self._surveyed_of:  # what another supervisor said is true no more
+            self._surveyed, self._surveyed_of, self._silent_since = None, linked, None
+        if not linked:
+            return None, None
+        began = trio.current_time()
+        found = await self._inquiries.ask(lambda token: Survey(token, pids), limit_s)
+        if linked != self._inquiries.supervisors():
+            return None, None
+        if isinstance(found, Surveyed):
+            self._surveyed, self._silent_since = found, None
+            return found, None
+        if self._silent_since is None:
+            self._silent_since = began
+        return self._surveyed, trio.current_time() - self._silent_since
+
+    def _audit_facts(self) -> dict[str, Any]:
+        audit = self._process.audit
+        on = self._core.ledger.trail is not None
+        if audit is None:
+            return {"on": on, "file": "", "problem": "", "missed": 0}
+        return {"on": on, "file": audit.path, "problem": audit.problem, "missed": audit.missed}
+
+
+def _servers(
+    known: Mapping[ServerName, ServerConfig], misconfigured: Mapping[ServerName, str]
+) -> dict[ServerName, str]:
+    """Why each server cannot be used as it is configured; empty: it can."""
+    found = {name: "disabled" if server.disabled else "" for name, server in known.items()}
+    for name, why in misconfigured.items():
+        found[name] = found.get(name) or why
+    return found
+
+
+def _waiting(sessions: Iterable[Session]) -> dict[PoolKey, int]:
+    """How many calls wait in the lines of these sessions, by pool."""
+    waiting: dict[PoolKey, int] = {}
+    for session in sessions:
+        for owed in session.waiting:
+            waiting[owed.key] = waiting.get(owed.key, 0) + 1
+    return waiting

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record_tools import NotRecordedError, recipes, recorded
-from carpool.cli.tool_costs import BYTES_PER_TOKEN
+from carpool.cli.tools import BYTES_PER_TOKEN
 from carpool_broker.builtin_tools.results import own_answer
 from carpool_broker.builtin_tools.search import Finder
 from carpool_broker.core.model.scope import Scope, ScopeEntry

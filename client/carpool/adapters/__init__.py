@@ -1,6 +1,6 @@
 """Between MCP and the function calling of model APIs: plain JSON in, plain JSON out.
 
-Owns nothing itself; each file says what it owns. All of it but `answering` is pure: no I/O, no clock, and no
+Owns nothing itself; each file says what it owns. All of it but `answers` is pure: no I/O, no clock, and no
 package of a model's provider. Nothing that is given is changed; what comes back may share parts with it.
 
 A text of a result is wanted often and alone, so the rest is imported when it is asked for.

@@ -3,7 +3,8 @@
 Owns that every call is answered, also one that nobody can run or that ends with an exception: both APIs
 refuse the next request while one is missing. Whoever has an `async call(name, arguments)` can run them.
 
-Refuses to know how a model is asked, and what a call is to the one who runs it.
+Apart from `calls`, which is pure and needs no event loop. Refuses to know how a model is asked, and what a
+call is to the one who runs it.
 """
 
 import logging

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from carpool.adapters.arguments import with_legal_keys
-from carpool.adapters.null_arguments import without_nulls
+from carpool.adapters.arguments import with_legal_keys, without_nulls
 from carpool.adapters.read_tools import ToolListError
 from carpool.adapters.schema import as_object
 from carpool.adapters.strict_schema import NotStrictError, strict

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
 from carpool import errors
-from carpool.api.attach_line import Place, directory_of, hello, workspace_of
+from carpool.api.attach import Place, directory_of, hello, workspace_of
 from carpool.api.callbacks import Ask, Callbacks, Tell, as_uris
 from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import Session

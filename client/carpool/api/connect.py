@@ -13,7 +13,7 @@ import sys
 import anyio
 
 from carpool import import_path, launcher_lock
-from carpool.api.attach_line import Place
+from carpool.api.attach import Place
 from carpool.errors import NotRunning
 from carpool.shim.resume import STOPPED, Search
 from carpool_protocol.bootstrap import paths, peer_credentials

@@ -13,8 +13,7 @@ from contextlib import suppress
 
 import anyio
 
-from carpool.api.attach import Attachment
-from carpool.api.attach_line import Place
+from carpool.api.attach import Attachment, Place
 from carpool.api.connect import reach, return_to
 from carpool.errors import BadCall, CarpoolError, NotRunning
 from carpool.shim.kept_lines import Kept

@@ -18,7 +18,7 @@ import anyio.abc
 import msgspec
 
 from carpool import errors
-from carpool.api.attach_line import Place
+from carpool.api.attach import Place
 from carpool.api.callbacks import AskedError, Callbacks, Tell, settle
 from carpool.api.connection import Carrier
 from carpool.api.results import Json, progress_of, read, read_object

@@ -4,7 +4,8 @@ Owns the sentences and the lines that carry them. A greeting (`initialize`, `ser
 answered with one short sentence, which `carpool status` shows; a call is answered with one of carpool's own
 faults. Hosts are named, never paths, queries or headers.
 
-Pure. Knows nothing of: HTTP clients, streams.
+Pure, and apart from `error_mapping` because `carpool login` has it where no HTTP client is installed. Knows
+nothing of: HTTP clients, streams.
 """
 
 from http import HTTPStatus

@@ -3,7 +3,7 @@
 Owns whether they can be used at all, and whether one is between us and a host: what fails there is not the
 host's fault. Which one is used is the HTTP client's business, which reads the same variables.
 
-Knows nothing of: requests.
+Apart from `http_client`, because `error_mapping` under it asks as well. Knows nothing of: requests.
 """
 
 from importlib.util import find_spec

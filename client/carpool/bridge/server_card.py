@@ -4,7 +4,7 @@ Owns where such documents lie and the shapes they have. No version of MCP up to 
 are SEP-2127 (`remotes`), SEP-1649 (`transport`, `transports`) and what hosts publish as `/.well-known/mcp`
 (`servers`, `endpoint`, `url`), as of 2026-11. Streamable HTTP is taken before HTTP+SSE, else the first.
 
-Pure. Knows nothing of: HTTP, which of the URLs may be used.
+Pure, and so apart from `transport_probe`, which asks. Knows nothing of: HTTP, which of the URLs may be used.
 """
 
 from collections.abc import Iterator

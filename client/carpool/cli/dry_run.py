@@ -5,7 +5,8 @@ forms within forms). A problem names a place in the arguments and the rule of th
 a value of the arguments. Nothing is called, no server is started, and no `$ref` leaves the schema: what is
 not in it is not fetched.
 
-`jsonschema` is imported here only, and only when it is needed. Knows nothing of: brokers, terminals.
+`jsonschema` is imported here only, and only when it is needed: so this is apart from `call`. Knows nothing
+of: brokers, terminals.
 """
 
 import gc

@@ -1,22 +1,25 @@
 """The verb `service`: have carpool run from login on, without a program that needs it first.
 
-Owns where the unit lies and the words to systemd and launchd. A file of that name that is not ours is left
-alone.
+Owns the units (one of systemd, one of launchd), where they lie, and the words to systemd and launchd.
+Invariants: nothing of the environment is in a unit but places and PATH, so no secret is; a server that the
+kernel ends for its memory does not end carpool; `carpool down` ends it, and it stays down; a file of that
+name that is not ours is left alone.
 
-Knows nothing of: what is in a unit (`service_units`).
+Knows nothing of: what `carpool up` does.
 """
 
 import os
+import plistlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import click
 
 from carpool import launcher_lock
-from carpool.cli import service_units
 from carpool.cli.main import json_option
 from carpool.control.place import the_place
 from carpool.launcher import own_command
@@ -26,9 +29,76 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import home_of
 from carpool_protocol.files import private_files
 
+NAME: Final = "carpool"
+MARK: Final = "Made by `carpool service install`"
+PLACES: Final = (
+    *("PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"),
+    *("CARPOOL_CONFIG", "CARPOOL_RUNTIME_DIR", "CARPOOL_STATE_DIR"),
+)
+"""Variables that are taken over: programs are found, and files are where they are now."""
+STOP_S: Final = 60
+"""More than the launcher takes to end everything politely."""
+_USAGE: Final = 2
+"""`carpool up` ends with it for a broken configuration, and where carpool runs already: no case for again."""
+
+
+def systemd_unit(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """A user unit. `command`: how carpool is started, absolute."""
+    places = [f"Environment={_quoted(f'{name}={environ[name]}')}" for name in PLACES if environ.get(name)]
+    words = " ".join(_quoted(word.replace("$", "$$")) for word in (*command, "up"))
+    return "\n".join(
+        [
+            f"# {MARK}; `carpool service uninstall` takes it away.",
+            "[Unit]",
+            "Description=carpool: MCP servers that agents share",
+            "",
+            "[Service]",
+            "Type=exec",
+            f"ExecStart={words}",
+            *places,
+            "Restart=on-failure",
+            "RestartSec=2",
+            f"RestartPreventExitStatus={_USAGE}",
+            "# The launcher ends its servers itself.",
+            "KillMode=mixed",
+            f"TimeoutStopSec={STOP_S}",
+            "# One server too large is no reason to end the others.",
+            "OOMPolicy=continue",
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+            "",
+        ]
+    )
+
+
+def _quoted(word: str) -> str:
+    """A word of a unit, systemd.syntax(7)."""
+    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
+    return f'"{plain}"'
+
+
+def launchd_agent(command: Sequence[str], environ: Mapping[str, str], log: str) -> str:
+    """An agent of the user's, launchd.plist(5). `log`: the file for what `carpool up` says."""
+    agent = {
+        "Label": NAME,
+        "ProgramArguments": [*command, "up"],
+        "EnvironmentVariables": {name: environ[name] for name in PLACES if environ.get(name)},
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": 30,
+        "ExitTimeOut": STOP_S,
+        "ProcessType": "Interactive",
+        "StandardErrorPath": log,
+    }
+    text = plistlib.dumps(agent, sort_keys=False).decode()
+    head, _, rest = text.partition("<plist")
+    return f"{head}<!-- {MARK} -->\n<plist{rest}"
+
+
 Kind = Literal["systemd", "launchd"]
 
-_UNIT: Final = f"{service_units.NAME}.service"
+_UNIT: Final = f"{NAME}.service"
 _WITHOUT: Final = (
     "carpool needs no service: it starts with the first program that connects; "
     "to have it run before that, let your login run `carpool up --detach`"
@@ -65,22 +135,22 @@ def service(what: str, *, shown: bool, kind: Kind | None, as_json: bool) -> None
 def _text(kind: Kind) -> str:
     command = own_command.executable()
     if kind == "systemd":
-        return service_units.systemd_unit(command, os.environ)
+        return systemd_unit(command, os.environ)
     logs = paths.log_dir(os.environ, the_place().directory)
-    return service_units.launchd_agent(command, os.environ, paths.daemon_log(logs, "service"))
+    return launchd_agent(command, os.environ, paths.daemon_log(logs, "service"))
 
 
 def _file(kind: Kind) -> Path:
     home = home_of(os.environ)
     if kind == "launchd":
-        return Path(home) / "Library" / "LaunchAgents" / f"{service_units.NAME}.plist"
+        return Path(home) / "Library" / "LaunchAgents" / f"{NAME}.plist"
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return Path(base if os.path.isabs(base) else os.path.join(home, ".config")) / "systemd" / "user" / _UNIT
 
 
 def _is_ours(file: Path) -> bool:
     try:
-        return service_units.MARK in file.read_text(encoding="utf-8", errors="replace")
+        return MARK in file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
 
@@ -119,7 +189,7 @@ def _uninstall(kind: Kind, *, as_json: bool) -> None:
         if kind == "systemd":
             _say_to("systemctl", "--user", "disable", "--now", _UNIT)
         else:
-            _try("launchctl", "bootout", f"{_domain()}/{service_units.NAME}")
+            _try("launchctl", "bootout", f"{_domain()}/{NAME}")
         try:
             file.unlink()
         except OSError as error:
@@ -139,7 +209,7 @@ def _status(kind: Kind, *, as_json: bool) -> None:
     asked = (
         _try("systemctl", "--user", "is-active", _UNIT)
         if kind == "systemd"
-        else _try("launchctl", "print", f"{_domain()}/{service_units.NAME}")
+        else _try("launchctl", "print", f"{_domain()}/{NAME}")
     )
     active = installed and asked is not None and asked.returncode == 0
     current = installed and file.read_text(encoding="utf-8", errors="replace") == _text(kind)

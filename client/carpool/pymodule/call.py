@@ -1,26 +1,29 @@
-"""How a function of a tool is called, and how that can end.
+"""How a function of a tool is called, how that can end, and what is made of what it returned.
 
 Owns where it runs (a coroutine function in the loop, any other in a thread), which argument goes to which
 parameter, what is waited for or collected (an awaitable; a generator), and that no function ends more than
 its own call, whatever it raises: it becomes the tool's own error, with its kind and text, and stderr gets the
-traceback. A process that the function has forked ends where the function does.
+traceback. A process that the function has forked ends where the function does. Bytes that a function returned
+are content of their own, an image where they begin like one; every other result is the SDK's.
 
-Knows nothing of: schemas, modules, how a result is said.
+Knows nothing of: schemas, modules.
 """
 
+import base64
 import inspect
 import os
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from types import GeneratorType
-from typing import Any
+from types import GeneratorType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from anyio import CapacityLimiter, current_effective_deadline, get_cancelled_exc_class, to_thread
 from anyio.lowlevel import RunVar
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.shared.exceptions import MCPError
+from mcp.types import BlobResourceContents, EmbeddedResource, ImageContent
 from pydantic import ValidationError
 
 from carpool.pymodule.function_choice import Function
@@ -162,3 +165,30 @@ def _leave(error: BaseException | None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
+
+
+_PLAIN = "application/octet-stream"
+_STARTS = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+
+
+def returns_bytes(annotation: Any) -> bool:
+    """Whether a function with this return annotation may return bytes, so that no structure is promised."""
+    arms = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return bytes in arms
+
+
+def as_content(name: str, result: Any) -> Any:
+    """The result of the tool `name`, for the SDK."""
+    if not isinstance(result, bytes):
+        return result
+    data, kind = base64.b64encode(result).decode(), _kind(result)
+    if kind != _PLAIN:
+        return ImageContent(type="image", data=data, mime_type=kind)
+    contents = BlobResourceContents(uri=f"carpool:{name}", blob=data, mime_type=kind)
+    return EmbeddedResource(type="resource", resource=contents)
+
+
+def _kind(data: bytes) -> str:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _STARTS if data.startswith(start)), _PLAIN)

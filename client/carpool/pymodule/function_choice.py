@@ -3,7 +3,8 @@
 Owns the rule: the functions that `__all__` names, else those that are defined in the module itself and whose
 names do not begin with an underscore; in the order in which they are written.
 
-Pure. Knows nothing of: schemas, the SDK, where modules come from.
+Pure, and apart from `tools` because `carpool check` has it without the SDK. Knows nothing of: schemas, the
+SDK, where modules come from.
 """
 
 import inspect

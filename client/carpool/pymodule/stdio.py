@@ -3,7 +3,7 @@
 Owns the two descriptors. Invariant: from `claim` on, descriptor 0 is the null device and 1 is stderr, so that
 neither the module nor a process that it starts can read a message or write between two of them.
 
-Knows nothing of: messages.
+Apart from `server`, because it is done before the SDK is imported. Knows nothing of: messages.
 """
 
 import fcntl

@@ -16,9 +16,8 @@ from mcp.server.mcpserver.utilities.context_injection import find_context_parame
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
 from pydantic import ConfigDict, ValidationError
 
-from carpool.pymodule.call import guarded, print_failure, said, validation_text
+from carpool.pymodule.call import as_content, guarded, print_failure, returns_bytes, said, validation_text
 from carpool.pymodule.function_choice import Function, without_types
-from carpool.pymodule.results import as_content, returns_bytes
 
 TAGS, VERSION = "carpool/tags", "carpool/version"
 """Keys of a tool's `_meta`."""

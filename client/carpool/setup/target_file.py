@@ -4,7 +4,7 @@ Owns which name a server gets there: its own, unless another server has it. Two 
 run or reach the same with the same environment. How long a program waits for it makes no other server: the
 longest time counts. What comes is written at the end, at once: each edit of a file reads it all.
 
-Pure. Knows nothing of: where a server comes from.
+Pure, and so apart from `carpool_files`, which reads them. Knows nothing of: where a server comes from.
 """
 
 import copy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.adapters.null_arguments import without_nulls
+from carpool.adapters.arguments import without_nulls
 from carpool.adapters.schema import MAX_LOST_CHARS, TOO_LONG, as_object
 from carpool.adapters.strict_schema import MAX_LEVELS, NotStrictError, strict
 from tests.behaviours import behaviour

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from carpool.cli.service_units import launchd_agent, systemd_unit
+from carpool.cli.service import launchd_agent, systemd_unit
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 

@@ -65,7 +65,9 @@ from carpool_broker.core.model.events import (
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers, TimerKind
 from carpool_broker.core.recovery.recovery import Recovery
+from carpool_broker.core.recovery.supervisor_record import Record
 from carpool_broker.core.recovery.supervisor_sync import Linking
+from carpool_broker.core.registry.catalog_queue import CatalogQueue
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import View
 from carpool_broker.core.requests.dispatch import Requests
@@ -121,45 +123,43 @@ class BrokerCore:
         self.sources = self.outlook.sources
         self.ledger = Ledger(self.sessions, bounds, self._out, self.timers, life)
         self.admission = self.ledger.admission
-        self.requests = Requests(
-            self.sessions, registry, self.outlook, self.ledger, self._out, timers=self.timers,
-            secret=secret, life=life, list_wait_s=list_wait_s,
-        )  # fmt: skip
-        self.parked = Parked(
-            self.sessions, self.ledger, self._out, secret, self.requests.place, timers=self.timers
-        )
-        self.requests.retried = self.parked.retried
         self.ledger.states = self.states
+        self.parked = Parked(self.sessions, self.ledger, self._out, secret, self.timers)
+        self.requests = Requests(
+            self.sessions, registry, self.outlook, self.ledger, self._out,
+            parked=self.parked, timers=self.timers, secret=secret, life=life, list_wait_s=list_wait_s,
+        )  # fmt: skip
+        self.interests = self.requests.interests
         self.hearing = Hearing(self.sessions, self.outlook, self.ledger, self.requests, self._out)
-        self.asks = Asks(self.sessions, self.ledger, self.parked, self._out, self.timers)
+        record = Record(self._out, self.timers)
+        self.asks = Asks(
+            self.sessions, self.ledger, self.parked, self._out, self.timers, returning=record.holds
+        )
         self.roots = Roots(self.sessions, self.sources, self._out)
         self.recovery = Recovery(
             self.sessions, self.ledger, self.requests, self.parked, self.asks.before,
-            out=self._out, timers=self.timers, life=life,
+            record=record, out=self._out, timers=self.timers, life=life,
         )  # fmt: skip
-        self.parked.unknown = self.recovery.retried
-        self.asks.returning = self.recovery.record.holds
-        self.following = Following(
-            self.sessions, registry, self.outlook, self.ledger, self.requests,
-            hearing=self.hearing, roots=self.roots, recovery=self.recovery, out=self._out, timers=self.timers,
-        )  # fmt: skip
-        self.greetings = Greetings(self.outlook, self.roots, self._out, self.following.classed)
+        queue = CatalogQueue(registry, self.timers)
         self.linking = Linking(
             self.sessions, registry, self.outlook, self.ledger, self.requests,
-            recovery=self.recovery, out=self._out, told=self.following.told,
+            recovery=self.recovery, hearing=self.hearing, queue=queue, out=self._out,
         )  # fmt: skip
-        self.following.say_wanted = self.linking.say_wanted
-        self.linking.untold = self.following.unwanted
-        self.following.say_rekeyed = self.linking.say_rekeyed
-        self.requests.watching.linked = self.linking.is_heard
+        self.following = Following(
+            self.sessions, registry, self.outlook, self.ledger, self.requests,
+            hearing=self.hearing, roots=self.roots, recovery=self.recovery, linking=self.linking,
+            queue=queue, out=self._out,
+        )  # fmt: skip
+        self.greetings = Greetings(self.outlook, self.roots, self._out, self.following.classed)
         self.ledger.aftermath = Course(
-            registry, self.requests.interests, self.parked, self.linking.is_heard, self._out,
+            registry, self.interests, self.parked, self.linking.is_heard, self._out,
             tasks=self.requests.tasks,
         )  # fmt: skip
         self.draining = Draining(self.ledger, self.requests, self._out, self.timers)
-        self.hooks = Hooks(self.ledger, self._out, self.timers)
-        self.hooks.may_leave = self.requests.second_look.may_leave
-        self.hooks.strays = self.requests.second_look.strays
+        second_look = self.requests.second_look
+        self.hooks = Hooks(
+            self.ledger, self._out, self.timers, may_leave=second_look.may_leave, strays=second_look.strays
+        )
         self.audit(audits)
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -174,17 +174,14 @@ class BrokerCore:
         elif type(event) is AgentCalled:
             if event.by is not None and (session := self.sessions.get(event.session)) is not None:
                 self.greetings.met(session, event.by, settles=True)
-            self.requests.called(event, now)
+            if not self.requests.called(event, now):
+                self.recovery.retried(self.sessions[event.session], event, now)
             if self.recovery.has_kept:  # the first call of an agent may make a pool wanted
                 self._take_kept(now)
         else:
             self._handle_rare(event, now)
-        if self.hearing.changed:
-            self.hearing.say_changed()
-        if self.hooks.pending:
-            self.hooks.tell(now)
-        if self.admission.draining:
-            self.draining.look()
+        if self.interests.is_stale or self.hearing.changed or self.hooks.pending or self.admission.draining:
+            self._say_what_follows(now)
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
@@ -195,13 +192,19 @@ class BrokerCore:
             self._trail.now = now
         for kind, keys in self.timers.due(now):
             self._time_out(kind, keys, now)
+        self._say_what_follows(now)
+        return effects
+
+    def _say_what_follows(self, now: float) -> None:
+        """What is told once after all that an event or a tick has changed."""
+        if self.interests.is_stale:
+            self.linking.say_interests()
         if self.hearing.changed:
             self.hearing.say_changed()
         if self.hooks.pending:
             self.hooks.tell(now)
         if self.admission.draining:
             self.draining.look()
-        return effects
 
     def _time_out(self, kind: TimerKind, keys: list[Any], now: float) -> None:  # noqa: C901 - an arm per kind
         match kind:
@@ -429,7 +432,6 @@ class BrokerCore:
                 self.linking.forget(session.id)
                 self.outlook.leave(session)
                 del self.sessions[session.id]
-                self.requests.watching.say_interests()
                 self.recovery.look()
             case AgentCalled():  # pragma: no cover
                 pass  # handled in `handle`

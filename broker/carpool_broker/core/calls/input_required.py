@@ -26,7 +26,6 @@ from msgspec.structs import replace
 from carpool_broker.core.calls.call_listener import Outcome
 from carpool_broker.core.calls.call_table import Ledger
 from carpool_broker.core.calls.request_state import Spent, Token, Tokens
-from carpool_broker.core.model.answers import refusal
 from carpool_broker.core.model.effects import AnyEffect, Input, LetGo, RequireInput
 from carpool_broker.core.model.events import AgentCalled
 from carpool_broker.core.model.session import Owed, Session, asking_server
@@ -87,7 +86,7 @@ class Round:
 
 
 class Parked:
-    """All rounds of all sessions. `secret`: what tokens are made with; `place`: have a call served."""
+    """All rounds of all sessions. `secret`: what tokens are made with."""
 
     def __init__(
         self,
@@ -95,8 +94,6 @@ class Parked:
         ledger: Ledger,
         out: Callable[[AnyEffect], None],
         secret: bytes,
-        place: Callable[[Owed, float], None],
-        *,
         timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
@@ -104,10 +101,7 @@ class Parked:
         self._out = out
         self.tokens = Tokens(secret)
         self.spent = Spent()
-        self._place = place
         self._timers = timers
-        self.unknown: Callable[[Session, AgentCalled, float], bool] = lambda *_: False
-        """What becomes of a retry whose call is not here; False: nothing."""
         self._brought: dict[CallId, Token] = {}
         """Calls of a broker before this one, and the token of the retry that they are resumed with."""
         self._rounds: dict[CallId, Round] = {}
@@ -198,14 +192,10 @@ class Parked:
         self._brought.pop(owed.call, None)
         self._out(RequireInput(owed.session.id, owed.asked.id, inputs, token))
 
-    def retried(self, session: Session, event: AgentCalled, now: float) -> None:
-        """A request that says it brings what was wanted."""
-        found = self._find(session, event)
-        if found is None:
-            if not self.unknown(session, event, now):
-                self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
-            return
+    def retried(self, found: Round, event: AgentCalled, now: float) -> Owed | None:
+        """A request brings what this round wants. Returns the call that is to be served anew, if one is."""
         owed = found.owed
+        session = owed.session
         self._timers.disarm("parked_call", owed.call)
         if found.again or owed.call < self._ledger.before:
             self.spent.spend(session.id, owed.call, owed.rounds)
@@ -218,7 +208,7 @@ class Parked:
             if not found.again:
                 self._ledger.park(owed)
             self._require(found, now)
-            return
+            return None
         self._drop(owed.call)
         if found.outcome is not None:
             self._ledger.say(owed, found.outcome)
@@ -228,10 +218,11 @@ class Parked:
         elif found.again:
             fresh = self._ledger.open(session, event)
             fresh.rounds = owed.rounds
-            self._place(fresh, now)
+            return fresh
         elif owed.latest and event.token:
             self._ledger.report(owed, owed.latest)
             owed.latest = ABSENT
+        return None
 
     def _take(self, found: Round, event: AgentCalled) -> None:
         """What it brings of what its agent was told."""
@@ -245,7 +236,7 @@ class Parked:
                 del self._asks[wanted.ask]
                 self._out(AnswerAsk(wanted.ask, is_error=False, body=given.body))
 
-    def _find(self, session: Session, event: AgentCalled) -> Round | None:
+    def find(self, session: Session, event: AgentCalled) -> Round | None:
         """The round that this retry belongs to."""
         token = self.tokens.read(event)
         found = None if token is None else self._rounds.get(token.call)
@@ -264,14 +255,16 @@ class Parked:
         owed.rounds = token.round
         self._brought[call] = token
 
-    def say_again(self, session: Session, event: AgentCalled, token: Token, now: float) -> None:
-        """The server had ended its call, and the user has been at its URLs, or has declined."""
+    def say_again(self, session: Session, event: AgentCalled, token: Token) -> Owed | None:
+        """The server had ended its call, and the user has been at its URLs: returns the call that is to be
+        served anew. None: the user has declined.
+        """
         owed = self._ledger.open(session, event)
         owed.rounds = token.round
         if all(given.accepted for given in event.given):
-            self._place(owed, now)
-        else:
-            self._ledger.fail(owed, "url_declined")
+            return owed
+        self._ledger.fail(owed, "url_declined")
+        return None
 
     # --- the course of the call (`Aftermath`) ----------------------------------------------------------
 

@@ -58,15 +58,17 @@ class Asks:
         parked: Parked,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
+        *,
+        returning: Callable[[CallId], bool],
     ) -> None:
+        """`returning`: whether somebody may come back for this call."""
         self._sessions = sessions
         self._ledger = ledger
         self._parked = parked
         self._out = out
         self.before = AskedBefore(out, timers)
         """What brokers before this one asked."""
-        self.returning: Callable[[CallId], bool] = lambda _: False
-        """Whether somebody may come back for this call."""
+        self._returning = returning
         self._open: dict[AskId, _Open] = {}
 
     # --- servers ---------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ class Asks:
             return
         owed = self._ledger.calls.get(asked.call)
         if owed is None:
-            if self.returning(asked.call):  # it is said again with that
+            if self._returning(asked.call):  # it is said again with that
                 return
             # It crossed with a cancel, or with the end of the agent.
             self._refuse(asked.ask, Unknowable(OVER, "The call that this was asked for is over."))

@@ -66,14 +66,23 @@ class Held:
 class Hooks:
     """All hooks of one broker. See `hook_interface.HookPoints` for what the ledger says."""
 
-    def __init__(self, ledger: Ledger, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        out: Callable[[AnyEffect], None],
+        timers: BrokerTimers,
+        *,
+        may_leave: Callable[[Owed], bool],
+        strays: Callable[[Owed], bool],
+    ) -> None:
+        """`may_leave`: whether a call that has passed may still go where it was to go; else it has ended with
+        that. `strays`: whether no text tells where the URI of this call leads.
+        """
         self._ledger = ledger
         self._timers = timers
         self._out = out
-        self.may_leave: Callable[[Owed], bool] = lambda _: True
-        """Whether a call that has passed may still go where it was to go; else it has ended with that."""
-        self.strays: Callable[[Owed], bool] = lambda _: False
-        """Whether no text tells where the URI of this call leads."""
+        self._may_leave = may_leave
+        self._strays = strays
         self.rules: dict[str, HookRule] = {}
         self.tallies: dict[str, Tally] = {}
         """Of each hook that there is or was, since this broker began."""
@@ -104,7 +113,7 @@ class Hooks:
         """Those that look at this call before, and after it."""
         tags = _tags_of(owed) if self._by_tag else ()
         method = owed.asked.method
-        strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self.strays(owed)
+        strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self._strays(owed)
         key = (owed.session.profile, method, owed.server, owed.target, tags, strays)
         found = self._found.get(key)
         if found is None:
@@ -212,7 +221,7 @@ class Hooks:
         owed = held.owed
         if held.answer is None:
             del self._held[owed.call]
-            if self.may_leave(owed):
+            if self._may_leave(owed):
                 self._passed[owed.call] = owed.asked.rest
                 self._ledger.admission.proceed(owed, now)
             else:

@@ -23,6 +23,7 @@ from carpool_broker.core.calls.call_table import Ledger
 from carpool_broker.core.calls.input_required import Parked
 from carpool_broker.core.calls.repeated_requests import AskedBefore
 from carpool_broker.core.calls.request_state import ENDED, Token
+from carpool_broker.core.model.answers import refusal
 from carpool_broker.core.model.effects import AnyEffect, TellServed
 from carpool_broker.core.model.events import AgentCalled, AgentResumed
 from carpool_broker.core.model.session import Owed, Session
@@ -60,6 +61,7 @@ class Recovery:
         parked: Parked,
         before: AskedBefore,
         *,
+        record: Record,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
         life: int,
@@ -76,7 +78,7 @@ class Recovery:
         """Nobody comes back any more."""
         self.settled: Callable[[], None] = lambda: None
         """Who had nothing open is back, or late."""
-        self.record = Record(out, timers)
+        self.record = record
         self.epoch = NOBODY
         """Of the supervisor that is there."""
         self.heard = False
@@ -237,10 +239,14 @@ class Recovery:
             self._settle(session, now)
             self.look()
 
-    def retried(self, session: Session, event: AgentCalled, now: float) -> bool:
-        """A retry whose call is not parked here. False: it is none of another broker's either, or its
-        token is used.
+    def retried(self, session: Session, event: AgentCalled, now: float) -> None:
+        """A retry whose call is not parked here. It is refused if that is none of another broker's either, or
+        its token is used.
         """
+        if not self._resumes(session, event, now):
+            self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
+
+    def _resumes(self, session: Session, event: AgentCalled, now: float) -> bool:
         if session.id not in self._back:
             return False
         token = self._parked.tokens.read(event)
@@ -253,8 +259,8 @@ class Recovery:
             return True
         if token.marks == ENDED:
             good = self._parked.spent.spend(session.id, token.call, token.round)
-            if good:
-                self._parked.say_again(session, event, token, now)
+            if good and (owed := self._parked.say_again(session, event, token)) is not None:
+                self._requests.place(owed, now)
             return good
         call = self.record.get(session.id, token.call)
         if call is not None:
@@ -295,16 +301,25 @@ class Recovery:
                 self._adopt(owed, call, None, now)
             elif call is None and known:
                 self._ledger.close(owed)
-                self._requests.called(asked, now)
+                if not self._requests.called(asked, now):
+                    self.retried(session, asked, now)
             else:
                 self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
-        given_up = {
-            call.call
+        given_up = [
+            use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again)[0]
             for asked in session.given_up
-            for call, _ in (use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again),)
-            if call is not None
-        }
+        ]
         session.given_up.clear()
+        self._settle_rest(session, {call.call for call in given_up if call is not None}, now)
+        if not known and not any(owed.session is session for owed in self._adopted.values()):
+            self._before.over(session.id)
+        self._back[session.id] = self.epoch
+        self._out(TellServed(session.id, self.epoch))
+
+    def _settle_rest(self, session: Session, given_up: Container[CallId], now: float) -> None:
+        """Decide what becomes of calls of the record that no request was found as. `given_up`: its agent has
+        cancelled these.
+        """
         for left in self.record.calls_of(session.id):
             if left.call in self._ledger.calls:
                 self.record.take(left)  # as in `_release_own`
@@ -315,10 +330,6 @@ class Recovery:
                 self.record.park(left, now, self._ledger.bounds.park_s)
             else:
                 self.record.let_go(left, "the agent does not wait for it")
-        if not known and not any(owed.session is session for owed in self._adopted.values()):
-            self._before.over(session.id)
-        self._back[session.id] = self.epoch
-        self._out(TellServed(session.id, self.epoch))
 
     def _adopt(self, owed: Owed, call: RecordedCall, token: Token | None, now: float) -> None:
         """It is in the record: it goes on as that call. `token`: it brings what that was parked for."""

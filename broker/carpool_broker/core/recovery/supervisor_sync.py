@@ -18,14 +18,16 @@ from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.events import SupervisorCame
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.recovery.recovery import Recovery
-from carpool_broker.core.registry.registry import Changes, Registry
+from carpool_broker.core.registry.catalog_queue import CatalogQueue
+from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.requests.dispatch import Requests
+from carpool_broker.core.requests.notifications import Hearing
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.link.messages import Catalog, Discover, PoolChanged, Recorded, SessionRekeyed, Wanted
+from carpool_protocol.link.messages import Discover, Recorded, SessionRekeyed, Wanted
 
 
 class Linking:
-    """The link to the supervisor. `told`: the views of these scopes are others now."""
+    """The link to the supervisor."""
 
     def __init__(
         self,
@@ -36,8 +38,9 @@ class Linking:
         requests: Requests,
         *,
         recovery: Recovery,
+        hearing: Hearing,
+        queue: CatalogQueue,
         out: Callable[[AnyEffect], None],
-        told: Callable[[Changes], None],
     ) -> None:
         self._sessions = sessions
         self._registry = registry
@@ -46,7 +49,8 @@ class Linking:
         self._requests = requests
         self._recovery = recovery
         self._out = out
-        self._told = told
+        self._hearing = hearing
+        self._queue = queue
         self._credit_bytes: int | None = None
         """The link's, until the record is told."""
         self.wanted: set[PoolKey] = set()
@@ -54,8 +58,6 @@ class Linking:
         """What the supervisor knows to be wanted."""
         self._moved: dict[tuple[SessionId, PoolKey], SessionRekeyed] = {}
         """Who is served elsewhere since a supervisor last took calls, by where it was before."""
-        self.untold: Callable[[PoolKey], list[Catalog | PoolChanged]] = lambda _: []
-        """Takes back what was told of a pool and is not taken over."""
         recovery.known = self._say_everybody
         recovery.settled = self._say_all_interests
 
@@ -85,8 +87,7 @@ class Linking:
         self._moved.clear()
         self._recovery.told(now)
         self._requests.hints.supervisor_came()
-        if self.is_heard():
-            self._say_all_interests()
+        self._say_all_interests()
         self._discover_used()
         self._ledger.admission.pump_all(now)
 
@@ -115,7 +116,13 @@ class Linking:
     def _say_all_interests(self) -> None:
         """All at once: the supervisor says then what has changed of it while no broker was there."""
         self._requests.interests.restart()
-        self._requests.watching.say_interests()
+        self.say_interests()
+
+    def say_interests(self) -> None:
+        """Tell what the supervisor does not know yet of levels and subscriptions."""
+        if self.is_heard():
+            for news in self._requests.interests.news():
+                self._out(news)
 
     def _discover_used(self) -> None:
         """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
@@ -149,12 +156,12 @@ class Linking:
         keys = {spec.key for spec in wanted.pools}
         for key in sorted(self.wanted - keys):
             state = self._outlook.states.pop(key, None)
-            for told in (self._registry.catalog(key), state, *self.untold(key)):
+            for told in (self._registry.catalog(key), state, *self._queue.drop(key)):
                 if told is not None:  # while not all is said that is wanted it is not told again
                     self._recovery.keep(told)
             self._ledger.fresh.forget(key)
             self._outlook.retry_at.pop(key, None)
-            self._told(self._registry.forget(key))
+            self._hearing.tell_all(self._registry.forget(key))
         self._outlook.slow &= keys
         self._requests.hints.keep(keys)
         self.wanted = keys
@@ -162,6 +169,6 @@ class Linking:
             if wanted != self._said:
                 self._said = wanted
                 self._out(wanted)
-            self._requests.watching.say_interests()
+            self._requests.interests.is_stale = True
             for key in self._outlook.sources.to_discover():
                 self._out(Discover(key))

@@ -16,6 +16,7 @@ from typing import Final
 
 from carpool_broker.core.calls.call_listener import Outcome
 from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.input_required import Parked
 from carpool_broker.core.calls.tasks import Tasks
 from carpool_broker.core.configuration.session_views import FAILING, RETRIED, Outlook
 from carpool_broker.core.model.answers import READ, is_keepable, refusal
@@ -74,6 +75,7 @@ class Requests:
         ledger: Ledger,
         out: Out,
         *,
+        parked: Parked,
         timers: BrokerTimers,
         secret: bytes,
         life: int,
@@ -83,6 +85,7 @@ class Requests:
         self._registry = registry
         self._outlook = outlook
         self._ledger = ledger
+        self._parked = parked
         self._out = out
         self.interests = Interests(
             lambda session: sessions[session].scope,
@@ -96,33 +99,38 @@ class Requests:
         self.second_look = SecondLook(sessions, outlook, ledger, self.tasks)
         self.own = OwnCalls(ledger, self.hints, out)
         self.lists = Lists(outlook, self.hints, self.tasks, out)
-        self.watching = Watching(sessions, registry, outlook, self.interests, out)
-        self.watching.linked = lambda: ledger.admission.credit_bytes is not None
+        self.watching = Watching(sessions, registry, outlook, self.interests, out, tell=ledger.unread.updated)
         self.listens = Listens(sessions, outlook, self.interests, self.watching, out, tasks=self.tasks)
-        self.retried: Callable[[Session, AgentCalled, float], None] = lambda *_: None
-        """What becomes of a call that brings what it was asked for."""
         self.list_wait_s = list_wait_s
         """How long anything waits for a catalog."""
         self.deferred = DeferredRequests(timers)
         self._waiting = self.deferred.by_session
 
-    def called(self, event: AgentCalled, now: float) -> None:
-        """A request for one server."""
+    def called(self, event: AgentCalled, now: float) -> bool:
+        """A request for one server. False: it is a retry of a call that is not parked here."""
         session = self._sessions.get(event.session)
-        if session is None:
-            return
-        if self.objects(session, event):
-            return
+        if session is None or self.objects(session, event):
+            return True
         if event.own:
             event = self.meant(session, event)
         by = event.by
         if by is not None and event.state:
-            self.retried(session, event, now)
-            return
+            return self._retry_parked(session, event, now)
         if by is not None and event.method in TASKS:
             self.tasks.asked(session, event, now)
-            return
-        self.place(self._ledger.open(session, event), now)
+        else:
+            self.place(self._ledger.open(session, event), now)
+        return True
+
+    def _retry_parked(self, session: Session, event: AgentCalled, now: float) -> bool:
+        """A request that brings what its call was parked for. False: that call is not here."""
+        found = self._parked.find(session, event)
+        if found is None:
+            return False
+        owed = self._parked.retried(found, event, now)
+        if owed is not None:
+            self.place(owed, now)
+        return True
 
     def meant(self, session: Session, event: AgentCalled) -> AgentCalled:
         """The request that a call of a tool of our own stands for; any other as it is."""

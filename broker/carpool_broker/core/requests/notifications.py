@@ -18,6 +18,7 @@ from carpool_broker.core.model.events import Notice
 from carpool_broker.core.model.pagination import Entry, Family
 from carpool_broker.core.model.scope import Scope
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.registry.registry import Changes
 from carpool_broker.core.requests.dispatch import Requests
 from carpool_broker.core.requests.lists import notice_of
 from carpool_broker.core.subscriptions.subscription_table import rank
@@ -43,7 +44,6 @@ class Hearing:
         self._interests = requests.interests
         self._listens = requests.listens
         self._astray = requests.watching.astray
-        self._astray.tell = ledger.unread.updated
         self._out = out
         self.changed: dict[SessionId, set[Notice]] = {}
         """Who may hold lists that are others now, and of which."""
@@ -95,6 +95,12 @@ class Hearing:
             self.changed.setdefault(session.id, set()).update(notices)
         if session.listens:
             self._listens.changed(session, notices)
+
+    def tell_all(self, changes: Changes) -> None:
+        """The views of these scopes are others now."""
+        if changes:
+            for session in self._sessions.values():
+                self.tell(session, changes.get(session.scope, ()))
 
     def say_changed(self) -> None:
         """That was all that happens now: who holds a list that is another one is told."""

@@ -112,9 +112,8 @@ class Listens:
                 return False
             if isinstance(place, Route):
                 routes.append((uri, place))
-        news = False
         for uri, route in routes:
-            news |= self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
+            self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
         listen.places = tuple((route.server, route.uri) for _, route in routes)
         listen.granted = True
         features = self._outlook.view(session).capabilities()
@@ -123,8 +122,6 @@ class Listens:
         listen.tasks = self._tasks.of(session, event.tasks)
         self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
         self._tasks.heard(listen.tasks, event.id, on=True)
-        if news:
-            self._watching.say_interests()
         return True
 
     def _restore(self, session: Session, event: AgentListened, before: AgentGranted) -> None:
@@ -140,7 +137,6 @@ class Listens:
         self._watching.astray.hold(session, uris, event.id)
         self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
         self._tasks.heard(listen.tasks, event.id, on=True)
-        self._watching.say_interests()
 
     def resumed(self, session: Session) -> None:
         """This session has come from an earlier broker, with the listens that were in force there. Nobody has
@@ -183,12 +179,9 @@ class Listens:
         if listen is None:
             return False
         self._watching.astray.end(session.id, request)
-        news = False
         for server, uri in listen.places:
-            news |= self._interests.unsubscribe(session.id, server, uri, request)
+            self._interests.unsubscribe(session.id, server, uri, request)
         self._tasks.heard(listen.tasks, request, on=False)
-        if news:
-            self._watching.say_interests()
         return True
 
     def forget(self, session: Session) -> None:

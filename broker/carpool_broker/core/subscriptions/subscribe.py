@@ -1,8 +1,8 @@
 """Log levels and subscriptions as agents of the handshake era ask for them, and where a URI is subscribed to.
 
-Owns which subscriptions wait for catalogs that may still tell whose a URI is (rule 18); and that the
-supervisor hears what sessions want. One that an earlier broker has said yes to is not asked again: it holds
-(`unplaced`). Source: MCP 2025-11-25, server/resources "Subscriptions".
+Owns which subscriptions wait for catalogs that may still tell whose a URI is (rule 18). One that an earlier
+broker has said yes to is not asked again: it holds (`unplaced`). Source: MCP 2025-11-25, server/resources
+"Subscriptions".
 
 Knows nothing of: who hears of what (`subscription_table`), how long what waits does so (`deferred`), listens
 of the stateless era.
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from carpool_broker.core.configuration.session_views import Outlook
 from carpool_broker.core.model.answers import refusal
-from carpool_broker.core.model.effects import AnyEffect, Reply
+from carpool_broker.core.model.effects import AnyEffect, Reply, SayUpdated
 from carpool_broker.core.model.events import AgentSetLevel, AgentWatched
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.registry import Registry
@@ -42,14 +42,15 @@ class Watching:
         outlook: Outlook,
         interests: Interests,
         out: Callable[[AnyEffect], None],
+        *,
+        tell: Callable[[SayUpdated, Session], None],
     ) -> None:
+        """`tell`: has an agent hear that a resource has changed."""
         self._registry = registry
         self._outlook = outlook
         self._interests = interests
         self._out = out
-        self.linked: Callable[[], bool] = lambda: False
-        """Whether a supervisor is there."""
-        self.astray = Astray(sessions, outlook, interests, self._sought)
+        self.astray = Astray(sessions, outlook, interests, place=self._sought, tell=tell)
 
     def set_level(self, session: Session, event: AgentSetLevel) -> None:
         """Which log messages the session wants."""
@@ -59,7 +60,6 @@ class Watching:
             self._refuse(session, event.id, "bad_params", f"A level is one of {', '.join(LEVELS)}.")
         else:
             self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
-            self.say_interests()
 
     def accepts(self, session: Session, event: AgentWatched) -> bool:
         """Whether it is still to be answered: not if it is refused, or concerns what an earlier broker has
@@ -102,7 +102,6 @@ class Watching:
 
     def _agree(self, session: Session, event: AgentWatched) -> None:
         self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
-        self.say_interests()
 
     def _sought(self, session: Session, uri: str) -> Route | None:
         place = self.place(session, uri, patient=False)
@@ -126,19 +125,12 @@ class Watching:
             return NoPlace("unknown_method", f"{route.server} knows no subscriptions.")
         return route
 
-    def say_interests(self) -> None:
-        """Tell the supervisor what it does not know yet of levels and subscriptions."""
-        if self.linked():
-            for news in self._interests.news():
-                self._out(news)
-
     def _refuse(self, session: Session, request: RawJson, slug: str, detail: str = "") -> None:
         self._out(refusal(session, request, None, slug, detail=detail))
 
     def moved(self) -> None:
         """Catalogs or pool states are others now."""
-        if self.astray.look():
-            self.say_interests()
+        self.astray.look()
 
     def forget(self, session: Session) -> None:
         """The agent is gone."""

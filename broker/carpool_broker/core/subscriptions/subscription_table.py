@@ -45,6 +45,8 @@ class Interests:
         """What sessions want of each pool, as of the last news."""
         self._calls: dict[PoolKey, Counter[int]] = {}
         """Open calls that want log messages (stateless era), by pool and level."""
+        self.is_stale = False
+        """What the supervisor was told may not be what sessions want now."""
         self._said_levels: dict[PoolKey, str] = {}
         self._said_uris: dict[PoolKey, tuple[str, ...]] = {}
 
@@ -53,6 +55,7 @@ class Interests:
         if level not in LEVELS:
             return False
         self._levels[session] = LEVELS.index(level)
+        self.is_stale = True
         return True
 
     def has_room(self, session: SessionId, *, besides: int = 0) -> bool:
@@ -61,22 +64,20 @@ class Interests:
 
     def subscribe(
         self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
-    ) -> bool:
-        """The session wants to hear of changes of this resource. `holder`: the listen that wants it. Whether
-        that is news: nobody else of the session holds it.
-        """
+    ) -> None:
+        """The session wants to hear of changes of this resource. `holder`: the listen that wants it."""
         held = self._watched.setdefault(session, {}).setdefault((server, uri), {})
+        self.is_stale = self.is_stale or not held
         held[holder] = spelled
-        return len(held) == 1
 
-    def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> bool:
-        """It no longer does; nothing happens when it never did. Whether that is news."""
+    def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> None:
+        """It no longer does; nothing happens when it never did."""
         watched = self._watched.get(session, {})
         held = watched.get((server, uri))
         if held is None or held.pop(holder, None) is None or held:
-            return False
+            return
         del watched[server, uri]
-        return True
+        self.is_stale = True
 
     def spelled(self, session: SessionId, server: ServerName, uri: str, holder: RawJson) -> str | None:
         """How it was spelled there; None: this holder is not subscribed to it."""
@@ -115,14 +116,17 @@ class Interests:
         """The session is gone."""
         self._levels.pop(session, None)
         self._watched.pop(session, None)
+        self.is_stale = True
 
     def restart(self) -> None:
         """The supervisor has heard nothing of this: everything is to be said again."""
         self._said_levels = {}
         self._said_uris = {}
+        self.is_stale = True
 
     def news(self) -> Iterator[SetLevel | Watch]:
         """What the supervisor is to be told, in a stable order; it counts as said."""
+        self.is_stale = False
         levels, uris = self._wanted_levels(), self._wanted_uris()
         for key in sorted(levels.keys() | self._said_levels.keys()):
             level = levels.get(key, "")

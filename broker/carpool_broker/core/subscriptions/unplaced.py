@@ -39,13 +39,15 @@ class Astray:
         sessions: Mapping[SessionId, Session],
         outlook: Outlook,
         interests: Interests,
+        *,
         place: Callable[[Session, str], Route | None],
+        tell: Callable[[SayUpdated, Session], None],
     ) -> None:
         self._sessions = sessions
         self._outlook = outlook
         self._interests = interests
         self._place = place
-        self.tell: Callable[[SayUpdated, Session], None] = lambda *_: None
+        self._tell = tell
         self._of: dict[SessionId, dict[tuple[RawJson, str], Place | None]] = {}
         """By who of the session holds it (as in `interests`), and the URI as the agent spelled it: where it
         is for want of a better.
@@ -65,9 +67,8 @@ class Astray:
             self._look(session, holder, uri)
         self._tidy(session.id)
 
-    def look(self) -> bool:
-        """Views may be others now. Whether that is news for a server."""
-        news = False
+    def look(self) -> None:
+        """Views may be others now."""
         for who in list(self._of):
             session = self._sessions[who]
             view = self._outlook.view(session)
@@ -76,10 +77,8 @@ class Astray:
             self._seen[who] = view
             for holder, uri in list(self._of[who]):
                 if self._look(session, holder, uri):
-                    news = True
-                    self.tell(SayUpdated(who, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
+                    self._tell(SayUpdated(who, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
             self._tidy(who)
-        return news
 
     def _look(self, session: Session, holder: RawJson, uri: str) -> bool:
         """Whether it has another place than before."""
@@ -128,7 +127,7 @@ class Astray:
         """It is in another workspace. What has no place is told as changed, for the last time."""
         for (holder, uri), place in self._of.get(session.id, {}).items():
             if place is None:
-                self.tell(SayUpdated(session.id, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
+                self._tell(SayUpdated(session.id, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
         self.forget(session.id)
 
     def forget(self, session: SessionId) -> None:

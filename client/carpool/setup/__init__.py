@@ -1,5 +1,5 @@
 """What other programs' MCP servers become in carpool, and how everything goes back (docs/setup.md).
 
-Each file says what it owns. `disk`, `git`, `inventory`, `record`, `ours` and `back` read or write files; all
-others decide, and are pure. The verb itself is `cli_setup`.
+`inventory`, `git`, `file_io`, `carpool_files`, `run_record` and `undo_run` read or write files; all others
+decide, and are pure. The verb itself is `cli.setup`. The README of this folder says where to start.
 """

@@ -18,8 +18,8 @@ class Quotas:
         self._max_sessions = rules.max_sessions
         self._max_open = rules.max_open
         self._sessions_per_principal = rules.max_sessions
-        self._sessions: Counter[str] = Counter()
-        self._open: Counter[str] = Counter()
+        self._sessions: dict[str, int] = {}
+        self._open: dict[str, int] = {}
         self._held: dict[int, str] = {}
         """HTTP requests that wait before they go to the broker, and their principals."""
         self.session_count = 0
@@ -30,12 +30,12 @@ class Quotas:
 
     def is_at_limit(self, principal: str) -> bool:
         """True where this principal has as many requests open as it may."""
-        return self._open[principal] >= self._max_open
+        return self._open.get(principal, 0) >= self._max_open
 
     def has_no_room(self, principal: str) -> bool:
         """True where no session can be opened, for anybody or for this principal."""
         is_full = self.session_count >= self._max_sessions
-        return is_full or self._sessions[principal] >= self._sessions_per_principal
+        return is_full or self._sessions.get(principal, 0) >= self._sessions_per_principal
 
     def count_session(self, principal: str, more: int) -> None:
         """A session is opened (1) or closed (-1)."""
@@ -65,7 +65,9 @@ class Quotas:
         assert self._open == Counter([*requests, *self._held.values()])
 
 
-def _add(counts: Counter[str], principal: str, more: int) -> None:
-    counts[principal] += more
-    if not counts[principal]:
+def _add(counts: dict[str, int], principal: str, more: int) -> None:
+    count = counts.get(principal, 0) + more
+    if count:
+        counts[principal] = count
+    else:
         del counts[principal]

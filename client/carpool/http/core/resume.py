@@ -86,12 +86,13 @@ class Resumption:
     def forget_exchange(self, exchange: Exchange | OwnRequest) -> None:
         """The exchange is over."""
         stream = exchange.stream
-        for line in kept_lines(exchange):
-            self._room.give(line)
-        exchange.lines.clear()
-        exchange.granted = None
-        if isinstance(exchange, Exchange):
-            exchange.given = ()
+        if exchange.lines or exchange.granted or (isinstance(exchange, Exchange) and exchange.given):
+            for line in kept_lines(exchange):
+                self._room.give(line)
+            exchange.lines.clear()
+            exchange.granted = None
+            if isinstance(exchange, Exchange):
+                exchange.given = ()
         if stream.asks:
             stream.asks = {ask: x for ask, x in stream.asks.items() if x != exchange.x}
         if stream.kept.pending:

@@ -8,6 +8,8 @@ one stream (MCP, basic/transports); an answer is the last of its exchange; nothi
 another; what a broker that died has not answered is asked of the next one (docs/decisions/0019), unless it
 may have been run and nothing there could tell; what is closed is forgotten everywhere.
 
+Long, because every part of it changes the same records of streams and exchanges.
+
 A POST is answered as JSON when its answer is the first that comes for it; otherwise, or after
 `STREAM_AFTER_S` (proxies give up on silent requests), it becomes a stream.
 

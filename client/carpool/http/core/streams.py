@@ -67,7 +67,7 @@ class Exchange(_OpenRequest):
         """Of its requests whose answers are still to come, as written."""
         self.array = array
         self.method = "" if array else requests[0].method
-        self.counted = not self.is_listen
+        self.counted = self.method != LISTEN
         """It counts against `Rules.max_open`."""
         self.sink = x
         """The HTTP request its events go to; 0: the client is away."""

@@ -80,7 +80,8 @@ class DoorServer:
         """The principals of those that have."""
         self._count_of: Counter[str] = Counter()
         self._line: Line | None = None
-        self._clock: Callable[[], float] = lambda: 0.0
+        self._clock = SteadyClock()
+        """A standstill of ours is no waiting of a client's."""
         self._stopping = asyncio.Event()
         self._lobby = Lobby()
         self.linked = asyncio.Event()
@@ -245,7 +246,6 @@ class DoorServer:
     async def run(self, sock: socket.socket, on_listening: Callable[[], None]) -> None:
         """Serve `sock` until `stop`."""
         loop = asyncio.get_running_loop()
-        self._clock = SteadyClock(loop.time)  # a standstill of ours is no waiting of a client's
         self._beat_once()
         server = await loop.create_server(lambda: Connection(self, self._clock), sock=sock, backlog=_BACKLOG)
         on_listening()

@@ -70,7 +70,6 @@ REMAINING: Final[dict[str, str]] = {
     "client/carpool/bridge/process.py: sse.sse_within_origin": _SDK,
     "client/carpool/http/core/core.py: self.gate": _VALUE,
     "client/carpool/http/server.py: self._line": _VALUE,
-    "client/carpool/pymodule/tools.py: tool.fn": _SDK,
 }
 """Places that are still there, each with its reason. The list may only shrink."""
 

@@ -69,14 +69,12 @@ def tool_of(name: str, function: Function, *, tags: tuple[str, ...] = ()) -> Too
             tool = _tool(name, function, False)
     except Exception as error:  # noqa: BLE001 - whatever pydantic thinks of somebody's annotations
         raise CannotOfferError(f"{type(error).__name__}: {error}".partition("\n")[0]) from None
-    tool.description, tool.meta = description, meta
     call = guarded(function, is_async=tool.is_async)
 
     async def called(**arguments: Any) -> Any:
         return as_content(name, await call(**arguments))
 
-    tool.fn, tool.is_async = called, True
-    return tool
+    return tool.model_copy(update={"fn": called, "is_async": True, "description": description, "meta": meta})
 
 
 def _tool(name: str, function: Function, structured: bool | None) -> Tool:

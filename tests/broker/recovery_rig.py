@@ -9,7 +9,6 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Asker, Capabilities
 from carpool_broker.core.model.events import Given, SourceId
-from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -23,18 +22,12 @@ from carpool_protocol.ids import (
     call_of,
 )
 from carpool_protocol.link.messages import (
-    Answered,
     Asked,
-    Catalog,
-    Policy,
-    PoolSpec,
     Recorded,
     RecordedCall,
     RecordedSession,
-    ToolOffer,
 )
-from tests.broker.clocked import Clocked
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import BrokerRig, pool_spec
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
@@ -54,32 +47,20 @@ def recorded(number: int, session: SessionId = ONE, request: str = "1", **more: 
 RETURN_S = Bounds().return_s
 
 
-class Rig(Clocked):
+class RecoveryRig(BrokerRig):
     """Servers `a` (tool `x`) and `b` (tool `y`), and a clock. No supervisor is there yet."""
 
     def __init__(self, *, life: int = 1, now: float = 100.0) -> None:
-        self.core = broker_core(secret=SECRET, life=life)
+        super().__init__(secret=SECRET, life=life)
         self.now = now
-        self.read(DAEMON, A, B)
+        self.configure(DAEMON, A, B)
 
-    def read(
+    def configure(
         self, source: SourceId, *keys: PoolKey, twins: dict[PoolKey, PoolKey] | None = None
     ) -> list[Any]:
         """A configuration has these servers. `twins`: their pools for agents that can be asked."""
-        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
-
-        def spec(key: PoolKey, *, asking: bool = False) -> PoolSpec:
-            return PoolSpec(
-                key=key, server=ServerName(key[0]), argv=[], env={}, cwd="/", policy=Policy(), asking=asking
-            )
-
-        return self.feed(
-            ev.SourceRead(
-                source=source, scope=Scope(entries), specs=tuple(map(spec, keys)), misconfigured={},
-                stop_first=frozenset(), max_processes=8, max_greeting=3,
-                twins={plain: spec(key, asking=True) for plain, key in (twins or {}).items()},
-            )
-        )  # fmt: skip
+        asking = {plain: pool_spec(key, asking=True) for plain, key in (twins or {}).items()}
+        return self.read(*keys, source=source, twins=asking)
 
     def link(
         self,
@@ -101,11 +82,6 @@ class Rig(Clocked):
         """The supervisor is gone."""
         return self.feed(ev.SupervisorWent())
 
-    def catalog(self, key: PoolKey, *tools: str) -> list[Any]:
-        """A pool tells what it has."""
-        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
-        return self.feed(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
-
     def come(
         self,
         session: SessionId = ONE,
@@ -116,14 +92,9 @@ class Rig(Clocked):
         fleeting: bool = False,
     ) -> None:
         """A session attaches, and what its carrier replays is read."""
-        self.feed(
-            ev.AgentCame(
-                session=session, source=source, agent="", pid=1, carrier="shim",
-                keeps=keeps, fleeting=fleeting,
-            )
-        )  # fmt: skip
+        self.attach(session, source=source, keeps=keeps, fleeting=fleeting)
         if greets:
-            self.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+            self.greet(session, ALL, request=b'"i"')
 
     def resume(
         self,
@@ -138,9 +109,9 @@ class Rig(Clocked):
         self.come(session, greets=greets, keeps=True)
         return self.feed(ev.AgentResumed(session, epoch, calls, tuple(AskId(ask) for ask in asks), stateful))
 
-    def answer(self, call: CallId) -> list[Any]:
+    def answer(self, call: CallId, body: RawJson = RESULT) -> list[Any]:
         """A server's answer."""
-        return self.feed(Answered(call, is_error=False, body=RESULT))
+        return super().answer(call, body)
 
     def ask(self, call: CallId, ask: str, name: str = "") -> list[Any]:
         """A server wants something of the agent behind a call."""
@@ -165,8 +136,3 @@ def says(
         by=Asker(ALL), digest="d", state=state,
         given=tuple(Given(key, body) for key, body in (given or {}).items()),
     )  # fmt: skip
-
-
-def only(effects: list[Any], kind: type[Any]) -> list[Any]:
-    """Those of this kind."""
-    return [effect for effect in effects if isinstance(effect, kind)]

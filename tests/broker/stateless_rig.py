@@ -9,24 +9,17 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Asker, Capabilities
 from carpool_broker.core.model.effects import RequireInput
-from carpool_broker.core.model.events import Given, SourceId
-from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_broker.core.model.events import Given
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     Asked,
     Call,
-    Catalog,
     Feature,
     Mode,
-    Policy,
     PoolChanged,
-    PoolSpec,
     ResourceOffer,
-    ToolOffer,
 )
-from tests.broker.clocked import Clocked
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import BrokerRig
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
@@ -46,53 +39,26 @@ FEATURES: Final[list[Feature]] = [
 SECRET: Final = b"of the tests"
 
 
-class Rig(Clocked):
+class StatelessRig(BrokerRig):
     """Servers `a` (tool `x`, resource `file:///a`) and `b` (tool `y`), a supervisor, a clock."""
 
     def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: Any) -> None:
-        self.core = broker_core(Bounds(park_s=park_s, **bounds), secret=SECRET)
-        self.now = 100.0
+        super().__init__(Bounds(park_s=park_s, **bounds), secret=SECRET)
         self.count = 0
-        self.configure(A, B)
-        supervisor_comes(self.feed)
+        self.read(A, B)
+        self.supervisor_comes()
         if told:
             self.catalog(A, "x")
             self.catalog(B, "y")
         self.come(ONE)
 
-    def configure(self, *keys: PoolKey) -> list[Any]:
-        """These are the servers."""
-        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
-        specs = tuple(
-            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
-        )
-        return self.feed(
-            ev.SourceRead(
-                source=SourceId("daemon"), scope=Scope(entries), specs=specs, misconfigured={},
-                stop_first=frozenset(), max_processes=8, max_greeting=3,
-            )
-        )  # fmt: skip
-
-    def catalog(
-        self,
-        key: PoolKey,
-        *tools: str,
-        features: list[Feature] | None = None,
-        ttl_ms: int = -1,
-        public: bool = False,
-    ) -> list[Any]:
+    def catalog(self, key: str, *tools: str, **more: Any) -> list[Any]:
         """A pool tells what it has; `a` has a resource."""
-        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+        features = more.pop("features", None)
         told = FEATURES if features is None else features
         resource = ResourceOffer("file:///a", RawJson(b'{"uri":"file:///a"}'))
         has = [resource] if key == A and "resources" in told else []
-        version = "2025-11-25"
-        return self.feed(
-            Catalog(
-                key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, version,
-                resources=has, features=told, ttl_ms=ttl_ms, public=public,
-            )
-        )  # fmt: skip
+        return super().catalog(key, *tools, resources=has, features=told, **more)
 
     def mode(self, key: PoolKey, mode: Mode) -> list[Any]:
         """The pool serves, shared like that."""
@@ -100,19 +66,13 @@ class Rig(Clocked):
 
     def come(self, session: SessionId, *, shared: bool = False, anonymous: bool = False) -> None:
         """An agent attaches."""
-        self.feed(
-            ev.AgentCame(
-                session=session, source=SourceId("daemon"), agent="", pid=1, carrier="shim",
-                shared=shared, anonymous=anonymous,
-            )
-        )  # fmt: skip
+        self.attach(session, shared=shared, anonymous=anonymous)
 
-    def greet(self, session: SessionId, capabilities: Capabilities | None = None) -> list[Any]:
-        """`initialize`."""
-        event = ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", capabilities or Capabilities())
-        return self.feed(event)
+    def initialize(self, session: SessionId, capabilities: Capabilities | None = None) -> list[Any]:
+        """An agent of the handshake era greets."""
+        return self.greet(session, capabilities, request=b'"i"')
 
-    def request(
+    def call_tool(
         self,
         request: str = "1",
         name: str = "a__x",
@@ -138,7 +98,7 @@ class Rig(Clocked):
 
     def call(self, request: str = "1", name: str = "a__x", **more: Any) -> Call:
         """The same, and what it becomes on the link."""
-        effects = self.request(request, name, **more)
+        effects = self.call_tool(request, name, **more)
         found = [effect for effect in effects if isinstance(effect, Call)]
         assert len(found) == 1, effects
         return found[0]

@@ -67,11 +67,6 @@ def tool_call(
     return Call(CallId(number), key, SessionId(session), method, "t", params, ABSENT, wants_progress)
 
 
-def of_kind(effects: list[Any], *kinds: type) -> list[Any]:
-    """Those effects that are of these kinds."""
-    return [effect for effect in effects if isinstance(effect, kinds)]
-
-
 class SupervisorRig:
     """A core with a clock; its invariants are checked after every event.
 

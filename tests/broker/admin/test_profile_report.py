@@ -22,7 +22,7 @@ def configured(**profile: Any) -> Config:
 def told(**profile: Any) -> dict[str, Any]:
     config = configured(**profile)
     rig = Rig()
-    rig.read({**SERVERS, "late": {"command": "z"}})
+    rig.configure({**SERVERS, "late": {"command": "z"}})
     (found,) = page(rig.core, config)["profiles"]
     assert frame_of(config, "p").profile in {"", "p"}
     return dict(found)

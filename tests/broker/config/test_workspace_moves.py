@@ -11,15 +11,12 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Reply, SayListChanged, SayUpdated
 from carpool_broker.core.model.events import SessionMoved, SourceId
-from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession, RunCommand
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     Answered,
     Call,
-    Policy,
-    PoolSpec,
     Root,
     SessionRekeyed,
     Sessions,
@@ -28,9 +25,8 @@ from carpool_protocol.link.messages import (
 from tests.behaviours import behaviour
 from tests.broker.config.test_workspaces import ONE, TWO, House
 from tests.broker.stateless_rig import ONE as AGENT
-from tests.broker.stateless_rig import PLAIN, A, B
-from tests.broker.stateless_rig import Rig as CoreRig
-from tests.broker.supervisors import supervisor_comes
+from tests.broker.stateless_rig import PLAIN, A, B, StatelessRig
+from tests.kit.broker_rig import supervisor_comes
 
 
 def server(command: str, *variables: str) -> dict[str, Any]:
@@ -237,7 +233,7 @@ def test_what_stands_in_the_way_is_said(tmp_path: Path) -> None:
 FILE = "file:///a"
 
 
-class Core(CoreRig):
+class Core(StatelessRig):
     """An agent on servers `a` and `b`."""
 
     def __init__(self, *, keeps: bool = False, greets: bool = True) -> None:
@@ -253,21 +249,12 @@ class Core(CoreRig):
 
     def away(self, *keys: PoolKey, elsewhere: bool = True) -> list[Any]:
         """It moves to where these pools serve."""
-        self.read("there", *keys)
+        self.configure("there", *keys)
         return self.feed(SessionMoved(AGENT, SourceId("there"), elsewhere))
 
-    def read(self, source: str, *keys: PoolKey) -> list[Any]:
+    def configure(self, source: str, *keys: PoolKey) -> list[Any]:
         """A source comes to these pools."""
-        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
-        specs = tuple(
-            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
-        )
-        return self.feed(
-            ev.SourceRead(
-                source=SourceId(source), scope=Scope(entries), specs=specs, misconfigured={},
-                stop_first=frozenset(), max_processes=8, max_greeting=3,
-            )
-        )  # fmt: skip
+        return self.read(*keys, source=SourceId(source))
 
     def subscribe(self) -> None:
         self.feed(ev.AgentWatched(AGENT, RawJson(b"5"), FILE, True))
@@ -336,16 +323,16 @@ def used(core: Core) -> Core:
 @behaviour("workspaces:moved")
 def test_a_reload_returns_the_lease_of_a_server_that_goes_here_and_stays_elsewhere() -> None:
     core = used(Core())
-    core.read("elsewhere", A)
-    assert rekeyed(core.read("daemon", B)) == [SessionRekeyed(AGENT, A, PoolKey(""))]
+    core.configure("elsewhere", A)
+    assert rekeyed(core.configure("daemon", B)) == [SessionRekeyed(AGENT, A, PoolKey(""))]
 
 
 @behaviour("workspaces:moved")
 def test_a_reload_returns_the_lease_of_a_server_that_another_pool_runs_here_and_the_same_elsewhere() -> None:
     core, other = used(Core()), PoolKey("a:2")
-    core.read("elsewhere", A)
+    core.configure("elsewhere", A)
     core.mode(A, "session")
-    assert rekeyed(core.read("daemon", other, B)) == [], "the new one has not greeted yet"
+    assert rekeyed(core.configure("daemon", other, B)) == [], "the new one has not greeted yet"
     assert rekeyed(core.catalog(other, "x")) == [SessionRekeyed(AGENT, A, other)]
 
 

@@ -29,8 +29,7 @@ from carpool_protocol.config.reading.trust import give_trust, take_trust
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ONE, TWO = SessionId("s1"), SessionId("s2")

@@ -1,6 +1,5 @@
 """The broker's core: an event in, the whole list of effects out."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,74 +8,41 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.effects import Greet, Reply, SayListChanged, TellServed
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.model.scope import Off, Scope, ScopeEntry
+from carpool_broker.core.model.scope import Off
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Answered,
     Call,
     CancelCall,
-    Catalog,
     Discover,
-    Policy,
     PoolChanged,
-    PoolSpec,
     PoolState,
     SessionGone,
     Sessions,
-    ToolOffer,
     Wanted,
 )
 from tests.behaviours import behaviour
-from tests.broker.supervisors import EPOCH, supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import EPOCH, BrokerRig, supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
 
 
-class Rig:
-    """A core with a supervisor, servers `a` and `b`, and a clock."""
+class Rig(BrokerRig):
+    """A core with a supervisor, and servers `a` and `b`."""
 
     def __init__(self, *keys: str) -> None:
-        self.core = broker_core()
-        self.now = 100.0
+        super().__init__()
         self.read(*(keys or ("a:1", "b:1")))
-        supervisor_comes(self.feed)
+        self.supervisor_comes()
 
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
-
-    def wait(self, duration_s: float) -> list[Any]:
-        self.now += duration_s
-        effects = self.core.tick(self.now)
-        self.core.check()
-        return effects
-
-    def read(self, *keys: str, disabled: Mapping[str, Off] | None = None) -> list[Any]:
-        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
-        specs = tuple(
-            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
-        )
-        return self.feed(
-            ev.SourceRead(
-                source=DAEMON, scope=Scope(entries), specs=specs, misconfigured={}, stop_first=frozenset(),
-                max_processes=8, max_greeting=3,
-                disabled={ServerName(name): off for name, off in (disabled or {}).items()},
-            )
-        )  # fmt: skip
+    def read(self, *keys: str, source: SourceId = DAEMON, **more: Any) -> list[Any]:
+        off = {ServerName(name): why for name, why in more.pop("disabled", {}).items()}
+        return super().read(*keys, source=source, disabled=off, **more)
 
     def come(self, session: SessionId = ONE) -> list[Any]:
-        self.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"))
-        return self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x"))
-
-    def catalog(self, key: str, *tools: str) -> list[Any]:
-        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
-        return self.feed(Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
-
-    def pool(self, key: str, state: PoolState, reason: str = "") -> list[Any]:
-        return self.feed(PoolChanged(PoolKey(key), state, reason))
+        self.attach(session)
+        return self.greet(session)
 
     def ready(self) -> None:
         self.come()
@@ -84,12 +50,10 @@ class Rig:
         self.catalog("b:1", "y")
 
     def lists(self, request: str = "9", session: SessionId = ONE, cursor: str | None = None) -> list[Any]:
-        return self.feed(ev.AgentListed(session, RawJson(request.encode()), cursor))
+        return self.list_tools(session, request, cursor)
 
     def call(self, name: str, request: str = "1", session: SessionId = ONE) -> list[Any]:
-        return self.feed(
-            ev.AgentCalled(session, RawJson(request.encode()), name, EMPTY_OBJECT, ABSENT, ABSENT)
-        )
+        return self.request(name, request, session)
 
 
 def names(reply: Reply) -> list[str]:

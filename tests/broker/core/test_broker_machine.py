@@ -41,8 +41,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import broker_core, supervisor_comes
 
 BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)

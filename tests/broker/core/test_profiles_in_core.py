@@ -13,9 +13,8 @@ from carpool_broker.core.model.effects import Greet, Note, Reply, SayListChanged
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.registry.resolve import Target, find
 from carpool_protocol.config.schema.capability import Kind
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
     Policy,
     PoolChanged,
@@ -29,8 +28,7 @@ from carpool_protocol.link.messages import (
 from carpool_protocol.wire.tool_names import spellings
 from tests.behaviours import behaviour
 from tests.broker.core.configuration.test_profiles import catalog, frame
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import BrokerRig, source_read
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 SOURCE = SourceId("p")
@@ -43,33 +41,22 @@ for each in CATALOGS:
 SERVERS: dict[str, Any] = {"git": {"command": "x", "tags": ["code"]}, "hub": {"command": "y"}}
 
 
-class Rig:
+class Rig(BrokerRig):
     """A core with a supervisor and the servers `git` and `hub`; sessions with the profile `p`."""
 
     def __init__(self, bounds: Bounds | None = None, **profile: Any) -> None:
-        self.core = broker_core(bounds, secret=b"x")
-        self.now = 100.0
+        super().__init__(bounds, secret=b"x")
         self.requests = 0
-        self.read(**profile)
-        supervisor_comes(self.feed)
+        self.configure(**profile)
+        self.supervisor_comes()
 
-    def feed(self, event: Any) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
-
-    def read(self, servers: dict[str, Any] | None = None, **profile: Any) -> list[Any]:
+    def configure(self, servers: dict[str, Any] | None = None, **profile: Any) -> list[Any]:
         scope = frame(servers or SERVERS, **profile)
         specs = tuple(
             PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy())
             for e in scope.servers
         )
-        effects = self.feed(
-            ev.SourceRead(
-                source=SOURCE, scope=scope, specs=specs, misconfigured={}, stop_first=frozenset(),
-                max_processes=8, max_greeting=3,
-            )
-        )  # fmt: skip
+        effects = self.feed(source_read(scope, specs, SOURCE))
         for told in CATALOGS:
             if told.key in {spec.key for spec in specs}:
                 effects += self.feed(PoolChanged(told.key, "serving", ""))
@@ -77,19 +64,13 @@ class Rig:
         return effects
 
     def come(self, session: SessionId = ONE, **more: Any) -> list[Any]:
-        came = ev.AgentCame(
-            session=session, source=SOURCE, agent="", pid=1, carrier="shim", profile="p", **more
-        )
-        self.feed(came)
-        return self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x"))
+        self.attach(session, source=SOURCE, profile="p", **more)
+        return self.greet(session)
 
     def ask(self, name: str, method: str = "tools/call", session: SessionId = ONE) -> list[Any]:
         self.requests += 1
-        request = RawJson(b"%d" % self.requests)
-        return self.feed(ev.AgentCalled(session, request, name, EMPTY_OBJECT, ABSENT, ABSENT, method=method))
-
-    def answer(self, call: CallId) -> list[Any]:
-        return self.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
+        effects: list[Any] = self.request(name, str(self.requests), session, method=method)
+        return effects
 
 
 def refused(effects: list[Any]) -> dict[str, Any]:
@@ -140,7 +121,7 @@ def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> Non
     for name in ("hub__anything", "mcp:hub:search"):
         assert refused(rig.ask(name))["code"] == "not_permitted"
     assert refused(rig.ask("search"))["code"] == "unknown_tool", "its tools are not known here"
-    rig.read({**SERVERS, "hub": {"command": "y", "tools_prefix": ""}}, allow=["mcp:git"])
+    rig.configure({**SERVERS, "hub": {"command": "y", "tools_prefix": ""}}, allow=["mcp:git"])
     assert refused(rig.ask("search"))["code"] == "unknown_tool", "any name could be meant"
 
 
@@ -166,8 +147,10 @@ def test_an_agent_hears_of_a_changed_profile_exactly_if_its_own_lists_changed() 
     rig.come(TWO)
     for family in ("tools", "prompts"):
         rig.feed(ev.AgentListed(ONE, RawJson(b"%r" % len(family)), None, family))
-    assert not [e for e in rig.read(allow=["mcp:git:l*", "prompt:git:*"]) if isinstance(e, SayListChanged)]
-    told = [e for e in rig.read(allow=["mcp:git:*", "prompt:git:*"]) if isinstance(e, SayListChanged)]
+    assert not [
+        e for e in rig.configure(allow=["mcp:git:l*", "prompt:git:*"]) if isinstance(e, SayListChanged)
+    ]
+    told = [e for e in rig.configure(allow=["mcp:git:*", "prompt:git:*"]) if isinstance(e, SayListChanged)]
     assert told == [SayListChanged(ONE, "tools")], "and whoever holds no list hears nothing"
 
 
@@ -189,7 +172,7 @@ def test_a_name_that_was_listed_before_the_profile_changed_is_refused_after_it()
     rig = Rig()
     rig.come()
     (call,) = [each for each in rig.ask("git__push") if isinstance(each, Call)]
-    rig.read(deny=["mcp:git:push"])
+    rig.configure(deny=["mcp:git:push"])
     for name in ("git__push", *spellings("git", "push")):
         assert refused(rig.ask(name))["code"] == "not_permitted", name
     (reply,) = rig.answer(call.call)
@@ -211,7 +194,7 @@ def test_a_call_that_waits_when_its_right_is_taken_does_not_go() -> None:
         ("git__status", "tools/call"),
     ):
         assert rig.ask(name, method) == []
-    effects = rig.read(allow=["mcp:git"], deny=["mcp:git:push", "prompt:*:tell", "resource:git:*"])
+    effects = rig.configure(allow=["mcp:git"], deny=["mcp:git:push", "prompt:*:tell", "resource:git:*"])
     ended = [json.loads(each.body)["data"]["code"] for each in effects if isinstance(each, Reply)]
     assert ended == ["not_permitted"] * 6
     (last,) = [each for each in rig.answer(first.call) if isinstance(each, Call)]
@@ -225,17 +208,17 @@ def test_changes_of_a_resource_are_told_only_while_it_may_be_read() -> None:
     rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), "file:///a", on=True))
     update = Updated(PoolKey("git"), "file:///a", RawJson(b'{"uri":"file:///a"}'))
     assert [type(each) for each in rig.feed(update)] == [SayUpdated]
-    effects = rig.read(deny=["resource:git:file:///a"])
+    effects = rig.configure(deny=["resource:git:file:///a"])
     assert [each.uris for each in effects if isinstance(each, Watch)] == [[]]
     assert rig.feed(update) == []
-    rig.read()
+    rig.configure()
     assert [type(each) for each in rig.feed(update)] == [SayUpdated]
 
 
 @behaviour("profiles:servers")
 def test_what_nobody_may_use_is_not_wanted() -> None:
     rig = Rig(allow=["mcp:git"])
-    effects = rig.read(allow=["mcp:hub"])
+    effects = rig.configure(allow=["mcp:hub"])
     (wanted,) = [each for each in effects if isinstance(each, Wanted)]
     assert [spec.server for spec in wanted.pools] == ["hub"]
 
@@ -254,11 +237,11 @@ def test_tools_past_the_bound_are_left_out_in_order_and_can_be_called() -> None:
     assert not [each for each in again if isinstance(each, Note)], "said once"
     assert [each for each in rig.ask("hub__status") if isinstance(each, Call)]
     limited = {**SERVERS, "git": {**SERVERS["git"], "max_tools": 1}}
-    rig.read(limited, max_tools=2)
+    rig.configure(limited, max_tools=2)
     view = rig.core.view_of(ONE)
     assert [tool.qualified for tool in view.tools] == ["git__log", "hub__search"]
     assert view.left_out == 3
-    rig.read(SERVERS, max_tools=0)
+    rig.configure(SERVERS, max_tools=0)
     assert rig.core.view_of(ONE).tools == ()
 
 
@@ -279,7 +262,7 @@ def test_state_that_dies_while_its_server_is_kept_back_is_told_as_lost() -> None
     rig.feed(PoolChanged(PoolKey("git"), "serving", "", mode="session"))
     (call,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
     rig.answer(call.call)
-    rig.read(allow=["mcp:hub"])
+    rig.configure(allow=["mcp:hub"])
     rig.feed(ev.SupervisorWent())
     rig.feed(ev.SupervisorCame(1_000_000, Epoch("e2")))
     (told,) = [each for each in rig.feed(Recorded([], [])) if isinstance(each, Sessions)]
@@ -350,7 +333,7 @@ class Rights(RuleBasedStateMachine):
 
     @rule(profile=PROFILES)
     def change(self, profile: dict[str, Any]) -> None:
-        self.look(self.rig.read(**profile))
+        self.look(self.rig.configure(**profile))
 
     @rule(offered=st.sampled_from(OFFERED), pick=st.integers(0, 20))
     def ask(self, offered: tuple[str, Kind, str, str], pick: int) -> None:

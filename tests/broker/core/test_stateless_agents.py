@@ -28,7 +28,7 @@ from carpool_protocol.link.messages import (
     Wanted,
 )
 from tests.behaviours import behaviour
-from tests.broker.stateless_rig import ASKING, FEATURES, ONE, PLAIN, RESULT, TWO, A, B, Rig
+from tests.broker.stateless_rig import ASKING, FEATURES, ONE, PLAIN, RESULT, TWO, A, B, StatelessRig
 
 R1, R2 = RawJson(b"1"), RawJson(b"2")
 
@@ -39,7 +39,7 @@ def only(effects: list[Any], kind: type) -> Any:
     return found[0]
 
 
-def lists(rig: Rig, request: RawJson = R1, **more: Any) -> list[Any]:
+def lists(rig: StatelessRig, request: RawJson = R1, **more: Any) -> list[Any]:
     return rig.feed(ev.AgentListed(ONE, request, more.pop("cursor", None), by=PLAIN, **more))
 
 
@@ -52,7 +52,7 @@ def code_of(reply: ReplyStateless) -> int:
 
 
 def test_a_request_that_says_who_it_is_needs_no_greeting() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1", by=ASKING)
     assert (call.method, call.target, call.session) == ("tools/call", "x", ONE)
     assert rig.core.sessions[ONE].agent == "able"
@@ -63,17 +63,17 @@ def test_a_request_that_says_who_it_is_needs_no_greeting() -> None:
 
 
 def test_a_request_without_it_still_needs_one() -> None:
-    rig = Rig()
-    rig.request("1")
+    rig = StatelessRig()
+    rig.call_tool("1")
     (refused,) = rig.feed(ev.AgentListed(ONE, R2, None))
     assert isinstance(refused, Reply)
     assert b"not_initialized" in bytes(refused.body)
 
 
 def test_who_has_used_the_stateless_era_is_not_greeted_and_is_told_which_versions_there_are() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     lists(rig)
-    (refused,) = rig.greet(ONE)
+    (refused,) = rig.initialize(ONE)
     assert isinstance(refused, ReplyStateless)
     error = json.loads(refused.body)
     assert error["code"] == -32022
@@ -81,14 +81,14 @@ def test_who_has_used_the_stateless_era_is_not_greeted_and_is_told_which_version
 
 
 def test_who_has_only_looked_whether_that_era_is_served_may_still_be_greeted() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
-    assert isinstance(only(rig.greet(ONE), Greet), Greet)
+    assert isinstance(only(rig.initialize(ONE), Greet), Greet)
 
 
 def test_a_connection_that_was_greeted_may_speak_both_eras() -> None:
-    rig = Rig()
-    rig.greet(ONE)
+    rig = StatelessRig()
+    rig.initialize(ONE)
     assert only(lists(rig), ReplyStateless).method == "tools/list"
     (old,) = rig.feed(ev.AgentListed(ONE, R1, None))
     assert isinstance(old, Reply)
@@ -96,7 +96,7 @@ def test_a_connection_that_was_greeted_may_speak_both_eras() -> None:
 
 
 def test_the_first_request_that_can_be_asked_moves_its_session_to_that_class() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.call("1", by=PLAIN)
     assert not rig.core.sessions[ONE].asking
     rig.call("2", by=ASKING)
@@ -109,7 +109,7 @@ def test_the_first_request_that_can_be_asked_moves_its_session_to_that_class() -
 
 
 def test_every_call_says_what_its_own_agent_can_be_asked_and_which_log_messages_it_wants() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1", by=Asker(Capabilities(sampling=True, url=True, roots=True), level="info"))
     assert call.can == ["sampling", "elicitation.url", "roots"]
     assert call.log_level == "info"
@@ -117,14 +117,14 @@ def test_every_call_says_what_its_own_agent_can_be_asked_and_which_log_messages_
 
 
 def test_agents_that_share_a_session_are_not_one_to_the_supervisor() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO, shared=True)
     one, other = (rig.call(request, session=TWO) for request in ("1", "2"))
     assert len({one.session, other.session, TWO}) == 3
 
 
 def test_what_an_agent_of_many_was_given_for_one_call_is_free_after_it() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO, shared=True, anonymous=True)
     call = rig.call("1", session=TWO)
     rig.mode(A, "session")  # its mode becomes known only now
@@ -132,17 +132,17 @@ def test_what_an_agent_of_many_was_given_for_one_call_is_free_after_it() -> None
 
 
 def test_a_principal_with_a_name_holds_instances_as_a_session_does() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.mode(A, "session")
     rig.come(TWO, shared=True)
     assert rig.call("1", session=TWO).session == TWO
 
 
 def test_nobody_in_particular_gets_no_instance_of_its_own() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.mode(A, "session")
     rig.come(TWO, shared=True, anonymous=True)
-    (refused,) = rig.request("1", session=TWO)
+    (refused,) = rig.call_tool("1", session=TWO)
     assert b"needs_session" in refused.body
     assert rig.call("2", "b__y", session=TWO).key == B
 
@@ -152,7 +152,7 @@ def test_nobody_in_particular_gets_no_instance_of_its_own() -> None:
     [("tools/call", "a__x", ""), ("resources/read", "file:///a", "file:///a")],
 )
 def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri: str) -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1", name, method=method)
     (reply,) = rig.feed(Failed(call.call, "timed_out", "maybe", "Too slow."))
     assert isinstance(reply, ReplyStateless)
@@ -160,7 +160,7 @@ def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri:
 
 
 def test_only_what_was_read_may_be_kept_and_only_as_long_as_its_server_says() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     read = rig.call("1", "file:///a", method="resources/read").call
     (reply,) = rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
     assert (reply.ttl_ms, reply.public) == (700, True)
@@ -170,9 +170,9 @@ def test_only_what_was_read_may_be_kept_and_only_as_long_as_its_server_says() ->
 
 
 def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1")
-    (refused,) = rig.request("1")
+    (refused,) = rig.call_tool("1")
     assert isinstance(refused, ReplyStateless)
     assert b"duplicate_request_id" in bytes(refused.body)
     (reply,) = rig.feed(Answered(call.call, is_error=False, body=RESULT))
@@ -180,7 +180,7 @@ def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on() -> None
 
 
 def test_progress_names_its_request_and_a_cancelled_call_gets_no_answer() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1", token='"t"')
     (progress,) = rig.feed(Progressed(call.call, EMPTY_OBJECT))
     assert (progress.token, progress.request) == (b'"t"', R1)
@@ -189,24 +189,24 @@ def test_progress_names_its_request_and_a_cancelled_call_gets_no_answer() -> Non
 
 
 def test_what_is_not_announced_is_not_served() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     rig.catalog(A, "x", features=["tools"])
     rig.catalog(B, "y", features=["tools"])
     (listed,) = lists(rig, family="prompts")
     assert (listed.method, code_of(listed)) == ("prompts/list", -32601)
-    (called,) = rig.request("2", "p", method="prompts/get")
+    (called,) = rig.call_tool("2", "p", method="prompts/get")
     assert code_of(called) == -32601
-    (unknown,) = rig.request("3", "nowhere")
+    (unknown,) = rig.call_tool("3", "nowhere")
     assert code_of(unknown) == -32602
 
 
 def test_what_is_current_still_is_given_again_without_asking_the_server() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO)
     read = rig.call("1", "file:///a", method="resources/read").call
     rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700))
     rig.wait(0.2)
-    (again,) = rig.request("2", "file:///a", method="resources/read")
+    (again,) = rig.call_tool("2", "file:///a", method="resources/read")
     assert (again.body, again.ttl_ms, again.public) == (RESULT, 500, False)
     rig.call("3", "file:///a", method="resources/read", session=TWO)  # it is not public
     rig.wait(1.0)
@@ -215,17 +215,17 @@ def test_what_is_current_still_is_given_again_without_asking_the_server() -> Non
 
 @behaviour("stateless:private")
 def test_agents_without_a_token_who_share_a_session_share_no_private_answer() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO, shared=True, anonymous=True)
     for number, public in enumerate((False, True)):
         read = rig.call(str(number), "file:///a", method="resources/read", session=TWO).call
         rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=public))
-    (again,) = rig.request("9", "file:///a", method="resources/read", session=TWO)
+    (again,) = rig.call_tool("9", "file:///a", method="resources/read", session=TWO)
     assert again.public, "what is everybody's is given again"
 
 
 def test_a_call_says_whose_token_it_came_with() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.feed(
         ev.AgentCame(
             session=TWO,
@@ -242,7 +242,7 @@ def test_a_call_says_whose_token_it_came_with() -> None:
 
 
 def test_a_read_that_says_more_than_the_uri_is_neither_kept_nor_answered_with_what_was_kept() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     more = RawJson(b'{"range":[0,9]}')
     part = rig.call("1", "file:///a", method="resources/read", rest=more).call
     rig.feed(Answered(part, is_error=False, body=RESULT, ttl_ms=700))
@@ -250,11 +250,11 @@ def test_a_read_that_says_more_than_the_uri_is_neither_kept_nor_answered_with_wh
     rig.feed(Answered(whole, is_error=False, body=RESULT, ttl_ms=700))
     rig.call("3", "file:///a", method="resources/read", rest=more)
     rig.call("4", "file:///a", method="resources/read", given={"q": RESULT})
-    assert len(rig.request("5", "file:///a", method="resources/read")) == 1
+    assert len(rig.call_tool("5", "file:///a", method="resources/read")) == 1
 
 
 def test_what_has_changed_is_read_again() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     for number in range(3):
         read = rig.call(str(number), "file:///a", method="resources/read").call
         rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700))
@@ -268,7 +268,7 @@ def test_what_has_changed_is_read_again() -> None:
 
 
 def test_a_list_waits_for_catalogs_and_says_how_long_it_holds() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     assert lists(rig) == [Discover(A), Discover(B)]
     assert [type(effect) for effect in rig.catalog(A, "x")] == []
     (reply,) = rig.catalog(B, "y")
@@ -277,7 +277,7 @@ def test_a_list_waits_for_catalogs_and_says_how_long_it_holds() -> None:
 
 
 def test_a_list_that_changes_without_a_word_does_not_hold() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(A, "x", features=["tools"])
     assert only(lists(rig), ReplyStateless).ttl_ms == 0
     resources = only(lists(rig, R2, family="resources"), ReplyStateless)
@@ -285,7 +285,7 @@ def test_a_list_that_changes_without_a_word_does_not_hold() -> None:
 
 
 def test_a_list_of_many_servers_holds_as_long_as_the_least_of_them_says_and_is_public_if_all_are() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(A, "x", ttl_ms=20_000, public=True)
     assert not only(lists(rig), ReplyStateless).public
     rig.catalog(B, "y", ttl_ms=5_000, public=True)
@@ -295,7 +295,7 @@ def test_a_list_of_many_servers_holds_as_long_as_the_least_of_them_says_and_is_p
 
 
 def test_what_somebody_is_given_who_has_shown_a_token_is_for_nobody_else_to_pass_on() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(A, "x", ttl_ms=20_000, public=True)
     rig.catalog(B, "y", ttl_ms=20_000, public=True)
     anybody, ann = SessionId("s8"), SessionId("s9")
@@ -312,7 +312,7 @@ def test_what_somebody_is_given_who_has_shown_a_token_is_for_nobody_else_to_pass
 
 
 def test_a_catalog_that_has_run_out_is_served_and_asked_for_again_once() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(A, "x", ttl_ms=1_000)
     rig.wait(1.5)
     assert Discover(A, again=True) in lists(rig)
@@ -324,18 +324,18 @@ def test_a_catalog_that_has_run_out_is_served_and_asked_for_again_once() -> None
 
 
 def test_a_cursor_that_was_never_given_out_is_refused() -> None:
-    (refused,) = lists(Rig(), cursor="nonsense")
+    (refused,) = lists(StatelessRig(), cursor="nonsense")
     assert code_of(refused) == -32602
 
 
 def test_no_bare_notification_reaches_an_agent_of_the_stateless_era() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     lists(rig)
     assert [e for e in rig.catalog(A, "x", "z") if isinstance(e, SayListChanged)] == []
 
 
 def test_discovery_tells_what_there_is_and_waits_no_longer_than_agents_do() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     rig.catalog(A, "x", features=["tools"])
     assert rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN)) == [Discover(B)]
     (said,) = rig.wait(2.0)
@@ -348,7 +348,7 @@ def test_discovery_tells_what_there_is_and_waits_no_longer_than_agents_do() -> N
 
 
 def test_a_cancelled_discovery_gets_no_answer() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
     assert rig.wait(20.0) == []
@@ -358,7 +358,7 @@ def test_a_cancelled_discovery_gets_no_answer() -> None:
 
 
 def test_a_call_that_wants_log_messages_gets_those_about_it_of_its_level() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     loud, quiet = rig.call("1", by=Asker(level="warning")), rig.call("2", by=PLAIN)
     assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, loud.call)) == [SayLog(ONE, EMPTY_OBJECT, R1)]
     assert rig.feed(Logged(ONE, "info", EMPTY_OBJECT, loud.call)) == []
@@ -367,31 +367,31 @@ def test_a_call_that_wants_log_messages_gets_those_about_it_of_its_level() -> No
 
 
 def test_a_server_logs_as_long_as_a_call_wants_that() -> None:
-    rig = Rig()
-    first = rig.request("1", by=Asker(level="warning"))
+    rig = StatelessRig()
+    first = rig.call_tool("1", by=Asker(level="warning"))
     assert first[0] == SetLevel(A, "warning"), "before the call"
     one = only(first, Call)
-    two = only(rig.request("2", by=Asker(level="debug")), Call)
+    two = only(rig.call_tool("2", by=Asker(level="debug")), Call)
     assert rig.feed(Answered(one.call, is_error=False, body=RESULT))[:-1] == []
     assert SetLevel(A, "") in rig.feed(Answered(two.call, is_error=False, body=RESULT))
 
 
 def test_the_level_that_a_session_has_set_stays_when_a_call_ends_that_wanted_more() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO)
-    rig.greet(TWO)
+    rig.initialize(TWO)
     rig.feed(ev.AgentSetLevel(TWO, R1, "error"))
-    effects = rig.request("1", by=Asker(level="debug"))
+    effects = rig.call_tool("1", by=Asker(level="debug"))
     assert SetLevel(A, "debug") in effects
     ended = rig.feed(Answered(only(effects, Call).call, is_error=False, body=RESULT))
     assert SetLevel(A, "error") in ended
 
 
 def test_a_stateless_server_is_told_no_level_for_calls() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     told = Catalog(A, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "", features=FEATURES, era="stateless")
     rig.feed(told)
-    effects = rig.request("1", "file:///a", method="resources/read", by=Asker(level="debug"))
+    effects = rig.call_tool("1", "file:///a", method="resources/read", by=Asker(level="debug"))
     assert not [effect for effect in effects if isinstance(effect, SetLevel)]
 
 
@@ -399,7 +399,7 @@ def test_a_stateless_server_is_told_no_level_for_calls() -> None:
 
 
 def test_on_a_shared_session_every_error_is_worded_for_the_stateless_era() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(SessionId("s3"), shared=True, anonymous=True)
     (reply,) = rig.feed(ev.AgentErred(SessionId("s3"), RawJson(b"@1 1"), "too_large", ""))
     assert isinstance(reply, ReplyStateless)
@@ -410,14 +410,14 @@ def test_on_a_shared_session_every_error_is_worded_for_the_stateless_era() -> No
 
 @behaviour("lease:never-silently")
 def test_a_session_that_comes_to_be_asked_later_leaves_what_it_held_at_the_plain_pool() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     twin = PoolKey("a:1?")
     goal = rig.core.sources.sources[SourceId("daemon")].goal
     rig.feed(replace(goal, twins={A: replace(goal.specs[0], key=twin, asking=True)}))
     assert rig.call("1", by=PLAIN).key == A
-    effects = rig.request("2", "b__y", by=ASKING)
+    effects = rig.call_tool("2", "b__y", by=ASKING)
     assert SessionRekeyed(ONE, A, twin) in effects
     assert [each.old for each in effects if isinstance(each, SessionRekeyed)] == [A]
     kinds = [type(effect) for effect in effects]
     assert kinds.index(Wanted) < kinds.index(SessionRekeyed), "the supervisor knows the new pool by then"
-    assert not [each for each in rig.request("3", by=PLAIN) if isinstance(each, SessionRekeyed)]
+    assert not [each for each in rig.call_tool("3", by=PLAIN) if isinstance(each, SessionRekeyed)]

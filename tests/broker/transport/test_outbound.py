@@ -8,7 +8,7 @@ from carpool_broker.core.model.effects import NO_CALL, EndListen, Reply, SayList
 from carpool_broker.transport.connections import NO_ASK
 from carpool_broker.transport.outbound import Saying
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
-from tests.broker.stateless_rig import ONE, Rig
+from tests.broker.stateless_rig import ONE, StatelessRig
 
 
 class Carriers:
@@ -36,7 +36,7 @@ def saying(core: BrokerCore, carriers: Carriers) -> Saying:
 
 
 def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> None:
-    ways = saying(Rig().core, Carriers()).ways
+    ways = saying(StatelessRig().core, Carriers()).ways
     to_supervisor = set(get_args(effects.LinkEffect))
     others = set(get_args(effects.AnyEffect)) - to_supervisor
     own = {
@@ -57,7 +57,7 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
 
 def test_a_line_goes_with_the_request_that_it_belongs_to_and_the_last_one_answers_it() -> None:
     carriers = Carriers()
-    ways = saying(Rig().core, carriers).ways
+    ways = saying(StatelessRig().core, carriers).ways
     todo: list[Any] = [
         SayListChanged(ONE, "tools"),
         SayListChanged(ONE, "tools", RawJson(b"7")),

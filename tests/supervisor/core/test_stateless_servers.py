@@ -36,7 +36,8 @@ from carpool_supervisor.core.model.effects import (
     WriteLevel,
 )
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import SupervisorRig, catalog_of, of_kind, pool_spec
+from tests.kit.effects import of_kind
+from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
 
 KEY: Final = PoolKey("s:1")
 ME: Final = InstanceId(1)

@@ -35,7 +35,8 @@ from carpool_supervisor.knowledge.era_cache import (
     with_sighting,
 )
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import SupervisorRig, of_kind, pool_spec
+from tests.kit.effects import of_kind
+from tests.kit.supervisor_rig import SupervisorRig, pool_spec
 
 ME: Final = InstanceId(1)
 KEY: Final = PoolKey("s:1")

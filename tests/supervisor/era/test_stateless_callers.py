@@ -15,7 +15,7 @@ from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswere
 from carpool_supervisor.era.list_hints import Hint, read_hint
 from carpool_supervisor.era.server_requests import Declared, capabilities_of
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import of_kind
+from tests.kit.effects import of_kind
 from tests.supervisor.core.test_stateless_servers import ELICIT, KEY, ME, StatelessServerRig
 from tests.supervisor.era.test_stateless import ASKING, FORM, ONE, PRE, SAMPLE, URL, Talk, call, line
 

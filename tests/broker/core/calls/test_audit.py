@@ -94,7 +94,7 @@ def test_without_a_trail_nothing_is_said_and_it_can_be_switched_on_between_two_c
 
 @behaviour("audit:broker-death")
 def test_a_call_that_an_earlier_broker_opened_is_put_down_under_its_old_id_by_the_one_that_ends_it() -> None:
-    one = recovery_rig.Rig()
+    one = recovery_rig.RecoveryRig()
     one.core.audit(True)
     call = recovery_rig.recorded(3)
     asked = ev.AgentCalled(recovery_rig.ONE, RawJson(b"1"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT)
@@ -107,7 +107,7 @@ def test_a_call_that_an_earlier_broker_opened_is_put_down_under_its_old_id_by_th
 
 @behaviour("audit:broker-death")
 def test_a_call_of_an_earlier_broker_that_nobody_comes_back_for_is_put_down_with_what_is_known() -> None:
-    one = recovery_rig.Rig()
+    one = recovery_rig.RecoveryRig()
     one.core.audit(True)
     caller = Caller(recovery_rig.ONE, "claude", 42, "shim", "ci", "reader")
     one.link(
@@ -137,7 +137,7 @@ def test_whose_a_call_is_goes_with_it_to_the_supervisor_while_there_is_an_audit(
 
 @behaviour("audit:broker-death")
 def test_of_a_uri_that_an_earlier_broker_sent_only_what_is_no_value_is_put_down() -> None:
-    one = recovery_rig.Rig()
+    one = recovery_rig.RecoveryRig()
     one.core.audit(True)
     uri = "https://user@example.org/page?token=1"
     read = RecordedCall(

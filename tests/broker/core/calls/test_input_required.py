@@ -38,7 +38,7 @@ from tests.broker.stateless_rig import (
     SAMPLING,
     TWO,
     A,
-    Rig,
+    StatelessRig,
 )
 
 R1, R2, R3 = RawJson(b"1"), RawJson(b"2"), RawJson(b"3")
@@ -62,7 +62,7 @@ def answer_to(ask: str, body: RawJson = SAID) -> AnswerAsk:
 
 
 def test_questions_of_one_burst_are_one_round_and_each_answer_goes_where_it_was_asked() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call, "q1")
     rig.ask(call, "q2", ELICITATION, name="who", needs=["elicitation.form"])
@@ -72,56 +72,58 @@ def test_questions_of_one_burst_are_one_round_and_each_answer_goes_where_it_was_
         Input("ask-q1", SAMPLING, PARAMS, ServerName("a")),
         Input("who", ELICITATION, PARAMS, ServerName("a")),
     )
-    effects = rig.request("2", state=said.state, given={"who": MORE, "ask-q1": SAID})
+    effects = rig.call_tool("2", state=said.state, given={"who": MORE, "ask-q1": SAID})
     assert effects == [answer_to("q2", MORE), answer_to("q1", SAID)]
     answer = rig.feed(Answered(call, is_error=False, body=RESULT))
     assert answer == [ReplyStateless(ONE, R2, is_error=False, body=RESULT, method="tools/call", call=call)]
 
 
 def test_an_answer_that_is_missing_is_wanted_again_under_another_token() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     _, said = rig.park("1", "q1", "q2")
-    answered, again = rig.request("2", state=said.state, given={"ask-q1": SAID})
+    answered, again = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert answered == answer_to("q1")
     assert (again.id, again.inputs) == (R2, said.inputs[1:])
     assert again.state != said.state
-    assert rig.request("3", state=again.state, given={"ask-q2": MORE}) == [answer_to("q2", MORE)]
+    assert rig.call_tool("3", state=again.state, given={"ask-q2": MORE}) == [answer_to("q2", MORE)]
 
 
 def test_a_server_may_want_something_round_after_round_and_each_time_it_is_another_token() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     seen = set()
     for number in range(2, 20):
         seen.add(said.state)
         key = said.inputs[0].key
-        assert rig.request(str(number), state=said.state, given={key: SAID}) == [answer_to(f"q{number - 1}")]
+        assert rig.call_tool(str(number), state=said.state, given={key: SAID}) == [
+            answer_to(f"q{number - 1}")
+        ]
         rig.ask(call, f"q{number}")
         (said,) = rig.wait(1.0)
     assert len(seen) == 18
 
 
 def test_what_is_asked_while_nobody_is_there_comes_with_the_retry() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     assert rig.ask(call, "q2") == []
     assert rig.wait(1.0) == []
-    answered, again = rig.request("2", state=said.state, given={"ask-q1": SAID})
+    answered, again = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert answered == answer_to("q1")
     assert len(again.inputs) == 1
 
 
 def test_the_id_of_a_request_that_was_answered_so_may_be_used_again() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     _, said = rig.park("1")
     other = rig.call("1").call
-    assert rig.request("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
+    assert rig.call_tool("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
     (reply,) = rig.feed(Answered(other, is_error=False, body=RESULT))
     assert reply.id == R1
 
 
 def test_a_key_that_two_questions_have_is_given_to_the_first() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call, "q1", name="k")
     rig.ask(call, "q2", name="k")
@@ -142,7 +144,7 @@ def test_a_key_that_two_questions_have_is_given_to_the_first() -> None:
 def test_what_this_very_request_has_not_declared_is_refused(
     can: Capabilities, method: str, needs: list[Any], code: int
 ) -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.call("0", by=ASKING)  # the session is one that can be asked; this request is not
     call = rig.call("1", by=Asker(can)).call
     (answer,) = rig.ask(call, "q1", method, needs=needs)
@@ -152,7 +154,7 @@ def test_what_this_very_request_has_not_declared_is_refused(
 
 
 def test_roots_are_asked_of_who_declares_them() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1", by=Asker(Capabilities(roots=True))).call
     assert rig.ask(call, "q1", "roots/list") == []
     (said,) = rig.wait(1.0)
@@ -160,7 +162,7 @@ def test_roots_are_asked_of_who_declares_them() -> None:
 
 
 def test_a_request_that_cannot_be_answered_so_asks_for_nothing() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     ref = '{"type":"ref/resource","uri":"file:///a"}'
     call = rig.call("1", ref, method="completion/complete").call
     (answer,) = rig.ask(call)
@@ -168,7 +170,7 @@ def test_a_request_that_cannot_be_answered_so_asks_for_nothing() -> None:
 
 
 def test_a_question_that_is_said_again_is_one_question() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call)
     assert rig.ask(call) == []
@@ -178,7 +180,7 @@ def test_a_question_that_is_said_again_is_one_question() -> None:
 
 
 def test_a_question_that_is_taken_back_is_not_put() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call)
     rig.feed(AskWithdrawn(AskId("q1"), ""))
@@ -188,10 +190,10 @@ def test_a_question_that_is_taken_back_is_not_put() -> None:
 
 
 def test_a_question_that_is_taken_back_later_needs_no_answer_any_more() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park("1", "q1", "q2")
     rig.feed(AskWithdrawn(AskId("q1"), ""))
-    assert rig.request("2", state=said.state, given={"ask-q1": SAID, "ask-q2": MORE}) == [
+    assert rig.call_tool("2", state=said.state, given={"ask-q1": SAID, "ask-q2": MORE}) == [
         answer_to("q2", MORE)
     ]
     (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
@@ -203,8 +205,8 @@ def test_a_question_that_is_taken_back_later_needs_no_answer_any_more() -> None:
 
 @behaviour("eras:rounds:in-advance")
 def test_answers_that_come_with_the_first_request_are_given_to_what_is_asked_under_their_name() -> None:
-    rig = Rig()
-    (call,) = rig.request("1", given={"who": SAID, "where": MORE})
+    rig = StatelessRig()
+    (call,) = rig.call_tool("1", given={"who": SAID, "where": MORE})
     assert isinstance(call, Call)
     assert rig.ask(call.call, "q1", name="where") == [answer_to("q1", MORE)]
     assert rig.ask(call.call, "q2", name="who") == [answer_to("q2", SAID)]
@@ -215,8 +217,8 @@ def test_answers_that_come_with_the_first_request_are_given_to_what_is_asked_und
 
 @behaviour("eras:rounds:in-advance")
 def test_what_was_given_in_advance_and_fits_nothing_is_ignored() -> None:
-    rig = Rig()
-    (call,) = rig.request("1", given={"ask-q1": SAID, "WHO": SAID, "": SAID})
+    rig = StatelessRig()
+    (call,) = rig.call_tool("1", given={"ask-q1": SAID, "WHO": SAID, "": SAID})
     rig.ask(call.call, "q1", name="who")
     rig.ask(call.call, "q2")
     (said,) = rig.wait(1.0)
@@ -224,8 +226,8 @@ def test_what_was_given_in_advance_and_fits_nothing_is_ignored() -> None:
 
 
 def test_an_answer_in_advance_is_given_once() -> None:
-    rig = Rig()
-    (call,) = rig.request("1", given={"who": SAID})
+    rig = StatelessRig()
+    (call,) = rig.call_tool("1", given={"who": SAID})
     assert rig.ask(call.call, "q1", name="who") == [answer_to("q1")]
     assert rig.ask(call.call, "q2", name="who") == []
     (said,) = rig.wait(1.0)
@@ -233,26 +235,26 @@ def test_an_answer_in_advance_is_given_once() -> None:
 
 
 def test_answers_in_advance_are_for_the_first_round_only() -> None:
-    rig = Rig()
-    (call,) = rig.request("1", given={"who": SAID})
+    rig = StatelessRig()
+    (call,) = rig.call_tool("1", given={"who": SAID})
     rig.ask(call.call, "q1")
     (said,) = rig.wait(1.0)
     again = {"ask-q1": SAID, "when": SAID}
-    assert rig.request("2", state=said.state, given=again) == [answer_to("q1")]
+    assert rig.call_tool("2", state=said.state, given=again) == [answer_to("q1")]
     assert rig.ask(call.call, "q2", name="who") == []
     assert rig.ask(call.call, "q3", name="when") == []
 
 
 def test_answers_in_advance_are_those_of_their_own_call() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     other = rig.call("1").call
-    rig.request("2", given={"who": SAID})
+    rig.call_tool("2", given={"who": SAID})
     assert rig.ask(other, "q1", name="who") == []
 
 
 def test_what_an_agent_has_not_declared_is_not_answered_in_advance_either() -> None:
-    rig = Rig()
-    (call,) = rig.request("1", by=PLAIN, given={"who": SAID})
+    rig = StatelessRig()
+    (call,) = rig.call_tool("1", by=PLAIN, given={"who": SAID})
     (answer,) = rig.ask(call.call, "q1", name="who")
     assert answer.is_error
 
@@ -261,30 +263,30 @@ def test_what_an_agent_has_not_declared_is_not_answered_in_advance_either() -> N
 
 
 def test_a_token_is_good_once() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
-    rig.request("2", state=said.state, given={"ask-q1": SAID})
-    assert refused(rig.request("3", state=said.state, given={"ask-q1": MORE}))
+    rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
+    assert refused(rig.call_tool("3", state=said.state, given={"ask-q1": MORE}))
     rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert refused(rig.request("4", state=said.state, given={"ask-q1": MORE}))
+    assert refused(rig.call_tool("4", state=said.state, given={"ask-q1": MORE}))
 
 
 def test_a_token_of_an_earlier_round_is_not_good_for_the_next() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
-    rig.request("2", state=said.state, given={"ask-q1": SAID})
+    rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     rig.ask(call, "q2")
     (again,) = rig.wait(1.0)
-    assert refused(rig.request("3", state=said.state, given={again.inputs[0].key: MORE}))
-    assert rig.request("4", state=again.state, given={again.inputs[0].key: MORE}) == [answer_to("q2", MORE)]
+    assert refused(rig.call_tool("3", state=said.state, given={again.inputs[0].key: MORE}))
+    assert rig.call_tool("4", state=again.state, given={again.inputs[0].key: MORE}) == [answer_to("q2", MORE)]
 
 
 def test_a_token_of_another_session_is_no_token_and_stays_good_for_its_own() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO)
     _, said = rig.park()
-    assert refused(rig.request("2", session=TWO, state=said.state, given={"ask-q1": SAID}))
-    assert rig.request("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
+    assert refused(rig.call_tool("2", session=TWO, state=said.state, given={"ask-q1": SAID}))
+    assert rig.call_tool("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
 
 
 @pytest.mark.parametrize(
@@ -293,9 +295,9 @@ def test_a_token_of_another_session_is_no_token_and_stays_good_for_its_own() -> 
     ids=["arguments", "name", "method"],
 )
 def test_a_retry_of_another_request_is_none(changed: dict[str, str]) -> None:
-    rig = Rig()
+    rig = StatelessRig()
     _, said = rig.park()
-    assert refused(rig.request("2", state=said.state, given={"ask-q1": SAID}, **changed))  # type: ignore[arg-type]
+    assert refused(rig.call_tool("2", state=said.state, given={"ask-q1": SAID}, **changed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -303,80 +305,80 @@ def test_a_retry_of_another_request_is_none(changed: dict[str, str]) -> None:
     ["x", "1.1", "1.1.", "1.1.0", "..", "1.1.1.1", "-1.1.0", "٣.1.0", "1.1.é", f"{'9' * 5000}.1.0", "\ud800"],
 )
 def test_a_made_up_token_is_refused(made_up: str) -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.park()
-    assert refused(rig.request("2", state=made_up, given={"ask-q1": SAID}))
+    assert refused(rig.call_tool("2", state=made_up, given={"ask-q1": SAID}))
 
 
 def test_a_token_with_one_character_changed_is_refused() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     _, said = rig.park()
     for at, letter in enumerate(said.state):
         other = said.state[:at] + ("0" if letter != "0" else "1") + said.state[at + 1 :]
-        assert refused(rig.request("2", state=other, given={"ask-q1": SAID}))
+        assert refused(rig.call_tool("2", state=other, given={"ask-q1": SAID}))
     for form in (said.state.upper(), " " + said.state, "0" + said.state):
-        assert form == said.state or refused(rig.request("2", state=form, given={"ask-q1": SAID}))
+        assert form == said.state or refused(rig.call_tool("2", state=form, given={"ask-q1": SAID}))
 
 
 def test_answers_without_a_token_begin_a_call_of_its_own_and_what_is_parked_stays() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     _, said = rig.park()
-    (call,) = rig.request("2", given={"ask-q1": MORE})
+    (call,) = rig.call_tool("2", given={"ask-q1": MORE})
     assert isinstance(call, Call)
-    assert rig.request("3", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
+    assert rig.call_tool("3", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
 
 
 def test_two_brokers_make_different_tokens() -> None:
-    one = Rig()
+    one = StatelessRig()
     _, said = one.park()
-    other = Rig()
+    other = StatelessRig()
     other.core.parked.tokens = Tokens(b"another")
     _, elsewhere = other.park()
     assert said.state != elsewhere.state
-    assert refused(one.request("2", state=elsewhere.state, given={"ask-q1": SAID}))
+    assert refused(one.call_tool("2", state=elsewhere.state, given={"ask-q1": SAID}))
 
 
 # --- between two rounds ---------------------------------------------------------------------------------
 
 
 def test_an_answer_that_comes_while_nobody_is_there_is_kept_for_the_retry() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(Answered(call, is_error=False, body=RESULT)) == []
-    (reply,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
+    (reply,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert (reply.id, reply.body) == (R2, RESULT)
-    assert refused(rig.request("3", state=said.state))
+    assert refused(rig.call_tool("3", state=said.state))
 
 
 def test_so_is_a_failure() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(Failed(call, "timed_out", "maybe", "Too slow.")) == []
-    (reply,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
+    (reply,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert b"timed_out" in reply.body
 
 
 def test_a_supervisor_that_goes_ends_what_is_parked_and_the_retry_hears_of_it() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     _, said = rig.park()
     assert rig.feed(ev.SupervisorWent()) == []
-    (reply,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
+    (reply,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert b"link_broken" in reply.body
 
 
 def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
-    rig = Rig(park_s=30.0)
+    rig = StatelessRig(park_s=30.0)
     call, said = rig.park()
     assert rig.wait(29.0) == []
     (cancel, let_go) = rig.wait(2.0)
     assert cancel == CancelCall(call, "the agent did not bring in time what it wants", answered=True)
     assert let_go == LetGo(ONE, call), "its agent may not have read what is wanted, and is not to say it anew"
-    assert refused(rig.request("2", state=said.state, given={"ask-q1": SAID}))
+    assert refused(rig.call_tool("2", state=said.state, given={"ask-q1": SAID}))
     assert rig.core.next_deadline() is None
 
 
 def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
-    rig = Rig(park_s=30.0)
+    rig = StatelessRig(park_s=30.0)
     call, _ = rig.park()
     rig.feed(Answered(call, is_error=False, body=RESULT))
     assert rig.wait(31.0) == [LetGo(ONE, call)], "nor need the supervisor remember it, once that was read"
@@ -384,15 +386,15 @@ def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
 
 
 def test_cancelling_the_request_that_was_answered_does_nothing_and_that_of_the_retry_ends_the_call() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
-    rig.request("2", state=said.state, given={"ask-q1": SAID})
+    rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert rig.feed(ev.AgentCancelled(ONE, R2, "enough")) == [CancelCall(call, "enough")]
 
 
 def test_a_call_that_is_cancelled_while_questions_are_gathered_puts_none() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call)
     assert rig.feed(ev.AgentCancelled(ONE, R1, "enough")) == [CancelCall(call, "enough")]
@@ -400,7 +402,7 @@ def test_a_call_that_is_cancelled_while_questions_are_gathered_puts_none() -> No
 
 
 def test_an_agent_that_goes_takes_its_parked_calls_along() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, _ = rig.park()
     cancel, gone = rig.feed(ev.AgentLeft(ONE))
     assert (cancel.call, gone) == (call, SessionGone(ONE))
@@ -408,11 +410,11 @@ def test_an_agent_that_goes_takes_its_parked_calls_along() -> None:
 
 
 def test_progress_is_held_back_and_the_latest_of_it_goes_on_under_the_new_token() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park("1", token='"one"')
     assert rig.feed(Progressed(call, RawJson(b'{"progress":1}'))) == []
     assert rig.feed(Progressed(call, RawJson(b'{"progress":2}'))) == []
-    effects = rig.request("2", state=said.state, given={"ask-q1": SAID}, token='"two"')
+    effects = rig.call_tool("2", state=said.state, given={"ask-q1": SAID}, token='"two"')
     report = ReportProgress(ONE, RawJson(b'"two"'), RawJson(b'{"progress":2}'), R2)
     assert effects == [answer_to("q1"), report]
     (further,) = rig.feed(Progressed(call, RawJson(b'{"progress":3}')))
@@ -420,31 +422,31 @@ def test_progress_is_held_back_and_the_latest_of_it_goes_on_under_the_new_token(
 
 
 def test_no_log_message_is_said_between_rounds_and_the_level_is_the_new_requests() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     loud = Asker(ASKING.capabilities, level="debug")
-    call = next(each.call for each in rig.request("1", by=loud) if isinstance(each, Call))
+    call = next(each.call for each in rig.call_tool("1", by=loud) if isinstance(each, Call))
     rig.ask(call)
     (said,) = rig.wait(1.0)
     assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, call)) == []
-    effects = rig.request("2", state=said.state, given={"ask-q1": SAID}, by=ASKING)
+    effects = rig.call_tool("2", state=said.state, given={"ask-q1": SAID}, by=ASKING)
     assert SetLevel(A, "") in effects
     assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, call)) == []
 
 
 def test_what_cannot_be_kept_is_told_as_lost() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     other, also = rig.park("3", "q3")
     rig.feed(Answered(call, is_error=False, body=RawJson(b" " * 50 * 1024 * 1024)))
     rig.feed(Answered(other, is_error=False, body=RawJson(b" " * 50 * 1024 * 1024)))
-    (reply,) = rig.request("4", state=also.state)
+    (reply,) = rig.call_tool("4", state=also.state)
     assert b'"lost"' in reply.body
-    (reply,) = rig.request("5", state=said.state)
+    (reply,) = rig.call_tool("5", state=said.state)
     assert len(reply.body) > 1024 * 1024
 
 
 def test_one_session_parks_no_more_than_its_share() -> None:
-    rig = Rig(max_open_calls=1000)
+    rig = StatelessRig(max_open_calls=1000)
     for number in range(256):
         rig.ask(rig.call(str(number)).call, f"q{number}")
     (answer,) = rig.ask(rig.call("x1").call, "one too many")
@@ -453,7 +455,7 @@ def test_one_session_parks_no_more_than_its_share() -> None:
 
 
 def test_agents_of_a_shared_session_that_do_not_come_back_leave_room_for_the_others() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     many = SessionId("s9")
     rig.feed(
         ev.AgentCame(
@@ -476,15 +478,15 @@ def urls_first(call: CallId, urls: tuple[RawJson, ...]) -> Answered:
 
 
 def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_there() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1")
     (said, let_go) = rig.feed(urls_first(call.call, URLS))
     assert let_go == LetGo(ONE, call.call), "once it has been read the retry says all that is needed"
     assert [(each.method, each.params) for each in said.inputs] == [(ELICITATION, url) for url in URLS]
     keys = [each.key for each in said.inputs]
-    (again,) = rig.request("2", state=said.state, given={keys[0]: SAID})
+    (again,) = rig.call_tool("2", state=said.state, given={keys[0]: SAID})
     assert [each.key for each in again.inputs] == keys[1:]
-    (repeated,) = rig.request("3", state=again.state, given={keys[1]: SAID})
+    (repeated,) = rig.call_tool("3", state=again.state, given={keys[1]: SAID})
     assert isinstance(repeated, Call)
     assert (repeated.target, repeated.params) == (call.target, call.params)
     assert repeated.call != call.call
@@ -493,37 +495,37 @@ def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_
 
 
 def test_a_user_who_does_not_agree_ends_the_call() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     (said, _) = rig.feed(urls_first(rig.call("1").call, URLS))
-    (reply,) = rig.request("2", state=said.state, given={said.inputs[0].key: SAID}, declined=True)
+    (reply,) = rig.call_tool("2", state=said.state, given={said.inputs[0].key: SAID}, declined=True)
     assert b"url_declined" in reply.body
 
 
 @pytest.mark.parametrize(("by", "urls"), [(PLAIN, URLS), (ASKING, ())])
 def test_who_cannot_be_sent_there_is_told_what_the_server_wants(by: Asker, urls: tuple[RawJson, ...]) -> None:
-    rig = Rig()
+    rig = StatelessRig()
     (reply,) = rig.feed(urls_first(rig.call("1", by=by).call, urls))
     assert b"needs_url" in reply.body
 
 
 def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     for number in range(2, 12):
         (said, _) = rig.feed(urls_first(call, URLS[:1]))
-        (sent,) = rig.request(str(number), state=said.state, given={said.inputs[0].key: SAID})
+        (sent,) = rig.call_tool(str(number), state=said.state, given={said.inputs[0].key: SAID})
         call = sent.call
     (reply,) = rig.feed(urls_first(call, URLS))
     assert b'"lost"' in reply.body
 
 
 def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(urls_first(call, URLS[:1])) == [LetGo(ONE, call)], "what it was told may be unread"
-    (again,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
+    (again,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert [each.params for each in again.inputs] == [URLS[0]]
-    (sent,) = rig.request("3", state=again.state, given={again.inputs[0].key: SAID})
+    (sent,) = rig.call_tool("3", state=again.state, given={again.inputs[0].key: SAID})
     assert isinstance(sent, Call)
 
 
@@ -531,17 +533,17 @@ def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None
 
 
 def test_a_parked_call_of_a_shared_session_is_resumed_by_whoever_has_its_token() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     many = SessionId("s9")
     rig.come(many, shared=True, anonymous=True)
     call, said = rig.park("@1 1", session=many)
-    assert rig.request("@2 1", session=many, state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
+    assert rig.call_tool("@2 1", session=many, state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
     (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
     assert reply.id == b"@2 1"
 
 
 def test_a_question_for_a_call_that_is_over_is_answered_with_an_error() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.feed(Answered(call, is_error=False, body=RESULT))
     (answer,) = rig.feed(Asked(call, AskId("q1"), SAMPLING, PARAMS, False))
@@ -549,9 +551,9 @@ def test_a_question_for_a_call_that_is_over_is_answered_with_an_error() -> None:
 
 
 def test_agents_of_the_handshake_era_are_asked_as_before() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO)
-    rig.greet(TWO, Capabilities(sampling=True))
+    rig.initialize(TWO, Capabilities(sampling=True))
     (sent,) = rig.feed(ev.AgentCalled(TWO, R1, "a__x", EMPTY_OBJECT, RawJson(b""), RawJson(b"")))
     (asked,) = rig.ask(sent.call)
     assert asked.request == R1
@@ -560,7 +562,7 @@ def test_agents_of_the_handshake_era_are_asked_as_before() -> None:
 def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rounds = [rig.park(str(number), f"q{number}") for number in range(3)]
     monkeypatch.setattr(input_required, "MAX_HELD_BYTES", 1000)
     answer = RawJson(b'{"content":[],"x":"%b"}' % (b"a" * 900))
@@ -568,7 +570,7 @@ def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
         rig.feed(Answered(call, is_error=False, body=answer))  # every invariant holds, the bound among them
     bodies = []
     for number, (_, said) in enumerate(rounds):
-        (reply,) = rig.request(f"1{number}", state=said.state, given={"ask-q1": SAID})
+        (reply,) = rig.call_tool(f"1{number}", state=said.state, given={"ask-q1": SAID})
         bodies.append(bytes(reply.body))
     assert bodies[0] == answer
     assert all(b"too large to keep" in body for body in bodies[1:])
@@ -576,17 +578,17 @@ def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
 
 @behaviour("asks:answer-of-whom")
 def test_an_answer_to_a_question_that_is_over_is_not_taken_for_one_of_the_same_name() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call, "q1", name="k")
     (said,) = rig.wait(0.01)
     assert [each.key for each in said.inputs] == ["k"]
     rig.feed(AskWithdrawn(AskId("q1"), "nobody has answered in time"))
     rig.ask(call, "q2", name="k")
-    effects = rig.request("2", state=said.state, given={"k": RESULT})
+    effects = rig.call_tool("2", state=said.state, given={"k": RESULT})
     assert [effect for effect in effects if isinstance(effect, AnswerAsk)] == []
     (again,) = [effect for effect in effects if isinstance(effect, RequireInput)]
     (wanted,) = again.inputs
     assert wanted.key != "k"
-    effects = rig.request("3", state=again.state, given={wanted.key: RESULT})
+    effects = rig.call_tool("3", state=again.state, given={wanted.key: RESULT})
     assert AnswerAsk(AskId("q2"), is_error=False, body=RESULT) in effects

@@ -15,8 +15,8 @@ from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
 from carpool_protocol.link.messages import AnswerAsk, Answered, AskWithdrawn, Call, CancelCall, Failed
-from tests.broker.stateless_rig import RESULT, Rig
-from tests.broker.supervisors import supervisor_comes
+from tests.broker.stateless_rig import RESULT, StatelessRig
+from tests.kit.broker_rig import supervisor_comes
 
 PARK_S = 60.0
 NAMES = ("s1", "s2", "s3")
@@ -41,7 +41,7 @@ class Token(Struct):
 class ParkedMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig(park_s=PARK_S, max_open_calls=50)
+        self.rig = StatelessRig(park_s=PARK_S, max_open_calls=50)
         self.owed: dict[Who, str] = {}
         """Requests that wait for a reply, and their digest."""
         self.calls: dict[CallId, SessionId] = {}
@@ -144,7 +144,7 @@ class ParkedMachine(RuleBasedStateMachine):
             request = RawJson(b"%d" % self.count)
             self.owed[session, request] = digest
             self.saying = (session, request)
-            self.judge(self.rig.request(request.decode(), session=session, digest=digest))
+            self.judge(self.rig.call_tool(request.decode(), session=session, digest=digest))
 
     @precondition(lambda self: self.tokens)
     @rule(
@@ -190,7 +190,7 @@ class ParkedMachine(RuleBasedStateMachine):
                 self.request_of[token.call] = who
         said = {key: RawJson(session.encode()) for key in keys}
         answers = len(self.answered)
-        raw = self.rig.request(request.decode(), session=session, digest=digest, state=state, given=said)
+        raw = self.rig.call_tool(request.decode(), session=session, digest=digest, state=state, given=said)
         effects = self.judge(raw)
         self.retrying = None
         if not good:

@@ -22,7 +22,8 @@ from carpool_protocol.link.messages import (
     Resume,
 )
 from tests.behaviours import behaviour
-from tests.broker.recovery_rig import ONE, OTHER, RESULT, TWO, A, Rig, called, only, recorded, says
+from tests.broker.recovery_rig import ONE, OTHER, RESULT, TWO, A, RecoveryRig, called, recorded, says
+from tests.kit.effects import of_kind
 
 OLD = call_of(0, 7)
 SAID = RawJson(b'{"role":"assistant"}')
@@ -42,17 +43,17 @@ def answer_to(ask: str, body: RawJson = SAID) -> AnswerAsk:
 
 @behaviour("death:broker-pause")
 def test_what_an_agent_was_asked_before_is_open_and_not_asked_again() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1",))
     assert rig.ask(OLD, "q1") == []
     assert rig.feed(agent_says("q1")) == [answer_to("q1")]
-    assert only(rig.wait(AGAIN_S), WithdrawAsk) == []
+    assert of_kind(rig.wait(AGAIN_S), WithdrawAsk) == []
 
 
 def test_an_answer_is_kept_for_a_call_of_the_record_whatever_supervisor_its_carrier_knows() -> None:
     """It heard of the present one last in a line that the broker took along."""
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called(), epoch=OTHER, asks=("q1",))
     assert rig.feed(agent_says("q1")) == []
@@ -60,7 +61,7 @@ def test_an_answer_is_kept_for_a_call_of_the_record_whatever_supervisor_its_carr
 
 
 def test_what_is_asked_before_its_agent_is_back_is_not_refused_and_asked_once_it_is() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     assert rig.ask(OLD, "q1") == []
     rig.resume(called())
@@ -68,7 +69,7 @@ def test_what_is_asked_before_its_agent_is_back_is_not_refused_and_asked_once_it
 
 
 def test_what_its_carrier_has_not_seen_is_asked() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called())
     assert [type(each) for each in rig.ask(OLD, "q1")] == [SendAsk]
@@ -76,7 +77,7 @@ def test_what_its_carrier_has_not_seen_is_asked() -> None:
 
 @behaviour("death:broker-pause")
 def test_an_answer_that_comes_before_its_question_is_said_again_is_given_then_and_once() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called())
     assert rig.feed(agent_says("q1")) == rig.feed(agent_says("q1")) == []
     rig.link(recorded(7))
@@ -85,31 +86,31 @@ def test_an_answer_that_comes_before_its_question_is_said_again_is_given_then_an
 
 
 def test_a_question_that_is_not_said_again_is_taken_back_from_the_agent_in_time() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1", "q2"))
     rig.feed(agent_says("q2"))
-    (taken,) = only(rig.wait(AGAIN_S), WithdrawAsk)
+    (taken,) = of_kind(rig.wait(AGAIN_S), WithdrawAsk)
     assert taken.ask == "q1", "the other one it has answered"
     assert rig.core.next_deadline() is not None, "the call is open still"
 
 
 def test_a_question_that_the_server_takes_back_first_is_taken_back_from_the_agent() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1",))
     assert rig.feed(AskWithdrawn(AskId("q1"), "over")) == [WithdrawAsk(ONE, AskId("q1"), "over")]
-    assert only(rig.wait(AGAIN_S), WithdrawAsk) == []
+    assert of_kind(rig.wait(AGAIN_S), WithdrawAsk) == []
 
 
 def test_questions_of_another_supervisor_are_over_at_once() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
-    assert [each.ask for each in only(rig.resume(epoch=OTHER, asks=("q1",)), WithdrawAsk)] == ["q1"]
+    assert [each.ask for each in of_kind(rig.resume(epoch=OTHER, asks=("q1",)), WithdrawAsk)] == ["q1"]
 
 
 def test_no_more_answers_are_kept_than_the_bound() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called())
     for number in range(MAX_EARLY + 1):
@@ -118,7 +119,7 @@ def test_no_more_answers_are_kept_than_the_bound() -> None:
 
 
 def test_an_answer_to_a_question_of_nobody_is_kept_for_sessions_that_came_back_only() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.come()
     rig.feed(called())
@@ -134,17 +135,17 @@ def parked(*asks: tuple[str, str]) -> tuple[RecordedCall, RequireInput]:
     """What the first broker has told an agent of the stateless era, and what is in the record of it. `asks`:
     ids and names.
     """
-    rig = Rig(life=0)
+    rig = RecoveryRig(life=0)
     rig.link()
     rig.come(greets=False)
-    (call,) = only(rig.feed(says()), Call)
+    (call,) = of_kind(rig.feed(says()), Call)
     for ask, name in asks:
         rig.ask(call.call, ask, name)
     (said,) = rig.wait(0.01)
     return recorded(call.call, parked=True), said
 
 
-def first_call(rig: Rig, record: RecordedCall, *calls: ev.AgentCalled) -> list[Any]:
+def first_call(rig: RecoveryRig, record: RecordedCall, *calls: ev.AgentCalled) -> list[Any]:
     rig.link(record)
     return rig.resume(*calls, greets=False)
 
@@ -152,7 +153,7 @@ def first_call(rig: Rig, record: RecordedCall, *calls: ev.AgentCalled) -> list[A
 @behaviour("death:broker-pause")
 def test_a_retry_at_the_next_broker_resumes_its_call_and_answers_what_is_asked_again() -> None:
     record, said = parked(("q1", ""), ("q2", "who"))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, record)
     retry = says("2", state=said.state, given={"ask-q1": SAID, "who": MORE})
     assert rig.feed(retry) == [Resume(record.call)]
@@ -167,27 +168,27 @@ def test_a_retry_at_the_next_broker_resumes_its_call_and_answers_what_is_asked_a
 def test_a_retry_that_was_under_way_when_the_broker_died_resumes_its_call_too() -> None:
     record, said = parked(("q1", ""))
     retry = says("2", state=said.state, given={"ask-q1": SAID})
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(retry, greets=False)
-    assert only(rig.link(record), Resume) == [Resume(record.call)]
+    assert of_kind(rig.link(record), Resume) == [Resume(record.call)]
     assert rig.ask(record.call, "q1") == [answer_to("q1")]
 
 
 def test_a_retry_waits_for_the_record() -> None:
     record, said = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(greets=False)
     assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == []
-    assert only(rig.link(record), Resume) == [Resume(record.call)]
+    assert of_kind(rig.link(record), Resume) == [Resume(record.call)]
 
 
 def test_what_a_retry_does_not_bring_is_wanted_again_under_the_same_key() -> None:
     record, said = parked(("q1", ""), ("q2", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, record, says("2", state=said.state, given={"ask-q1": SAID}))
     rig.ask(record.call, "q1")
     assert rig.ask(record.call, "q2") == []
-    again = only(rig.wait(0.01), RequireInput)[0]
+    again = of_kind(rig.wait(0.01), RequireInput)[0]
     assert [each.key for each in again.inputs] == ["ask-q2"]
     assert again.state != said.state
     assert rig.feed(says("3", state=again.state, given={"ask-q2": MORE})) == [answer_to("q2", MORE)]
@@ -195,25 +196,25 @@ def test_what_a_retry_does_not_bring_is_wanted_again_under_the_same_key() -> Non
 
 def test_an_answer_is_not_given_to_a_later_question_of_the_same_name() -> None:
     record, said = parked(("q1", "sure"))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, record, says("2", state=said.state, given={"sure": MORE}))
     assert rig.ask(record.call, "q9", "sure") == [], "the first broker had passed on the answer to q1"
-    (again,) = only(rig.wait(0.01), RequireInput)
+    (again,) = of_kind(rig.wait(0.01), RequireInput)
     assert [each.key for each in again.inputs] == ["sure"]
 
 
 def test_a_request_that_was_never_told_what_is_wanted_is_told_now() -> None:
     record, _ = parked(("q1", ""))
-    rig = Rig()
-    assert only(first_call(rig, record, says("1")), Resume) == [Resume(record.call)]
+    rig = RecoveryRig()
+    assert of_kind(first_call(rig, record, says("1")), Resume) == [Resume(record.call)]
     rig.ask(record.call, "q1")
-    (said,) = only(rig.wait(0.01), RequireInput)
+    (said,) = of_kind(rig.wait(0.01), RequireInput)
     assert said.id == b"1"
 
 
 def test_tokens_are_good_for_their_session_and_their_request_at_every_broker() -> None:
     record, said = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, record)
     rig.resume(session=TWO, greets=False)
     for wrong in (
@@ -230,15 +231,17 @@ def test_tokens_are_good_for_their_session_and_their_request_at_every_broker() -
 
 def test_a_parked_call_that_no_retry_comes_for_is_cancelled_in_time() -> None:
     record, said = parked(("q1", ""))
-    rig = Rig()
-    assert only(first_call(rig, record), CancelCall) == []
-    assert [each.call for each in only(rig.wait(rig.core.ledger.bounds.park_s), CancelCall)] == [record.call]
+    rig = RecoveryRig()
+    assert of_kind(first_call(rig, record), CancelCall) == []
+    assert [each.call for each in of_kind(rig.wait(rig.core.ledger.bounds.park_s), CancelCall)] == [
+        record.call
+    ]
     assert b"bad_request_state" in rig.feed(says("2", state=said.state))[0].body
 
 
 def test_a_call_that_ended_while_its_agent_was_asked_is_given_to_the_retry() -> None:
     record, said = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, recorded(record.call, ended=True))
     assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == [Resume(record.call)]
     (reply,) = rig.answer(record.call)
@@ -247,9 +250,9 @@ def test_a_call_that_ended_while_its_agent_was_asked_is_given_to_the_retry() -> 
 
 def test_a_retry_whose_call_went_with_another_supervisor_is_lost() -> None:
     _, said = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
-    (reply,) = only(
+    (reply,) = of_kind(
         rig.resume(says("2", state=said.state), epoch=OTHER, greets=False), ReplyStateless
     )  # fmt: skip
     assert b"link_broken" in reply.body
@@ -258,33 +261,33 @@ def test_a_retry_whose_call_went_with_another_supervisor_is_lost() -> None:
 @pytest.mark.parametrize("remembered", [False, True])
 def test_a_call_whose_user_was_sent_to_urls_is_said_again_by_the_next_broker(remembered: bool) -> None:
     """Whether or not the record had heard that the agent knows."""
-    rig = Rig(life=0)
+    rig = RecoveryRig(life=0)
     rig.link()
     rig.come(greets=False)
-    (call,) = only(rig.feed(says()), Call)
+    (call,) = of_kind(rig.feed(says()), Call)
     url = RawJson(b'{"mode":"url"}')
     effects = rig.feed(Answered(call.call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
     (said, let_go) = effects
     assert let_go == LetGo(ONE, call.call), "nothing of it need be remembered once its agent knows"
     retry = says("2", state=said.state, given={said.inputs[0].key: MORE})
-    after, open_before = Rig(), Rig()
+    after, open_before = RecoveryRig(), RecoveryRig()
     for rig in (after, open_before):
         rig.link(*[recorded(call.call, ended=True)] * remembered)
     after.resume(greets=False)
-    for (again,) in (after.feed(retry), only(open_before.resume(retry, greets=False), Call)):
+    for (again,) in (after.feed(retry), of_kind(open_before.resume(retry, greets=False), Call)):
         assert (again.target, again.key) == (call.target, A)
         assert again.call != call.call
 
 
 def test_a_retry_of_a_call_that_had_ended_is_good_once_at_the_next_broker_too() -> None:
-    rig = Rig(life=0)
+    rig = RecoveryRig(life=0)
     rig.link()
     rig.come(greets=False)
-    (call,) = only(rig.feed(says()), Call)
+    (call,) = of_kind(rig.feed(says()), Call)
     url = RawJson(b'{"mode":"url"}')
     sent_away = {"is_error": True, "body": EMPTY_OBJECT, "urls_first": True, "urls": (url,)}
     said, _ = rig.feed(Answered(call.call, **sent_away))  # type: ignore[arg-type]
-    after = Rig()
+    after = RecoveryRig()
     after.link()
     after.resume(greets=False)
     first, second = (
@@ -298,7 +301,7 @@ def test_a_retry_of_a_call_that_had_ended_is_good_once_at_the_next_broker_too() 
 
 
 def test_a_token_for_a_call_of_an_earlier_broker_that_ends_here_is_good_once() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(says(), greets=False)
     url = RawJson(b'{"mode":"url"}')
@@ -312,19 +315,19 @@ def test_a_token_for_a_call_of_an_earlier_broker_that_ends_here_is_good_once() -
 
 @behaviour("eras:tokens")
 def test_a_token_for_a_call_of_an_earlier_broker_is_good_once_also_while_the_record_is_told_again() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(says(), greets=False)
     rig.ask(OLD, "q1", "k")
-    (wanted,) = only(rig.wait(0.01), RequireInput)
+    (wanted,) = of_kind(rig.wait(0.01), RequireInput)
     retry = [says(request, state=wanted.state, given={"k": SAID}) for request in "234"]
     rig.feed(retry[0])
-    assert only(rig.answer(OLD), ReplyStateless)
+    assert of_kind(rig.answer(OLD), ReplyStateless)
     rig.unlink()
     refused = rig.feed(retry[1])
     rig.link(recorded(7, ended=True))
     refused += rig.feed(retry[2])
-    assert [b"bad_request_state" in bytes(each.body) for each in only(refused, ReplyStateless)] == [
+    assert [b"bad_request_state" in bytes(each.body) for each in of_kind(refused, ReplyStateless)] == [
         True,
         True,
     ]
@@ -332,41 +335,41 @@ def test_a_token_for_a_call_of_an_earlier_broker_is_good_once_also_while_the_rec
 
 def test_calls_of_earlier_brokers_have_their_number_in_tokens_made_here() -> None:
     record, said = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, record, says("2", state=said.state))
     rig.ask(record.call, "q1")
-    (again,) = only(rig.wait(0.01), RequireInput)
+    (again,) = of_kind(rig.wait(0.01), RequireInput)
     assert CallId(int(again.state.split(".")[0])) == record.call
 
 
 def test_a_retry_and_its_first_request_under_one_name_do_not_become_the_same_call() -> None:
     record, wanted = parked(("q1", "k"))
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(record)
     retry = says("2", state=wanted.state, given={"k": SAID})
     effects = rig.resume(retry, says("1"), greets=False)
-    assert only(effects, Resume) == [Resume(record.call)]
-    assert only(effects, Call) == [], "the first one may have been run"
-    assert [reply.id for reply in only(effects, ReplyStateless)] == [b"1"]
+    assert of_kind(effects, Resume) == [Resume(record.call)]
+    assert of_kind(effects, Call) == [], "the first one may have been run"
+    assert [reply.id for reply in of_kind(effects, ReplyStateless)] == [b"1"]
 
 
 @behaviour("cancel:reaches-server")
 def test_a_parked_call_that_its_agent_gives_up_before_the_record_is_heard_is_cancelled() -> None:
     record, _ = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(says("1"), greets=False)
     rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no more"))
     record = replace(record, request=RawJson(b"1"))
-    assert [each.call for each in only(rig.link(record), CancelCall)] == [record.call]
+    assert [each.call for each in of_kind(rig.link(record), CancelCall)] == [record.call]
 
 
 @behaviour("death:broker-pause")
 def test_the_time_of_a_parked_call_goes_on_while_the_link_is_cut() -> None:
     record, _ = parked(("q1", ""))
-    rig = Rig()
+    rig = RecoveryRig()
     first_call(rig, record)
     park_s = rig.core.ledger.bounds.park_s
-    assert not only(rig.wait(park_s - 1.0), CancelCall)
+    assert not of_kind(rig.wait(park_s - 1.0), CancelCall)
     rig.unlink()
     rig.link(record)
-    assert [each.call for each in only(rig.wait(1.5), CancelCall)] == [record.call]
+    assert [each.call for each in of_kind(rig.wait(1.5), CancelCall)] == [record.call]

@@ -12,9 +12,8 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.era import server_requests
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     AnswerAsk,
     Answered,
@@ -23,17 +22,13 @@ from carpool_protocol.link.messages import (
     AskWithdrawn,
     Call,
     CancelCall,
-    Catalog,
     Elicited,
-    Policy,
-    PoolSpec,
     SessionGone,
-    ToolOffer,
 )
 from carpool_protocol.wire.capabilities import needs_of
 from tests.behaviours import behaviour
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import BrokerRig
+from tests.kit.effects import of_kind
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
@@ -47,46 +42,29 @@ RESULT = RawJson(b'{"action":"accept"}')
 Q1, Q2 = AskId("life-1"), AskId("life-2")
 
 
-class Rig:
+class Rig(BrokerRig):
     """A core with a supervisor and one server, `a`, with one tool."""
 
     def __init__(self) -> None:
-        self.core = broker_core()
+        super().__init__()
         self.calls = 0
-        self.feed(
-            ev.SourceRead(
-                source=DAEMON, scope=Scope((ScopeEntry(server=ServerName("a"), key=KEY),)),
-                specs=(
-                    PoolSpec(key=KEY, server=ServerName("a"), argv=[], env={}, cwd="/", policy=Policy()),
-                ),
-                misconfigured={}, stop_first=frozenset(), max_processes=8, max_greeting=3,
-            )
-        )  # fmt: skip
+        self.read(KEY)
         self.supervisor_comes()
 
-    def supervisor_comes(self) -> None:
-        supervisor_comes(self.feed)
-        offers = [ToolOffer("x", RawJson(b'{"name":"x"}'))]
-        self.feed(Catalog(KEY, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
-
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, 100.0)
-        self.core.check()
-        return effects
+    def supervisor_comes(self) -> list[Any]:
+        return super().supervisor_comes() + self.catalog(KEY, "x")
 
     def come(
         self, session: SessionId = ONE, capabilities: Capabilities = ALL, version: str = "2025-11-25"
     ) -> None:
-        self.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"))
-        self.feed(ev.AgentGreeted(session, RawJson(b"0"), version, "x", capabilities))
+        self.attach(session)
+        self.greet(session, capabilities, version=version)
 
     def call(self, session: SessionId = ONE) -> CallId:
         self.calls += 1
-        request = RawJson(b"%d" % self.calls)
-        for effect in self.feed(ev.AgentCalled(session, request, "a__x", EMPTY_OBJECT, ABSENT, ABSENT)):
-            if isinstance(effect, Call):
-                return effect.call
-        raise AssertionError("the call was not sent")
+        (call,) = of_kind(self.request("a__x", str(self.calls), session), Call)
+        found: CallId = call.call
+        return found
 
     def ask(
         self,
@@ -100,7 +78,7 @@ class Rig:
         needs = needs_of(method, params)
         return self.feed(Asked(call, ask, method, params, wants_progress, needs))
 
-    def answer(self, session: SessionId = ONE, ask: AskId = Q1, body: RawJson = RESULT) -> list[Any]:
+    def answer_ask(self, session: SessionId = ONE, ask: AskId = Q1, body: RawJson = RESULT) -> list[Any]:
         return self.feed(ev.AgentAnswered(session, ask, is_error=False, body=body))
 
 
@@ -140,7 +118,7 @@ def test_an_ask_reaches_the_agent_of_its_call_and_its_answer_goes_back_untouched
         SendAsk(TWO, Q1, SAMPLING, SAMPLE, wants_progress=True, version="2025-11-25", request=RawJson(b"2"))
     ]
     body = RawJson(b'{"role" : "assistant","content":{"type":"text","text":"\\u0041"},"model":"m"}')
-    assert rig.answer(TWO, body=body) == [AnswerAsk(Q1, is_error=False, body=body)]
+    assert rig.answer_ask(TWO, body=body) == [AnswerAsk(Q1, is_error=False, body=body)]
 
 
 @behaviour("asks:answer-of-whom")
@@ -149,20 +127,20 @@ def test_only_the_agent_that_was_asked_can_answer_or_tell_of_progress() -> None:
     rig.come(ONE)
     rig.come(TWO)
     rig.ask(rig.call(ONE), wants_progress=True)
-    assert rig.answer(TWO) == []
+    assert rig.answer_ask(TWO) == []
     assert rig.feed(ev.AgentProgressed(TWO, Q1, EMPTY_OBJECT)) == []
-    assert rig.answer(ONE) == [AnswerAsk(Q1, is_error=False, body=RESULT)]
+    assert rig.answer_ask(ONE) == [AnswerAsk(Q1, is_error=False, body=RESULT)]
 
 
 @behaviour("asks:answer-of-whom")
 def test_an_ask_is_answered_once_and_what_was_never_asked_is_not_answered() -> None:
     rig = Rig()
     rig.come()
-    assert rig.answer() == []
+    assert rig.answer_ask() == []
     rig.ask(rig.call())
-    assert rig.answer(ask=Q2) == []
-    assert len(rig.answer()) == 1
-    assert rig.answer() == []
+    assert rig.answer_ask(ask=Q2) == []
+    assert len(rig.answer_ask()) == 1
+    assert rig.answer_ask() == []
 
 
 def test_an_ask_told_again_is_not_put_again() -> None:
@@ -171,7 +149,7 @@ def test_an_ask_told_again_is_not_put_again() -> None:
     call = rig.call()
     assert len(rig.ask(call)) == 1
     assert rig.ask(call) == []
-    assert len(rig.answer()) == 1
+    assert len(rig.answer_ask()) == 1
 
 
 def test_an_ask_for_a_call_that_is_over_is_answered_with_an_error() -> None:
@@ -211,7 +189,7 @@ def test_what_an_agent_has_not_declared_gives_the_error_of_the_specification(
     rig = Rig()
     rig.come(capabilities=capabilities)
     assert error_of(rig.ask(rig.call(), method=method, params=RawJson(params)))[0] == code
-    assert rig.answer() == [], "nothing was asked, so there is nothing to answer"
+    assert rig.answer_ask() == [], "nothing was asked, so there is nothing to answer"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +291,7 @@ def test_progress_goes_to_a_server_that_wants_it_and_to_no_other() -> None:
     step = RawJson(b'{"progress":1}')
     assert rig.feed(ev.AgentProgressed(ONE, Q1, step)) == [AskProgressed(Q1, step)]
     assert rig.feed(ev.AgentProgressed(ONE, Q2, step)) == []
-    rig.answer()
+    rig.answer_ask()
     assert rig.feed(ev.AgentProgressed(ONE, Q1, step)) == []
 
 
@@ -328,7 +306,7 @@ def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -
     for call, ask in zip(calls, asks, strict=True):
         assert [type(effect) for effect in rig.ask(call, ask)] == [SendAsk]
     for ask in reversed(asks):
-        assert [type(effect) for effect in rig.answer(ask=ask)] == [AnswerAsk]
+        assert [type(effect) for effect in rig.answer_ask(ask=ask)] == [AnswerAsk]
     assert rig.core.admission.credit_bytes == 0
 
 
@@ -342,7 +320,7 @@ def test_an_ask_that_the_server_withdraws_is_withdrawn_at_its_agent_once() -> No
     rig.ask(rig.call())
     assert rig.feed(AskWithdrawn(Q1, "timed out")) == [WithdrawAsk(ONE, Q1, "timed out", RawJson(b"1"))]
     assert rig.feed(AskWithdrawn(Q1, "timed out")) == []
-    assert rig.answer() == [], "nobody waits for it any more"
+    assert rig.answer_ask() == [], "nobody waits for it any more"
 
 
 def test_an_ask_that_is_answered_or_was_refused_is_not_withdrawn() -> None:
@@ -350,7 +328,7 @@ def test_an_ask_that_is_answered_or_was_refused_is_not_withdrawn() -> None:
     rig.come(capabilities=Capabilities(sampling=True))
     call = rig.call()
     rig.ask(call, Q1)
-    rig.answer()
+    rig.answer_ask()
     rig.ask(call, Q2, ELICITATION, FORM)
     assert rig.feed(AskWithdrawn(Q1, "over")) == []
     assert rig.feed(AskWithdrawn(Q2, "over")) == []
@@ -380,7 +358,7 @@ def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_i
     assert [type(effect) for effect in said] == [CancelCall, AnswerAsk, SessionGone]
     assert error_of([said[1]])[0] == -32603
     assert rig.feed(AskWithdrawn(Q1, "the call was cancelled")) == []
-    assert len(rig.answer(TWO, Q2)) == 1
+    assert len(rig.answer_ask(TWO, Q2)) == 1
 
 
 def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off() -> None:
@@ -390,7 +368,7 @@ def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off()
     withdrawn = [effect for effect in rig.feed(ev.SupervisorWent()) if isinstance(effect, WithdrawAsk)]
     assert [(each.session, each.ask) for each in withdrawn] == [(ONE, Q1)]
     rig.supervisor_comes()
-    assert rig.answer() == []
+    assert rig.answer_ask() == []
 
 
 def test_a_call_that_is_answered_leaves_its_ask_to_whoever_asked() -> None:

@@ -21,24 +21,26 @@ from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.ids import Epoch, InstanceId, RawJson, SessionId
 from carpool_protocol.link.messages import Answered, Call, CancelTask, Catalog, Failed, TaskTold, WatchTasks
 from tests.behaviours import behaviour
-from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, Rig
-from tests.broker.supervisors import supervisor_comes
+from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, StatelessRig
+from tests.kit.broker_rig import supervisor_comes
 
 KNOWS = Asker(Capabilities(form=True), tasks=True)
 HERE, THERE = InstanceId(7), InstanceId(8)
 BODY = RawJson(b'{"taskId":"T","status":"working"}')
 
 
-def rigged(**more: Any) -> Rig:
+def rigged(**more: Any) -> StatelessRig:
     """Server `a` knows of tasks."""
-    rig = Rig(**more)
+    rig = StatelessRig(**more)
     known = rig.core.registry.catalog(A)
     assert isinstance(known, Catalog)
     rig.feed(replace(known, era="stateless", tasks=True))
     return rig
 
 
-def begin(rig: Rig, request: str = "1", *, theirs: str = "T", ttl_ms: int = 60_000, **more: Any) -> str:
+def begin(
+    rig: StatelessRig, request: str = "1", *, theirs: str = "T", ttl_ms: int = 60_000, **more: Any
+) -> str:
     """A call that became a task; our id of it."""
     call = rig.call(request, **{"by": KNOWS, **more})
     instance = HERE
@@ -49,8 +51,10 @@ def begin(rig: Rig, request: str = "1", *, theirs: str = "T", ttl_ms: int = 60_0
     return reply.task
 
 
-def about(rig: Rig, task: str, request: str = "2", method: str = "tasks/get", **more: Any) -> list[Any]:
-    return rig.request(request, task, **{"by": KNOWS, "method": method, "digest": "", **more})
+def about(
+    rig: StatelessRig, task: str, request: str = "2", method: str = "tasks/get", **more: Any
+) -> list[Any]:
+    return rig.call_tool(request, task, **{"by": KNOWS, "method": method, "digest": "", **more})
 
 
 def refused(effects: list[Any]) -> tuple[int, str]:
@@ -61,14 +65,14 @@ def refused(effects: list[Any]) -> tuple[int, str]:
     return error["code"], error["message"]
 
 
-def discovered(rig: Rig) -> Describe:
+def discovered(rig: StatelessRig) -> Describe:
     [described] = rig.feed(ev.AgentDiscovered(ONE, RawJson(b'"d"'), PLAIN))
     assert isinstance(described, Describe)
     return described
 
 
 def listen(
-    rig: Rig, *tasks: str, session: SessionId = ONE, request: str = "9", by: Asker = KNOWS
+    rig: StatelessRig, *tasks: str, session: SessionId = ONE, request: str = "9", by: Asker = KNOWS
 ) -> list[Any]:
     return rig.feed(ev.AgentListened(session, RawJson(request.encode()), by, (), (), tasks))
 
@@ -78,7 +82,7 @@ def listen(
 
 @behaviour("tasks:undeclared")
 def test_tasks_are_announced_where_a_server_knows_of_them_and_only_there() -> None:
-    assert not discovered(Rig()).tasks
+    assert not discovered(StatelessRig()).tasks
     assert discovered(rigged()).tasks
 
 
@@ -95,7 +99,7 @@ def test_a_call_says_whether_its_agent_knows_of_tasks_and_so_does_what_is_about_
 @behaviour("tasks:undeclared")
 def test_where_no_server_knows_of_tasks_nothing_about_them_is_served() -> None:
     for by in (KNOWS, PLAIN):
-        assert refused(about(Rig(), "x", by=by))[0] == -32601
+        assert refused(about(StatelessRig(), "x", by=by))[0] == -32601
 
 
 @behaviour("tasks:undeclared")
@@ -116,7 +120,7 @@ def test_a_task_for_a_retry_that_knows_of_none_is_cancelled_and_its_call_is_lost
     call, said = rig.park("1", by=replace(KNOWS, capabilities=Capabilities(sampling=True)))
     assert isinstance(said, RequireInput)
     knows_no_more = Asker(Capabilities(sampling=True))
-    rig.request("2", by=knows_no_more, state=said.state, given={said.inputs[0].key: RESULT})
+    rig.call_tool("2", by=knows_no_more, state=said.state, given={said.inputs[0].key: RESULT})
     effects = rig.feed(Answered(call, False, BODY, task="T", instance=HERE))
     assert CancelTask(HERE, "T") in effects
     assert any(isinstance(each, ReplyStateless) and b"bad_answer" in bytes(each.body) for each in effects)
@@ -292,7 +296,7 @@ def test_a_task_that_is_over_is_watched_no_more() -> None:
 
 def test_a_listen_for_tasks_where_there_are_none_hears_of_none() -> None:
     for by in (KNOWS, PLAIN):
-        [said] = listen(Rig(), "x", by=by)
+        [said] = listen(StatelessRig(), "x", by=by)
         assert isinstance(said, Acknowledge)
         assert said.tasks == ()
 

@@ -7,25 +7,18 @@ from carpool_broker.core.model.bounds import Bounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SayListChanged
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     Answered,
     Call,
-    Catalog,
     Credit,
     Discover,
-    Policy,
-    PoolChanged,
-    PoolSpec,
-    PoolState,
-    ToolOffer,
     Wanted,
 )
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import names
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import BrokerRig, pool_spec, supervisor_comes
+from tests.kit.effects import of_kind
 
 PLAIN, ASKING = SessionId("plain"), SessionId("asking")
 DAEMON = SourceId("daemon")
@@ -34,74 +27,39 @@ SIXTEEN = tuple(f"t{number:02}" for number in range(16))
 THIRTEEN = SIXTEEN[:13]
 
 
-class Rig:
+class Rig(BrokerRig):
     """A core with a supervisor and servers, each with a pool `s:1` and a pool `s:1?`."""
 
     def __init__(self, *keys: str, max_open_calls: int = 64) -> None:
-        self.core = broker_core(Bounds(max_open_calls=max_open_calls))
-        self.now = 100.0
+        super().__init__(Bounds(max_open_calls=max_open_calls))
         self.wanted: list[str] = []
         self.read(*(keys or ("s:1",)))
-        supervisor_comes(self.feed)
+        self.supervisor_comes()
 
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        for effect in effects:
-            if isinstance(effect, Wanted):
-                self.wanted = [spec.key for spec in effect.pools]
-        return effects
+    def observe(self, effects: list[Any], event: ev.AnyEvent | None) -> None:
+        for wanted in of_kind(effects, Wanted):
+            self.wanted = [spec.key for spec in wanted.pools]
 
-    def read(self, *keys: str) -> list[Any]:
-        def spec(key: str) -> PoolSpec:
-            asking = key.endswith("?")
-            return PoolSpec(
-                key=PoolKey(key), server=ServerName(key[0]), argv=[], env={}, cwd="/", policy=Policy(),
-                asking=asking,
-            )  # fmt: skip
-
-        return self.feed(
-            ev.SourceRead(
-                source=DAEMON,
-                scope=Scope(tuple(ScopeEntry(server=ServerName(k[0]), key=PoolKey(k)) for k in keys)),
-                specs=tuple(spec(key) for key in keys),
-                misconfigured={},
-                stop_first=frozenset(),
-                max_processes=8,
-                max_greeting=3,
-                twins={PoolKey(key): spec(f"{key}?") for key in keys},
-            )
-        )
+    def read(self, *keys: str, source: SourceId = DAEMON, **more: Any) -> list[Any]:
+        twins = {PoolKey(key): pool_spec(f"{key}?", asking=True) for key in keys}
+        return super().read(*keys, source=source, twins=twins, **more)
 
     def come(self, session: SessionId) -> list[Any]:
-        self.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"))
-        can = CAN if session == ASKING else Capabilities()
-        return self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x", can))
-
-    def tells(self, key: str, *tools: str, asks: bool = False) -> list[Any]:
-        """The pool greets."""
-        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
-        catalog = Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks)
-        return self.feed(catalog) + self.pool(key, "serving")
-
-    def pool(self, key: str, state: PoolState) -> list[Any]:
-        return self.feed(PoolChanged(PoolKey(key), state, ""))
-
-    def lists(self, session: SessionId, request: bytes = b"9") -> list[Any]:
-        return self.feed(ev.AgentListed(session, RawJson(request), None))
+        self.attach(session)
+        return self.greet(session, CAN if session == ASKING else None)
 
     def listed(self, session: SessionId) -> list[str]:
-        (reply,) = self.lists(session)
+        (reply,) = self.list_tools(session)
         assert isinstance(reply, Reply)
         return [name.removeprefix("s__") for name in names(reply)]
 
     def call(self, session: SessionId, name: str, request: bytes = b"1") -> list[Any]:
-        return self.feed(ev.AgentCalled(session, RawJson(request), name, EMPTY_OBJECT, ABSENT, ABSENT))
+        return self.request(name, request.decode(), session)
 
     def call_goes_to(self, session: SessionId, name: str) -> str:
         (call,) = self.call(session, name)
         assert isinstance(call, Call)
-        self.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+        self.answer(call.call)
         return call.key
 
 
@@ -119,8 +77,8 @@ def test_each_class_sees_the_server_as_it_was_greeted_for_it() -> None:
     assert discovered(rig.come(PLAIN)) == ["s:1"]
     assert discovered(rig.come(ASKING)) == ["s:1?"]
     assert rig.wanted == ["s:1", "s:1?"]
-    rig.tells("s:1", *THIRTEEN)
-    rig.tells("s:1?", *SIXTEEN)
+    rig.serve("s:1", *THIRTEEN)
+    rig.serve("s:1?", *SIXTEEN)
     assert (rig.listed(PLAIN), rig.listed(ASKING)) == (list(THIRTEEN), list(SIXTEEN))
     assert rig.call_goes_to(PLAIN, "s__t00") == "s:1"
     assert rig.call_goes_to(ASKING, "s__t15") == "s:1?"
@@ -147,10 +105,10 @@ def test_roots_alone_make_no_agent_that_can_be_asked() -> None:
 def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None:
     rig = Rig()
     rig.come(PLAIN)
-    rig.tells("s:1", *THIRTEEN)
+    rig.serve("s:1", *THIRTEEN)
     before = rig.listed(PLAIN)
     rig.come(ASKING)
-    effects = rig.tells("s:1?", *THIRTEEN)
+    effects = rig.serve("s:1?", *THIRTEEN)
     assert told(effects) == []
     assert rig.wanted == ["s:1?"]
     assert rig.listed(PLAIN) == rig.listed(ASKING) == before
@@ -163,13 +121,13 @@ def test_a_server_that_turns_out_to_ask_is_split_and_nobody_is_told_of_a_change(
     rig = Rig()
     rig.come(PLAIN)
     rig.come(ASKING)
-    rig.tells("s:1", "x")
-    rig.tells("s:1?", "x")
+    rig.serve("s:1", "x")
+    rig.serve("s:1?", "x")
     assert rig.listed(PLAIN) == rig.listed(ASKING) == ["x"]
-    effects = rig.tells("s:1?", "x", asks=True)
+    effects = rig.serve("s:1?", "x", asks=True)
     assert (rig.wanted, discovered(effects)) == (["s:1", "s:1?"], ["s:1"])
     assert rig.call_goes_to(PLAIN, "s__x") == "s:1?", "until the plain pool has greeted"
-    assert told(rig.tells("s:1", "x")) == []
+    assert told(rig.serve("s:1", "x")) == []
     assert rig.call_goes_to(PLAIN, "s__x") == "s:1"
     assert rig.call_goes_to(ASKING, "s__x") == "s:1?"
 
@@ -178,12 +136,12 @@ def test_who_is_split_off_to_another_list_is_told_and_the_others_are_not() -> No
     rig = Rig()
     rig.come(PLAIN)
     rig.come(ASKING)
-    rig.tells("s:1", "x")
-    rig.tells("s:1?", "x")
+    rig.serve("s:1", "x")
+    rig.serve("s:1?", "x")
     rig.listed(PLAIN)
     rig.listed(ASKING)
-    rig.tells("s:1?", "x", asks=True)
-    assert told(rig.tells("s:1", "x", "y")) == [PLAIN]
+    rig.serve("s:1?", "x", asks=True)
+    assert told(rig.serve("s:1", "x", "y")) == [PLAIN]
     assert rig.listed(PLAIN) == ["x", "y"]
 
 
@@ -191,10 +149,10 @@ def test_calls_that_wait_here_go_where_the_server_is_served_now() -> None:
     rig = Rig(max_open_calls=1)
     rig.come(PLAIN)
     rig.come(ASKING)
-    rig.tells("s:1", "x")
+    rig.serve("s:1", "x")
     rig.call(PLAIN, "s__x", b"1")
     assert rig.call(PLAIN, "s__x", b"2") == []
-    rig.tells("s:1?", "x")
+    rig.serve("s:1?", "x")
     assert rig.wanted == ["s:1?"]
     reply, call = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
     assert (reply.id, call.key) == (b"1", "s:1?")
@@ -203,12 +161,12 @@ def test_calls_that_wait_here_go_where_the_server_is_served_now() -> None:
 def test_calls_that_wait_here_during_a_reload_go_to_the_new_pool() -> None:
     rig = Rig(max_open_calls=1)
     rig.come(PLAIN)
-    rig.tells("s:1", "x")
+    rig.serve("s:1", "x")
     rig.call(PLAIN, "s__x", b"1")
     rig.call(PLAIN, "s__x", b"2")
     rig.feed(ev.AgentCancelled(PLAIN, RawJson(b"none"), ""))
     rig.read("s:2")
-    rig.tells("s:2", "x")
+    rig.serve("s:2", "x")
     assert rig.wanted == ["s:2"]
     _, call = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
     assert call.key == "s:2"
@@ -217,7 +175,7 @@ def test_calls_that_wait_here_during_a_reload_go_to_the_new_pool() -> None:
 def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
     rig = Rig()
     rig.come(PLAIN)
-    rig.tells("s:1", "x")
+    rig.serve("s:1", "x")
     rig.feed(ev.SupervisorWent())
     assert rig.call(PLAIN, "s__x") == []
     rig.read("s:2")
@@ -229,10 +187,10 @@ def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
 def test_what_waits_for_a_catalog_waits_for_that_of_the_pool_that_took_its_place() -> None:
     rig = Rig()
     rig.come(PLAIN)
-    rig.lists(PLAIN)
+    rig.list_tools(PLAIN)
     rig.call(PLAIN, "s__x")
     assert discovered(rig.read("s:2")) == ["s:2"]
-    reply, call = sorted(rig.tells("s:2", "x"), key=lambda it: isinstance(it, Call))
+    reply, call = sorted(rig.serve("s:2", "x"), key=lambda it: isinstance(it, Call))
     assert (names(reply), call.key) == (["s__x"], "s:2")
 
 
@@ -242,34 +200,34 @@ def test_the_command_line_starts_no_second_process() -> None:
     rig.feed(ev.AgentCame(session=operator, source=DAEMON, agent="", pid=1, carrier="cli", control=True))
     rig.feed(ev.AgentGreeted(operator, RawJson(b"0"), "2025-11-25", "carpool"))
     assert rig.wanted == ["s:1"]
-    rig.tells("s:1", *THIRTEEN)
+    rig.serve("s:1", *THIRTEEN)
     assert rig.call_goes_to(operator, "s__t00") == "s:1"
     rig.listed(operator)
     rig.come(ASKING)
-    assert told(rig.tells("s:1?", *SIXTEEN)) == [], "it was told when its list went away"
+    assert told(rig.serve("s:1?", *SIXTEEN)) == [], "it was told when its list went away"
     assert rig.call_goes_to(operator, "s__t15") == "s:1?"
 
 
 def test_a_reload_that_changes_no_list_is_told_to_nobody() -> None:
     rig = Rig()
     rig.come(PLAIN)
-    rig.tells("s:1", "x")
+    rig.serve("s:1", "x")
     rig.listed(PLAIN)
     rig.read("s:2")
-    assert told(rig.tells("s:2", "x")) == []
+    assert told(rig.serve("s:2", "x")) == []
     assert rig.wanted == ["s:2"]
     rig.read("s:3")
-    assert told(rig.tells("s:3", "x", "y")) == [PLAIN]
+    assert told(rig.serve("s:3", "x", "y")) == [PLAIN]
 
 
 def test_who_holds_a_list_hears_of_a_server_that_is_added_once_its_offers_are_known() -> None:
     rig = Rig()
     rig.come(PLAIN)
-    rig.tells("s:1", "x")
+    rig.serve("s:1", "x")
     rig.listed(PLAIN)
     effects = rig.read("s:1", "n:1")
     assert (told(effects), discovered(effects)) == ([], ["n:1"])
-    assert told(rig.tells("n:1", "y")) == [PLAIN]
+    assert told(rig.serve("n:1", "y")) == [PLAIN]
     assert told(rig.read("s:1")) == [], "it was told that its list is old"
     assert rig.listed(PLAIN) == ["x"]
 

@@ -32,8 +32,7 @@ from carpool_protocol.link.messages import (
     Wanted,
 )
 from tests.behaviours import behaviour
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import broker_core, supervisor_comes
 
 BOUNDS = Bounds(max_open_calls=1, max_waiting_calls=3, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)

@@ -33,15 +33,16 @@ from carpool_protocol.link.messages import (
     Written,
 )
 from tests.behaviours import behaviour
-from tests.broker.recovery_rig import DAEMON, EPOCH, ONE, RESULT, TWO, A, Rig, called, only, recorded, says
+from tests.broker.recovery_rig import DAEMON, EPOCH, ONE, RESULT, TWO, A, RecoveryRig, called, recorded, says
+from tests.kit.effects import of_kind
 
 BEFORE = ev.HookRule(name="guard", before=True, after=False)
 AFTER = ev.HookRule(name="look", before=False, after=True)
 OTHER = RawJson(b'{"content":[],"_meta":{}}')
 
 
-def hooked(*rules: ev.HookRule, life: int = 0) -> Rig:
-    rig = Rig(life=life)
+def hooked(*rules: ev.HookRule, life: int = 0) -> RecoveryRig:
+    rig = RecoveryRig(life=life)
     rig.feed(ev.HooksRead(rules))
     rig.link()
     rig.come()
@@ -49,12 +50,12 @@ def hooked(*rules: ev.HookRule, life: int = 0) -> Rig:
 
 
 def run_of(effects: list[Any]) -> RunHook:
-    (run,) = only(effects, RunHook)
+    (run,) = of_kind(effects, RunHook)
     assert isinstance(run, RunHook)
     return run
 
 
-def say(rig: Rig, run: RunHook, verdict: ev.Verdict = "allow", **more: Any) -> list[Any]:
+def say(rig: RecoveryRig, run: RunHook, verdict: ev.Verdict = "allow", **more: Any) -> list[Any]:
     return rig.feed(ev.HookAnswered(run.run, verdict, **more))
 
 
@@ -65,7 +66,7 @@ def code(effects: list[Any]) -> str:
 
 
 def text(effects: list[Any]) -> str:
-    (reply,) = only(effects, Reply)
+    (reply,) = of_kind(effects, Reply)
     return str(msgspec.json.decode(reply.body)["content"][0]["text"])
 
 
@@ -78,16 +79,16 @@ def test_a_call_is_sent_when_the_hook_has_let_it_pass_and_no_sooner() -> None:
     effects = rig.feed(called())
     run = run_of(effects)
     assert (run.hook, run.server, run.target, run.outcome) == ("guard", "a", "x", "")
-    assert not only(effects, Call)
-    (call,) = only(say(rig, run), Call)
-    assert only(rig.answer(call.call), Reply)
+    assert not of_kind(effects, Call)
+    (call,) = of_kind(say(rig, run), Call)
+    assert of_kind(rig.answer(call.call), Reply)
 
 
 @behaviour("hooks:deny")
 def test_a_denied_call_is_never_sent_and_its_error_names_the_hook_and_its_reason() -> None:
     rig = hooked(BEFORE)
     effects = say(rig, run_of(rig.feed(called())), "deny", reason="not on Sundays")
-    assert not only(effects, Call)
+    assert not of_kind(effects, Call)
     assert code(effects) == "denied_by_hook"
     assert "The hook guard says: not on Sundays." in text(effects)
 
@@ -100,7 +101,7 @@ def test_each_hook_sees_what_the_one_before_it_has_made_of_the_arguments() -> No
     first = run_of(rig.feed(called()))
     second = run_of(say(rig, first, "rewrite", body=RawJson(b'{"arguments":{"a":1}}')))
     assert (second.hook, second.arguments) == ("second", b'{"arguments":{"a":1}}')
-    (call,) = only(say(rig, second, "rewrite", body=RawJson(b'{"arguments":{"a":2}}')), Call)
+    (call,) = of_kind(say(rig, second, "rewrite", body=RawJson(b'{"arguments":{"a":2}}')), Call)
     assert call.params == b'{"arguments":{"a":2}}'
     assert run_of(rig.answer(call.call)).arguments == b'{"arguments":{"a":2}}', "and after it what was sent"
 
@@ -115,7 +116,7 @@ def test_a_hook_that_may_not_rewrite_and_does_counts_as_failed() -> None:
 def test_what_a_failure_means_is_the_hooks_own_setting(closed: bool) -> None:
     rig = hooked(replace(BEFORE, closed=closed))
     effects = say(rig, run_of(rig.feed(called())), "failed", reason="it broke")
-    assert bool(only(effects, Call)) is not closed
+    assert bool(of_kind(effects, Call)) is not closed
     if closed:
         assert code(effects) == "hook_failed"
         assert "it broke" in text(effects)
@@ -128,8 +129,8 @@ def test_a_hook_that_hangs_fails_at_its_time_limit_and_is_ended(closed: bool) ->
     run = run_of(rig.feed(called()))
     assert rig.wait(1.9) == []
     effects = rig.wait(0.1)
-    assert only(effects, EndHook) == [EndHook(run.run, "guard")]
-    assert bool(only(effects, Call)) is not closed
+    assert of_kind(effects, EndHook) == [EndHook(run.run, "guard")]
+    assert bool(of_kind(effects, Call)) is not closed
     assert say(rig, run) == [], "what comes of it later is dropped"
     assert rig.core.hooks.tallies["guard"].timeouts == 1
 
@@ -137,19 +138,19 @@ def test_a_hook_that_hangs_fails_at_its_time_limit_and_is_ended(closed: bool) ->
 def test_a_hook_that_hangs_holds_up_only_calls_that_it_is_for() -> None:
     rig = hooked(replace(BEFORE, match=(capability("mcp:a:*"),)))
     run_of(rig.feed(called("1")))
-    assert only(rig.feed(called("2", "b__y")), Call)
+    assert of_kind(rig.feed(called("2", "b__y")), Call)
 
 
 def test_patterns_and_profiles_say_which_calls_a_hook_is_for() -> None:
     rig = hooked(replace(BEFORE, match=(capability("mcp:b:*"), capability("tag:red")), profiles=("reader",)))
-    assert only(rig.feed(called("1", "b__y")), Call), "it is for agents with a profile"
+    assert of_kind(rig.feed(called("1", "b__y")), Call), "it is for agents with a profile"
     rig.feed(
         ev.AgentCame(
             session=TWO, source=DAEMON, agent="", pid=1, carrier="shim", profile="reader", keeps=True
         )
     )
     rig.feed(ev.AgentGreeted(TWO, RawJson(b'"i"'), "2025-11-25", "x"))
-    assert only(rig.feed(called("1", "a__x", TWO)), Call), "another server's"
+    assert of_kind(rig.feed(called("1", "a__x", TWO)), Call), "another server's"
     assert run_of(rig.feed(called("2", "b__y", TWO))).hook == "guard"
 
 
@@ -160,7 +161,7 @@ def test_hooked_calls_are_in_flight_and_the_next_waits_in_line_until_they_are_ov
     assert rig.feed(called("2", "b__y")) == []
     effects = say(rig, run, "deny")
     assert code(effects) == "denied_by_hook"
-    assert only(effects, Call), "its place is free"
+    assert of_kind(effects, Call), "its place is free"
 
 
 def test_hooked_and_told_calls_count_for_the_profile_that_bounds_what_is_in_flight() -> None:
@@ -171,9 +172,9 @@ def test_hooked_and_told_calls_count_for_the_profile_that_bounds_what_is_in_flig
     rig.feed(ev.AgentGreeted(TWO, RawJson(b'"i"'), "2025-11-25", "x"))
     before = run_of(rig.feed(called("1", session=TWO)))
     assert rig.feed(called("2", "b__y", TWO)) == []
-    (call,) = only(say(rig, before), Call)
+    (call,) = of_kind(say(rig, before), Call)
     after = run_of(rig.answer(call.call))
-    assert [call.request for call in only(say(rig, after), Call)] == [b"2"]
+    assert [call.request for call in of_kind(say(rig, after), Call)] == [b"2"]
 
 
 def test_a_call_that_has_passed_and_cannot_leave_is_the_first_of_its_line_and_not_looked_at_again() -> None:
@@ -183,8 +184,8 @@ def test_a_call_that_has_passed_and_cannot_leave_is_the_first_of_its_line_and_no
     assert say(rig, run) == []
     rig.core.check()
     effects = [*rig.feed(ev.SupervisorCame(1_000_000, EPOCH)), *rig.feed(Recorded([], []))]
-    assert [call.request for call in only(effects, Call)] == [b"1"]
-    assert not only(effects, RunHook)
+    assert [call.request for call in of_kind(effects, Call)] == [b"1"]
+    assert not of_kind(effects, RunHook)
 
 
 def test_a_cancelled_call_ends_the_hooks_run_and_is_answered_by_nobody() -> None:
@@ -199,24 +200,24 @@ def test_a_cancelled_call_ends_the_hooks_run_and_is_answered_by_nobody() -> None
 def test_an_agent_that_leaves_takes_its_hooked_calls_along() -> None:
     rig = hooked(BEFORE, AFTER)
     before = run_of(rig.feed(called("1")))
-    (call,) = only(say(rig, run_of(rig.feed(called("2")))), Call)
+    (call,) = of_kind(say(rig, run_of(rig.feed(called("2")))), Call)
     after = run_of(rig.answer(call.call))
     effects = rig.feed(ev.AgentLeft(ONE))
-    assert only(effects, EndHook) == [EndHook(before.run, "guard")]
-    assert only(effects, SessionGone) == [SessionGone(ONE)], "the record need not keep its answer"
-    assert not only(effects, CancelCall) + only(effects, Written)
+    assert of_kind(effects, EndHook) == [EndHook(before.run, "guard")]
+    assert of_kind(effects, SessionGone) == [SessionGone(ONE)], "the record need not keep its answer"
+    assert not of_kind(effects, CancelCall) + of_kind(effects, Written)
     rig.core.check()
     for run in (before, after):
-        assert only(say(rig, run), Reply) == []
+        assert of_kind(say(rig, run), Reply) == []
 
 
 def test_a_session_that_moves_takes_hooked_calls_to_its_new_pool() -> None:
     rig = hooked(BEFORE)
     run = run_of(rig.feed(called()))
     elsewhere, key = ev.SourceId("elsewhere"), PoolKey("a:2")
-    rig.read(elsewhere, key)
+    rig.configure(elsewhere, key)
     rig.feed(ev.SessionMoved(ONE, elsewhere))
-    (call,) = only(say(rig, run), Call)
+    (call,) = of_kind(say(rig, run), Call)
     assert call.key == key
 
 
@@ -231,7 +232,7 @@ def test_a_call_whose_server_is_disabled_while_hooks_look_is_refused_when_they_h
             max_processes=8, max_greeting=3, disabled=off,
         )
     )  # fmt: skip
-    assert not only(rig.feed(ev.SessionMoved(ONE, elsewhere)), Reply)
+    assert not of_kind(rig.feed(ev.SessionMoved(ONE, elsewhere)), Reply)
     assert code(say(rig, run)) == "disabled"
 
 
@@ -255,8 +256,8 @@ def test_a_tool_that_is_held_while_hooks_look_is_refused_when_they_have_let_it_p
 # --- after --------------------------------------------------------------------------------------------------
 
 
-def told(rig: Rig, request: str = "1", body: RawJson = RESULT) -> tuple[CallId, RunHook]:
-    (call,) = only(rig.feed(called(request)), Call)
+def told(rig: RecoveryRig, request: str = "1", body: RawJson = RESULT) -> tuple[CallId, RunHook]:
+    (call,) = of_kind(rig.feed(called(request)), Call)
     return call.call, run_of(rig.feed(Answered(call.call, is_error=False, body=body)))
 
 
@@ -283,7 +284,7 @@ def test_an_answer_that_is_kept_back_is_an_error_that_says_that_the_call_has_run
     call, run = told(rig)
     effects = say(rig, run, "deny", reason="it holds names")
     assert code(effects) == "answer_denied"
-    (reply,) = only(effects, Reply)
+    (reply,) = of_kind(effects, Reply)
     assert reply.call == call, "the record forgets the answer when this is written"
     assert msgspec.json.decode(reply.body)["_meta"]["carpool/error"]["delivered"] == "maybe"
 
@@ -297,7 +298,7 @@ def test_a_failure_after_the_call_lets_the_answer_pass_or_keeps_it_back(closed: 
     if closed:
         assert code(effects) == "answer_hook_failed"
     else:
-        assert only(effects, Reply)[0].body == RESULT
+        assert of_kind(effects, Reply)[0].body == RESULT
 
 
 @behaviour("hooks:refused")
@@ -308,7 +309,7 @@ def test_hooks_hear_of_refused_and_lost_calls_and_change_nothing_about_them() ->
     run = run_of(effects)
     assert (run.hook, run.outcome, run.code) == ("look", "refused", "denied_by_hook")
     assert say(rig, run, "rewrite", body=OTHER) == []
-    (call,) = only(say(rig, run_of(rig.feed(called("2")))), Call)
+    (call,) = of_kind(say(rig, run_of(rig.feed(called("2")))), Call)
     lost = rig.feed(Failed(call.call, "instance_died", "maybe", ""))
     assert code(lost) == "instance_died"
     assert (run_of(lost).outcome, run_of(lost).code) == ("lost", "instance_died")
@@ -339,7 +340,7 @@ def test_ends_of_large_calls_are_not_kept_for_a_hook_without_bound(monkeypatch: 
 def test_a_server_that_dies_while_hooks_look_at_its_answer_takes_nothing_back() -> None:
     rig = hooked(AFTER)
     call, run = told(rig)
-    assert not only(rig.unlink(), Reply)
+    assert not of_kind(rig.unlink(), Reply)
     assert say(rig, run) == [Reply(ONE, RawJson(b"1"), False, RESULT, call)]
 
 
@@ -357,21 +358,21 @@ def test_answers_over_the_bound_count_as_failures_of_the_hook(monkeypatch: pytes
     big = RawJson(b'{"content":[],"x":"%b"}' % (b"x" * 1000))
     rig = hooked(AFTER)
     runs = [told(rig, str(number), big)[1] for number in range(3)]
-    (call,) = only(rig.feed(called("last")), Call)
+    (call,) = of_kind(rig.feed(called("last")), Call)
     effects = rig.feed(Answered(call.call, is_error=False, body=big))
     assert code(effects) == "answer_hook_failed"
-    assert only(effects, Note)
+    assert of_kind(effects, Note)
     for run in runs:
-        assert only(say(rig, run), Reply)
+        assert of_kind(say(rig, run), Reply)
     assert rig.core.hooks.held_bytes == 0
 
 
 def test_an_answer_that_sends_the_agent_to_a_page_first_is_no_end_of_the_call() -> None:
     rig = hooked(AFTER)
-    (call,) = only(rig.feed(says()), Call)
+    (call,) = of_kind(rig.feed(says()), Call)
     url = RawJson(b'{"mode":"url","url":"https://x.example","message":"m","elicitationId":"e"}')
     effects = rig.feed(Answered(call.call, is_error=True, body=RawJson(b"{}"), urls_first=True, urls=(url,)))
-    assert not only(effects, RunHook)
+    assert not of_kind(effects, RunHook)
 
 
 def test_a_call_whose_answer_hooks_see_is_not_offered_to_its_server_as_a_task() -> None:
@@ -379,7 +380,7 @@ def test_a_call_whose_answer_hooks_see_is_not_offered_to_its_server_as_a_task() 
         rig = hooked(*rules)
         asked = says()
         assert asked.by is not None
-        (call,) = only(rig.feed(replace(asked, by=replace(asked.by, tasks=True))), Call)
+        (call,) = of_kind(rig.feed(replace(asked, by=replace(asked.by, tasks=True))), Call)
         assert call.tasks is may
 
 
@@ -388,43 +389,43 @@ def test_a_call_whose_answer_hooks_see_is_not_offered_to_its_server_as_a_task() 
 
 def test_a_call_in_rounds_is_looked_at_once_before_it_and_once_after_its_last_round() -> None:
     rig = hooked(BEFORE, AFTER)
-    (call,) = only(say(rig, run_of(rig.feed(says()))), Call)
+    (call,) = of_kind(say(rig, run_of(rig.feed(says()))), Call)
     rig.ask(call.call, "q1", "key")
     (round_,) = [each for each in rig.wait(0.01) if hasattr(each, "inputs")]
     effects = rig.feed(says("2", state=round_.state, given={"key": RawJson(b"{}")}))
-    assert not only(effects, RunHook)
-    assert not only(effects, Call)
+    assert not of_kind(effects, RunHook)
+    assert not of_kind(effects, Call)
     run = run_of(rig.answer(call.call))
-    assert only(say(rig, run), ReplyStateless)[0].id == b"2"
+    assert of_kind(say(rig, run), ReplyStateless)[0].id == b"2"
 
 
 def test_an_answer_that_comes_while_the_agent_is_asked_is_looked_at_before_the_retry_gets_it() -> None:
     rig = hooked(AFTER)
-    (call,) = only(rig.feed(says()), Call)
+    (call,) = of_kind(rig.feed(says()), Call)
     rig.ask(call.call, "q1", "key")
     (round_,) = [each for each in rig.wait(0.01) if hasattr(each, "inputs")]
     run = run_of(rig.answer(call.call))
     rig.core.check()
     assert say(rig, run) == []
     effects = rig.feed(says("2", state=round_.state, given={"key": RawJson(b"{}")}))
-    assert only(effects, ReplyStateless)[0].id == b"2"
+    assert of_kind(effects, ReplyStateless)[0].id == b"2"
 
 
 @behaviour("hooks:broker-death")
 def test_a_call_that_a_dead_brokers_hook_looked_at_is_new_and_an_answer_is_looked_at_again() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.feed(ev.HooksRead((BEFORE, AFTER)))
     effects = rig.resume(called("1"), called("2"))
     effects += rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
     remembered = Recorded([RecordedSession(ONE, [])], [recorded(1, request="1", ended=True)])
     effects += [*rig.feed(remembered), *rig.catalog(A, "x")]
-    assert only(effects, Resume) == [Resume(recorded(1).call)]
+    assert of_kind(effects, Resume) == [Resume(recorded(1).call)]
     before = run_of(effects)
     assert before.outcome == "", "the call that is in no record was never sent"
     after = run_of(rig.answer(recorded(1).call))
     assert after.outcome == "answered"
-    assert only(say(rig, after), Reply)[0].id == b"1"
-    assert only(say(rig, before), Call)
+    assert of_kind(say(rig, after), Reply)[0].id == b"1"
+    assert of_kind(say(rig, before), Call)
 
 
 def test_an_end_that_is_meant_answers_what_hooks_look_at_as_what_it_is() -> None:
@@ -434,7 +435,7 @@ def test_an_end_that_is_meant_answers_what_hooks_look_at_as_what_it_is() -> None
     rig.feed(called("1", "b__y"))
     told(rig, "2")
     effects = rig.feed(ev.EndMeant())
-    assert {each.id: code([each]) for each in only(effects, Reply)} == {b"1": "closing", b"2": "cut_off"}
+    assert {each.id: code([each]) for each in of_kind(effects, Reply)} == {b"1": "closing", b"2": "cut_off"}
     rig.core.check()
 
 
@@ -451,8 +452,8 @@ def test_a_hook_that_goes_while_it_has_calls_decides_these_and_the_next_has_none
     run = run_of(rig.feed(called("1")))
     rig.feed(ev.HooksRead(()))
     effects = say(rig, run)
-    assert only(effects, Call), "the second one is no more"
-    assert only(rig.feed(called("2")), Call)
+    assert of_kind(effects, Call), "the second one is no more"
+    assert of_kind(rig.feed(called("2")), Call)
     rig.core.check()
 
 
@@ -461,7 +462,7 @@ def test_a_hook_that_goes_while_it_has_calls_decides_these_and_the_next_has_none
 
 def test_so_many_runs_of_a_hook_go_on_at_once_and_the_others_follow_in_order() -> None:
     rig = hooked(BEFORE)
-    runs = [only(rig.feed(called(str(number))), RunHook) for number in range(MAX_RUNNING + 2)]
+    runs = [of_kind(rig.feed(called(str(number))), RunHook) for number in range(MAX_RUNNING + 2)]
     assert [len(each) for each in runs] == [1] * MAX_RUNNING + [0, 0]
     assert rig.core.next_deadline() is not None
     assert run_of(say(rig, runs[0][0])).call == MAX_RUNNING + 1
@@ -480,8 +481,8 @@ def test_a_run_that_has_waited_too_long_does_not_begin_in_the_moment_in_which_ot
     for number in range(MAX_RUNNING + 1):
         rig.feed(called(str(number)))
     effects = rig.wait(LINE_S)
-    assert not only(effects, RunHook)
-    told = [msgspec.json.decode(each.body)["content"][0]["text"] for each in only(effects, Reply)]
+    assert not of_kind(effects, RunHook)
+    told = [msgspec.json.decode(each.body)["content"][0]["text"] for each in of_kind(effects, Reply)]
     assert len(told) == MAX_RUNNING + 1
     assert sum("too much to look at" in each for each in told) == 1
 
@@ -502,7 +503,7 @@ def test_the_log_says_once_that_a_hook_fails_and_once_that_it_works_again_and_no
     notes: list[str] = []
     for number, verdict in enumerate(["failed", "failed", "deny", "allow"]):
         effects = say(rig, run_of(rig.feed(called(str(number)))), verdict, reason="why")  # type: ignore[arg-type]
-        notes += [each.text for each in only(effects, Note)]
+        notes += [each.text for each in of_kind(effects, Note)]
     assert notes == [
         "the hook guard fails, so we refuse calls: why (c1)",
         "the hook guard works again",
@@ -518,10 +519,10 @@ def test_a_resource_that_hooks_look_at_is_never_given_from_what_was_read_before(
     def read(request: str) -> list[Any]:
         return rig.feed(replace(called(request, "res://x"), method="resources/read"))
 
-    (call,) = only(read("1"), Call)
+    (call,) = of_kind(read("1"), Call)
     contents = RawJson(b'{"contents":[]}')
     rig.feed(Answered(call.call, is_error=False, body=contents, ttl_ms=60_000, public=True))
-    assert not only(read("2"), Call), "it is current still"
+    assert not of_kind(read("2"), Call), "it is current still"
     rig.feed(ev.HooksRead((BEFORE,)))
     assert run_of(read("3")).method == "resources/read"
 
@@ -550,5 +551,5 @@ def test_a_hook_for_resources_sees_reads_of_them_however_their_uri_is_spelled(ur
     rig.feed(Catalog(A, [], "", empty, empty, "2025-11-25", resources=offers, features=["resources"]))
     effects = rig.feed(replace(called("1", uri), method="resources/read"))
     assert run_of(effects).target == uri
-    assert not only(effects, Call)
-    assert only(rig.feed(replace(called("2", "res://open"), method="resources/read")), Call)
+    assert not of_kind(effects, Call)
+    assert of_kind(rig.feed(replace(called("2", "res://open"), method="resources/read")), Call)

@@ -52,12 +52,12 @@ from tests.broker.recovery_rig import (
     TWO,
     A,
     B,
-    Rig,
+    RecoveryRig,
     called,
-    only,
     recorded,
     says,
 )
+from tests.kit.effects import of_kind
 
 OLD = call_of(0, 7)
 SERVER = ServerName(A[0])
@@ -77,23 +77,23 @@ def code(reply: Reply) -> str:
 def test_a_request_that_is_in_the_record_is_resumed_under_its_old_number_and_answered_once(
     first: str, ended: bool
 ) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     effects = []
     if first == "session":
-        assert only(rig.resume(called()), Resume) == [], "nothing is known yet"
+        assert of_kind(rig.resume(called()), Resume) == [], "nothing is known yet"
         effects += rig.link(recorded(7, ended=ended))
     else:
         rig.link(recorded(7, ended=ended))
         effects += rig.resume(called())
-    assert only(effects, Resume) == [Resume(OLD)]
-    assert only(effects, Call) == []
+    assert of_kind(effects, Resume) == [Resume(OLD)]
+    assert of_kind(effects, Call) == []
     assert rig.answer(OLD) == [Reply(ONE, RawJson(b"1"), is_error=False, body=RESULT, call=OLD)]
     assert rig.answer(OLD) == []
-    assert only(rig.wait(100.0), CancelCall) == []
+    assert of_kind(rig.wait(100.0), CancelCall) == []
 
 
 def test_what_a_resumed_call_says_goes_to_its_agent_and_its_cancel_to_its_server() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(msgspec.structs.replace(called(), token=RawJson(b'"p"')))
     (told,) = rig.feed(Progressed(OLD, EMPTY_OBJECT))
@@ -102,7 +102,7 @@ def test_what_a_resumed_call_says_goes_to_its_agent_and_its_cancel_to_its_server
 
 
 def test_a_resumed_call_that_the_record_has_lost_meanwhile_is_lost_here_too() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called())
     (reply,) = rig.feed(Failed(OLD, "lost", "maybe", ""))
@@ -111,9 +111,9 @@ def test_a_resumed_call_that_the_record_has_lost_meanwhile_is_lost_here_too() ->
 
 @behaviour("death:broker-pause")
 def test_a_request_that_the_same_supervisor_does_not_know_is_a_new_call() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
-    (call,) = only(rig.resume(called()), Call)
+    (call,) = of_kind(rig.resume(called()), Call)
     assert call.call == call_of(1, 2), "of this broker"
     assert call.request == b"1"
 
@@ -142,7 +142,7 @@ def test_a_request_that_the_same_supervisor_does_not_know_is_a_new_call() -> Non
 def test_each_use_of_an_id_is_the_call_that_was_asked_for(
     calls: list[tuple[str, bool]], again: bool, becomes: int | str, first: str
 ) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     told = [recorded(number, digest=digest, ended=ended) for number, (digest, ended) in enumerate(calls, 7)]
     asked = msgspec.structs.replace(called(), digest="same")
     used = frozenset([asked.id] if again else [])
@@ -152,24 +152,24 @@ def test_each_use_of_an_id_is_the_call_that_was_asked_for(
     effects += rig.link(*told) if first == "session" else []
     rig.core.check()
     resumed = [call_of(0, becomes)] if isinstance(becomes, int) else []
-    assert [each.call for each in only(effects, Resume)] == resumed
+    assert [each.call for each in of_kind(effects, Resume)] == resumed
     sent = [call for call, owed in rig.core.ledger.calls.items() if owed.stage == "sent"]
     assert [call for call in sent if call not in resumed] == [call_of(1, 2)] * (becomes == "new")
-    assert [code(each) for each in only(effects, Reply) if each.id == asked.id] == ["link_broken"] * (
+    assert [code(each) for each in of_kind(effects, Reply) if each.id == asked.id] == ["link_broken"] * (
         becomes == "lost"
     )
-    let_go = {each.call for each in only(effects, LetGo)}
+    let_go = {each.call for each in of_kind(effects, LetGo)}
     assert let_go == {each.call for each in told} - set(resumed), "nobody waits for the others"
 
 
 @behaviour("calls:honest-delivery")
 @pytest.mark.parametrize("epoch", [OTHER, Epoch("")])
 def test_a_request_that_another_supervisor_may_have_had_is_lost_and_not_run_again(epoch: Epoch) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     effects = rig.resume(called(), epoch=epoch)
-    assert [code(reply) for reply in only(effects, Reply)] == ["link_broken"]
-    assert only(effects, Call) == []
+    assert [code(reply) for reply in of_kind(effects, Reply)] == ["link_broken"]
+    assert of_kind(effects, Call) == []
 
 
 @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ def test_a_request_that_another_supervisor_may_have_had_is_lost_and_not_run_agai
 def test_a_lost_request_is_told_as_lost_with_what_is_known_of_its_name(
     name: str, is_told: bool, server: str, tool: str
 ) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     if is_told:
         rig.link()
         replies = rig.resume(called(name=name), epoch=OTHER)
     else:
         rig.resume(called(name=name), epoch=OTHER)
         replies = rig.wait(RETURN_S + 1.0)
-    (reply,) = only(replies, Reply)
+    (reply,) = of_kind(replies, Reply)
     told = msgspec.json.decode(reply.body)
     error = told["_meta"]["carpool/error"]
     assert (error["server"], error["tool"]) == (server, tool)
@@ -201,157 +201,157 @@ def test_a_lost_request_is_told_as_lost_with_what_is_known_of_its_name(
 
 
 def test_calls_past_what_can_come_back_are_lost_as_results_that_a_model_reads() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     most = (64 + 256) * UNREAD
-    replies = only(rig.resume(*(called(str(number)) for number in range(most + 1))), Reply)
+    replies = of_kind(rig.resume(*(called(str(number)) for number in range(most + 1))), Reply)
     (lost,) = [reply for reply in replies if reply.id == b"%d" % most]
     assert code(lost) == "link_broken"
 
 
 def test_a_request_does_not_wait_longer_for_a_record_than_a_session_may_take_to_return() -> None:
-    rig = Rig()
-    assert only(rig.resume(called()), Reply) == []
+    rig = RecoveryRig()
+    assert of_kind(rig.resume(called()), Reply) == []
     assert rig.wait(RETURN_S - 1.0) == []
     assert [code(reply) for reply in rig.wait(2.0)] == ["link_broken"]
-    assert only(rig.link(recorded(7)), CancelCall) == [
+    assert of_kind(rig.link(recorded(7)), CancelCall) == [
         CancelCall(OLD, "the agent does not wait for it", answered=True)
     ]
 
 
 def test_a_request_that_waits_for_the_record_can_be_cancelled_and_is_not_taken_twice() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called())
     (twice,) = rig.feed(called())
     assert twice.is_error
     assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "why")) == []
-    assert only(rig.link(recorded(7)), CancelCall) == [
+    assert of_kind(rig.link(recorded(7)), CancelCall) == [
         CancelCall(OLD, "the agent does not wait for it", answered=True)
     ]
 
 
 def test_a_record_in_pieces_is_known_with_its_last_one() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called())
     rig.feed(ev.SupervisorCame(1000, EPOCH))
     assert rig.feed(Recorded([], [recorded(6, TWO)], last=False)) == []
-    assert only(rig.feed(Recorded([], [recorded(7)])), Resume) == [Resume(OLD)]
+    assert of_kind(rig.feed(Recorded([], [recorded(7)])), Resume) == [Resume(OLD)]
 
 
 def test_of_two_calls_with_one_id_the_later_is_the_one_that_is_open() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(9), recorded(7, ended=True))
     effects = rig.resume(called())
-    assert only(effects, Resume) == [Resume(call_of(0, 9))]
-    assert only(effects, LetGo) == [LetGo(ONE, OLD)]
+    assert of_kind(effects, Resume) == [Resume(call_of(0, 9))]
+    assert of_kind(effects, LetGo) == [LetGo(ONE, OLD)]
 
 
 def test_a_call_that_nobody_claims_is_cancelled_and_one_that_has_ended_is_forgotten() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7), recorded(8, request="2", ended=True))
     effects = rig.resume()
-    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent does not wait for it", answered=True)]
-    assert only(effects, LetGo) == [LetGo(ONE, OLD), LetGo(ONE, call_of(0, 8))]
+    assert of_kind(effects, CancelCall) == [CancelCall(OLD, "the agent does not wait for it", answered=True)]
+    assert of_kind(effects, LetGo) == [LetGo(ONE, OLD), LetGo(ONE, call_of(0, 8))]
 
 
 @behaviour("calls:isolation")
 def test_a_session_finds_its_own_calls_only() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7, TWO))
-    (call,) = only(rig.resume(called()), Call)
+    (call,) = of_kind(rig.resume(called()), Call)
     assert call.session == ONE
-    assert only(rig.resume(called(session=TWO), session=TWO), Resume) == [Resume(OLD)]
+    assert of_kind(rig.resume(called(session=TWO), session=TWO), Resume) == [Resume(OLD)]
 
 
 def test_more_calls_than_a_session_may_have_open_are_resumed_and_new_ones_wait() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     requests = [str(number) for number in range(64)]
     rig.link(*[recorded(number + 1, request=request) for number, request in enumerate(requests)])
-    assert len(only(rig.resume(*map(called, requests)), Resume)) == 64
+    assert len(of_kind(rig.resume(*map(called, requests)), Resume)) == 64
     assert rig.feed(called("new")) == []
     (reply, call) = rig.answer(call_of(0, 1))
     assert (reply.id, call.request) == (b"0", b"new")
 
 
 def test_requests_past_every_bound_are_refused() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
-    replies = only(rig.resume(*(called(str(number)) for number in range(64 + 256 + 1))), Reply)
+    replies = of_kind(rig.resume(*(called(str(number)) for number in range(64 + 256 + 1))), Reply)
     assert [reply.id for reply in replies] == [b"320"]
     assert b"too_many_calls" in replies[0].body
 
 
 def test_a_pool_that_is_wanted_again_while_others_may_come_back_is_listed_as_before() -> None:
     """The supervisor tells nothing again of what it has not let go."""
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(idle=(TWO,))
     rig.come()
-    rig.read(DAEMON, B)
-    rig.read(DAEMON, A, B)
+    rig.configure(DAEMON, B)
+    rig.configure(DAEMON, A, B)
     assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["a__x", "b__y"]
 
 
 def test_what_the_record_has_is_resumed_however_many_answers_the_agent_had_not_read() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     requests = [str(number) for number in range(400)]
     rig.link(*(recorded(number, request=str(number), ended=True) for number in range(400)))
-    assert len(only(rig.resume(*map(called, requests)), Resume)) == 400
+    assert len(of_kind(rig.resume(*map(called, requests)), Resume)) == 400
 
 
 def test_a_supervisor_that_goes_takes_resumed_calls_with_it() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called())
     assert [code(reply) for reply in rig.unlink()] == ["link_broken"]
 
 
 def test_after_a_broken_link_the_same_supervisor_is_told_what_has_ended_here() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.come()
     (call,) = rig.feed(called())
     rig.unlink()
     again = recorded(0)
     effects = rig.link(msgspec.structs.replace(again, call=call.call))
-    assert only(effects, CancelCall) == [CancelCall(call.call, "the link was down", answered=True)]
-    assert only(effects, Resume) == []
+    assert of_kind(effects, CancelCall) == [CancelCall(call.call, "the link was down", answered=True)]
+    assert of_kind(effects, Resume) == []
 
 
 @behaviour("calls:honest-delivery")
 @pytest.mark.parametrize("came", ["anew", "back"])
 def test_what_ended_here_with_the_link_is_remembered_until_its_agent_has_read_that(came: str) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     if came == "anew":
         rig.come()
         (call,) = rig.feed(called())
     else:
-        (call,) = only(rig.resume(called()), Call)
+        (call,) = of_kind(rig.resume(called()), Call)
     assert [code(reply) for reply in rig.unlink()] == ["link_broken"]
     effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
-    assert only(effects, Written) == [], "the reply may be unread"
-    assert only(effects, LetGo) == [LetGo(ONE, call.call)]
+    assert of_kind(effects, Written) == [], "the reply may be unread"
+    assert of_kind(effects, LetGo) == [LetGo(ONE, call.call)]
 
 
 def test_what_ended_with_the_link_and_whose_agent_is_gone_is_remembered_no_longer() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.come()
     (call,) = rig.feed(called())
     rig.unlink()
     rig.feed(ev.AgentLeft(ONE))
     effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
-    assert only(effects, SessionGone) == [SessionGone(ONE)]
-    assert only(effects, LetGo) == []
+    assert of_kind(effects, SessionGone) == [SessionGone(ONE)]
+    assert of_kind(effects, LetGo) == []
 
 
 def test_call_numbers_of_two_brokers_never_meet() -> None:
     numbers = []
     for life in (0, 1):
-        rig = Rig(life=life)
+        rig = RecoveryRig(life=life)
         rig.link()
         rig.come()
-        numbers.append(only(rig.feed(called()), Call)[0].call)
+        numbers.append(of_kind(rig.feed(called()), Call)[0].call)
     assert numbers == [CallId(1), call_of(1, 1)]
 
 
@@ -359,7 +359,7 @@ def test_call_numbers_of_two_brokers_never_meet() -> None:
 
 
 def notes(effects: list[Any]) -> list[list[SessionId]]:
-    return [[note.session for note in each.live] for each in only(effects, Sessions)]
+    return [[note.session for note in each.live] for each in of_kind(effects, Sessions)]
 
 
 @behaviour("death:broker-pause")
@@ -368,57 +368,57 @@ def test_who_comes_back_with_a_list_hears_that_it_has_changed_also_when_it_is_to
     known: bool,
 ) -> None:
     """What became of the list between two brokers nobody has told it, and its answer here it does not see."""
-    rig = Rig()
+    rig = RecoveryRig()
     if known:
         rig.link()
     rig.come(keeps=True)
     listed = rig.feed(ev.AgentListed(ONE, RawJson(b'"l"'), None))
     told = rig.feed(ev.AgentResumed(ONE, EPOCH, (), ()))
     if not known:
-        assert only([*listed, *told], Reply) == []
+        assert of_kind([*listed, *told], Reply) == []
         rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
         rig.feed(Recorded([], []))
         told = [*rig.catalog(A, "x"), *rig.catalog(B, "y")]
-    assert only([*listed, *told], Reply)
-    assert only(told, SayListChanged) == [SayListChanged(ONE)]
-    assert only(rig.catalog(B, "z"), SayListChanged) == [], "it has not listed again"
+    assert of_kind([*listed, *told], Reply)
+    assert of_kind(told, SayListChanged) == [SayListChanged(ONE)]
+    assert of_kind(rig.catalog(B, "z"), SayListChanged) == [], "it has not listed again"
 
 
 def test_a_first_broker_waits_for_nobody() -> None:
-    rig = Rig(life=0)
+    rig = RecoveryRig(life=0)
     assert [each.complete for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [True]
     effects = rig.feed(Recorded([], []))
     assert notes(effects) == [[]]
-    assert only(effects, Wanted) == []
+    assert of_kind(effects, Wanted) == []
 
 
 @behaviour("death:broker-pause")
 def test_pools_and_sessions_that_are_remembered_stay_until_everybody_is_back() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     assert [each.complete for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [False]
     assert notes(rig.feed(Recorded([], [recorded(7), recorded(8, TWO)]))) == [[ONE, TWO]]
-    assert only(rig.resume(called()), Wanted) == []
-    assert only(rig.wait(GRACE_S + 1.0), Wanted) == [], "one may still come"
+    assert of_kind(rig.resume(called()), Wanted) == []
+    assert of_kind(rig.wait(GRACE_S + 1.0), Wanted) == [], "one may still come"
     effects = rig.resume(called(session=TWO), session=TWO)
-    assert [each.complete for each in only(effects, Wanted)] == [True]
+    assert [each.complete for each in of_kind(effects, Wanted)] == [True]
     assert notes(effects) == [[ONE, TWO]]
     assert rig.core.recovery.everybody
 
 
 def test_sessions_of_which_nothing_is_remembered_are_waited_for_too() -> None:
-    rig = Rig()
-    assert [each.complete for each in only(rig.link(), Wanted)] == []
+    rig = RecoveryRig()
+    assert [each.complete for each in of_kind(rig.link(), Wanted)] == []
     rig.resume()
-    assert [each.complete for each in only(rig.wait(GRACE_S), Wanted)] == [True]
+    assert [each.complete for each in of_kind(rig.wait(GRACE_S), Wanted)] == [True]
 
 
 def test_a_session_that_is_not_back_in_time_is_gone_and_its_calls_are_cancelled() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7), recorded(8, request="2", ended=True), recorded(9, request="3", parked=True))
     effects = rig.wait(RETURN_S)
-    cancelled = [(each.call, each.reason) for each in only(effects, CancelCall)]
+    cancelled = [(each.call, each.reason) for each in of_kind(effects, CancelCall)]
     assert cancelled == [(OLD, "the agent is gone"), (call_of(0, 9), "the agent is gone")]
-    assert only(effects, SessionGone) == [SessionGone(ONE)]
+    assert of_kind(effects, SessionGone) == [SessionGone(ONE)]
     assert notes(effects) == [[]]
     assert rig.core.next_deadline() is None
 
@@ -432,28 +432,28 @@ def test_no_call_of_a_session_is_forgotten_before_the_session_is_known_to_be_gon
     """Else, if the broker dies between the two, a carrier that comes back is told nothing of it, and it runs
     again.
     """
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7, ended=ended))
     if by == "itself":
         rig.resume(called())
     gone = rig.feed(ev.AgentLeft(ONE)) if by == "itself" else rig.wait(RETURN_S)
-    assert only(gone, SessionGone) == [SessionGone(ONE)]
-    assert only(gone, Written) == []
-    assert all(each.answered for each in only(gone, CancelCall))
+    assert of_kind(gone, SessionGone) == [SessionGone(ONE)]
+    assert of_kind(gone, Written) == []
+    assert all(each.answered for each in of_kind(gone, CancelCall))
 
 
 @behaviour("calls:honest-delivery")
 def test_a_session_that_comes_too_late_finds_its_calls_lost_and_none_is_run_again() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.wait(RETURN_S)
     effects = rig.resume(called())
-    assert [code(reply) for reply in only(effects, Reply)] == ["link_broken"]
-    assert only(effects, Call) == []
+    assert [code(reply) for reply in of_kind(effects, Reply)] == ["link_broken"]
+    assert of_kind(effects, Call) == []
 
 
 def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.wait(100.0)
     found = [rig.core.recovery.may_return]  # no supervisor has told what it remembers
     rig.link()
@@ -471,45 +471,45 @@ def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> 
 
 
 def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called())
     rig.feed(ev.AgentLeft(ONE))
     effects = rig.link(recorded(7), held={ONE: [SERVER]})
-    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent is gone", answered=True)]
-    assert only(effects, SessionGone) == [SessionGone(ONE)]
+    assert of_kind(effects, CancelCall) == [CancelCall(OLD, "the agent is gone", answered=True)]
+    assert of_kind(effects, SessionGone) == [SessionGone(ONE)]
     assert notes(effects) == [[]]
 
 
 def test_an_agent_that_comes_back_and_leaves_takes_all_of_its_record_along() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7, parked=True), recorded(8, request="2"))
     rig.resume(called("2"))
     effects = rig.feed(ev.AgentLeft(ONE))
-    assert {each.call for each in only(effects, CancelCall)} == {OLD, call_of(0, 8)}
-    assert effects.index(SessionGone(ONE)) > max(map(effects.index, only(effects, CancelCall)))
+    assert {each.call for each in of_kind(effects, CancelCall)} == {OLD, call_of(0, 8)}
+    assert effects.index(SessionGone(ONE)) > max(map(effects.index, of_kind(effects, CancelCall)))
 
 
 def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it_is_lost() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     rig.resume()
     rig.feed(PoolChanged(A, "serving", "", None, "session"))
     rig.unlink()
-    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
 
 
 @behaviour("lease:never-silently")
 def test_what_a_session_held_at_a_supervisor_that_died_is_said_to_the_next_one_before_it_is_back() -> None:
     """It would run on a fresh instance there, and nothing would tell it (the simulated world, seed 1)."""
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     rig.unlink()
-    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
     rig.resume()
     rig.unlink()
-    (said,) = only(rig.link(epoch=EPOCH), Sessions)
+    (said,) = of_kind(rig.link(epoch=EPOCH), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])], "that one died too, before it had told"
 
 
@@ -519,26 +519,26 @@ def test_state_that_a_call_of_the_record_may_have_left_is_lost_with_the_supervis
     mode: Mode, lost: list[ServerName]
 ) -> None:
     """The call was placed when the record had been told (the simulated world, an hour of it)."""
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.feed(PoolChanged(A, "serving", "", None, mode))
     rig.unlink()
-    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
     assert [note.bereft for note in said.live] == [lost] * bool(lost)
 
 
 def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_back() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     rig.unlink()
     rig.resume()
-    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
 
 
 @behaviour("death:broker-frees-plain")
 def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_its_first_call() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="client", fleeting=True))
     rig.feed(ev.AgentGreeted(ONE, RawJson(b'"i"'), "2025-11-25", "x", ALL))
@@ -546,7 +546,7 @@ def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_
     assert [type(each) for each in rig.feed(called("2"))] == [Call]
     assert [type(each) for each in rig.feed(called("3", "b__y"))] == [Call]
     rig.unlink()
-    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
     assert said.live == [SessionNote(ONE, fleeting=True)], "a supervisor that comes hears it with the others"
 
 
@@ -559,40 +559,40 @@ def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_
 def test_a_session_that_no_supervisor_knows_is_said_to_have_lost_what_its_carrier_remembers(
     first: str, epoch: Epoch
 ) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     if first == "session":
         effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
-        assert only(effects, Bereft) == []
+        assert of_kind(effects, Bereft) == []
         effects = rig.link()
     else:
         rig.link()
         effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
-    assert only(effects, Bereft) == [Bereft(ONE, [ServerName("b")])]
+    assert of_kind(effects, Bereft) == [Bereft(ONE, [ServerName("b")])]
 
 
 @behaviour("lease:everything-died")
 def test_a_session_that_the_supervisor_knows_has_lost_nothing() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     effects = rig.resume(stateful=("a",))
-    assert only(effects, Bereft) == []
-    assert only(effects, TellStateful) == [TellStateful(ONE, (ServerName("a"),))], "its carrier goes on"
+    assert of_kind(effects, Bereft) == []
+    assert of_kind(effects, TellStateful) == [TellStateful(ONE, (ServerName("a"),))], "its carrier goes on"
 
 
 def test_a_session_that_comes_too_late_has_lost_its_state() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.feed(ev.SupervisorCame(1000, EPOCH))
     rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
-    assert only(rig.resume(stateful=("a",)), Bereft) == [Bereft(ONE, [ServerName("a")])]
+    assert of_kind(rig.resume(stateful=("a",)), Bereft) == [Bereft(ONE, [ServerName("a")])]
 
 
 def test_the_loss_is_said_before_any_call_of_the_session() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.resume(stateful=("a",), epoch=OTHER)
-    (call,) = only(rig.feed(called()), Call)
+    (call,) = of_kind(rig.feed(called()), Call)
     assert call.key == A
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(stateful=("a",), epoch=OTHER)
     rig.feed(called("2"))
     rig.catalog(A, "x")
@@ -602,27 +602,27 @@ def test_the_loss_is_said_before_any_call_of_the_session() -> None:
 
 
 def test_a_carrier_hears_of_a_server_in_mode_session_when_the_first_call_goes_there_and_only_then() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.come(keeps=True)
     rig.feed(PoolChanged(A, "serving", "", None, "session"))
     rig.feed(PoolChanged(B, "serving", "", None, "concurrent"))
-    assert only(rig.feed(called("1", "b__y")), TellStateful) == []
+    assert of_kind(rig.feed(called("1", "b__y")), TellStateful) == []
     effects = rig.feed(called("2"))
     assert [type(each) for each in effects] == [TellStateful, Call]
     assert effects[0].servers == ("a",)
-    assert only(rig.feed(called("3")), TellStateful) == []
+    assert of_kind(rig.feed(called("3")), TellStateful) == []
 
 
 def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_called() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link()
     rig.come()
     rig.come(TWO, keeps=True)
     rig.come(THREE, fleeting=True)
     rig.feed(called())
     rig.feed(called(session=THREE))
-    told = only(rig.feed(PoolChanged(A, "serving", "", None, "session")), TellStateful)
+    told = of_kind(rig.feed(PoolChanged(A, "serving", "", None, "session")), TellStateful)
     assert told == [TellStateful(ONE, (ServerName("a"),))], "not who has not called, or does not come back"
 
 
@@ -630,34 +630,34 @@ def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_c
 
 
 def test_carriers_may_say_the_new_supervisor_only_when_what_they_had_sent_under_another_is_answered() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called(), epoch=OTHER)
     rig.come(TWO)
     rig.feed(ev.SupervisorCame(1000, EPOCH))
     effects = rig.feed(Recorded([], []))
-    assert set(only(effects, TellServed)) == {TellServed(ONE, EPOCH), TellServed(TWO, EPOCH)}
-    (lost,) = only(effects, Reply)
+    assert set(of_kind(effects, TellServed)) == {TellServed(ONE, EPOCH), TellServed(TWO, EPOCH)}
+    (lost,) = of_kind(effects, Reply)
     assert effects.index(lost) < effects.index(TellServed(ONE, EPOCH))
 
 
 def test_nothing_of_a_supervisor_is_used_before_its_record_is_told() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.come()
     assert [type(each) for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [Wanted]
-    assert only(rig.feed(called()), Call) == []
+    assert of_kind(rig.feed(called()), Call) == []
     effects = rig.feed(Recorded([], []))
-    assert only(effects, Call) == [], "no catalog has come"
-    (call,) = only(rig.catalog(A, "x"), Call)
+    assert of_kind(effects, Call) == [], "no catalog has come"
+    (call,) = of_kind(rig.catalog(A, "x"), Call)
     assert call.request == b"1"
 
 
 def test_what_was_told_of_a_pool_before_the_session_that_wants_it_is_back_is_not_lost() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     project, key = SourceId("project"), PoolKey("p:1")
     rig.link(recorded(7))
     rig.catalog(key, "z")
     rig.feed(PoolChanged(key, "serving", "", None, "session"))
-    rig.read(project, key)
+    rig.configure(project, key)
     rig.come(source=project)
     rig.feed(ev.AgentResumed(ONE, EPOCH, (), ()))
     assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["p__z"]
@@ -665,22 +665,22 @@ def test_what_was_told_of_a_pool_before_the_session_that_wants_it_is_back_is_not
 
 
 def test_levels_and_subscriptions_are_said_when_those_who_are_back_have_said_them() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7), idle=(TWO,))
     rig.come()
     effects = rig.feed(ev.AgentSetLevel(ONE, RawJson(b"5"), "info"))
     effects += rig.feed(ev.AgentResumed(ONE, EPOCH, (called(),), ()))
-    assert only(effects, SetLevel) == [], "what the broker before had said is still in force"
+    assert of_kind(effects, SetLevel) == [], "what the broker before had said is still in force"
     later = rig.wait(GRACE_S)
-    assert only(later, SetLevel) == [SetLevel(A, "info"), SetLevel(B, "info")]
-    assert only(rig.wait(RETURN_S), SetLevel) == []
+    assert of_kind(later, SetLevel) == [SetLevel(A, "info"), SetLevel(B, "info")]
+    assert of_kind(rig.wait(RETURN_S), SetLevel) == []
 
 
 @pytest.mark.parametrize("first", ["session", "record"])
 def test_a_new_call_of_a_stateless_agent_that_can_be_asked_goes_where_it_can_be(first: str) -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     asking = PoolKey("a:1?")
-    rig.read(DAEMON, A, B, twins={A: asking})
+    rig.configure(DAEMON, A, B, twins={A: asking})
     effects = []
     if first == "session":
         rig.resume(says(), greets=False)
@@ -690,7 +690,7 @@ def test_a_new_call_of_a_stateless_agent_that_can_be_asked_goes_where_it_can_be(
         effects += rig.resume(says(), greets=False)
     effects += rig.catalog(asking, "x")
     effects += rig.feed(PoolChanged(asking, "serving", "", None, "concurrent"))
-    assert [call.key for call in only(effects, Call)] == [asking]
+    assert [call.key for call in of_kind(effects, Call)] == [asking]
 
 
 def test_a_greeting_that_was_not_answered_is_heard_before_the_requests_that_came_after_it() -> None:
@@ -716,35 +716,35 @@ def test_a_request_whose_id_was_open_already_is_refused_by_the_next_broker_as_we
 
 
 def test_a_failure_names_the_call_as_people_see_it() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.link(recorded(7))
     rig.come()
-    [call] = only(rig.feed(called()), Call)
-    [reply] = only(rig.feed(Failed(call.call, "unheard_of", "maybe", "It is gone.")), Reply)
+    [call] = of_kind(rig.feed(called()), Call)
+    [reply] = of_kind(rig.feed(Failed(call.call, "unheard_of", "maybe", "It is gone.")), Reply)
     assert b"c1.1" in reply.body
 
 
 @behaviour("death:broker-pause")
 def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_run_anew() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
     rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
     rig.catalog(A, "x")
     effects = rig.resume(called())
-    assert only(effects, Call) == []
-    assert [code(reply) for reply in only(effects, Reply) if reply.id == b"1"] == ["link_broken"]
+    assert of_kind(effects, Call) == []
+    assert [code(reply) for reply in of_kind(effects, Reply) if reply.id == b"1"] == ["link_broken"]
 
 
 def test_what_a_pool_that_is_away_offers_is_not_told_for_a_moment_when_it_is_wanted_again() -> None:
-    rig = Rig()
-    rig.read(DAEMON)
+    rig = RecoveryRig()
+    rig.configure(DAEMON)
     rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
     rig.feed(Recorded([RecordedSession(TWO)], []))
     rig.catalog(A, "x")
     rig.feed(PoolChanged(A, "stopped", "", None, "session"))
     rig.come(ONE)
     rig.feed(ev.AgentListed(ONE, RawJson(b"1"), None))
-    assert only(rig.read(DAEMON, A), SayListChanged) == []
-    assert only(rig.feed(PoolChanged(A, "serving", "", None, "session")), SayListChanged) == [
+    assert of_kind(rig.configure(DAEMON, A), SayListChanged) == []
+    assert of_kind(rig.feed(PoolChanged(A, "serving", "", None, "session")), SayListChanged) == [
         SayListChanged(ONE, "tools")
     ]

@@ -33,7 +33,7 @@ from carpool_protocol.link.messages import (
     Written,
 )
 from tests.behaviours import behaviour
-from tests.broker.recovery_rig import RESULT, RETURN_S, SAMPLING, A, B, Rig, called
+from tests.broker.recovery_rig import RESULT, RETURN_S, SAMPLING, A, B, RecoveryRig, called
 
 NAMES = ("s1", "s2", "s3")
 SESSIONS = st.sampled_from([SessionId(name) for name in NAMES])
@@ -71,7 +71,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.life = 0
-        self.rig = Rig(life=0)
+        self.rig = RecoveryRig(life=0)
         self.count = 0
         self.epochs = 1
         self.record: dict[CallId, SimCall] = {}
@@ -344,7 +344,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.unread.clear()
         self.link = "down"
         self.life += 1
-        self.rig = Rig(life=self.life, now=self.rig.now)
+        self.rig = RecoveryRig(life=self.life, now=self.rig.now)
         for carrier in self.carriers.values():
             carrier.here = False
 

@@ -16,7 +16,7 @@ from carpool_protocol.link.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.core.calls.test_server_requests import KEY, ONE, TWO, Rig
-from tests.broker.supervisors import EPOCH, supervisor_comes
+from tests.kit.broker_rig import EPOCH, supervisor_comes
 
 A_SERVER = ServerName("a")
 

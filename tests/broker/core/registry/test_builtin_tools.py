@@ -34,15 +34,14 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
-from tests.broker.supervisors import EPOCH, supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import EPOCH, BrokerRig, source_read
 
 ONE = SessionId("s1")
 DAEMON = SourceId("daemon")
 A, B = PoolKey("a:1"), PoolKey("b:1")
 
 
-class Rig:
+class Rig(BrokerRig):
     """A core with servers `a` and `b`, and one session whose profile shows tools of ours."""
 
     def __init__(
@@ -56,49 +55,32 @@ class Rig:
         resources: bool = False,
         stateless: bool = False,
     ) -> None:
-        self.core = broker_core(secret=b"of the tests")
-        self.now = 100.0
+        super().__init__(secret=b"of the tests")
         entries = (
             ScopeEntry(server=ServerName("a"), key=A, tools_deny=deny, tags=("first",)),
             ScopeEntry(server=ServerName("b"), key=B, prefix=prefix),
         )
-        self.feed(
-            ev.SourceRead(
-                source=DAEMON,
-                scope=Scope(entries, search=search, resource_tools=resources),
-                specs=tuple(
-                    PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy())
-                    for e in entries
-                ),
-                misconfigured={}, stop_first=frozenset(), max_processes=8, max_greeting=3,
-            )
-        )  # fmt: skip
-        supervisor_comes(self.feed)
+        specs = (
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
+        )
+        self.feed(source_read(Scope(entries, search=search, resource_tools=resources), specs))
+        self.supervisor_comes()
         for key, tools in ((A, a), (B, b)):
             if tools is not None:
                 self.catalog(key, *tools)
-        self.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
+        self.attach()
         if not stateless:
-            self.feed(ev.AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"))
+            self.greet()
 
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
-
-    def wait(self, duration_s: float) -> list[Any]:
-        self.now += duration_s
-        effects = self.core.tick(self.now)
-        self.core.check()
-        return effects
-
-    def catalog(self, key: PoolKey, *tools: str) -> list[Any]:
+    def catalog(self, key: str, *tools: str, **more: Any) -> list[Any]:
         offers = [
             ToolOffer(tool, RawJson(json.dumps({"name": tool, "description": f"Does {tool}."}).encode()))
             for tool in tools
         ]
         uris = [ResourceOffer("file:///a", RawJson(b'{"uri":"file:///a"}'))] if key == A else []
-        return self.feed(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", resources=uris))
+        return self.feed(
+            Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", resources=uris)
+        )
 
     def event(self, line: bytes) -> Any:
         return handshake.read(ONE, line)

@@ -19,8 +19,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, Session
 from carpool_protocol.link.messages import Call, Catalog, Offer, PoolChanged, PoolState
 from carpool_protocol.wire.tool_names import legalise, spellings
 from tests.behaviours import behaviour
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 ONE, TWO = SessionId("s1"), SessionId("s2")

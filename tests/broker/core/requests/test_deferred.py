@@ -5,19 +5,19 @@ from typing import Any
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import Reply, ReplyStateless
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from tests.broker.stateless_rig import ONE, PLAIN, A, B, Rig
+from tests.broker.stateless_rig import ONE, PLAIN, A, B, StatelessRig
 
 URI = "file:///a"
 
 
-def subscribe(rig: Rig, request: bytes, uri: str = URI) -> list[Any]:
+def subscribe(rig: StatelessRig, request: bytes, uri: str = URI) -> list[Any]:
     return rig.feed(ev.AgentWatched(ONE, RawJson(request), uri, on=True))
 
 
-def one_of_each_kind() -> Rig:
+def one_of_each_kind() -> StatelessRig:
     """All kinds of requests that wait for catalogs."""
-    rig = Rig(told=False)
-    rig.greet(ONE)
+    rig = StatelessRig(told=False)
+    rig.initialize(ONE)
     subscribe(rig, b"1")
     rig.feed(ev.AgentListed(ONE, RawJson(b"2"), None))
     rig.feed(ev.AgentCalled(ONE, RawJson(b"3"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
@@ -26,7 +26,7 @@ def one_of_each_kind() -> Rig:
     return rig
 
 
-def waiting(rig: Rig) -> list[bytes]:
+def waiting(rig: StatelessRig) -> list[bytes]:
     return [deferred.id for deferred in rig.core.requests.deferred.of(ONE)]
 
 
@@ -67,8 +67,8 @@ def test_each_is_answered_when_carpool_ends() -> None:
 
 
 def test_two_subscriptions_of_one_id_that_wait_have_two_answers() -> None:
-    rig = Rig(told=False)
-    rig.greet(ONE)
+    rig = StatelessRig(told=False)
+    rig.initialize(ONE)
     subscribe(rig, b"1")
     (refused,) = subscribe(rig, b"1", "file:///b")
     assert b"duplicate_request_id" in bytes(refused.body)
@@ -77,8 +77,8 @@ def test_two_subscriptions_of_one_id_that_wait_have_two_answers() -> None:
 
 
 def test_a_call_under_the_id_of_a_subscription_that_waits_is_refused() -> None:
-    rig = Rig(told=False)
-    rig.greet(ONE)
+    rig = StatelessRig(told=False)
+    rig.initialize(ONE)
     subscribe(rig, b"1")
     called = rig.feed(ev.AgentCalled(ONE, RawJson(b"1"), "x", EMPTY_OBJECT, ABSENT, ABSENT))
     (refused,) = called

@@ -11,18 +11,19 @@ from carpool_protocol.ids import AskId, CallId, Epoch, RawJson, call_of
 from carpool_protocol.link.messages import AnswerAsk, Call, CancelCall, Resume
 from carpool_protocol.machine.stop_commands import DRAIN_S
 from tests.behaviours import behaviour
-from tests.broker.recovery_rig import ALL, DAEMON, ONE, TWO, Rig, called, only, recorded
+from tests.broker.recovery_rig import ALL, DAEMON, ONE, TWO, RecoveryRig, called, recorded
+from tests.kit.effects import of_kind
 
 DRAIN = ev.DrainMeant()
 
 
-def keeping(rig: Rig, session: Any = ONE) -> None:
+def keeping(rig: RecoveryRig, session: Any = ONE) -> None:
     rig.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim", keeps=True))
     rig.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
 
 
-def linked() -> Rig:
-    rig = Rig(life=0)
+def linked() -> RecoveryRig:
+    rig = RecoveryRig(life=0)
     rig.link()
     return rig
 
@@ -33,7 +34,7 @@ def code(reply: Reply) -> str:
 
 
 def sent(effects: list[Any]) -> CallId:
-    (call,) = only(effects, Call)
+    (call,) = of_kind(effects, Call)
     number: CallId = call.call
     return number
 
@@ -44,11 +45,11 @@ def test_it_is_over_when_the_last_call_under_way_is_answered_and_said_once() -> 
     keeping(rig)
     first, second = (sent(rig.feed(called(each))) for each in "12")
     assert rig.feed(DRAIN) == []
-    assert only(rig.answer(first), End) == []
+    assert of_kind(rig.answer(first), End) == []
     answered, end = rig.answer(second)
     assert isinstance(answered, Reply)
     assert isinstance(end, End)
-    assert only(rig.feed(called("3")), End) == []
+    assert of_kind(rig.feed(called("3")), End) == []
 
 
 def test_with_nothing_under_way_it_is_over_at_once() -> None:
@@ -79,7 +80,7 @@ def test_what_waits_in_line_already_is_refused_where_nobody_says_it_again() -> N
     rig.come(TWO)
     for session in (ONE, TWO):
         rig.feed(called("1", session=session))
-        assert only(rig.feed(called("2", session=session)), Call) == []
+        assert of_kind(rig.feed(called("2", session=session)), Call) == []
     refused = rig.feed(DRAIN)
     assert [(each.session, each.id, code(each)) for each in refused] == [(TWO, b"2", "closing")]
 
@@ -103,7 +104,7 @@ def test_said_once_more_it_does_not_wait() -> None:
     rig.feed(DRAIN)
     rig.feed(called("2"))
     done = rig.feed(ev.EndMeant(again=True))
-    assert [(each.id, code(each)) for each in only(done, Reply)] == [(b"1", "cut_off")]
+    assert [(each.id, code(each)) for each in of_kind(done, Reply)] == [(b"1", "cut_off")]
 
 
 def test_a_cancel_is_an_end_too_and_questions_go_on() -> None:
@@ -111,7 +112,7 @@ def test_a_cancel_is_an_end_too_and_questions_go_on() -> None:
     keeping(rig)
     call = sent(rig.feed(called("1")))
     rig.feed(DRAIN)
-    assert [type(each) for each in only(rig.ask(call, "a1"), SendAsk)] == [SendAsk]
+    assert [type(each) for each in of_kind(rig.ask(call, "a1"), SendAsk)] == [SendAsk]
     said = rig.feed(ev.AgentAnswered(ONE, AskId("a1"), is_error=False, body=RawJson(b"{}")))
     assert [type(each) for each in said] == [AnswerAsk]
     done = rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no longer"))
@@ -124,23 +125,23 @@ def test_a_supervisor_that_dies_ends_the_wait() -> None:
     rig.feed(called("1"))
     rig.feed(DRAIN)
     *lost, end = rig.unlink()
-    assert [code(each) for each in only(lost, Reply)] == ["link_broken"]
+    assert [code(each) for each in of_kind(lost, Reply)] == ["link_broken"]
     assert end == End()
 
 
 def test_calls_of_an_earlier_broker_are_under_way_until_it_is_known_what_became_of_them() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called("1"))
     assert rig.feed(DRAIN) == []
     back = rig.link(recorded(7))
-    assert only(back, Resume) == [Resume(call_of(0, 7))]
-    assert only(back, End) == []
+    assert of_kind(back, Resume) == [Resume(call_of(0, 7))]
+    assert of_kind(back, End) == []
     assert [type(each) for each in rig.answer(call_of(0, 7))] == [Reply, End]
 
 
 def test_one_that_was_never_told_of_is_cut_off_not_said_to_be_unsent() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.resume(called("1"), epoch=Epoch("e0"))
     rig.feed(DRAIN)
-    done = only(rig.wait(DRAIN_S), Reply)
+    done = of_kind(rig.wait(DRAIN_S), Reply)
     assert [code(each) in {"cut_off", "link_broken"} for each in done] == [True]

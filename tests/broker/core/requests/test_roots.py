@@ -9,49 +9,38 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SayListChanged, SendAsk, UseRoots
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.era import handshake
 from carpool_broker.era.server_requests import MAX_ROOTS, read_roots
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import AskId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Call,
-    Catalog,
     Discover,
-    Policy,
-    PoolChanged,
-    PoolSpec,
-    PoolState,
     Root,
     SessionRekeyed,
-    ToolOffer,
 )
 from carpool_protocol.machine.journal import Journal, load, replay
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import code, names
-from tests.broker.supervisors import supervisor_comes
-from tests.kit.broker_rig import broker_core
+from tests.kit.broker_rig import BrokerRig, broker_core
 
 ME, OTHER = SessionId("me"), SessionId("other")
 WORKSPACE, MINE = SourceId("workspace"), SourceId("mine")
 FILES, TIME = ServerName("f"), ServerName("t")
 
 
-class Rig:
+class Rig(BrokerRig):
     """A core with a supervisor, a server `f` with `roots: agent` and a server `t` without."""
 
     def __init__(self, *, own: bool = True) -> None:
-        self.core = broker_core()
-        self.now = 100.0
+        super().__init__()
         self.own = own
         self.journal = Journal()
-        self.read(WORKSPACE, "f:w", "t:1")
-        supervisor_comes(self.feed)
+        self.configure(WORKSPACE, "f:w", "t:1")
+        self.supervisor_comes()
 
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        effects = self.core.handle(event, self.now)
-        self.journal.record(self.now, event, effects)
-        self.core.check()
-        return effects
+    def observe(self, effects: list[Any], event: ev.AnyEvent | None) -> None:
+        if event is not None:
+            self.journal.record(self.now, event, effects)
 
     def hear(self, line: bytes) -> list[Any]:
         """The agent writes a line."""
@@ -59,59 +48,27 @@ class Rig:
         assert isinstance(event, ev.AnyEvent)
         return self.feed(event)
 
-    def wait(self, duration_s: float) -> list[Any]:
-        self.now += duration_s
-        effects = self.core.tick(self.now)
-        self.core.check()
-        return effects
-
-    def read(self, source: SourceId, *keys: str) -> list[Any]:
-        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
-        specs = tuple(
-            PoolSpec(key=it.key, server=it.server, argv=[], env={}, cwd="/", policy=Policy())
-            for it in entries
-        )
-        return self.feed(
-            ev.SourceRead(
-                source=source,
-                scope=Scope(entries),
-                specs=specs,
-                misconfigured={},
-                stop_first=frozenset(),
-                max_processes=8,
-                max_greeting=3,
-                own_roots=frozenset({FILES} if self.own else ()),
-            )
-        )
+    def configure(self, source: SourceId, *keys: str) -> list[Any]:
+        return self.read(*keys, source=source, own_roots=frozenset({FILES} if self.own else ()))
 
     def come(
         self, session: SessionId = ME, *, roots: bool = True, ready: bool = True, wanders: bool = False
     ) -> list[Any]:
-        self.feed(
-            ev.AgentCame(session=session, source=WORKSPACE, agent="", pid=1, carrier="shim", wanders=wanders)
-        )
-        greeted = ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=roots))
-        return self.feed(greeted) + (self.feed(ev.AgentReady(session)) if ready else [])
+        self.attach(session, source=WORKSPACE, wanders=wanders)
+        effects = self.greet(session, Capabilities(roots=roots))
+        return effects + (self.feed(ev.AgentReady(session)) if ready else [])
 
-    def answer(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
+    def answer_roots(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
         return self.feed(ev.AgentRooted(session, AskId(ask), tuple(map(Root, uris))))
 
     def move(self, *, to: str = "f:m", source: SourceId = MINE) -> list[Any]:
-        return self.read(source, to, "t:1") + self.feed(ev.SessionMoved(ME, source))
+        return self.configure(source, to, "t:1") + self.feed(ev.SessionMoved(ME, source))
 
-    def tells(self, key: str, *tools: str) -> list[Any]:
-        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
-        catalog = Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
-        return self.feed(catalog) + self.pool(key, "serving")
+    def lists(self) -> Any:
+        return self.list_tools(ME)
 
-    def pool(self, key: str, state: PoolState) -> list[Any]:
-        return self.feed(PoolChanged(PoolKey(key), state, ""))
-
-    def lists(self) -> list[Any]:
-        return self.feed(ev.AgentListed(ME, RawJson(b"9"), None))
-
-    def call(self, name: str, request: bytes = b"1") -> list[Any]:
-        return self.feed(ev.AgentCalled(ME, RawJson(request), name, EMPTY_OBJECT, ABSENT, ABSENT))
+    def call(self, name: str, request: bytes = b"1") -> Any:
+        return self.request(name, request.decode(), ME)
 
 
 def asked(effects: list[Any]) -> list[tuple[SessionId, str, str]]:
@@ -128,7 +85,7 @@ def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
     assert asked(rig.come(ready=False)) == [], "before initialized it must not be asked"
     assert asked(rig.feed(ev.AgentReady(ME))) == [(ME, "roots-1", "roots/list")]
     assert asked(rig.feed(ev.AgentReady(ME))) == []
-    assert rig.answer("roots-1", "file:///a", "file:///b") == [
+    assert rig.answer_roots("roots-1", "file:///a", "file:///b") == [
         UseRoots(
             ME,
             (
@@ -137,7 +94,7 @@ def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
             ),
         )
     ]
-    assert rig.answer("roots-1", "file:///c") == [], "a question has one answer"
+    assert rig.answer_roots("roots-1", "file:///c") == [], "a question has one answer"
 
 
 @behaviour("roots:of-the-agent")
@@ -148,7 +105,7 @@ def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants
     rig = Rig(own=False)
     effects = rig.come() + rig.feed(ev.AgentRootsChanged(ME))
     assert (asked(effects), discovered(effects)) == ([], ["f:w", "t:1"])
-    rig.tells("t:1", "now")
+    rig.serve("t:1", "now")
     (call,) = rig.call("t__now")
     assert isinstance(call, Call)
 
@@ -159,30 +116,30 @@ def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_want
     assert asked(rig.come(wanders=True)) == [], "where it begins its directory says"
     assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-1", "roots/list")]
     assert discovered(rig.lists()) == ["f:w", "t:1"], "nothing waits for that"
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),), changed=True)]
+    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),), changed=True)]
 
 
 def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> None:
     rig = Rig()
     rig.come()
     rig.come(OTHER)
-    assert rig.answer("roots-2", "file:///a") == []
-    assert rig.answer("roots-1", "file:///a", session=OTHER) == []
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
+    assert rig.answer_roots("roots-2", "file:///a") == []
+    assert rig.answer_roots("roots-1", "file:///a", session=OTHER) == []
+    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
 
 
 def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_concerns_them_waits() -> None:
     rig = Rig()
     assert discovered(rig.come()) == ["t:1"]
-    rig.tells("t:1", "now")
-    rig.tells("f:w", "read")  # another session's
+    rig.serve("t:1", "now")
+    rig.serve("f:w", "read")  # another session's
     assert rig.lists() == []
     assert rig.call("f__read", b"1") == []
     (call,) = rig.call("t__now", b"2")
     assert call.key == "t:1"
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
+    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
     assert set(discovered(rig.move())) == {"f:m"}
-    reply, call = sorted(rig.tells("f:m", "read", "write"), key=lambda it: isinstance(it, Call))
+    reply, call = sorted(rig.serve("f:m", "read", "write"), key=lambda it: isinstance(it, Call))
     assert (names(reply), call.key) == (["f__read", "f__write", "t__now"], "f:m")
 
 
@@ -190,8 +147,8 @@ def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_conce
 def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> None:
     rig = Rig()
     rig.come()
-    rig.tells("t:1", "now")
-    rig.tells("f:w", "read")
+    rig.serve("t:1", "now")
+    rig.serve("f:w", "read")
     rig.lists()
     effects = rig.feed(ev.AgentRooted(ME, AskId("roots-1"), None))
     assert [names(effect) for effect in effects] == [["f__read", "t__now"]]
@@ -200,12 +157,12 @@ def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> N
 def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_count() -> None:
     rig = Rig()
     rig.come()
-    rig.tells("t:1", "now")
+    rig.serve("t:1", "now")
     assert rig.lists() + rig.call("f__read") == []
     assert set(discovered(rig.wait(10.0))) == {"f:w"}, "now its catalog is waited for"
-    effects = rig.tells("f:w", "read")
+    effects = rig.serve("f:w", "read")
     assert sorted(type(effect).__name__ for effect in effects) == ["Call", "Reply"]
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
+    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
     effects = rig.move()
     assert [effect for effect in effects if isinstance(effect, SayListChanged)] == [SayListChanged(ME)]
 
@@ -226,19 +183,19 @@ def test_nothing_waits_for_ever_for_roots_and_a_server() -> None:
 def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its_own() -> None:
     rig = Rig()
     rig.come()
-    rig.answer("roots-1", "file:///a")
+    rig.answer_roots("roots-1", "file:///a")
     rig.move()
-    rig.tells("f:m", "read")
-    rig.tells("t:1", "now")
+    rig.serve("f:m", "read")
+    rig.serve("t:1", "now")
     rig.lists()
     assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-2", "roots/list")]
     (call,) = rig.call("f__read")
     assert call.key == "f:m", "until they are known, the old ones are right"
-    assert rig.answer("roots-2", "file:///b") == [UseRoots(ME, (Root("file:///b"),), changed=True)]
+    assert rig.answer_roots("roots-2", "file:///b") == [UseRoots(ME, (Root("file:///b"),), changed=True)]
     effects = rig.move(to="f:n", source=SourceId("next"))
     assert SessionRekeyed(ME, PoolKey("f:m"), PoolKey("f:n")) in effects, "a lease of the old pool ends"
     rig.feed(ev.SourceDropped(MINE))
-    rig.tells("f:n", "read")
+    rig.serve("f:n", "read")
     (call,) = rig.call("f__read", b"2")
     assert call.key == "f:n"
 
@@ -247,10 +204,10 @@ def test_the_same_roots_again_change_nothing_and_changes_during_a_question_cause
     rig = Rig()
     rig.come()
     assert rig.feed(ev.AgentRootsChanged(ME)) + rig.feed(ev.AgentRootsChanged(ME)) == []
-    effects = rig.answer("roots-1", "file:///a")
+    effects = rig.answer_roots("roots-1", "file:///a")
     assert asked(effects) == [(ME, "roots-2", "roots/list")]
     rig.move()
-    assert rig.answer("roots-2", "file:///a") == []
+    assert rig.answer_roots("roots-2", "file:///a") == []
     assert discovered(rig.lists()) == ["f:m", "t:1"], "nothing waits for roots any more"
 
 
@@ -258,14 +215,14 @@ def test_who_was_there_before_a_server_wanted_roots_is_asked_when_it_does() -> N
     rig = Rig(own=False)
     rig.come()
     rig.own = True
-    assert asked(rig.read(WORKSPACE, "f:w", "t:1")) == [(ME, "roots-1", "roots/list")]
+    assert asked(rig.configure(WORKSPACE, "f:w", "t:1")) == [(ME, "roots-1", "roots/list")]
 
 
 def test_the_question_ends_with_the_agent() -> None:
     rig = Rig()
     rig.come()
     rig.feed(ev.AgentLeft(ME))
-    assert rig.answer("roots-1", "file:///a") == []
+    assert rig.answer_roots("roots-1", "file:///a") == []
     assert rig.feed(ev.SessionMoved(ME, WORKSPACE)) == []
 
 

@@ -13,15 +13,15 @@ from carpool_broker.core.subscriptions.listen_streams import MAX_LISTENS, MAX_UR
 from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson, SessionId
 from carpool_protocol.link.messages import Discover, Updated, Watch
-from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, Rig
-from tests.broker.supervisors import supervisor_comes
+from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, StatelessRig
+from tests.kit.broker_rig import supervisor_comes
 
 R1, R2 = RawJson(b"1"), RawJson(b"2")
 FILE = "file:///a"
 
 
 def listen(
-    rig: Rig,
+    rig: StatelessRig,
     request: RawJson = R1,
     *families: Notice,
     uris: tuple[str, ...] = (),
@@ -30,7 +30,7 @@ def listen(
     return rig.feed(ev.AgentListened(session, request, PLAIN, families, uris))
 
 
-def updated(rig: Rig, uri: str = FILE) -> list[Any]:
+def updated(rig: StatelessRig, uri: str = FILE) -> list[Any]:
     return rig.feed(Updated(A, uri, EMPTY_OBJECT))
 
 
@@ -45,20 +45,20 @@ def error(effects: list[Any]) -> bytes:
 
 
 def test_only_what_can_be_delivered_is_granted_and_that_is_said_first() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     effects = listen(rig, R1, "tools", "prompts", uris=(FILE, "nowhere:/x"))
     assert effects == [Acknowledge(ONE, R1, ("tools",), (FILE,)), Watch(A, [FILE])]
 
 
 def test_a_server_without_subscriptions_grants_none() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(A, "x", features=["tools", "resources"])
     assert listen(rig, R1, uris=(FILE,)) == [Acknowledge(ONE, R1, (), ())]
 
 
 def test_listens_that_come_from_an_earlier_broker_say_that_lists_may_be_others_now() -> None:
     """What became of them while no broker was there nobody was told."""
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     listen(rig, R1, "tools", "prompts")
     listen(rig, R2, "tools", uris=(FILE,))
     back = rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
@@ -70,13 +70,13 @@ def test_listens_that_come_from_an_earlier_broker_say_that_lists_may_be_others_n
 
 
 def test_uris_of_servers_that_have_not_told_their_catalogs_wait_for_them() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     assert listen(rig, R1, "tools", uris=(FILE,)) == [Discover(A), Discover(B)]
     assert Acknowledge(ONE, R1, ("tools",), (FILE,)) in rig.catalog(A, "x")
 
 
 def test_but_not_for_ever() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     listen(rig, R1, "tools", uris=("other:/x",))
     assert rig.wait(9.0) == []
     (said,) = rig.wait(2.0)
@@ -84,20 +84,20 @@ def test_but_not_for_ever() -> None:
 
 
 def test_lists_wait_for_nobody() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     assert listen(rig, R1, "tools") == [Acknowledge(ONE, R1, ("tools",), ())]
 
 
 def test_an_id_that_is_in_use_is_refused() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     listen(rig, R1, "tools")
     assert b"duplicate_request_id" in error(listen(rig, R1, "tools"))
-    (refused,) = rig.request("1")
+    (refused,) = rig.call_tool("1")
     assert b"duplicate_request_id" in refused.body
 
 
 def test_there_is_a_bound_to_listens_and_to_what_one_names() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     many = tuple(f"file:///{number}" for number in range(MAX_URIS + 1))
     assert json.loads(error(listen(rig, R1, uris=many)))["code"] == -32602
     for number in range(MAX_LISTENS):
@@ -106,7 +106,7 @@ def test_there_is_a_bound_to_listens_and_to_what_one_names() -> None:
 
 
 def test_there_is_a_bound_to_what_all_listens_of_a_session_name() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     full = MAX_WATCHED // MAX_URIS
     for number in range(full):
         many = tuple(f"other:/{number}/{uri}" for uri in range(MAX_URIS))
@@ -118,7 +118,7 @@ def test_there_is_a_bound_to_what_all_listens_of_a_session_name() -> None:
 
 
 def test_what_others_of_a_session_hear_of_already_is_not_said_to_the_server_again() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     listen(rig, R1, uris=(FILE,))
     assert listen(rig, R2, uris=(FILE,)) == [Acknowledge(ONE, R2, (), (FILE,))]
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
@@ -129,7 +129,7 @@ def test_what_others_of_a_session_hear_of_already_is_not_said_to_the_server_agai
 
 
 def test_every_change_of_a_list_is_said_on_every_listen_for_it_and_on_no_other() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.come(TWO)
     listen(rig, R1, "tools")
     listen(rig, R2, "resources")
@@ -141,7 +141,7 @@ def test_every_change_of_a_list_is_said_on_every_listen_for_it_and_on_no_other()
 
 
 def test_an_update_is_said_on_each_listen_that_has_the_resource_or_what_it_is_a_part_of() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(A, "x")
     listen(rig, R1, uris=(FILE,))
     listen(rig, R2, "tools")
@@ -151,8 +151,8 @@ def test_an_update_is_said_on_each_listen_that_has_the_resource_or_what_it_is_a_
 
 
 def test_listens_and_a_subscription_of_one_session_count_apart() -> None:
-    rig = Rig()
-    rig.greet(ONE)
+    rig = StatelessRig()
+    rig.initialize(ONE)
     rig.feed(ev.AgentWatched(ONE, RawJson(b"7"), FILE, on=True))
     listen(rig, R1, uris=(FILE,))
     listen(rig, R2, uris=(FILE,))
@@ -168,7 +168,7 @@ def test_listens_and_a_subscription_of_one_session_count_apart() -> None:
 
 
 def test_a_cancelled_listen_gets_no_answer_and_hears_nothing_more() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     listen(rig, R1, "tools", uris=(FILE,))
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == [Watch(A, [])]
     assert rig.catalog(A, "x", "z") == []
@@ -177,14 +177,14 @@ def test_a_cancelled_listen_gets_no_answer_and_hears_nothing_more() -> None:
 
 
 def test_one_that_waits_can_be_cancelled_too() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     listen(rig, R1, uris=(FILE,))
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
     assert rig.wait(20.0) == []
 
 
 def test_listens_end_with_their_session_and_outlive_a_supervisor() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     listen(rig, R1, "tools", uris=(FILE,))
     rig.feed(ev.SupervisorWent())
     assert Watch(A, [FILE]) in supervisor_comes(rig.feed)
@@ -193,7 +193,7 @@ def test_listens_end_with_their_session_and_outlive_a_supervisor() -> None:
 
 
 def test_a_listen_that_waits_ends_with_its_session() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     listen(rig, R1, uris=(FILE,))
     rig.feed(ev.AgentLeft(ONE))
     assert rig.core.next_deadline() is None

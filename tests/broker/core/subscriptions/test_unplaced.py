@@ -14,7 +14,7 @@ from carpool_broker.core.model.events import Notice, SourceId
 from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson
 from carpool_protocol.link.messages import PoolChanged, Updated, Watch
-from tests.broker.stateless_rig import FEATURES, ONE, PLAIN, A, B, Rig
+from tests.broker.stateless_rig import FEATURES, ONE, PLAIN, A, B, StatelessRig
 
 R1, R2 = RawJson(b"1"), RawJson(b"2")
 FILE = "file:///a"
@@ -22,7 +22,7 @@ CHANGED = RawJson(b'{"uri":"file:///a"}')
 
 
 def back(
-    rig: Rig,
+    rig: StatelessRig,
     *families: Notice,
     uris: tuple[str, ...] = (FILE,),
     wanted: tuple[Notice, ...] = ("tools", "prompts", "resources"),
@@ -34,24 +34,24 @@ def back(
     return [*said, *rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))]
 
 
-def subscribed(rig: Rig, uri: str = FILE) -> list[Any]:
+def subscribed(rig: StatelessRig, uri: str = FILE) -> list[Any]:
     """A subscription comes back that an earlier broker has said yes to."""
-    rig.greet(ONE)
+    rig.initialize(ONE)
     said = rig.feed(ev.AgentWatched(ONE, R2, uri, on=True, granted=True))
     return [*said, *rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))]
 
 
-def heard(rig: Rig, uri: str = FILE) -> list[RawJson]:
+def heard(rig: StatelessRig, uri: str = FILE) -> list[RawJson]:
     """On which listens (none: apart from them) a change of this is heard."""
     said = rig.feed(Updated(A, uri, EMPTY_OBJECT))
     return [each.listen for each in said if isinstance(each, SayUpdated)]
 
 
-def removed() -> Rig:
+def removed() -> StatelessRig:
     """`a` is not in the file as the session comes back."""
-    rig = Rig()
+    rig = StatelessRig()
     rig.catalog(B, "y", features=["tools"])
-    rig.configure(B)
+    rig.read(B)
     return rig
 
 
@@ -61,7 +61,7 @@ def removed() -> Rig:
 def test_a_listen_hears_of_its_resource_again_when_the_server_is_back_in_the_file() -> None:
     rig = removed()
     assert Acknowledge(ONE, R1, (), (FILE,)) in back(rig)
-    rig.configure(A, B)
+    rig.read(A, B)
     effects = rig.catalog(A, "x")
     assert Watch(A, [FILE]) in effects
     assert SayUpdated(ONE, FILE, CHANGED, R1) in effects, "what became of it nobody knows"
@@ -72,7 +72,7 @@ def test_a_listen_hears_of_its_resource_again_when_the_server_is_back_in_the_fil
 def test_a_subscription_does_so_too() -> None:
     rig = removed()
     assert Reply(ONE, R2, is_error=False, body=EMPTY_OBJECT) in subscribed(rig)
-    rig.configure(A, B)
+    rig.read(A, B)
     effects = rig.catalog(A, "x")
     assert Watch(A, [FILE]) in effects
     assert SayUpdated(ONE, FILE, CHANGED) in effects
@@ -81,7 +81,7 @@ def test_a_subscription_does_so_too() -> None:
 
 @pytest.mark.parametrize("state", ["given_up", "stopped", "breaker_open"])
 def test_and_when_a_server_that_had_failed_serves_again(state: Any) -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     rig.catalog(B, "y", features=["tools"])
     rig.feed(PoolChanged(A, state, "", None, "concurrent"))
     subscribed(rig)
@@ -92,7 +92,7 @@ def test_and_when_a_server_that_had_failed_serves_again(state: Any) -> None:
 
 
 def test_one_whose_server_never_tells_what_it_has_holds_however_long_that_takes() -> None:
-    rig = Rig(told=False)
+    rig = StatelessRig(told=False)
     subscribed(rig)
     assert Acknowledge(ONE, R1, ("tools",), (FILE,)) in back(rig, "tools"), "at once"
     rig.wait(60.0)
@@ -101,7 +101,7 @@ def test_one_whose_server_never_tells_what_it_has_holds_however_long_that_takes(
 
 
 def test_nobody_hears_of_what_was_not_granted_then_though_it_could_be_had_now() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     assert Acknowledge(ONE, R1, ("tools",), ()) in back(rig, "tools", uris=())
     assert heard(rig) == []
     assert not [each for each in rig.catalog(A, "x", features=[*FEATURES, "prompts", "prompts.listChanged"])
@@ -111,12 +111,12 @@ def test_nobody_hears_of_what_was_not_granted_then_though_it_could_be_had_now() 
 def test_lists_that_nobody_has_now_are_heard_of_when_somebody_has_them_again() -> None:
     rig = removed()
     assert Acknowledge(ONE, R1, ("tools", "resources"), (FILE,)) in back(rig, "tools", "resources")
-    rig.configure(A, B)
+    rig.read(A, B)
     assert SayListChanged(ONE, "resources", R1) in rig.catalog(A, "x")
 
 
 def test_one_whose_server_is_there_is_watched_at_once_and_says_nothing() -> None:
-    rig = Rig()
+    rig = StatelessRig()
     effects = back(rig, "tools")
     assert Watch(A, [FILE]) in effects
     assert not [each for each in effects if isinstance(each, SayUpdated)]
@@ -127,11 +127,11 @@ def test_one_whose_server_is_there_is_watched_at_once_and_says_nothing() -> None
 
 
 def test_where_another_server_might_have_it_the_one_that_lists_it_later_takes_its_place() -> None:
-    rig = Rig()
-    rig.configure(B)
+    rig = StatelessRig()
+    rig.read(B)
     back(rig)
     assert rig.feed(Updated(B, FILE, EMPTY_OBJECT)) == [SayUpdated(ONE, FILE, EMPTY_OBJECT, R1)]
-    rig.configure(A, B)
+    rig.read(A, B)
     effects = rig.catalog(A, "x")
     assert {Watch(A, [FILE]).key, Watch(B, []).key} <= {it.key for it in effects if isinstance(it, Watch)}
     assert heard(rig) == [R1]
@@ -140,11 +140,11 @@ def test_where_another_server_might_have_it_the_one_that_lists_it_later_takes_it
 
 
 def test_two_spellings_of_one_resource_count_apart() -> None:
-    rig = Rig()
-    rig.configure(B)
+    rig = StatelessRig()
+    rig.read(B)
     subscribed(rig, "carpool+b+file:///a")
     subscribed(rig)
-    rig.configure(A, B)
+    rig.read(A, B)
     rig.catalog(A, "x")
     rig.catalog(B, "y")
     assert heard(rig) == [b""]
@@ -159,7 +159,7 @@ def test_what_has_no_place_can_be_unsubscribed_from() -> None:
     subscribed(rig)
     (said,) = rig.feed(ev.AgentWatched(ONE, RawJson(b"9"), FILE, on=False))
     assert said == Reply(ONE, RawJson(b"9"), is_error=False, body=EMPTY_OBJECT)
-    rig.configure(A, B)
+    rig.read(A, B)
     rig.catalog(A, "x")
     assert heard(rig) == []
 
@@ -168,7 +168,7 @@ def test_a_listen_that_is_cancelled_is_looked_for_no_more() -> None:
     rig = removed()
     back(rig)
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
-    rig.configure(A, B)
+    rig.read(A, B)
     rig.catalog(A, "x")
     assert heard(rig) == []
 
@@ -181,7 +181,7 @@ def test_whoever_goes_to_another_workspace_is_told_once_more_of_what_has_no_plac
     said = rig.feed(ev.SessionMoved(ONE, SourceId("daemon"), elsewhere=True))
     told = [each for each in said if isinstance(each, SayUpdated)]
     assert told == [SayUpdated(ONE, FILE, CHANGED), SayUpdated(ONE, FILE, CHANGED, R1)]
-    rig.configure(A, B)
+    rig.read(A, B)
     rig.catalog(A, "x")
     assert heard(rig) == []
 
@@ -191,13 +191,13 @@ def test_it_ends_with_its_session() -> None:
     subscribed(rig)
     back(rig)
     rig.feed(ev.AgentLeft(ONE))
-    rig.configure(A, B)
+    rig.read(A, B)
     assert not [each for each in rig.catalog(A, "x") if isinstance(each, Watch)]
 
 
 def test_subscriptions_that_come_back_are_bounded_as_others_are() -> None:
     rig = removed()
-    rig.greet(ONE)
+    rig.initialize(ONE)
     for number in range(MAX_WATCHED):
         uri = f"gone://{number}"
         rig.core.handle(ev.AgentWatched(ONE, R2, uri, on=True, granted=True), rig.now)

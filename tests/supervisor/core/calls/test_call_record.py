@@ -29,7 +29,8 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteCancel
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import SupervisorRig, of_kind, pool_spec, tool_call
+from tests.kit.effects import of_kind
+from tests.kit.supervisor_rig import SupervisorRig, pool_spec, tool_call
 
 KEY = PoolKey("s:1")
 OTHER = PoolKey("t:1")

@@ -33,7 +33,7 @@ from carpool_supervisor.core.calls import task_holds
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteTaskCancel, WriteWatchTasks
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import of_kind
+from tests.kit.effects import of_kind
 from tests.supervisor.core.test_stateless_servers import KEY, ME, StatelessServerRig
 
 BODY = RawJson(b"{}")

@@ -11,7 +11,7 @@ import pytest
 import trio
 import zmq
 
-from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import CallId
 from carpool_protocol.link.codec import FRAME_BYTES, encode_frames
 from carpool_protocol.link.memory import MemoryWire
 from carpool_protocol.link.messages import (
@@ -28,31 +28,11 @@ from carpool_protocol.link.transport import PeeredLink
 from carpool_protocol.link.zmq import ZmqLink, checked_address
 from carpool_protocol.runtime.poller import ReadySet
 from tests.behaviours import behaviour
+from tests.kit.link_messages import answered, call, hello
 from tests.kit.waits import until
 
 SUP = "sup1"
 T = TypeVar("T")
-
-
-def hello(name: str, epoch: str, version: int = LINK_VERSION) -> Hello:
-    return Hello(version=version, epoch=Epoch(epoch), name=name, pid=1, release="0.1.0")
-
-
-def call(number: int, size_bytes: int = 2) -> Call:
-    return Call(
-        call=CallId(number),
-        key=PoolKey("echo:k"),
-        session=SessionId("s1"),
-        method="tools/call",
-        target="echo",
-        params=RawJson(b"x" * size_bytes),
-        meta=RawJson(b""),
-        wants_progress=False,
-    )
-
-
-def answered(number: int, size_bytes: int = 2) -> Answered:
-    return Answered(call=CallId(number), is_error=False, body=RawJson(b"y" * size_bytes))
 
 
 def cancel(number: int) -> CancelCall:

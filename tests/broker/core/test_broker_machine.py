@@ -42,6 +42,7 @@ from carpool_protocol.link.messages import (
 from tests.behaviours import behaviour
 from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
 from tests.kit.broker_rig import broker_core, supervisor_comes
+from tests.kit.deadlines import deadlines_until
 
 BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
@@ -370,14 +371,9 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(dt=st.sampled_from([0.5, 2.0, 5.0]))
     def wait(self, dt: float) -> None:
         until = self.now + dt
-        while True:
-            due = self.core.next_deadline()
-            if due is None or due > until:
-                break
-            self.now = max(self.now, due)
-            self.perform(self.core.tick(self.now))
-            after = self.core.next_deadline()
-            assert after is None or after > self.now, "a deadline that is met stays due"
+        for due in deadlines_until(self.core.next_deadline, self.now, until):
+            self.now = due
+            self.perform(self.core.tick(due))
         self.now = until
 
     @invariant()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import AskId, CallId, Epoch, RawJson, SessionId
 from carpool_protocol.link.codec import (
     FRAME_BYTES,
     MESSAGE_BYTES,
@@ -29,19 +29,7 @@ from carpool_protocol.link.messages import (
     Progressed,
 )
 from tests.behaviours import behaviour
-
-
-def call(number: int, size_bytes: int, meta_bytes: int = 0) -> Call:
-    return Call(
-        call=CallId(number),
-        key=PoolKey("echo:k"),
-        session=SessionId("s1"),
-        method="tools/call",
-        target="echo",
-        params=RawJson(b"x" * size_bytes),
-        meta=RawJson(b"m" * meta_bytes),
-        wants_progress=False,
-    )
+from tests.kit.link_messages import call
 
 
 def decoded(data: bytes) -> AnyFrame:

@@ -6,10 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import AskId, CallId, RawJson
 from carpool_protocol.link.codec import Frame, decode_frame, encode_frames
 from carpool_protocol.link.messages import (
-    LINK_VERSION,
     Answered,
     AnyMessage,
     Asked,
@@ -18,32 +17,11 @@ from carpool_protocol.link.messages import (
     CancelCall,
     Credit,
     Heartbeat,
-    Hello,
 )
 from carpool_protocol.link.peer import BROKER, HEARTBEAT_S, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from tests.kit.link_messages import answered, call, hello
 
 SUP = "sup1"
-
-
-def hello(name: str, epoch: str, version: int = LINK_VERSION) -> Hello:
-    return Hello(version=version, epoch=Epoch(epoch), name=name, pid=1, release="0.1.0")
-
-
-def call(number: int, size_bytes: int = 2) -> Call:
-    return Call(
-        call=CallId(number),
-        key=PoolKey("echo:k"),
-        session=SessionId("s1"),
-        method="tools/call",
-        target="echo",
-        params=RawJson(b"x" * size_bytes),
-        meta=RawJson(b""),
-        wants_progress=False,
-    )
-
-
-def answered(number: int, size_bytes: int = 2) -> Answered:
-    return Answered(call=CallId(number), is_error=False, body=RawJson(b"y" * size_bytes))
 
 
 def peers(window_bytes: int = 4096, b: str = "b1", s: str = "s1") -> tuple[Peer, Peer]:

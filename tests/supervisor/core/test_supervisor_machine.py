@@ -49,6 +49,7 @@ from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.lifecycle import ENDING
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from tests.behaviours import behaviour
+from tests.kit.deadlines import deadlines_until
 from tests.kit.supervisor_rig import supervisor_core
 
 POLICY = Policy(
@@ -607,14 +608,9 @@ class SupervisorMachine(RuleBasedStateMachine):
     @rule(dt=st.sampled_from([0.1, 1.0, 4.0, 10.0]))
     def wait(self, dt: float) -> None:
         until = self.now + dt
-        while True:
-            due = self.core.next_deadline()
-            if due is None or due > until:
-                break
-            self.passes(max(self.now, due))
-            self.perform(self.core.tick(self.now))
-            after = self.core.next_deadline()
-            assert after is None or after > self.now, "a deadline that is met stays due"
+        for due in deadlines_until(self.core.next_deadline, self.now, until):
+            self.passes(due)
+            self.perform(self.core.tick(due))
         self.passes(until)
 
     def passes(self, until: float) -> None:

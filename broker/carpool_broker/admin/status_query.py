@@ -1,8 +1,8 @@
-"""The request behind `carpool status` and `/health`: `carpool/status`.
+"""The method `carpool/status`, which `carpool status` and `/health` use.
 
-Owns where each fact of the page is found, and for how long the supervisor is waited for: its last answer
-stands in for one that does not come in time. A file of its own because `status`, which has the keys of the
-page, is a pure function of these facts.
+Owns the collection of the facts on the page, and the limit on waiting for the supervisor: if its answer
+does not arrive in time, its last answer is shown. A file of its own because `status`, which has the keys of
+the page, is a pure function of these facts.
 
 Knows nothing of: the keys of the page.
 """
@@ -24,36 +24,36 @@ from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import Survey, Surveyed
+from carpool_protocol.link.messages import PoolState, Survey, Surveyed
 
 SURVEY_S = 5.0
-"""How long `status` waits for the supervisor where its asker names no shorter time."""
+"""`status` waits this long for the supervisor, unless the request names a shorter time."""
 
 
 class StatusParams(Struct):
-    """Of `carpool/status`."""
+    """Params of `carpool/status`."""
 
     within_s: float = SURVEY_S
-    """The asker waits no longer for the supervisor."""
+    """The longest time to wait for the supervisor."""
 
 
 class Process(Struct, frozen=True):
-    """What `status` tells of the broker's process itself."""
+    """Facts about the broker's own process that `status` shows."""
 
     release: str
     restarts: int = 0
-    """So many brokers have died since carpool came up."""
+    """The number of brokers that have died since carpool started."""
     hooks: Callable[[], list[dict[str, Any]]] = list
-    """What `status` says of the hooks."""
+    """Returns the rows of `status` about hooks."""
     audit: AuditLog | None = None
     carriers: Callable[[], list[int]] = list
-    """The pids of what carries many sessions on one connection."""
+    """Returns the pids of carriers that have many sessions on one connection."""
     told_at: Callable[[PoolKey], str] = lambda _: ""
-    """When a pool last told its lists."""
+    """Returns the time at which a pool last told its catalog."""
 
 
 class StatusQuery:
-    """Gathers the facts for one broker."""
+    """Collects the facts of one broker."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class StatusQuery:
         """The last answer of the supervisors in `_surveyed_of`."""
         self._surveyed_of: list[tuple[str, int]] = []
         self._silent_since: float | None = None
-        """When the supervisor was first asked a survey that it has not answered."""
+        """The time of the first survey that the supervisor has not answered."""
 
     def register(self, methods: Methods) -> None:
         """Put `carpool/status` into the table."""
         methods.add("carpool/status", StatusParams, lambda _, params: self.status(params))
 
     async def status(self, params: StatusParams) -> dict[str, Any]:
-        """The page, with what the supervisor says within the time that its asker has."""
+        """The page, with the supervisor's answer if it arrives in time."""
         core = self._core
         sessions = [each for each in core.sessions.values() if not each.control]
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
@@ -97,7 +97,6 @@ class StatusQuery:
         of_agents = {each.source for each in core.sessions.values() if not each.control} | {DAEMON}
         of_operators = core.sources.sources.keys() - of_agents
         amiss = core.sources.amiss(of_operators)
-        wanted = core.sources.wanted().pools
         return Facts(
             broker_pid=os.getpid(),
             launcher_pid=os.getppid(),
@@ -107,7 +106,7 @@ class StatusQuery:
             supervisors=self._inquiries.supervisors(),
             surveyed=surveyed,
             silent_s=silent_s,
-            states=[(it.key, it.server, core.states[it.key].state) for it in wanted if it.key in core.states],
+            states=self._pool_states(),
             wanted=core.sources.wanted_by_agents(of_operators),
             sessions=sessions,
             left_out={each.id: core.view_of(each.id).left_out for each in sessions},
@@ -131,6 +130,12 @@ class StatusQuery:
             audit=self._audit_facts(),
             pinned=self._pinning.summary(),
         )
+
+    def _pool_states(self) -> list[tuple[PoolKey, ServerName, PoolState]]:
+        """Key, server and state of each wanted pool whose state is known."""
+        states = self._core.states
+        wanted = self._core.sources.wanted().pools
+        return [(spec.key, spec.server, states[spec.key].state) for spec in wanted if spec.key in states]
 
     async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
         """The supervisor's last answer, and for how long it has been silent (None: it has answered now)."""

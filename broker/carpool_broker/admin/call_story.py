@@ -1,7 +1,7 @@
-"""The request behind `carpool story`: `carpool/story`, what both journals hold of one call.
+"""The method `carpool/story`, which `carpool story` uses: the entries of both journals about one call.
 
-Owns the way from a call to the request that it came with: until a call has left it has no mention in the
-broker's journal but as its agent's request. Knows nothing of: how a story is worded.
+Owns the way from a call to its agent's request: before a call is sent, the broker's journal mentions only
+that request. Knows nothing of: how a story is worded.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ StoryOf = Callable[[int | str, type[int | str]], list[Entry]]
 
 
 class StoryParams(Struct):
-    """Of `carpool/story`."""
+    """Params of `carpool/story`."""
 
     call: str
 
 
 class Stories:
-    """Those of one broker."""
+    """Reads stories of calls of one broker."""
 
     def __init__(self, inquiries: Inquiries, story: StoryOf, audit: AuditLog | None) -> None:
         self._inquiries = inquiries

@@ -1,6 +1,6 @@
-"""The parts that answer the command line, put together over one table of methods.
+"""All handlers of `carpool/…` control requests, registered in one table of methods.
 
-Owns which parts there are, and `carpool/reload`. Knows nothing of: what the others answer.
+Owns the list of handlers, and `carpool/reload`. Knows nothing of: what the other handlers answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Control:
         pins: PinBoard,
         story: StoryOf,
     ) -> None:
-        """`follow`: have the core take what follows."""
+        """`follow` feeds changes of configuration and approvals to the core."""
         methods = Methods()
         self.answer = methods.answer
         self.switching = Switching(configuration, follow)

@@ -1,9 +1,8 @@
-"""The table of the `carpool/…` methods: name → who answers.
+"""The table of `carpool/…` methods: from the name of a method to its handler.
 
-Owns how a method is found, how its params are read, and how a refusal is told. The other files of this folder
-put their methods into the table. Operators' sessions may use all of them, others only what asks about
-their own view (`inbound.LOOKS`): an agent that sends another one gets "method not found" like for any unknown
-method.
+Owns the lookup of a method, the decoding of its params, and the exception of a refusal. The other files of
+this folder register their methods here. Sessions of operators may use all methods. Other sessions may use
+only the queries about their own view (`inbound.LOOKS`); any other method is "method not found" to them.
 
 Knows nothing of: what a method does, sockets, how an error is worded on the wire (`faults`).
 """
@@ -18,7 +17,7 @@ from carpool_protocol.ids import RawJson, SessionId
 
 P = TypeVar("P", bound=Struct)
 Handler = Callable[[SessionId, RawJson], object]
-"""Gives a result that can be told as JSON, or one that is to be waited for."""
+"""Returns a value that can be encoded as JSON, or an awaitable of one."""
 
 
 class ControlError(Exception):
@@ -42,7 +41,7 @@ class Methods:
         self._handlers[method] = lambda session, raw: handler(session, _read(raw, params))
 
     def add_plain(self, method: str, handler: Callable[[SessionId], object]) -> None:
-        """`handler` answers this method, which has no params: whatever comes as such is passed over."""
+        """`handler` answers this method, which has no params; params that are sent are ignored."""
         self._handlers[method] = lambda session, _: handler(session)
 
     async def answer(self, session: SessionId, method: str, params: RawJson) -> RawJson:

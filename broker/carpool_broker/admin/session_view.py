@@ -1,8 +1,7 @@
-"""What a session may ask about its own view: `carpool/tools`, `carpool/resources`, `carpool/servers` and
-`carpool/resolve`.
+"""Queries of a session about its own view: `carpool/tools`, `resources`, `servers` and `resolve`.
 
-Owns the keys of these answers, what is waited for before one (servers that have not told their tools are
-asked to), and which view it is of. Agents may ask too, not operators only (`inbound.LOOKS`).
+Owns the keys of the answers and the choice of the view. Before an answer, servers that have not told their
+tools are asked to, and waited for. Agents may send these queries as well as operators (`inbound.LOOKS`).
 
 Knows nothing of: other sessions, how the supervisor answers operators.
 """
@@ -63,7 +62,9 @@ def is_unknown(view: View, name: str) -> bool:
 
 
 def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[str, Any] | Refusal:
-    """What `name` means: `{server, tool, name}`, else `{candidates, ambiguous}` (else they look alike)."""
+    """The tool of this name, as `{server, tool, name}`. If there is none: `{candidates, ambiguous}`, where
+    the candidates are tools of that name (ambiguous) or of a similar name.
+    """
     found = view.resolve(name)
     if isinstance(found, ViewTool):
         return {"server": found.server, "tool": found.tool, "name": found.qualified}
@@ -121,7 +122,7 @@ def owned(resource: ViewResource) -> dict[str, Any]:
 
 
 def _tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:
-    """Those of its server, then those that the tool itself says (docs/python.md)."""
+    """Tags of the server, then tags that the tool names itself (docs/python.md)."""
     entry = view.scope.entry_of(server)
     meta = definition.get("_meta")
     own = meta.get("carpool/tags") if isinstance(meta, dict) else None

@@ -24,7 +24,7 @@ Origin = Literal["server", "earlier", "file", "unknown"]
 
 
 class Lists(Struct, frozen=True):
-    """What is known of what one pool offers."""
+    """How fresh the catalog of one pool is."""
 
     origin: Origin = "unknown"
     tools: int = 0
@@ -46,7 +46,7 @@ class Lists(Struct, frozen=True):
 
 
 def known_lists(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[PoolKey, Lists]:
-    """Of every pool that is wanted."""
+    """The freshness of the catalog of each wanted pool."""
     away = {key for key, state in core.states.items() if state.state in AWAY}
     offline: dict[PoolKey, int] = {}
     entries: dict[PoolKey, list[ScopeEntry]] = {}

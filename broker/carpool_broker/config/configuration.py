@@ -104,7 +104,7 @@ class Configuration:
 
     @property
     def warnings(self) -> list[str]:
-        """What was passed over in files of other programs."""
+        """Notes about ignored parts of other programs' files."""
         return self.users.warnings
 
     # --- what is on disk -------------------------------------------------------------------------------

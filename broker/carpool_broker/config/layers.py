@@ -45,7 +45,7 @@ class UsersFile:
         self.seen: dict[str, Stamp] = {}
         """Every file that was looked at, as it was then."""
         self.warnings: list[str] = []
-        """What was passed over in files of other programs."""
+        """Notes about ignored parts of other programs' files."""
         self.config = self._read_at_first()
 
     def load(self) -> Layer:

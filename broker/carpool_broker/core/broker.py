@@ -196,7 +196,7 @@ class BrokerCore:
         return effects
 
     def _say_what_follows(self, now: float) -> None:
-        """What is told once after all that an event or a tick has changed."""
+        """Send what goes out once per event or tick: subscriptions, changed lists, hook runs, drain."""
         if self.interests.is_stale:
             self.linking.say_interests()
         if self.hearing.changed:

@@ -1,10 +1,11 @@
-"""The table of all connections, and all that is written to them.
+"""The table of all connections of agents, and the output to them.
 
-Owns who is connected, which session is on which connection, and the bursts in which lines leave. A line for a
-session goes to its own connection, or to its stream of a connection with many. Owns also when carriers that
-keep are told what is settled (docs/decisions/0019), and how a connection is ended from our side.
+Owns the open connections, the connection of each session, and the bursts in which lines are written. A line
+for a session goes to the session's own connection, or to its stream on a multiplexed connection. Owns also
+the time at which carriers that keep lines hear which lines are settled (docs/decisions/0019), and the end
+of a connection from the broker's side.
 
-Knows nothing of: what comes in, where a connection comes from, what a line means.
+Knows nothing of: input, how a connection was accepted, what a line means.
 """
 
 import logging
@@ -33,23 +34,23 @@ log = logging.getLogger("carpool.broker")
 NO_ASK: Final = AskId("")
 HEARD_LOOK_S: Final = 0.01
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
-"""A carrier of many that leaves more unread is dropped at once: it would take the memory of all others."""
+"""A multiplexed connection with more unread bytes is dropped at once, to protect the memory of others."""
 
 
 class Listener(Protocol):
-    """What is done with all that comes in on connections (`agent_server.Door`)."""
+    """Receives the input of all connections (`agent_server.Door`)."""
 
     def took(self, agent: "Agent", lines: list[bytes | OverlongLine]) -> None:
-        """Lines of this connection."""
+        """Lines arrived on this connection."""
 
     def left(self, agent: "Agent") -> None:
-        """Its socket is closed, and nothing is under way."""
+        """The socket is closed, and no input is being handled."""
 
     def grew(self, agent: "Agent") -> None:
-        """Its unfinished line grew, or came to its end."""
+        """The unfinished line has grown or is complete."""
 
     def unread(self, agent: "Agent", unread_bytes: int) -> None:
-        """So much waits for its agent to read; 0: nothing does any more."""
+        """This many bytes wait for the agent to read them."""
 
 
 class Agent:
@@ -75,38 +76,38 @@ class Agent:
         self.id = session
         self.attach: Attach | None = None
         self.carrier: Carrier | None = None
-        """Where it carries many sessions; then it is none itself."""
+        """Set on a multiplexed connection, which is not a session itself."""
         self.passage: Passage | None = None
-        """Where its carrier keeps what passes."""
+        """Set if the carrier keeps lines until they are settled."""
         self.returning: Returning | None = None
-        """It was here at an earlier broker, and not all that its carrier has kept has come."""
+        """Set while the session resumes and lines that the carrier kept are still to come."""
         self.asked: list[str] = []
-        """Variables that the carrier has been asked for and has not said yet."""
+        """Environment variables that the carrier was asked for and has not sent yet."""
         self.looking = False
-        """It waits until it is known what is where its session wants to be."""
+        """True while the workspace of the session is scanned."""
         self.late: list[str] = []
-        """Variables that its carrier had not said when it was welcomed all the same."""
+        """Variables that were still missing when the session was opened."""
         self.questions = 0
-        """So often its carrier was asked for variables since it was welcomed, or before that in vain."""
+        """Requests for variables since the session opened, and an unanswered one from before."""
         self.answered = 0
-        """So many of these it has answered."""
+        """How many of these the carrier has answered."""
         self.asked_at = now
-        """The last time; never, once nobody waits for that any more."""
+        """Time of the last request for variables; infinite once nobody waits for the answer."""
         self.kept: list[bytes | OverlongLine] = []
-        """Lines that came before the environment."""
+        """Lines that arrived before the environment."""
         self.began_at = now
         self.welcomed = False
         self.deaf = False
-        """Nothing that it says from now on is taken."""
+        """True once its input is ignored."""
         self.dropped = False
-        """It ended by our will, not by its own."""
+        """True if the broker ended the connection."""
         self.seen_progress = 0
         self.seen_at = now
-        """When the agent was last seen to read, or had nothing to read."""
+        """The last time at which the agent read, or had nothing to read."""
         self.line_bytes = 0
-        """Length of its unfinished line at the last look."""
+        """Length of the unfinished line at the last check."""
         self.line_at = now
-        """When that was last seen to grow."""
+        """The last time at which that length grew."""
         self.io = AgentIo(
             sock,
             ready,
@@ -118,7 +119,7 @@ class Agent:
         )
 
     def unread_s(self, now: float) -> float:
-        """For how long it has not read what waits for it, seen from look to look."""
+        """Seconds for which the agent has not read waiting output, as of the last checks."""
         if not self.io.blocked or self.io.progress != self.seen_progress:
             self.seen_progress = self.io.progress
             self.seen_at = now
@@ -126,7 +127,7 @@ class Agent:
 
 
 class Connections:
-    """All connections of one broker, and the streams of those with many sessions."""
+    """All connections of one broker, and the streams of multiplexed connections."""
 
     def __init__(
         self, before_flush: Callable[[], None] = lambda: None, clock: Callable[[], float] = trio.current_time
@@ -135,25 +136,25 @@ class Connections:
         self._before_flush = before_flush
         self._clock = clock
         self.written: list[CallId] = []
-        """Calls whose answers are with their carriers. Whoever reports them empties this."""
+        """Calls whose answers the sockets have taken. The code that reports them empties this list."""
         self.agents: dict[SessionId, Agent] = {}
         self.streams: dict[SessionId, Stream] = {}
-        """Sessions that come through a carrier with many, or did until it died."""
+        """Sessions on multiplexed connections, also those whose carrier has died."""
         self.lingering: Lingering[Stream] = Lingering(self.written.append)
         self._dirty: dict[SessionId, Agent] = {}
         self._unflushed = 0
 
     def await_flush(self, agent: Agent) -> None:
-        """Something is to be told to this connection with the burst, though nothing is written."""
+        """Flush this connection with the burst, although no line was written to it."""
         self._dirty[agent.id] = agent
 
     def carriers(self) -> list[int]:
-        """Pids of those that carry many sessions each."""
+        """Pids of carriers with a multiplexed connection."""
         pids = [agent.io.peer_pid() for agent in self.agents.values() if agent.carrier is not None]
         return [pid for pid in pids if pid]
 
     def served_by(self, session: SessionId, epoch: Epoch) -> None:
-        """All that is open of this session, and all that comes, goes to this supervisor."""
+        """Open and later requests of this session go to this supervisor."""
         agent = self.agents.get(session)
         if agent is not None and agent.passage is not None:
             agent.passage.served_by(epoch)
@@ -180,7 +181,7 @@ class Connections:
             stream.moved(moved)
 
     def stateful_at(self, session: SessionId, servers: Sequence[str]) -> None:
-        """Its carrier is to remember that this session may have state there."""
+        """The carrier remembers that this session may have state at these servers."""
         agent = self.agents.get(session)
         if agent is not None and agent.passage is not None:
             agent.passage.stateful_at(servers)
@@ -228,7 +229,7 @@ class Connections:
             stream.write(line, about, last=answers, call=call)
 
     def let_go(self, session: SessionId, call: CallId) -> None:
-        """This call is in `written` once all that was said to this agent so far is with its carrier."""
+        """Add this call to `written` once the socket has taken everything written to this agent so far."""
         agent = self.agents.get(session)
         if agent is not None:
             agent.io.mark(call)
@@ -236,7 +237,7 @@ class Connections:
             stream.let_go(call)
 
     def queue(self, agent: Agent, line: bytes, call: CallId = NO_CALL) -> None:
-        """A line for this connection; it leaves with the burst. `call`: the line is the answer to it."""
+        """Write a line to this connection with the burst. `call`: the call that the line answers."""
         if line:
             agent.io.write(line)
         if call:
@@ -247,7 +248,7 @@ class Connections:
             self.flush()
 
     def flush(self) -> None:
-        """Every agent gets its burst."""
+        """Flush the burst of every connection."""
         self._unflushed = 0
         self._before_flush()
         if self._dirty:
@@ -260,7 +261,7 @@ class Connections:
                     self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
 
     def drop(self, session: SessionId, why: str) -> None:
-        """End this connection. Its sessions end when everything under way is over."""
+        """End this connection. Its sessions end once no input is being handled."""
         agent = self.agents.get(session)
         if agent is not None and not agent.io.closed:
             log.warning("%s is dropped: %s", session, why)
@@ -271,11 +272,11 @@ class Connections:
             agent.io.close()
 
     async def heard_out(self) -> None:
-        """Until all that was said is with the system that carries it."""
+        """Wait until the operating system has taken all output."""
         while any(agent.io.unread_bytes for agent in self.agents.values()):  # noqa: ASYNC110 - rare, and short
             await trio.sleep(HEARD_LOOK_S)
 
     def tell_settled(self, agent: Agent, passage: Passage) -> None:
-        """Its carrier hears which of the lines that it keeps are done with."""
+        """Tell the carrier which of the lines that it keeps are settled."""
         agent.io.write(settled_line(passage.settle()))
         self._dirty[agent.id] = agent

@@ -1,6 +1,7 @@
 """Names of variables, headers and flags that hold a secret: `GITHUB_TOKEN`, `--api-key`, `Authorization`.
 
-Owns that judgement. It errs to the safe side. A name that ends in `_FILE` or `_PATH` says where a secret is.
+Owns that judgement: a doubtful name counts as secret. A name that ends in `_FILE` or `_PATH` names the
+place of a secret, so it does not count.
 
 Pure. Knows nothing of: values, files.
 """
@@ -12,10 +13,10 @@ _NAMES = re.compile(
     r"|WEBHOOK|CONNECTION_?STRING|(?:^|_)(?:PAT|PWD|PW|PASS|PIN|DSN|JWT|SALT)(?:_|$)"
 )
 _PLACES = re.compile(r"_(?:FILE|PATH|DIR|DIRECTORY|ENV|ENV_VAR)$")
-"""The end of a name that says where a secret is, not what."""
+"""Endings of names that hold the place of a secret."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, a header or a flag of this name holds a secret."""
+    """True if a variable, a header or a flag of this name holds a secret."""
     plain = name.lstrip("-").replace("-", "_").replace(".", "_").upper()
     return _NAMES.search(plain) is not None and _PLACES.search(plain) is None

@@ -1,7 +1,7 @@
-"""The runtime directory that a verb works with.
+"""The runtime directory that a verb uses.
 
-Owns the end of a verb where that directory cannot be private, and the note on stderr where it is not the
-wished one.
+Owns the error that ends a verb if the directory cannot be private, and the note on stderr if a fallback
+directory is used.
 
 Knows nothing of: how the directory is found (`paths`), the broker in it (`control_client`).
 """
@@ -14,7 +14,7 @@ from carpool_protocol.bootstrap import paths
 
 
 def the_place() -> Place:
-    """Where this carpool lives; ends the verb when that cannot be."""
+    """Return the runtime directory; end the verb with an error if it is not private."""
     try:
         place = Place()
     except paths.NotPrivateError as error:

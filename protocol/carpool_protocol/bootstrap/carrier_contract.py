@@ -1,12 +1,12 @@
-"""What a carrier and its broker must have alike: versions of the attach line, and names of lines.
+"""Definitions that a carrier and its broker share: versions of the attach line, and names of lines.
 
-A broker tells a carrier by names which of the lines that passed it means. A name is a checksum of the line's
-bytes, the id of its message among them, and its length. Both sides compute it from the bytes that passed: a
-name means one message wherever it stands in the stream, and nothing depends on two sides counting lines alike
-(docs/decisions/0030). Equal lines have one name; who means one of several says how many.
+The broker refers to a line by its name, which is a checksum of the line's bytes and its length. Both sides
+compute the name from the bytes, so a name means one message wherever it stands in the stream, and no side
+depends on the other counting lines alike (docs/decisions/0030). Equal lines have the same name; a reference
+to one of several equal lines also gives its number.
 
-Refuses to know JSON, and what versions and names are said for. One file, and the standard library's smallest
-corner only: the shim has it.
+Refuses to know JSON, and what versions and names are used for. One small file with few imports, because every
+shim loads it.
 """
 
 from binascii import crc32

@@ -1,10 +1,10 @@
-"""The one table of timers of a core.
+"""All timers of one core, by kind and key.
 
-Owns the timers of all kinds, each kind with keys of its own, and the order in which those that are due are
-handed out: kind by kind as the core has named them, within a kind the earliest first.
+Owns the timers, and the order in which due timers are returned: kind by kind in the order that the core
+names, within a kind the earliest first.
 
-Invariant (`check`): that of `Deadlines`, for each kind.
-Refuses to know: clocks (time comes in), what a kind or a key means, what is done when a timer is due.
+Invariant (`check`): the invariant of `Deadlines` holds for each kind.
+Refuses to know: clocks (time is a parameter), what a kind or a key means, what a timer does when it is due.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, KeysView
@@ -26,7 +26,7 @@ class Timers(Generic[Kind]):
         self._of[kind].arm(key, now, after)
 
     def rearm(self, kind: Kind, key: Hashable, now: float) -> bool:
-        """The same duration again, from `now`. False (and nothing) when there is no such timer."""
+        """Restart a timer from `now` with the duration that it has. False if there is no such timer."""
         return self._of[kind].rearm(key, now)
 
     def disarm(self, kind: Kind, key: Hashable) -> bool:
@@ -34,11 +34,11 @@ class Timers(Generic[Kind]):
         return self._of[kind].disarm(key)
 
     def of(self, kind: Kind) -> Deadlines[Any]:
-        """The timers of one kind, for who arms one with every call."""
+        """The timers of one kind, for code that arms one with every call."""
         return self._of[kind]
 
     def has(self, kind: Kind, key: Hashable) -> bool:
-        """Whether there is such a timer."""
+        """True if there is such a timer."""
         return key in self._of[kind].armed
 
     def keys(self, kind: Kind) -> KeysView[Any]:
@@ -46,12 +46,12 @@ class Timers(Generic[Kind]):
         return self._of[kind].armed.keys()
 
     def deadline_of(self, kind: Kind, key: Hashable) -> float | None:
-        """When this timer falls due; None: there is none."""
+        """The time at which this timer is due, or None if there is no such timer."""
         return self._of[kind].deadline_of(key)
 
     def due(self, now: float) -> Iterator[tuple[Kind, list[Any]]]:
-        """Disarm the timers that are due, and hand out their keys. What is done about one kind may disarm
-        timers of those that come later.
+        """Disarm the due timers and yield their keys, kind by kind. While one kind is handled, the caller may
+        disarm timers of later kinds.
         """
         for kind, deadlines in self._of.items():
             if deadlines.armed and (keys := deadlines.due(now)):

@@ -1,7 +1,7 @@
-"""What the broker's core waits for with a deadline.
+"""The kinds of timers in the broker's core.
 
-Owns the kinds of its timers, what the keys of each are, and the order in which what is due at one time is
-decided. Knows nothing of: durations, what follows when one is due (`broker`).
+Owns the kinds, the type of key of each, and the order in which timers that are due together fire. Knows
+nothing of: durations, what a timer does when it fires (`broker`).
 """
 
 from typing import Final, Literal, get_args
@@ -9,19 +9,19 @@ from typing import Final, Literal, get_args
 from carpool_protocol.machine.timers import Timers
 
 TimerKind = Literal[
-    "queued_call",  # a call, by number: in its session's line
-    "sent_call",  # a call, by number: at the supervisor, which answers earlier
-    "task",  # a task, by our id: its server keeps it no longer
-    "deferred_request",  # (session, request id): waits for catalogs or roots
-    "gathered_round",  # a call, by number: what else it wants may come still
-    "parked_call",  # a call, by number: its agent is to bring what it wants
-    "recorded_call",  # the same, of a call of an earlier broker
-    "earlier_asks",  # a session: questions of an earlier broker may be said again
-    "returning_session",  # a session: waits for the supervisor's record
-    "return_window",  # "grace" or "return": sessions may come back
-    "hook_run",  # a run of a hook, by number: is to begin, or to end
-    "catalog_slice",  # `updates.NEXT`: a long catalog is being learned
-    "drain",  # `drain.BOUND`: calls that are under way are to end
+    "queued_call",  # call id: the call waits in its session's queue
+    "sent_call",  # call id: the call is at the supervisor, whose own timeouts are shorter
+    "task",  # carpool's task id: the server no longer keeps the task
+    "deferred_request",  # (session, request id): the request waits for catalogs or roots
+    "gathered_round",  # call id: more asks of the same call may still arrive
+    "parked_call",  # call id: the agent must retry with the answers
+    "recorded_call",  # call id: the same for a call of an earlier broker
+    "earlier_asks",  # session: its server may repeat asks that an earlier broker had sent
+    "returning_session",  # session: it resumes, and waits for the supervisor's record
+    "return_window",  # "grace" or "return": sessions may still resume
+    "hook_run",  # hook run id: the run must begin or end
+    "catalog_slice",  # `catalog_queue.NEXT`: the next slice of a long catalog
+    "drain",  # `drain.BOUND`: open calls must end
 ]
 
 ORDER: Final[tuple[TimerKind, ...]] = get_args(TimerKind)

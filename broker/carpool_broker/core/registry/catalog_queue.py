@@ -1,9 +1,9 @@
-"""What the supervisor has told of pools, until the registry has learned it.
+"""Catalogs and pool states from the supervisor that the registry has not learned yet.
 
-Owns the order: a long catalog is learned in slices, one with each tick; what else is told of its pool waits
-behind it, and so do other catalogs (docs/decisions/0039).
+Owns their order. A long catalog is learned in slices, one slice per tick. Other catalogs wait behind it,
+and so do states of its pool (docs/decisions/0039).
 
-Knows nothing of: what follows when a catalog is learned or a pool is in another state (`updates`).
+Knows nothing of: what follows when a catalog is learned or the state of a pool changes (`updates`).
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from carpool_protocol.link.messages import Catalog, PoolChanged
 from carpool_protocol.machine.slices import Sliced
 
 NEXT: Final = "next"
-"""The slice that is due at once while a catalog is being learned."""
+"""The key of the timer for the next slice."""
 
 
 class Learned(NamedTuple):
@@ -26,34 +26,34 @@ class Learned(NamedTuple):
     catalog: Catalog
     changes: Changes
     came: float
-    """When it was told."""
+    """When the supervisor told it."""
 
 
 class CatalogQueue:
-    """What is told of all pools and is not taken over yet."""
+    """The queue for all pools, oldest first."""
 
     def __init__(self, registry: Registry, timers: BrokerTimers) -> None:
         self._registry = registry
         self._timers = timers
         self._told: deque[tuple[Catalog | PoolChanged, float]] = deque()
-        """And when it came."""
+        """Each with its time of arrival."""
         self._learning: Sliced[Changes] | None = None
-        """The first of it, under way."""
+        """The catalog at the head, while it is being learned."""
 
     def __len__(self) -> int:
         return len(self._told)
 
     def add(self, event: Catalog | PoolChanged, now: float) -> None:
-        """It is taken over after what is here already."""
+        """Append an event."""
         self._told.append((event, now))
 
     def holds(self, key: PoolKey) -> bool:
-        """Whether something about this pool is not taken over yet."""
+        """True if an event about this pool is queued."""
         return any(event.key == key for event, _ in self._told)
 
     def advance(self, now: float) -> Iterator[Learned | PoolChanged]:
-        """The next slice. Yields the catalog if that was its last one, and what waits behind it up to another
-        catalog.
+        """Learn the next slice. Yields the catalog if this was its last slice, then the pool states queued
+        behind it, up to the next catalog.
         """
         self._timers.disarm("catalog_slice", NEXT)
         if self._told and isinstance(self._told[0][0], Catalog):
@@ -74,7 +74,7 @@ class CatalogQueue:
             self._timers.arm("catalog_slice", NEXT, now, 0.0)
 
     def drop(self, key: PoolKey) -> list[Catalog | PoolChanged]:
-        """Nobody wants this pool any more. Returns what was told of it and is not taken over."""
+        """Remove the events of a pool that is no longer wanted, and return them."""
         found = [event for event, _ in self._told if event.key == key]
         if found:
             if self._told[0][0].key == key:

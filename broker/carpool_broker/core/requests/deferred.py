@@ -1,10 +1,10 @@
-"""Requests that wait because catalogs or their agent's roots are on their way (rules 6 and 18).
+"""Requests that wait for catalogs or for their agent's roots (rules 6 and 18).
 
-Owns the one table of them, with a deadline each: calls of a name that nobody has told yet, first pages of
-lists, `server/discover`, subscriptions and listens. `dispatch` tries each anew when catalogs change, and at
-its deadline once more with what is known then.
+Owns the one table of them, each with a deadline: calls of a name that no catalog has yet, first pages of
+lists, `server/discover`, subscriptions and listens. `dispatch` retries each of them when catalogs change,
+and once more at its deadline.
 
-Invariant (`check`): each belongs to a session that is here, and has a deadline.
+Invariant (`check`): each request belongs to a connected session and has a timer.
 Knows nothing of: what a request waits for, how it is answered.
 """
 
@@ -16,11 +16,11 @@ from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import RawJson, SessionId
 
 Question = AgentListed | AgentDiscovered | AgentWatched | AgentListened
-"""A request that carpool answers itself from what the session sees."""
+"""A request that carpool answers itself from the view of the session."""
 
 
 class Deferred:
-    """One request that waits."""
+    """One waiting request."""
 
     __slots__ = ("id", "repeated", "request", "session")
 
@@ -29,37 +29,37 @@ class Deferred:
         self.id = request.asked.id if isinstance(request, Owed) else request.id
         self.request = request
         self.repeated = False
-        """Its agent has said it to an earlier broker before, and may have had an answer there."""
+        """The agent sent it to an earlier broker too, which may have answered it."""
 
 
 class DeferredRequests:
-    """Those of all sessions. They keep the order in which each session has sent them."""
+    """Waiting requests of all sessions, those of one session in the order of arrival."""
 
     def __init__(self, timers: BrokerTimers) -> None:
         self._timers = timers
         self.by_session: dict[SessionId, dict[RawJson, Deferred]] = {}
-        """Those of a session by request id; only of sessions that have some."""
+        """By session and request id. A session without waiting requests has no entry."""
 
     def add(self, deferred: Deferred, now: float, wait_s: float) -> None:
-        """It waits from now on, so long at most."""
+        """Let a request wait, at most for `wait_s`."""
         session = deferred.session.id
         self.by_session.setdefault(session, {})[deferred.id] = deferred
         self._timers.arm("deferred_request", (session, deferred.id), now, wait_s)
 
     def of(self, session: SessionId) -> list[Deferred]:
-        """What of this session waits."""
+        """The waiting requests of a session."""
         return list(self.by_session.get(session, {}).values())
 
     def all(self) -> list[Deferred]:
-        """Everything that waits."""
+        """The waiting requests of all sessions."""
         return [deferred for waiting in self.by_session.values() for deferred in waiting.values()]
 
     def has(self, session: SessionId, request: RawJson) -> bool:
-        """Whether this request waits."""
+        """True if this request waits."""
         return request in self.by_session.get(session, ())
 
     def remove(self, session: SessionId, request: RawJson) -> None:
-        """It waits no more, if it did."""
+        """Remove a request; nothing happens if it does not wait."""
         waiting = self.by_session.get(session)
         if waiting is not None and waiting.pop(request, None) is not None:
             self._timers.disarm("deferred_request", (session, request))
@@ -67,7 +67,7 @@ class DeferredRequests:
                 del self.by_session[session]
 
     def take(self, which: Iterable[tuple[SessionId, RawJson]]) -> list[Deferred]:
-        """These wait no more."""
+        """Remove these requests and return them."""
         taken: list[Deferred] = []
         for session, request in which:
             taken.append(self.by_session[session][request])
@@ -75,7 +75,7 @@ class DeferredRequests:
         return taken
 
     def forget(self, session: Session) -> None:
-        """The agent is gone."""
+        """Remove all requests of a session that ends."""
         for deferred in self.of(session.id):
             self.remove(session.id, deferred.id)
 
@@ -84,4 +84,4 @@ class DeferredRequests:
         waiting = {(session, request) for session, held in self.by_session.items() for request in held}
         assert waiting == self._timers.keys("deferred_request")
         assert all(session in sessions for session in self.by_session)
-        assert all(self.by_session.values()), "a session of which nothing waits"
+        assert all(self.by_session.values()), "an empty entry"

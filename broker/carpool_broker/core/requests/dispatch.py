@@ -152,16 +152,16 @@ class Requests:
         return False
 
     def _is_open(self, session: Session, request: RawJson) -> bool:
-        """Whether a call has this id, or something that waits."""
+        """True if an open call or a waiting request has this id."""
         return request in session.owed or self.deferred.has(session.id, request)
 
     def asked(self, session: Session, event: Question, now: float) -> None:
-        """A request that carpool answers itself."""
+        """Answer a request from the session's view, or let it wait."""
         if self._accepts(session, event) and not self._answer(session, event, now, patient=True):
             self._defer(Deferred(session, event), now)
 
     def _accepts(self, session: Session, event: Question) -> bool:
-        """Whether it is still to be answered; else that was done now."""
+        """True if the request still needs an answer; False if it was answered or refused here."""
         if isinstance(event, AgentWatched):
             return self.watching.accepts(session, event)
         if isinstance(event, AgentListed) and not self.lists.accepts(session, event):
@@ -172,7 +172,7 @@ class Requests:
         return not isinstance(event, AgentListened) or self.listens.accepts(session, event)
 
     def _answer(self, session: Session, event: Question, now: float, *, patient: bool) -> bool:
-        """False: it is to wait. `patient`: it may."""
+        """Answer it. False: it must wait, which only happens if `patient`."""
         match event:
             case AgentListed() | AgentDiscovered():
                 return self.lists.answer(session, event, now, patient=patient)
@@ -327,7 +327,7 @@ class Requests:
     # --- requests that wait: catalogs come, time passes -----------------------------------------------
 
     def _defer(self, deferred: Deferred, now: float) -> None:
-        """Have it wait for the catalogs of its session's view."""
+        """Let it wait for the catalogs of its session's view."""
         session, request = deferred.session, deferred.request
         if isinstance(request, AgentWatched) and self._is_open(session, request.id):
             self._refuse_question(session, request, "duplicate_request_id")
@@ -341,7 +341,7 @@ class Requests:
         self.deferred.add(deferred, now, wait_s)
 
     def _retry(self, deferred: Deferred, now: float, *, patient: bool) -> bool:
-        """Try anew to answer it. False: it is to wait. `patient`: it may."""
+        """Retry it. False: it must wait longer, which only happens if `patient`."""
         session, request = deferred.session, deferred.request
         if isinstance(request, Owed):
             return self._resolve(request, now, patient=patient) is None
@@ -354,7 +354,7 @@ class Requests:
         return True
 
     def moved(self, now: float) -> None:
-        """Catalogs or pool states are others now: what waited for that may go on."""
+        """Catalogs, pool states or roots have changed: retry the waiting requests."""
         if self._waiting:
             for deferred in self.deferred.all():
                 if self._retry(deferred, now, patient=True):
@@ -362,7 +362,7 @@ class Requests:
         self.watching.moved()
 
     def time_out(self, which: Iterable[tuple[SessionId, RawJson]], now: float) -> None:
-        """These have waited long enough: what is known decides."""
+        """The deadline of these requests has passed: answer them from the catalogs that are known."""
         late = self.deferred.take(which)
         rootless = self._unroot({deferred.session.id for deferred in late})
         for deferred in late:

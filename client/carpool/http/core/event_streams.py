@@ -1,9 +1,9 @@
-"""Streams of events to HTTP clients, and which HTTP request is whose.
+"""Streams of events (SSE) to HTTP clients, and the open HTTP requests.
 
-MCP 2025-11-25, basic/transports, "Listening for Messages" and "Resumability". Owns the open HTTP requests,
-the ids of events, which GET hears a session, and what of a stream is repeated to a client that comes back
-with
-`Last-Event-ID`. Invariant: an exchange or a stream is heard by one HTTP request at most.
+Owns the open HTTP requests, the ids of events, the GET that receives a session's messages, and the events
+that a client with `Last-Event-ID` gets again. Source: MCP 2025-11-25, basic/transports, "Listening for
+Messages" and "Resumability". Invariant: at most one HTTP request receives the messages of an exchange or a
+stream.
 
 Knows nothing of: the broker, what events say, when an answer becomes a stream of events (`routing`).
 """
@@ -23,8 +23,7 @@ _COMMENT: Final = b":\n"
 soon as an event with an id has gone before, and SDK 1.9 tells its user of an event that is no JSON."""
 
 Asker = Exchange | OwnRequest | Stream
-"""What an HTTP request waits for: an exchange, a request of the door itself, or (a GET) all that a stream
-says."""
+"""An HTTP request waits for an exchange, a request of the HTTP door, or (a GET) the messages of a stream."""
 
 
 class EventStreams:
@@ -40,7 +39,7 @@ class EventStreams:
         self._askers[x] = asker
 
     def remove(self, x: int) -> Asker | None:
-        """It is answered, or its client has gone."""
+        """HTTP request `x` is answered, or its client has disconnected. Returns what it waited for."""
         return self._askers.pop(x, None)
 
     def end(self, x: int) -> None:

@@ -25,7 +25,7 @@ class Quotas:
         self.session_count = 0
 
     def share_sessions(self, principals: int) -> None:
-        """From now on so many principals share the sessions."""
+        """Divide the sessions among this many principals."""
         self._sessions_per_principal = max(1, self._max_sessions // principals)
 
     def is_at_limit(self, principal: str) -> bool:
@@ -52,7 +52,7 @@ class Quotas:
         self.count_request(principal, 1)
 
     def release_request(self, x: int) -> bool:
-        """It goes on. False: its client has gone."""
+        """The request goes to the broker. False: its client has disconnected."""
         principal = self._held.pop(x, None)
         if principal is not None:
             self.count_request(principal, -1)

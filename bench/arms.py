@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from carpool.bench import processes
-from carpool.bench.arms import ECHO_ARGV, Arm, Carpool, Direct, ThroughSocket
+from carpool.bench.arms import ECHO_ARGV, Arm, DirectArm, PrivateCarpoolArm, SocketArm
 from carpool.bench.spawn import end_all, until
 
 RELAY = Path(__file__).with_name("relay.py")
 
 
-class Relay(ThroughSocket):
+class Relay(SocketArm):
     """The least any broker must cost (`relay.py`), on sockets or through shims."""
 
     def __init__(self, *, shims: bool) -> None:
@@ -59,11 +59,11 @@ def make_arms(names: Sequence[str], profile_dir: str | None = None) -> list[Arm]
     for name in names:
         match name:
             case "direct":
-                made.append(Direct())
+                made.append(DirectArm())
             case "relay-sockets" | "relay-shims":
                 made.append(Relay(shims=name.endswith("shims")))
             case "carpool-sockets" | "carpool-shims":
-                made.append(Carpool(shims=name.endswith("shims"), profile_dir=profile_dir))
+                made.append(PrivateCarpoolArm(shims=name.endswith("shims"), profile_dir=profile_dir))
             case _:
                 raise ValueError(f"no arm {name!r}; there are {', '.join(ARMS)}")
     return made

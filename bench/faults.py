@@ -25,8 +25,8 @@ import msgspec
 import trio
 
 from carpool.bench.spawn import until
-from carpool.control.control_client import Door
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.control.control_client import ControlClient
+from carpool.launcher.sandbox import PrivateCarpool
 from carpool_protocol.bootstrap import paths
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(house: PrivateHouse) -> AsyncIterator[Agent]:
+async def agent(house: PrivateCarpool) -> AsyncIterator[Agent]:
     """An agent that has greeted."""
     stream = await trio.open_unix_socket(paths.agents_socket(house.directory))
     async with stream:
@@ -86,12 +86,12 @@ def server(name: str, *arguments: str, **settings: Any) -> Json:
     return {"command": sys.executable, "args": ["-S", "-E", str(SERVERS / name), *arguments], **settings}
 
 
-def pid_of(house: PrivateHouse, name: str) -> int:
+def pid_of(house: PrivateCarpool, name: str) -> int:
     """The serving instance of a server, once there is one."""
     found: list[int] = []
 
     def look() -> bool:
-        with Door(house.directory, control=True) as door:
+        with ControlClient(house.directory, control=True) as door:
             status = msgspec.json.decode(door.request("carpool/status", {}, LIMIT_S))
         instances = status["servers"][name]["instances"]
         found[:] = [each["pid"] for each in instances if each["state"] == "serving"]
@@ -102,8 +102,8 @@ def pid_of(house: PrivateHouse, name: str) -> int:
 
 
 @asynccontextmanager
-async def carpool(servers: Json) -> AsyncIterator[PrivateHouse]:
-    house = PrivateHouse("cpf-")
+async def carpool(servers: Json) -> AsyncIterator[PrivateCarpool]:
+    house = PrivateCarpool("cpf-")
     try:
         house.config_file.write_text(json.dumps({"mcpServers": servers, "max_greeting": 8}))
         house.up()

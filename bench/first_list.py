@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from carpool.launcher.own_command import carpool_argv
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool
 
 OFFERS = Path(__file__).parents[1] / "tests" / "kit" / "servers" / "offers.py"
 SERVERS, TOOLS = 5, 12
@@ -40,7 +40,7 @@ def main() -> int:
     failed = False
     for arm in ("plain", "variables", "plain -S", "variables -S"):
         env = {"SHOP_TOKEN": "${SHOP_TOKEN}"} if arm.startswith("variables") else {}
-        house = PrivateHouse("cpl-list-")
+        house = PrivateCarpool("cpl-list-")
         house.environ["SHOP_TOKEN"] = "sesame-17"
         try:
             bare, first = measure(house, options.rounds, env, site=not arm.endswith("-S"))
@@ -63,7 +63,7 @@ def _ms(taken: list[float]) -> float:
 
 
 def measure(
-    house: PrivateHouse, rounds: int, env: dict[str, str], *, site: bool
+    house: PrivateCarpool, rounds: int, env: dict[str, str], *, site: bool
 ) -> tuple[list[float], list[float]]:
     """Seconds of each round: of the bare interpreter, and of the first list."""
     ledger, offer = house.base / "starts", house.base / "offer.json"
@@ -73,8 +73,8 @@ def measure(
     servers = {f"shop{at}": {"command": sys.executable, "args": args, "env": env} for at in range(SERVERS)}
     house.config_file.write_text(json.dumps({"mcpServers": servers}))
     house.up()
-    house.carpool("tools", "--json")
-    house.carpool("down")
+    house.run_carpool("tools", "--json")
+    house.run_carpool("down")
     started = len(ledger.read_text().splitlines())
     house.up()
     python, carpool = [sys.executable], carpool_argv()

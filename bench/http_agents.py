@@ -15,9 +15,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from carpool.bench.agents import Crowd, now_s
-from carpool.bench.attach import Agent, Attachment, BenchError
-from carpool.bench.work import EchoWork
+from carpool.bench.agents import BenchAgents, now_s
+from carpool.bench.attach import AgentDescriptors, BenchAgent, BenchError
+from carpool.bench.work import EchoWorkload
 
 Era = Literal["handshake", "stateless"]
 _VERSION = "2025-11-25"
@@ -39,8 +39,8 @@ def connected(port: int) -> socket.socket:
     return one
 
 
-class StatelessEcho(EchoWork):
-    """`EchoWork` in the words of the stateless era."""
+class StatelessEcho(EchoWorkload):
+    """`EchoWorkload` in the words of the stateless era."""
 
     def __init__(self, tool: str) -> None:
         super().__init__(tool)
@@ -48,12 +48,12 @@ class StatelessEcho(EchoWork):
         self._tail = self._tail.replace(b',"arguments":', b',"_meta":' + meta + b',"arguments":', 1)
 
 
-class HttpAgent(Agent):
+class HttpAgent(BenchAgent):
     """One agent; `lines` and `write` speak HTTP. `accepted` counts the 202 it got."""
 
     __slots__ = ("_call_head", "_era", "_head", "accepted", "buffer", "session", "status")
 
-    def __init__(self, index: int, attachment: Attachment, era: Era, url_path: str, tool: str) -> None:
+    def __init__(self, index: int, attachment: AgentDescriptors, era: Era, url_path: str, tool: str) -> None:
         super().__init__(index, attachment)
         self._era = era
         self.session = b""
@@ -135,12 +135,12 @@ class HttpAgent(Agent):
         return [each for each in messages if each][-1:]
 
 
-class HttpCrowd(Crowd):
+class HttpCrowd(BenchAgents):
     """All HTTP agents of one window. With `streams`, each holds a GET stream open beside its connection."""
 
     def __init__(
         self,
-        attachments: Sequence[Attachment],
+        attachments: Sequence[AgentDescriptors],
         era: Era,
         port: int,
         url_path: str,
@@ -166,13 +166,13 @@ class HttpCrowd(Crowd):
                 "capabilities": {},
                 "clientInfo": {"name": "carpool-bench", "version": "1"},
             }
-            for reply in self.ask_all("initialize", params):
+            for reply in self.request_all("initialize", params):
                 if "result" not in reply:
                     raise BenchError(f"initialize was refused: {json.dumps(reply.get('error'))}")
             for agent in self._http:
                 agent.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
             self._until_accepted()
-        for reply in self.ask_all("tools/list", {}):
+        for reply in self.request_all("tools/list", {}):
             if "result" not in reply:
                 raise BenchError(f"tools/list was refused: {json.dumps(reply.get('error'))}")
         if self._wants_streams:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from bench.http_agents import Era, HttpCrowd, StatelessEcho, connected
 from carpool.bench import processes
-from carpool.bench.arms import ECHO_ARGV, Carpool
-from carpool.bench.attach import Attachment
+from carpool.bench.arms import ECHO_ARGV, PrivateCarpoolArm
+from carpool.bench.attach import AgentDescriptors
 from carpool.bench.spawn import end_all, until
-from carpool.bench.work import EchoWork
+from carpool.bench.work import EchoWorkload
 
 RELAY = Path(__file__).with_name("http_relay.py")
 START_S = 20.0
@@ -44,7 +44,7 @@ class HttpArm(Protocol):
 
     def start(self) -> None: ...
     def crowd(self, agents: int, *, streams: bool) -> HttpCrowd: ...
-    def work(self) -> EchoWork: ...
+    def work(self) -> EchoWorkload: ...
     def roles(self) -> dict[str, list[int]]: ...
     def stop(self) -> None: ...
 
@@ -59,12 +59,12 @@ class _OverHttp:
 
     def crowd(self, agents: int, *, streams: bool) -> HttpCrowd:
         """So many agents, connected and not yet greeted."""
-        attachments = [Attachment.of_socket(connected(self.port)) for _ in range(agents)]
+        attachments = [AgentDescriptors.of_socket(connected(self.port)) for _ in range(agents)]
         return HttpCrowd(attachments, self.era, self.port, self._path, self._tool, streams=streams)
 
-    def work(self) -> EchoWork:
+    def work(self) -> EchoWorkload:
         """What the agents call."""
-        return EchoWork(self._tool) if self.era == "handshake" else StatelessEcho(self._tool)
+        return EchoWorkload(self._tool) if self.era == "handshake" else StatelessEcho(self._tool)
 
 
 class Relay(_OverHttp):
@@ -114,7 +114,7 @@ class Door(_OverHttp):
         self._carpool.stop()
 
 
-class _WithDoor(Carpool):
+class _WithDoor(PrivateCarpoolArm):
     """The carpool of the other arms, with a door at this port."""
 
     def __init__(self, port: int, profile_dir: str | None) -> None:

@@ -22,7 +22,7 @@ from carpool.bench.agents import Load
 from carpool.bench.attach import BenchError
 from carpool.bench.command import machine, progress, raise_descriptor_limit
 from carpool.bench.report import as_json, cost_table, error_lines, markdown, speed_table, summarise
-from carpool.bench.scenarios import Costs, Sample, sample_of
+from carpool.bench.scenarios import ProcessCosts, WindowSample, sample_of
 
 OUT = Path(__file__).with_name("out")
 BASES = ("relay-http-handshake", "relay-http-stateless")
@@ -44,20 +44,22 @@ SCENARIOS = (
 )
 
 
-def measure(arm: HttpArm, scenario: HttpScenario, *, seconds: float, warmup_s: float, number: int) -> Sample:
+def measure(
+    arm: HttpArm, scenario: HttpScenario, *, seconds: float, warmup_s: float, number: int
+) -> WindowSample:
     """One window of a started arm with agents of its own."""
-    costs = Costs()
+    costs = ProcessCosts()
     crowd = arm.crowd(scenario.agents, streams=scenario.streams)
     try:
         crowd.greet()
-        measured = crowd.drive(
+        measured = crowd.run_load(
             arm.work(),
             Load(in_flight=1, seconds=seconds, warmup_s=warmup_s),
             at_warm=lambda: costs.watch(arm.roles()),
             at_start=costs.begin,
             at_end=costs.end,
         )
-        costs.weigh()
+        costs.measure_memory()
         cut = crowd.cut_streams()
     finally:
         crowd.close()
@@ -67,7 +69,9 @@ def measure(arm: HttpArm, scenario: HttpScenario, *, seconds: float, warmup_s: f
     )
 
 
-def run_rounds(chosen: argparse.Namespace, arms: list[str], scenarios: list[HttpScenario]) -> list[Sample]:
+def run_rounds(
+    chosen: argparse.Namespace, arms: list[str], scenarios: list[HttpScenario]
+) -> list[WindowSample]:
     """Every scenario through every arm, interleaved."""
     say = progress(True)
     samples = []

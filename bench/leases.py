@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from carpool.bench.spawn import until
-from carpool.control.control_client import Door
+from carpool.control.control_client import ControlClient
 from carpool.launcher.own_command import carpool_argv
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool
 
 COUNTER = Path(__file__).parents[1] / "tests" / "kit" / "servers" / "counter.py"
 LIMIT_S = 20.0
@@ -32,7 +32,7 @@ _ADD = {"method": "tools/call", "params": {"name": "counter__increment", "argume
 class Shim:
     """An agent behind `carpool connect`, greeted."""
 
-    def __init__(self, house: PrivateHouse) -> None:
+    def __init__(self, house: PrivateCarpool) -> None:
         self.process = subprocess.Popen(
             [*carpool_argv(), "connect"],
             env=house.environ,
@@ -84,15 +84,15 @@ class Shim:
                 pipe.close()
 
 
-def waiting(house: PrivateHouse) -> int:
+def waiting(house: PrivateCarpool) -> int:
     """Calls that wait for an instance."""
-    with Door(house.directory, control=True) as door:
+    with ControlClient(house.directory, control=True) as door:
         status = msgspec.json.decode(door.request("carpool/status", {}, LIMIT_S))
     found: int = status["servers"]["counter"]["waiting"]
     return found
 
 
-def turn(house: PrivateHouse, holder: Shim) -> tuple[float, Shim]:
+def turn(house: PrivateCarpool, holder: Shim) -> tuple[float, Shim]:
     """Kill the holder while another waits: seconds until that one's answer, and the new holder."""
     following = Shim(house)
     following.send({"id": 1, **_ADD})
@@ -112,7 +112,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--times", type=int, default=20, help="holders to kill (default 20)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(argv)
-    house = PrivateHouse("cpl-")
+    house = PrivateCarpool("cpl-")
     try:
         server = {"command": sys.executable, "args": ["-S", "-E", str(COUNTER)]}
         mode = {"sharing": "session", "wait_s": LIMIT_S, "pool": {"max": 1}}

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bench.leases import LIMIT_S, Shim
 from carpool.bench.spawn import until
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool
 
 SERVER: Final = """
 import json, sys, threading, time
@@ -92,7 +92,7 @@ def figures(took: list[float]) -> dict[str, Any]:
 
 def measure(tools: int, seconds: float) -> dict[str, Any]:
     """Both, with a list of so many tools."""
-    house = PrivateHouse("cpp-")
+    house = PrivateCarpool("cpp-")
     try:
         program = house.base / "many.py"
         program.write_text(SERVER)

@@ -24,7 +24,7 @@ from bench.calm import Calm
 from bench.crowd import Agent, Answer, Crowd
 from carpool.bench import processes
 from carpool.bench.spawn import until
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool
 
 KIT = Path(__file__).parents[1] / "tests" / "kit" / "servers"
 PARTS = ("broker", "supervisor", "spawner")
@@ -41,7 +41,7 @@ class Scene:
 
     def __init__(self, servers: Mapping[str, Any], scale: float, **settings: Any) -> None:
         self.scale = scale
-        self.house = PrivateHouse("cpo-")
+        self.house = PrivateCarpool("cpo-")
         everything = {"good": server("echo"), **servers}
         self.house.config_file.write_text(json.dumps({"mcpServers": everything, **settings}))
         self.pids: dict[str, int] = {}

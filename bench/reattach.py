@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 import trio
 
-from carpool.control.control_client import Door
+from carpool.control.control_client import ControlClient
 from carpool.launcher.own_command import carpool_argv
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool
 
 OBSERVER = Path(__file__).parents[1] / "tests" / "live" / "observer.py"
 LIMIT_S = 60.0
@@ -45,7 +45,7 @@ class Agent:
         self.is_over = False
         self._process: trio.Process
 
-    async def run(self, house: PrivateHouse, begin: trio.Event, stop: trio.Event) -> None:
+    async def run(self, house: PrivateCarpool, begin: trio.Event, stop: trio.Event) -> None:
         """Call until `stop`, then wait for what is in flight."""
         self._process = await trio.lowlevel.open_process(
             [*carpool_argv(), "connect"], env=house.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -105,14 +105,14 @@ class Agent:
                 self.bad.append(message)
 
 
-def ask(house: PrivateHouse, method: str, params: dict[str, Any]) -> Any:
+def ask(house: PrivateCarpool, method: str, params: dict[str, Any]) -> Any:
     """One request on a connection of its own."""
-    with Door(house.directory, control=True) as door:
+    with ControlClient(house.directory, control=True) as door:
         door.initialize()
         return msgspec.json.decode(door.request(method, params, LIMIT_S))
 
 
-async def broker_pid(house: PrivateHouse, not_this: int) -> int:
+async def broker_pid(house: PrivateCarpool, not_this: int) -> int:
     """The broker that serves now; waits for another one than the last."""
     with trio.fail_after(LIMIT_S):
         while True:
@@ -127,7 +127,7 @@ async def broker_pid(house: PrivateHouse, not_this: int) -> int:
             await trio.sleep(0.02)
 
 
-async def measure(house: PrivateHouse, agents: int, kills: int, every_s: float) -> dict[str, Any]:
+async def measure(house: PrivateCarpool, agents: int, kills: int, every_s: float) -> dict[str, Any]:
     """The whole run."""
     crowd = [Agent(number) for number in range(agents)]
     begin, stop = trio.Event(), trio.Event()
@@ -175,9 +175,9 @@ async def measure(house: PrivateHouse, agents: int, kills: int, every_s: float) 
     }
 
 
-def furnished() -> PrivateHouse:
+def furnished() -> PrivateCarpool:
     """A carpool with the server of the run, not up yet."""
-    house = PrivateHouse("cpr-")
+    house = PrivateCarpool("cpr-")
     server = {"command": sys.executable, "args": ["-S", "-E", str(OBSERVER)]}
     house.config_file.write_text(
         json.dumps({"mcpServers": {"good": {**server, "pool": {"max": 1}, "sharing": "concurrent"}}})

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from bench.record_tools import NotRecordedError, recipes, recorded
 from carpool.cli.tools import BYTES_PER_TOKEN
-from carpool_broker.builtin_tools.results import own_answer
-from carpool_broker.builtin_tools.search import Finder
+from carpool_broker.builtin_tools.results import builtin_result
+from carpool_broker.builtin_tools.search import ToolSearch
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import View
@@ -47,9 +47,11 @@ def view_of(servers: list[Facts], *, search: bool) -> View:
     for server in servers:
         name = ServerName(server["server"])
         offers = [ToolOffer(tool["name"], RawJson(json.dumps(tool).encode())) for tool in server["tools"]]
-        registry.learn(Catalog(PoolKey(name), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "", features=["tools"]))
+        registry.catalog_received(
+            Catalog(PoolKey(name), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "", features=["tools"])
+        )
         entries.append(ScopeEntry(server=name, key=PoolKey(name)))
-    return registry.retain(Scope(tuple(entries), search=search))
+    return registry.retain_scope(Scope(tuple(entries), search=search))
 
 
 def tokenizer() -> tuple[str, Callable[[str], int]]:
@@ -67,7 +69,7 @@ def tokenizer() -> tuple[str, Callable[[str], int]]:
 
 def ranks(view: View, queries: list[tuple[str, list[str]]], depth: int = 50) -> list[int | None]:
     """For each query the place of the first tool that does it, from 1; None beyond `depth`."""
-    finder = Finder()
+    finder = ToolSearch()
     places: list[int | None] = []
     for query, right in queries:
         names = [tool.qualified for tool in finder.find(view.tools, {}, query, depth).tools]
@@ -87,11 +89,11 @@ def summary(places: list[int | None]) -> Facts:
 
 def tokens(view: View, everything: View, queries: list[str], count: Callable[[str], int]) -> Facts:
     """What an agent has in its context: before the first question, and for each question."""
-    finder = Finder()
+    finder = ToolSearch()
 
     def answer(kind: str, **arguments: object) -> str:
         rest = RawJson(json.dumps({"arguments": arguments}).encode())
-        text: str = json.loads(own_answer(view, kind, rest, finder, NEWEST))["content"][0]["text"]
+        text: str = json.loads(builtin_result(view, kind, rest, finder, NEWEST))["content"][0]["text"]
         return text
 
     finds = [count(answer("find_tools", query=query)) for query in queries]
@@ -99,7 +101,7 @@ def tokens(view: View, everything: View, queries: list[str], count: Callable[[st
     return {
         "tools": len(everything.tools),
         "whole_list": sum(definitions),
-        "search_list": sum(count(tool.definition.decode()) for tool in view.own.values()),
+        "search_list": sum(count(tool.definition.decode()) for tool in view.builtin_tools.values()),
         "find_tools_median": statistics.median(finds),
         "describe_tool_median": statistics.median(definitions),
         "describe_tool_largest": max(definitions),
@@ -108,7 +110,7 @@ def tokens(view: View, everything: View, queries: list[str], count: Callable[[st
 
 def costs(view: View, queries: list[str]) -> Facts:
     """What searching costs the broker."""
-    finder = Finder()
+    finder = ToolSearch()
     began = time.perf_counter()
     finder.find(view.tools, {}, "anything", 10)
     index_s = time.perf_counter() - began

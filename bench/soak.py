@@ -30,7 +30,7 @@ import trio
 from bench import soak_report
 from carpool.bench.processes import own_bytes, pss_bytes
 from carpool.launcher.own_command import carpool_argv
-from carpool.launcher.sandbox import HouseError, PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
 
 TOP = Path(__file__).parents[1]
 TALLY = TOP / "tests" / "kit" / "servers" / "tally.py"
@@ -62,7 +62,7 @@ class Ledger:
 class Agent:
     """An agent behind a shim; killed, it comes again as another."""
 
-    def __init__(self, number: int, house: PrivateHouse, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, number: int, house: PrivateCarpool, ledger: Ledger, chance: random.Random) -> None:
         self.number = number
         self.house = house
         self.ledger = ledger
@@ -199,7 +199,7 @@ class Carpool:
         self.name = name
         self.victims = victims
         self.chance = chance
-        self.house = PrivateHouse("cps-")
+        self.house = PrivateCarpool("cps-")
         self.ledger = Ledger()
         self.file = self.house.base / "ledger"
         self.agents = [Agent(number, self.house, self.ledger, chance) for number in range(agents)]
@@ -219,8 +219,8 @@ class Carpool:
     async def processes(self) -> list[dict[str, Any]]:
         """As `carpool ps` shows them; none while nobody can say."""
         try:
-            said = await trio.to_thread.run_sync(self.house.carpool, "ps", "--json")
-        except HouseError:
+            said = await trio.to_thread.run_sync(self.house.run_carpool, "ps", "--json")
+        except PrivateCarpoolError:
             return []
         return msgspec.json.decode(said, type=list[dict[str, Any]])
 

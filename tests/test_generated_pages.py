@@ -8,7 +8,7 @@ import click
 from carpool.cli.main import VERBS, verbs
 from carpool_protocol.faults.errors_page import page
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import Resolved, Resolver, qualify, qualify_all
+from carpool_protocol.wire.tool_names import ResolvedName, Resolver, qualify, qualify_all
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -48,7 +48,7 @@ def test_every_spelling_that_the_page_of_names_promises_resolves() -> None:
     )
     assert len(promised) == 8
     for spelling in promised:
-        assert isinstance(names.resolve(spelling), Resolved), spelling
+        assert isinstance(names.resolve(spelling), ResolvedName), spelling
     assert names.aliases(ServerName("github"), "search") == [
         way for way in promised if way != "github__search"
     ]

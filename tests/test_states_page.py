@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from carpool_supervisor.core.model.lifecycle import Happening, State
+from carpool_supervisor.core.model.lifecycle import InstanceState, LifecycleEvent
 from carpool_supervisor.states_page import page
 
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
@@ -15,5 +15,5 @@ def test_the_page_of_states_is_current() -> None:
 
 
 def test_the_page_names_every_state_and_every_happening() -> None:
-    for word in (*State, *Happening):
+    for word in (*InstanceState, *LifecycleEvent):
         assert f"| {word} |" in page()

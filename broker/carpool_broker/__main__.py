@@ -13,12 +13,12 @@ from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.config.workspaces import MAX_KEPT_PROJECTS
 from carpool_broker.process import BrokerShell
 from carpool_broker.storage import pool_secret
-from carpool_broker.storage.approval_store import PinBoard
-from carpool_broker.storage.catalog_cache import KeptCatalogs
-from carpool_broker.storage.override_store import Switchboard
-from carpool_broker.transport.incarnation import Heritage, read_heir
+from carpool_broker.storage.approval_store import ApprovalStore
+from carpool_broker.storage.catalog_cache import CatalogCache
+from carpool_broker.storage.override_store import OverrideStore
+from carpool_broker.transport.incarnation import Incarnation, read_incarnation
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import find_config_file
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import log_to_stderr, run_daemon
@@ -45,32 +45,32 @@ def main() -> int:
     sys.setswitchinterval(TURN_S)
     operator = _operator_variables(arguments.variables)
     lifeline_fd: int = arguments.lifeline
-    heritage = _inherit(lifeline_fd) if lifeline_fd >= 0 else Heritage()
+    heritage = _inherit(lifeline_fd) if lifeline_fd >= 0 else Incarnation()
     if heritage is None:
         print("the launcher did not say whose heir this broker is", file=sys.stderr)  # noqa: T201 - its log
         return EXIT_FAILED
     try:
         file = find_config_file(os.environ, arguments.config)
         state = paths.state_dir(os.environ, arguments.runtime_dir)
-        secret, trouble = pool_secret.load(state)
+        secret, trouble = pool_secret.load_secret(state)
         if trouble:
             log.warning("%s", trouble)
-        kept = KeptCatalogs(state, secret)
-        pins = PinBoard(state)
+        kept = CatalogCache(state, secret)
+        pins = ApprovalStore(state)
         trust = paths.trust_file(state)
         switches = paths.switches_file(arguments.runtime_dir)
-        board = Switchboard(switches, heritage.key("switches").hex()[:16])
+        board = OverrideStore(switches, heritage.derive_key("switches").hex()[:16])
         configuration = Configuration(
             file,
             os.environ,
             trust,
-            secret or heritage.key("pools"),
+            secret or heritage.derive_key("pools"),
             kept=kept.find,
             board=board,
             pins=pins.find,
             operator=operator,
-            last_good=LastGood(paths.last_good_file(arguments.runtime_dir)),
-            trusted_good=LastGood(
+            last_good=LastGoodReadings(paths.last_good_file(arguments.runtime_dir)),
+            trusted_good=LastGoodReadings(
                 paths.projects_last_good_file(arguments.runtime_dir), most=MAX_KEPT_PROJECTS
             ),
         )
@@ -91,9 +91,9 @@ def _operator_variables(fd: int) -> dict[str, str]:
     return msgspec.json.decode(data, type=dict[str, str]) if data else {}
 
 
-def _inherit(lifeline_fd: int) -> Heritage | None:
+def _inherit(lifeline_fd: int) -> Incarnation | None:
     try:
-        return read_heir(first_line(lifeline_fd))
+        return read_incarnation(first_line(lifeline_fd))
     except OSError:
         return None
 

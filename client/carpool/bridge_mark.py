@@ -51,7 +51,7 @@ def _proof(key: bytes, number: str) -> str:
 
 def _key(state: str) -> bytes:
     try:
-        found = state_file.read(os.path.join(state, _KEY_FILE), _KEY_BYTES)
+        found = state_file.read_state_file(os.path.join(state, _KEY_FILE), _KEY_BYTES)
     except OSError:
         return b""
     return found.strip() if isinstance(found, bytes) else b""

@@ -30,7 +30,7 @@ def clean() -> None:
     if not sys.flags.safe_path and getattr(sys.modules["__main__"], "__spec__", None) is not None:
         _remove([here])
     if given:
-        counting = kept(given)
+        counting = trusted_entries(given)
         _remove([each for each in said if os.path.isabs(each) and each not in counting])
 
 
@@ -39,7 +39,7 @@ def _remove(entries: list[str]) -> None:
     sys.path[:] = [each for each in sys.path if os.path.normpath(each or ".") not in away]
 
 
-def kept(given: str) -> list[str]:
+def trusted_entries(given: str) -> list[str]:
     """What counts of this PYTHONPATH."""
     from carpool_protocol.bootstrap import paths
     from carpool_protocol.bootstrap.paths import project_around
@@ -59,7 +59,7 @@ def for_children(environ: "Mapping[str, str]") -> "Mapping[str, str]":
     if given is None:
         return environ
     rest = {name: value for name, value in environ.items() if name != VARIABLE}
-    return {**rest, VARIABLE: os.pathsep.join(found)} if (found := kept(given)) else rest
+    return {**rest, VARIABLE: os.pathsep.join(found)} if (found := trusted_entries(given)) else rest
 
 
 def _ours() -> str:

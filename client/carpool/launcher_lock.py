@@ -24,7 +24,7 @@ _TRIES, _PAUSE_S = 10, 0.02
 """Whoever asks `holder` locks for a moment himself; a launcher tries again rather than believe in him."""
 
 
-class Holder:
+class LockHolder:
     """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
     of an HTTP door (empty: that of the configuration) it was given. `boot`: when the machine was started.
     """
@@ -36,7 +36,7 @@ class Holder:
         self.boot = boot
 
 
-def take(directory: str, config: str, http: str = "") -> int | None:
+def take_lock(directory: str, config: str, http: str = "") -> int | None:
     """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it.
 
     Raises `OSError` where the file cannot be written: nobody could find us by a lock without a text.
@@ -72,13 +72,13 @@ def is_in_place(fd: int, directory: str) -> bool:
     return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def release(fd: int) -> None:
+def release_lock(fd: int) -> None:
     """Give the lock up. The text goes first, so that no stale pid is ever read under somebody's lock."""
     os.ftruncate(fd, 0)
     os.close(fd)
 
 
-def holder(directory: str) -> Holder | None:
+def holder(directory: str) -> LockHolder | None:
     """Who holds the lock, or `None` when nobody does. Pid 0: held, but the holder has not said who he is."""
     for _ in range(_TRIES):
         try:
@@ -90,10 +90,10 @@ def holder(directory: str) -> Holder | None:
         if found.pid:
             return found
         time.sleep(_PAUSE_S)
-    return Holder(0, "")
+    return LockHolder(0, "")
 
 
-def killed(directory: str) -> Holder | None:
+def killed_holder(directory: str) -> LockHolder | None:
     """The launcher that was here last, if it was killed since the machine was started and nobody has
     followed it or said `carpool down`.
     """
@@ -104,11 +104,11 @@ def killed(directory: str) -> Holder | None:
     return found if not is_held and found.pid and found.boot == this_boot() else None
 
 
-def forget_killed(directory: str) -> None:
+def forget_killed_holder(directory: str) -> None:
     """Nobody is to follow the one that was killed. Nothing happens where somebody holds the lock."""
     with contextlib.suppress(OSError):  # a full disk, or there is no directory
-        if killed(directory) is not None and (fd := take(directory, "")) is not None:
-            release(fd)
+        if killed_holder(directory) is not None and (fd := take_lock(directory, "")) is not None:
+            release_lock(fd)
 
 
 def this_boot() -> str:
@@ -120,7 +120,7 @@ def this_boot() -> str:
         return ""
 
 
-def _look(directory: str) -> tuple[Holder, bool]:
+def _look(directory: str) -> tuple[LockHolder, bool]:
     """What the file says, and whether anybody holds it. Raises `OSError` where it cannot be opened."""
     fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -133,9 +133,9 @@ def _look(directory: str) -> tuple[Holder, bool]:
         os.close(fd)
 
 
-def _read(fd: int) -> Holder:
+def _read(fd: int) -> LockHolder:
     text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid = values.get("pid", "")
     number = int(pid) if pid.isdecimal() and len(pid) <= _PID_DIGITS else 0
-    return Holder(number, values.get("config", ""), values.get("http", ""), values.get("boot", ""))
+    return LockHolder(number, values.get("config", ""), values.get("http", ""), values.get("boot", ""))

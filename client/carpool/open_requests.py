@@ -17,7 +17,7 @@ then one may be in the record.
 """
 
 
-class Unanswered:
+class OpenRequests:
     """The requests of one session, or of a part of it. Ids are whatever the caller tells them apart by."""
 
     def __init__(self, answered: "dict[object, None] | None" = None) -> None:
@@ -36,14 +36,14 @@ class Unanswered:
     def __contains__(self, number: int) -> bool:
         return number in self._said
 
-    def said(self, ident: object, line: bytes) -> int:
+    def request_sent(self, ident: object, line: bytes) -> int:
         """A request passes. Its number."""
         self._last += 1
         self._said[self._last] = (ident, line)
         self._uses.setdefault(ident, []).append(self._last)
         return self._last
 
-    def answered(self, ident: object, answer: bytes) -> bytes:
+    def request_answered(self, ident: object, answer: bytes) -> bytes:
         """An answer passes. The request that has it; nothing: no answer to that id was awaited."""
         self._answered.pop(ident, None)
         self._answered[ident] = None
@@ -57,7 +57,7 @@ class Unanswered:
             del self._uses[ident]
         return self._said.pop(number)[1]
 
-    def ended(self, ident: object) -> "list[bytes]":
+    def request_ended(self, ident: object) -> "list[bytes]":
         """No answer to this id is awaited any more, however often it is in use. The requests."""
         return [self._said.pop(number)[1] for number in self._uses.pop(ident, ())]
 
@@ -81,6 +81,6 @@ class Unanswered:
         """The same, without number and id."""
         return [line for _, line in self._said.values()]
 
-    def used_again(self) -> "set[int]":
+    def reused_ids(self) -> "set[int]":
         """Numbers of requests whose id had an answer not long ago."""
         return {number for number, (ident, _) in self._said.items() if ident in self._answered}

@@ -68,7 +68,7 @@ def set_limit(limit: int) -> None:
 
 def escaped_limit(pid: int) -> int:
     """The mark by limit of a process without any carpool's mark in its environment; 0: there is none."""
-    for line in _slurp(f"/proc/{pid}/limits").splitlines():
+    for line in _read_file(f"/proc/{pid}/limits").splitlines():
         if line.startswith(b"Max realtime timeout"):
             hard = line.split()[-2]
             limit = int(hard) if hard.isdigit() else 0
@@ -78,7 +78,7 @@ def escaped_limit(pid: int) -> int:
     return 0
 
 
-def _slurp(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """The whole file, or nothing where it has vanished or is not ours to read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -98,7 +98,7 @@ def _slurp(path: str) -> bytes:
 def value_of(pid: int, name: str) -> str | None:
     """What `pid` was started with under `name`. None: not set, gone, or not ours to read."""
     wanted = os.fsencode(name) + b"="
-    for entry in _slurp(f"/proc/{pid}/environ").split(b"\0"):
+    for entry in _read_file(f"/proc/{pid}/environ").split(b"\0"):
         if entry.startswith(wanted):
             return os.fsdecode(entry[len(wanted) :])
     return None
@@ -106,19 +106,19 @@ def value_of(pid: int, name: str) -> str | None:
 
 def state_and_group(pid: int) -> tuple[str, int]:
     """The state letter of proc(5) and the process group; `("", 0)` for one that is gone."""
-    fields = _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name before may hold anything
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name before may hold anything
     return (fields[0].decode(), int(fields[2])) if len(fields) > 2 else ("", 0)
 
 
 def parent_of(pid: int) -> int:
     """The parent, 0 for a process that is gone."""
-    fields = _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
 def children_of_this_thread() -> list[int]:
     """Children of the calling thread, adopted ones included."""
-    return [int(pid) for pid in _slurp("/proc/thread-self/children").split()]
+    return [int(pid) for pid in _read_file("/proc/thread-self/children").split()]
 
 
 def is_running(pid: int) -> bool:

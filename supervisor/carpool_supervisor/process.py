@@ -21,50 +21,50 @@ from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import (
     LINK_VERSION,
     AnswerAsk,
-    AskLoginShell,
-    AskProgressed,
-    Bereft,
+    AnswersWritten,
     Call,
     CancelCall,
     CancelTask,
     Credit,
-    Discover,
-    Explain,
-    Fleeting,
+    DiscoverCatalog,
+    ExplainSharing,
+    ForwardAskProgress,
     Hello,
+    JournalRead,
+    OpenSessions,
     Operate,
     PoolSpec,
-    Recount,
-    Recounted,
-    Resume,
-    SessionGone,
-    SessionRekeyed,
-    Sessions,
+    ReadJournal,
+    ReportProbe,
+    ResumeCall,
+    SessionEnded,
+    SessionNotResumable,
+    SessionPoolChanged,
+    SessionStateLost,
     SetLevel,
+    SetPools,
+    SetResourceSubscriptions,
+    SetTaskSubscriptions,
     Survey,
-    Testify,
-    Wanted,
-    Watch,
-    WatchTasks,
-    Written,
+    UseLoginShell,
 )
 from carpool_protocol.link.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.link.transport import Link
 from carpool_protocol.link.zmq import ZmqLink
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_protocol.runtime.pump import PIECE, Pump
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH, CorePump
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.core.model.sharing import EvidenceKind
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
-from carpool_supervisor.knowledge.knowledge import Knowledge, explained
+from carpool_supervisor.knowledge.knowledge import Knowledge, explain_pool
 from carpool_supervisor.knowledge.sharing_evidence import verdicts_file
 from carpool_supervisor.metrics.survey import Surveyor
 from carpool_supervisor.processes import Processes
 from carpool_supervisor.spawn.server_path import ServerPath
-from carpool_supervisor.stdio.instance_io import Conversations
+from carpool_supervisor.stdio.instance_io import InstanceIos
 
 log = logging.getLogger("carpool.supervisor")
 
@@ -75,7 +75,7 @@ END_S = 9.0
 CLOSE_S = 4.0
 """What the spawner then has for them: TERM, 2 s, KILL."""
 
-_TESTIFIED: Final[dict[str, EvidenceKind]] = {
+_KINDS_OF_PROBE: Final[dict[str, EvidenceKind]] = {
     "probe_diverged": "probe_diverged",
     "probe_agreed": "probe_agreed",
 }
@@ -98,7 +98,7 @@ class SupervisorShell:
         self._broker_away = False
         life = os.urandom(LIFE_BYTES)
         self.core = SupervisorCore(life)
-        self._conversations = Conversations(self._ready, self._logs, release, life, self._feed)
+        self._conversations = InstanceIos(self._ready, self._logs, release, life, self._feed)
         self._processes = Processes(
             self._ready,
             paths.runtime_id(runtime_dir),
@@ -113,7 +113,7 @@ class SupervisorShell:
         )
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
-        self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
+        self._pump: CorePump[events.AnyEvent, effects.AnyEffect] = CorePump(
             self.core, self._perform, clock=self._clock, dump_to=dump_to
         )
         self._surveyor = Surveyor()
@@ -126,11 +126,11 @@ class SupervisorShell:
         self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._perform_one: dict[type, Callable[..., None]] = {
-            **self._conversations.ways,
-            **self._processes.ways,
-            effects.Observe: self._observe,
-            effects.ObserveEra: self._observe_era,
-            effects.Note: self._note,
+            **self._conversations.handlers,
+            **self._processes.handlers,
+            effects.RecordEvidence: self._record_evidence,
+            effects.RecordEra: self._record_era,
+            effects.WriteLogLine: self._write_log_line,
         }
 
     async def run(self) -> None:
@@ -142,14 +142,14 @@ class SupervisorShell:
             await self._processes.start()
             await self._knowledge.load()
             nursery.start_soon(self._knowledge.run)
-            nursery.start_soon(self._ready.run, self._settle)
-            nursery.start_soon(self._pump.run_timers, self._settle)
+            nursery.start_soon(self._ready.run, self._flush_burst)
+            nursery.start_soon(self._pump.run_timers, self._flush_burst)
             nursery.start_soon(self._pump.run_dumps)
-            nursery.start_soon(self._clock.watch, self._jumped)
-            nursery.start_soon(self._processes.run, self._settle)
-            nursery.start_soon(self._server_path.run, self._settle)
-            nursery.start_soon(self._surveyor.watch_memory, self._limited, self._measured)
-            await nursery.start(self._link.run, self._deliver, self._settle)
+            nursery.start_soon(self._clock.watch, self._clock_jumped)
+            nursery.start_soon(self._processes.run, self._flush_burst)
+            nursery.start_soon(self._server_path.run, self._flush_burst)
+            nursery.start_soon(self._surveyor.measure_memory, self._memory_limited, self._memory_measured)
+            await nursery.start(self._link.run, self._deliver, self._flush_burst)
             if self._lifeline is not None:
                 self._lifeline.ready()
                 nursery.start_soon(self._lifeline.run, self.stop, _ignore)
@@ -171,12 +171,12 @@ class SupervisorShell:
             self._stopping = True
             self._stop_wanted.set()
             log.info("stopping")
-            self._pump.feed(events.StopWanted())
-            self._settle()
+            self._pump.feed(events.StopRequested())
+            self._flush_burst()
 
     # --- the burst -------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _flush_burst(self) -> None:
         """The burst is over: everything it caused leaves now."""
         self._conversations.flush()
         self._link.flush()
@@ -184,11 +184,11 @@ class SupervisorShell:
         held = self._link.held_bytes(BROKER)
         if self._broker_away:  # what it will ask for is not to grow past what the record can keep
             held += self.core.record.kept_bytes
-        if self._conversations.intake.settle(held):  # what follows from that leaves too
+        if self._conversations.read_budget.settle(held):  # what follows from that leaves too
             self._conversations.flush()
             self._link.flush()
             self._pump.settle()
-        if self._stopping and self.core.quiet:
+        if self._stopping and self.core.has_no_process:
             self._stopped.set()
 
     def _perform(self, todo: list[effects.AnyEffect]) -> None:
@@ -199,24 +199,24 @@ class SupervisorShell:
     def _feed(self, what: Iterable[events.OwnEvent]) -> None:
         self._pump.feed_all(what)
 
-    def _note(self, effect: effects.Note) -> None:
+    def _write_log_line(self, effect: effects.WriteLogLine) -> None:
         log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
         if effect.server:
-            self._conversations.note(effect.server, effect.instance, effect.text)
+            self._conversations.log_line(effect.server, effect.instance, effect.text)
 
     def _send(self, message: effects.LinkEffect) -> None:
         self._link.send(BROKER, message)
         self._unflushed += 1
-        if self._unflushed >= PIECE:
+        if self._unflushed >= OUTPUTS_PER_FLUSH:
             self._unflushed = 0
             self._link.flush()
 
-    def _jumped(self) -> None:
+    def _clock_jumped(self) -> None:
         log.warning(
             "the clock jumped (this process stood still, or the machine slept): every instance is probed"
         )
         self._pump.feed(events.ClockJumped())
-        self._settle()
+        self._flush_burst()
 
     # --- the link --------------------------------------------------------------------------------------
 
@@ -229,17 +229,17 @@ class SupervisorShell:
             if burst:
                 self._pump.feed_all(burst)
                 burst = []
-            if isinstance(message, (AskLoginShell, Operate)):
-                self._server_path.heard(message)
-            self._hear(message)
+            if isinstance(message, (UseLoginShell, Operate)):
+                self._server_path.message_received(message)
+            self._message_received(message)
         if burst:
             self._pump.feed_all(burst)
 
-    def _hear(self, message: LinkEvent) -> None:
+    def _message_received(self, message: LinkEvent) -> None:
         match message:
             case PeerUp():
                 log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
-                self._pump.feed(events.BrokerCame(same=message.hello.epoch == self._broker))
+                self._pump.feed(events.BrokerConnected(same=message.hello.epoch == self._broker))
                 self._broker = message.hello.epoch
                 self._broker_away = False
             case PeerDown():
@@ -252,67 +252,69 @@ class SupervisorShell:
                     self.stop()
             case Survey():
                 self._survey(message)
-            case Wanted():
-                self._want(message)
-            case Explain():
+            case SetPools():
+                self._set_pools(message)
+            case ExplainSharing():
                 spec = self._specs.get(message.key)
-                self._link.send(BROKER, explained(self.core.pools, message, self._knowledge, spec))
-            case Testify():
-                self._testify(message)
-            case Recount():
-                self._recount(message)
+                self._link.send(BROKER, explain_pool(self.core.pools, message, self._knowledge, spec))
+            case ReportProbe():
+                self._probe_reported(message)
+            case ReadJournal():
+                self._read_journal(message)
             case (
-                Discover()
+                DiscoverCatalog()
                 | Operate()
                 | SetLevel()
-                | Watch()
+                | SetResourceSubscriptions()
                 | AnswerAsk()
-                | AskProgressed()
-                | SessionGone()
-                | Fleeting()
-                | SessionRekeyed()
-                | Sessions()
-                | Bereft()
-                | WatchTasks()
+                | ForwardAskProgress()
+                | SessionEnded()
+                | SessionNotResumable()
+                | SessionPoolChanged()
+                | OpenSessions()
+                | SessionStateLost()
+                | SetTaskSubscriptions()
                 | CancelTask()
-                | Written()
-                | Resume()
+                | AnswersWritten()
+                | ResumeCall()
             ):
                 self._pump.feed(message)
-            case Credit() | AskLoginShell():
+            case Credit() | UseLoginShell():
                 pass  # the link itself, and `_server_path`, have taken it
             case _:
                 log.error("the broker said what only a supervisor says: %s", type(message).__name__)
 
-    def _want(self, wanted: Wanted) -> None:
+    def _set_pools(self, wanted: SetPools) -> None:
         known = self._specs
         specs = {spec.key: spec for spec in wanted.pools}
         self._specs = specs if wanted.complete else {**known, **specs}
         self._pump.feed(wanted)
         # Before any call can be placed: the mode holds from the first one on.
-        self._feed([self._knowledge.about(spec) for key, spec in self._specs.items() if key not in known])
+        self._feed(
+            [self._knowledge.pool_knowledge(spec) for key, spec in self._specs.items() if key not in known]
+        )
 
     def _spec_of(self, key: PoolKey) -> PoolSpec | None:
         return self._specs.get(key)
 
-    def _recount(self, message: Recount) -> None:
+    def _read_journal(self, message: ReadJournal) -> None:
         entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
-        running = {each.id: each.pid for each in self.core.roster.instances.values()}
-        self._link.send(BROKER, Recounted(message.token, entries, running))
+        running = {each.id: each.pid for each in self.core.instances.by_id.values()}
+        self._link.send(BROKER, JournalRead(message.token, entries, running))
 
-    def _testify(self, message: Testify) -> None:
-        kind = _TESTIFIED.get(message.kind)
+    def _probe_reported(self, message: ReportProbe) -> None:
+        kind = _KINDS_OF_PROBE.get(message.kind)
         if kind is None:
             log.error("the broker brought evidence of a kind that only a supervisor can see")
         else:
-            self._observe(effects.Observe(message.key, kind, message.detail))
+            self._record_evidence(effects.RecordEvidence(message.key, kind, message.detail))
 
-    def _observe(self, effect: effects.Observe) -> None:
+    def _record_evidence(self, effect: effects.RecordEvidence) -> None:
         spec = self._specs.get(effect.key)
         if spec is not None:
             self._feed(self._knowledge.observe(spec, effect.kind, effect.detail, self._specs.values()))
 
-    def _observe_era(self, effect: effects.ObserveEra) -> None:
+    def _record_era(self, effect: effects.RecordEra) -> None:
         spec = self._specs.get(effect.key)
         if spec is not None:
             self._feed(self._knowledge.observe_era(spec, effect, self._specs.values()))
@@ -321,7 +323,7 @@ class SupervisorShell:
         assert self._nursery is not None
 
         async def answer() -> None:
-            reports = self.core.report()
+            reports = self.core.pool_reports()
             surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
             path = self._server_path
             surveyed = msgspec.structs.replace(
@@ -332,14 +334,14 @@ class SupervisorShell:
 
         self._nursery.start_soon(answer)
 
-    def _limited(self) -> dict[InstanceId, int]:
+    def _memory_limited(self) -> dict[InstanceId, int]:
         """Instances that have a limit of memory, and their pids."""
-        every = self.core.roster.instances.values()
+        every = self.core.instances.by_id.values()
         return {each.id: each.pid for each in every if each.pid and each.pool.policy.limit_rss_mb}
 
-    def _measured(self, event: events.MemoryMeasured) -> None:
+    def _memory_measured(self, event: events.MemoryMeasured) -> None:
         self._feed((event,))
-        self._settle()
+        self._flush_burst()
 
 
 def _ignore(_name: str) -> None:

@@ -20,7 +20,7 @@ from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.request import AtLimitError, SpawnRefusedError
 from carpool_supervisor.spawn.spawner import Spawner
-from carpool_supervisor.stdio.instance_io import Conversations
+from carpool_supervisor.stdio.instance_io import InstanceIos
 
 log = logging.getLogger("carpool.supervisor")
 
@@ -36,7 +36,7 @@ class Processes:
         ready: ReadySet,
         runtime_id: str,
         epoch: Epoch,
-        conversations: Conversations,
+        conversations: InstanceIos,
         *,
         spec_of: Callable[[PoolKey], PoolSpec | None],
         feed: Callable[[Iterable[events.OwnEvent]], None],
@@ -63,7 +63,7 @@ class Processes:
         self._is_held = False
         self._later: dict[InstanceId, effects.Spawn] | None = None
         """Between two spawners, and while held: what is to be started afterwards."""
-        self.ways: dict[type, Callable[..., None]] = {
+        self.handlers: dict[type, Callable[..., None]] = {
             effects.Spawn: self._spawn,
             effects.CloseStdin: self._close_stdin,
             effects.SignalGroup: self._signal,
@@ -115,11 +115,11 @@ class Processes:
             pipes = self._spawner.spawn(instance, spec.argv, env, spec.cwd)
         except SpawnRefusedError as error:
             why = self._conversations.masked(instance, str(error), spec)
-            self._not_spawned(instance, why, isinstance(error, AtLimitError))
+            self._report_spawn_failure(instance, why, isinstance(error, AtLimitError))
             return
         self._conversations.open(instance, spec, effect.era, pipes)
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
-        self._conversations.note(effect.server, instance, f"starts (generation {effect.generation})")
+        self._conversations.log_line(effect.server, instance, f"starts (generation {effect.generation})")
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
@@ -130,27 +130,27 @@ class Processes:
         if self._is_spawner_away:  # not the command's fault: trying again may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return
-        self._not_spawned(instance, text, passing)
+        self._report_spawn_failure(instance, text, passing)
 
-    def _not_spawned(self, instance: InstanceId, text: str, passing: bool) -> None:
+    def _report_spawn_failure(self, instance: InstanceId, text: str, passing: bool) -> None:
         text = f"could not be started: {text}"
         self._feed((events.SpawnFailed(instance, text, random.random(), passing),))  # noqa: S311
 
     def _exited(self, instance: InstanceId, status: int) -> None:
         how = exit_text(status)
         how = f"was {how}" if status < 0 else f"ended with {how}"
-        unwritten, words = self._conversations.exited(instance)
+        unwritten, words = self._conversations.process_exited(instance)
         self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
 
     def _close_stdin(self, effect: effects.CloseStdin) -> None:
-        if not self._never_mind(effect.instance):
+        if not self._cancel_held_start(effect.instance):
             self._conversations.close_stdin(effect.instance)
 
     def _signal(self, effect: effects.SignalGroup) -> None:
-        if not self._never_mind(effect.instance):
+        if not self._cancel_held_start(effect.instance):
             self._spawner.signal(effect.instance, effect.signal)
 
-    def _never_mind(self, instance: InstanceId) -> bool:
+    def _cancel_held_start(self, instance: InstanceId) -> bool:
         """It was to be started later, and now is to end: then it has."""
         if not self._later or self._later.pop(instance, None) is None:
             return False

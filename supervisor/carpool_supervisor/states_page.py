@@ -8,7 +8,14 @@ import sys
 from typing import get_args
 
 from carpool_protocol.link.messages import Breaker, Policy
-from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, MEANING, TABLE, Happening, State
+from carpool_supervisor.core.model.lifecycle import (
+    ACTIVE,
+    ENDING,
+    MEANING,
+    TABLE,
+    InstanceState,
+    LifecycleEvent,
+)
 from carpool_supervisor.core.model.restart_policy import (
     BREAKER_MEANING,
     RestartState,
@@ -21,13 +28,13 @@ from carpool_supervisor.core.pools.instances import STDIN_GRACE_S, TERM_GRACE_S
 from carpool_supervisor.spawn.spawner_child import GRACE_S
 
 _WHEN = {
-    Happening.SPAWNED: "the process was started",
-    Happening.GREETED: "it said who it is and what it offers",
-    Happening.DRAIN: "it is not wanted any more and has calls open",
-    Happening.STOP: "it is not wanted any more, and nothing is open or the wait for that is over",
-    Happening.CONDEMN: "it is unfit: no greeting in time, silence, a closed stdin or stdout: a failure",
-    Happening.GRACE_OVER: "the time to follow our request is over",
-    Happening.EXITED: "the process has ended and everything it wrote is read",
+    LifecycleEvent.SPAWNED: "the process was started",
+    LifecycleEvent.GREETED: "it said who it is and what it offers",
+    LifecycleEvent.DRAIN: "it is not wanted any more and has calls open",
+    LifecycleEvent.STOP: "it is not wanted any more, and nothing is open or the wait for that is over",
+    LifecycleEvent.CONDEMN: "it is unfit: no greeting in time, silence, a closed stdin or stdout: a failure",
+    LifecycleEvent.GRACE_OVER: "the time to follow our request is over",
+    LifecycleEvent.EXITED: "the process has ended and everything it wrote is read",
 }
 
 
@@ -44,13 +51,13 @@ def page() -> str:
             "",
             "| state | meaning | counts for the size of its pool | was asked to end |",
             "|---|---|---|---|",
-            *(f"| {s} | {MEANING[s]} | {_mark(s in ACTIVE)} | {_mark(s in ENDING)} |" for s in State),
+            *(f"| {s} | {MEANING[s]} | {_mark(s in ACTIVE)} | {_mark(s in ENDING)} |" for s in InstanceState),
             "",
             "## What moves an instance on",
             "",
             "| happening | when |",
             "|---|---|",
-            *(f"| {happening} | {_WHEN[happening]} |" for happening in Happening),
+            *(f"| {happening} | {_WHEN[happening]} |" for happening in LifecycleEvent),
             "",
             f"A stop closes stdin. The process group gets SIGTERM {STDIN_GRACE_S:g} s later and SIGKILL"
             f" {TERM_GRACE_S:g} s after that. A failure begins with SIGTERM. Processes that a server leaves"
@@ -60,15 +67,15 @@ def page() -> str:
             "",
             "A happening that a row does not name cannot happen there: it would be a bug of ours.",
             "",
-            f"| from | {' | '.join(Happening)} |",
-            f"|---|{'---|' * len(Happening)}",
-            *(f"| {s} | {' | '.join(TABLE[s].get(h, '') for h in Happening)} |" for s in State),
+            f"| from | {' | '.join(LifecycleEvent)} |",
+            f"|---|{'---|' * len(LifecycleEvent)}",
+            *(f"| {s} | {' | '.join(TABLE[s].get(h, '') for h in LifecycleEvent)} |" for s in InstanceState),
             "",
             "```mermaid",
             "stateDiagram-v2",
-            f"    [*] --> {State.SPAWNING}",
-            *(f"    {s} --> {after}: {h}" for s in State for h, after in TABLE[s].items()),
-            f"    {State.GONE} --> [*]",
+            f"    [*] --> {InstanceState.SPAWNING}",
+            *(f"    {s} --> {after}: {h}" for s in InstanceState for h, after in TABLE[s].items()),
+            f"    {InstanceState.GONE} --> [*]",
             "```",
             "",
             "## The breaker of a pool",

@@ -6,9 +6,9 @@ Owns the shorthands: two servers, a supervisor that remembers, sessions that com
 from typing import Any, Final
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.capabilities import Asker, Capabilities
-from carpool_broker.core.model.events import Given, SourceId
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
+from carpool_broker.core.model.events import InputResponse, SourceId
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -22,8 +22,8 @@ from carpool_protocol.ids import (
     call_of,
 )
 from carpool_protocol.link.messages import (
-    Asked,
-    Recorded,
+    AskOpened,
+    CallsRecorded,
     RecordedCall,
     RecordedSession,
 )
@@ -44,7 +44,7 @@ def recorded(number: int, session: SessionId = ONE, request: str = "1", **more: 
     return RecordedCall(call_of(0, number), session, RawJson(request.encode()), A, "x", **more)
 
 
-RETURN_S = Bounds().return_s
+RETURN_S = SessionBounds().return_s
 
 
 class RecoveryRig(BrokerRig):
@@ -70,17 +70,17 @@ class RecoveryRig(BrokerRig):
         idle: tuple[SessionId, ...] = (),
     ) -> list[Any]:
         """A supervisor greets and remembers these. What the broker says to its record."""
-        self.feed(ev.SupervisorCame(1_000_000, epoch))
+        self.feed(ev.SupervisorConnected(1_000_000, epoch))
         sessions = [RecordedSession(session, servers) for session, servers in (held or {}).items()]
         sessions += [RecordedSession(session) for session in idle]
-        effects = self.feed(Recorded(sessions, list(calls)))
+        effects = self.feed(CallsRecorded(sessions, list(calls)))
         self.catalog(A, "x")
         self.catalog(B, "y")
         return effects
 
     def unlink(self) -> list[Any]:
         """The supervisor is gone."""
-        return self.feed(ev.SupervisorWent())
+        return self.feed(ev.SupervisorLost())
 
     def come(
         self,
@@ -98,7 +98,7 @@ class RecoveryRig(BrokerRig):
 
     def resume(
         self,
-        *calls: ev.AgentCalled,
+        *calls: ev.CallRequested,
         session: SessionId = ONE,
         epoch: Epoch = EPOCH,
         asks: tuple[str, ...] = (),
@@ -107,7 +107,9 @@ class RecoveryRig(BrokerRig):
     ) -> list[Any]:
         """A session comes back with requests that it has no answer to."""
         self.come(session, greets=greets, keeps=True)
-        return self.feed(ev.AgentResumed(session, epoch, calls, tuple(AskId(ask) for ask in asks), stateful))
+        return self.feed(
+            ev.SessionResumed(session, epoch, calls, tuple(AskId(ask) for ask in asks), stateful)
+        )
 
     def answer(self, call: CallId, body: RawJson = RESULT) -> list[Any]:
         """A server's answer."""
@@ -115,12 +117,12 @@ class RecoveryRig(BrokerRig):
 
     def ask(self, call: CallId, ask: str, name: str = "") -> list[Any]:
         """A server wants something of the agent behind a call."""
-        return self.feed(Asked(call, AskId(ask), SAMPLING, EMPTY_OBJECT, False, name=name))
+        return self.feed(AskOpened(call, AskId(ask), SAMPLING, EMPTY_OBJECT, False, name=name))
 
 
-def called(request: str = "1", name: str = "a__x", session: SessionId = ONE) -> ev.AgentCalled:
+def called(request: str = "1", name: str = "a__x", session: SessionId = ONE) -> ev.CallRequested:
     """A request of an agent of the handshake era."""
-    return ev.AgentCalled(session, RawJson(request.encode()), name, EMPTY_OBJECT, ABSENT, ABSENT)
+    return ev.CallRequested(session, RawJson(request.encode()), name, EMPTY_OBJECT, ABSENT, ABSENT)
 
 
 def says(
@@ -129,10 +131,10 @@ def says(
     state: str = "",
     session: SessionId = ONE,
     given: dict[str, RawJson] | None = None,
-) -> ev.AgentCalled:
+) -> ev.CallRequested:
     """One of the stateless era; `state` and `given`: it is a retry."""
-    return ev.AgentCalled(
+    return ev.CallRequested(
         session, RawJson(request.encode()), "a__x", EMPTY_OBJECT, ABSENT, ABSENT,
-        by=Asker(ALL), digest="d", state=state,
-        given=tuple(Given(key, body) for key, body in (given or {}).items()),
+        by=StatelessAgent(ALL), digest="d", state=state,
+        given=tuple(InputResponse(key, body) for key, body in (given or {}).items()),
     )  # fmt: skip

@@ -1,18 +1,18 @@
 """A broker's core with agents of the stateless era, for the tests of what they get.
 
-Owns the shorthands: a supervisor, two servers, sessions of every kind, requests with their `Asker`.
+Owns the shorthands: a supervisor, two servers, sessions of every kind, requests with their `StatelessAgent`.
 """
 
 from typing import Any, Final
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.effects import RequireInput
-from carpool_broker.core.model.events import Given
+from carpool_broker.core.model.events import InputResponse
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
-    Asked,
+    AskOpened,
     Call,
     Feature,
     Mode,
@@ -23,8 +23,8 @@ from tests.kit.broker_rig import BrokerRig
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
-PLAIN: Final = Asker()
-ASKING: Final = Asker(Capabilities(sampling=True, form=True, url=True, roots=True), agent="able")
+PLAIN: Final = StatelessAgent()
+ASKING: Final = StatelessAgent(Capabilities(sampling=True, form=True, url=True, roots=True), agent="able")
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"
 PARAMS: Final = RawJson(b'{"messages":[]}')
@@ -43,7 +43,7 @@ class StatelessRig(BrokerRig):
     """Servers `a` (tool `x`, resource `file:///a`) and `b` (tool `y`), a supervisor, a clock."""
 
     def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: Any) -> None:
-        super().__init__(Bounds(park_s=park_s, **bounds), secret=SECRET)
+        super().__init__(SessionBounds(park_s=park_s, **bounds), secret=SECRET)
         self.count = 0
         self.read(A, B)
         self.supervisor_comes()
@@ -78,7 +78,7 @@ class StatelessRig(BrokerRig):
         name: str = "a__x",
         *,
         session: SessionId = ONE,
-        by: Asker = ASKING,
+        by: StatelessAgent = ASKING,
         method: str = "tools/call",
         state: str = "",
         given: dict[str, RawJson] | None = None,
@@ -88,9 +88,11 @@ class StatelessRig(BrokerRig):
         rest: RawJson = EMPTY_OBJECT,
     ) -> list[Any]:
         """One request for a server."""
-        answers = tuple(Given(key, body, accepted=not declined) for key, body in (given or {}).items())
+        answers = tuple(
+            InputResponse(key, body, accepted=not declined) for key, body in (given or {}).items()
+        )
         return self.feed(
-            ev.AgentCalled(
+            ev.CallRequested(
                 session, RawJson(request.encode()), name, rest, ABSENT, RawJson(token.encode()),
                 method=method, by=by, digest=digest, state=state, given=answers,
             )
@@ -105,7 +107,7 @@ class StatelessRig(BrokerRig):
 
     def ask(self, call: CallId, ask: str = "q1", method: str = SAMPLING, **more: Any) -> list[Any]:
         """A server wants something of the agent behind a call."""
-        return self.feed(Asked(call, AskId(ask), method, PARAMS, False, **more))
+        return self.feed(AskOpened(call, AskId(ask), method, PARAMS, False, **more))
 
     def park(self, request: str = "1", *asks: str, **more: Any) -> tuple[CallId, RequireInput]:
         """A call whose server wants something, and what its agent is told."""

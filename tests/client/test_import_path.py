@@ -23,7 +23,7 @@ def test_what_is_relative_or_in_a_project_does_not_count_and_our_own_tree_does(
 ) -> None:
     plain = str(tmp_path / "plain")
     given = ["", ".", "lib", str(repository), f"{repository}/deep", plain, *ROOTS]
-    assert import_path.kept(os.pathsep.join(given)) == [plain, *ROOTS]
+    assert import_path.trusted_entries(os.pathsep.join(given)) == [plain, *ROOTS]
 
 
 @behaviour("trust:directory")

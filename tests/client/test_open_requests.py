@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.open_requests import RECENT, REFUSED, Unanswered
+from carpool.open_requests import RECENT, REFUSED, OpenRequests
 from tests.behaviours import behaviour
 
 REFUSAL = b'{"error":{"data":{%b}}}' % REFUSED
@@ -11,14 +11,14 @@ REFUSAL = b'{"error":{"data":{%b}}}' % REFUSED
 
 @behaviour("reattach:used-again")
 def test_an_answer_is_for_the_first_use_and_a_refusal_for_the_one_after_that() -> None:
-    table = Unanswered()
+    table = OpenRequests()
     for line in (b"one", b"two", b"three"):
-        table.said(1, line)
-    assert table.answered(1, REFUSAL) == b"two"
+        table.request_sent(1, line)
+    assert table.request_answered(1, REFUSAL) == b"two"
     assert table.lines() == [b"one", b"three"]
-    assert table.answered(1, b"{}") == b"one"
-    assert table.answered(1, REFUSAL) == b"three", "with no other in use it is about this one"
-    assert table.answered(1, b"{}") == b""
+    assert table.request_answered(1, b"{}") == b"one"
+    assert table.request_answered(1, REFUSAL) == b"three", "with no other in use it is about this one"
+    assert table.request_answered(1, b"{}") == b""
     assert len(table) == 0
 
 
@@ -27,14 +27,14 @@ def test_it_is_known_which_requests_use_an_id_that_had_an_answer_also_in_another
     None
 ):
     answered: dict[object, None] = {}
-    one, other = Unanswered(answered), Unanswered(answered)
-    one.said(1, b"first")
-    one.answered(1, b"{}")
-    again, fresh = other.said(1, b"again"), other.said(2, b"fresh")
-    assert other.used_again() == {again}
+    one, other = OpenRequests(answered), OpenRequests(answered)
+    one.request_sent(1, b"first")
+    one.request_answered(1, b"{}")
+    again, fresh = other.request_sent(1, b"again"), other.request_sent(2, b"fresh")
+    assert other.reused_ids() == {again}
     for number in range(3, 3 + RECENT):
-        one.answered(number, b"{}")
-    assert other.used_again() == set(), "so long ago that the record has let go of it"
+        one.request_answered(number, b"{}")
+    assert other.reused_ids() == set(), "so long ago that the record has let go of it"
     assert fresh in other
 
 
@@ -43,19 +43,19 @@ STEPS = st.lists(st.tuples(st.sampled_from(["said", "answered", "refused", "ende
 
 @given(STEPS)
 def test_what_is_left_is_what_was_said_and_had_no_answer_in_its_order(steps: list[tuple[str, int]]) -> None:
-    table, left = Unanswered(), list[tuple[int, bytes]]()
+    table, left = OpenRequests(), list[tuple[int, bytes]]()
     for count, (what, ident) in enumerate(steps):
         uses = [each for each in left if each[0] == ident]
         if what == "said":
             line = b"%d" % count
-            assert table.said(ident, line) in table
+            assert table.request_sent(ident, line) in table
             left.append((ident, line))
         elif what == "ended":
-            assert table.ended(ident) == [line for _, line in uses]
+            assert table.request_ended(ident) == [line for _, line in uses]
             left = [each for each in left if each[0] != ident]
         else:
             gone = uses[1:2] or uses[:1] if what == "refused" else uses[:1]
-            assert table.answered(ident, REFUSAL if what == "refused" else b"{}") == b"".join(
+            assert table.request_answered(ident, REFUSAL if what == "refused" else b"{}") == b"".join(
                 line for _, line in gone
             )
             left = [each for each in left if each not in gone]

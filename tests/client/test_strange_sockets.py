@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from carpool.control.control_client import Door, DoorError
-from carpool.http.broker_link import Line
+from carpool.control.control_client import ControlClient, ControlClientError
+from carpool.http.broker_link import BrokerLink
 from carpool.shim import shim
 from carpool_protocol.bootstrap import paths, peer_credentials
 from tests.behaviours import behaviour
@@ -45,8 +45,8 @@ def test_the_shim_says_nothing_there(trap: socket.socket, tmp_path: Path) -> Non
 
 @behaviour("private:peers")
 def test_the_command_line_says_nothing_there(trap: socket.socket, tmp_path: Path) -> None:
-    with pytest.raises(DoorError, match="belongs to another user") as refused:
-        Door(str(tmp_path), control=True)
+    with pytest.raises(ControlClientError, match="belongs to another user") as refused:
+        ControlClient(str(tmp_path), control=True)
     assert not refused.value.no_broker, "nobody shall start another one beside it"
     assert heard(trap) == b""
 
@@ -59,7 +59,8 @@ def test_the_http_door_says_nothing_there(trap: socket.socket, tmp_path: Path) -
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             _, line = await loop.create_unix_connection(
-                lambda: Line(lambda: None, lambda _line: None, why.append), paths.agents_socket(str(tmp_path))
+                lambda: BrokerLink(lambda: None, lambda _line: None, why.append),
+                paths.agents_socket(str(tmp_path)),
             )
             await asyncio.wait_for(line.ended, 10)
 

@@ -12,7 +12,7 @@ from tests.kit.in_process_daemon import in_process_daemon
 def test_each_own_effect_of_the_broker_has_a_performer(tmp_path: Path) -> None:
     with in_process_daemon(tmp_path, {}, {}) as daemon:
         performers = daemon.broker._perform_one
-    assert set(performers) == set(get_args(broker_effects.OwnEffect))
+    assert set(performers) == set(get_args(broker_effects.LocalEffect))
 
 
 def test_each_own_effect_of_the_supervisor_has_a_performer(tmp_path: Path) -> None:

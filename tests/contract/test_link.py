@@ -16,9 +16,9 @@ from carpool_protocol.link.codec import FRAME_BYTES, encode_frames
 from carpool_protocol.link.memory import MemoryWire
 from carpool_protocol.link.messages import (
     LINK_VERSION,
-    Answered,
     AnyMessage,
     Call,
+    CallAnswered,
     CancelCall,
     Credit,
     Hello,
@@ -89,7 +89,7 @@ class MemoryNet:
         self.wire = MemoryWire()
 
     def make(self, me: Hello, window_bytes: int) -> PeeredLink:
-        return self.wire.end(me, window_bytes=window_bytes)
+        return self.wire.make_link(me, window_bytes=window_bytes)
 
     async def inject(self, data: bytes) -> None:
         self.wire.inject("evil", BROKER, data)
@@ -175,7 +175,7 @@ async def test_a_supervisor_that_starts_first_is_greeted_when_the_broker_comes(n
             sup.say(BROKER, answered(1))
             async with running(net, BROKER, "b1") as broker:
                 await until(lambda: broker.of(PeerUp) and sup.of(PeerUp), "both up")
-                assert not broker.of(Answered)
+                assert not broker.of(CallAnswered)
                 assert sup.link.counts().unsent_messages == 1
 
 
@@ -184,9 +184,9 @@ async def test_messages_arrive_in_order_both_ways(net: Net) -> None:
         for i in range(0, 300, 3):
             broker.say(SUP, *(call(i + k) for k in range(3)))
             sup.say(BROKER, *(answered(i + k) for k in range(3)))
-        await until(lambda: len(broker.of(Answered)) == len(sup.of(Call)) == 300, "all arrived")
+        await until(lambda: len(broker.of(CallAnswered)) == len(sup.of(Call)) == 300, "all arrived")
         assert sup.calls() == list(range(300))
-        assert [a.call for a in broker.of(Answered)] == list(range(300))
+        assert [a.call for a in broker.of(CallAnswered)] == list(range(300))
 
 
 async def test_a_burst_travels_as_one_frame_and_is_settled_once(net: Net) -> None:
@@ -203,7 +203,7 @@ async def test_what_is_sent_while_settling_goes_out_without_another_flush(net: N
     async with pair(net) as (broker, sup):
         sup.on_event = lambda e: sup.link.send(BROKER, answered(e.call)) if isinstance(e, Call) else None
         broker.say(SUP, call(7))
-        await until(lambda: broker.of(Answered) == [answered(7)], "the answer")
+        await until(lambda: broker.of(CallAnswered) == [answered(7)], "the answer")
 
 
 @behaviour("link:big-payloads-alone")
@@ -263,7 +263,7 @@ async def test_a_restarted_broker_is_found_again_and_hears_nothing_of_its_past(n
             async with running(net, BROKER, "b2") as second:
                 await until(lambda: len(sup.of(PeerUp)) == 2 and second.of(PeerUp), "up again")
                 sup.say(BROKER, answered(2))
-                await until(lambda: second.of(Answered), "an answer")
+                await until(lambda: second.of(CallAnswered), "an answer")
                 assert second.events == [PeerUp(hello(SUP, "s1")), answered(2)]
                 assert [type(e) for e in sup.events] == [PeerUp, PeerDown, PeerUp]
                 assert sup.of(PeerUp)[1].hello.epoch == "b2"
@@ -293,8 +293,8 @@ async def test_frames_of_another_epoch_are_dropped_and_counted(net: Net) -> None
 
 async def test_a_forgotten_peer_goes_down_once_and_may_greet_again(net: Net) -> None:
     async with pair(net) as (broker, sup):
-        broker.link.forget(SUP, "its process is gone")
-        broker.link.forget(SUP, "its process is gone")
+        broker.link.peer_died(SUP, "its process is gone")
+        broker.link.peer_died(SUP, "its process is gone")
         await until(lambda: broker.of(PeerDown), "down")
         assert broker.of(PeerDown) == [PeerDown("its process is gone")]
         # It was alive after all: its next word makes both ends start over.
@@ -353,8 +353,8 @@ async def test_ten_thousand_messages_both_ways_through_a_small_window_while_one_
                 broker.link.flush()
                 await trio.lowlevel.checkpoint()
         broker.link.flush()
-        await until(lambda: len(broker.of(Answered)) == count, "all answers", 25)
-        assert [a.call for a in broker.of(Answered)] == list(range(count))
+        await until(lambda: len(broker.of(CallAnswered)) == count, "all answers", 25)
+        assert [a.call for a in broker.of(CallAnswered)] == list(range(count))
 
 
 @pytest.mark.parametrize("garbage", [b"\xc1", b"\x93\xa0\xa0\x91\x92\x63\x01", b"x" * 1000])

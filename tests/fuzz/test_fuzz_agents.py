@@ -121,10 +121,10 @@ def nothing_is_left(one: InProcessDaemon) -> None:
     one.wait(PARKED_S)
     core = one.broker.core
     assert [session.carrier for session in core.sessions.values()] == ["client"]
-    assert not core.ledger.calls
-    assert not one.supervisor.core.desk.calls
-    assert len(one.broker._door.connections.agents) == 1
-    assert not one.broker._door.connections.streams
+    assert not core.call_table.calls
+    assert not one.supervisor.core.dispatcher.calls
+    assert len(one.broker._agent_server.connections.agents) == 1
+    assert not one.broker._agent_server.connections.streams
 
 
 @behaviour("bad-input:agents")
@@ -156,7 +156,7 @@ def test_fifty_thousand_ids_are_answered_and_leave_nothing(house: Path) -> None:
                 many.send(b"".join(word % each for each in range(at, at + 500) for word in words))
         assert Counter(map(raw_id, many.lines)) == {b"%d" % each: 1 for each in range(50_000)}
         session = one.broker.core.sessions[SessionId("s2")]
-        assert not session.owed
+        assert not session.open_calls
         assert not one.broker.core.requests.deferred.of(session.id)
         assert entries_of(session) < 10_000
         good.echo("undisturbed")

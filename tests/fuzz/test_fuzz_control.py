@@ -96,7 +96,7 @@ def operated(rng: Random, house: Path) -> None:
         operator.close()
         one.wait(30.0)
         assert [session.carrier for session in one.broker.core.sessions.values()] == ["client"]
-        assert not one.broker._inquiries._asked
+        assert not one.broker._inquiries._open_queries
 
 
 @behaviour("bad-input:operators")

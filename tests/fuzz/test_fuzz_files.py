@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from carpool import launcher_lock
-from carpool.launcher.http_door import told_url
+from carpool.launcher.http_door import read_door_url
 from carpool_broker.core.configuration.resolve_servers import resolve
-from carpool_broker.storage.catalog_cache import Kept, KeptCatalogs, sealed, unsealed
+from carpool_broker.storage.catalog_cache import CachedCatalog, CatalogCache, seal_catalog, unseal
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.pages.describe import describe
 from carpool_protocol.config.reading.load import ConfigFile, load_config
@@ -27,19 +27,19 @@ from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTIN
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import (
-    Answered,
+    CallAnswered,
     CancelCall,
     Catalog,
+    SetPools,
     ToBroker,
     ToolOffer,
     ToSupervisor,
-    Wanted,
 )
 from carpool_protocol.machine import journal
 from carpool_protocol.machine.journal import Journal
 from carpool_supervisor.era.list_pages import legible
 from carpool_supervisor.knowledge import era_cache, sharing_evidence
-from carpool_supervisor.knowledge.era_cache import Verdict
+from carpool_supervisor.knowledge.era_cache import EraVerdict
 from tests.behaviours import behaviour
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import NAMES, members, mutated, one_of, scalar, text
@@ -114,8 +114,8 @@ def configured(rng: Random, folder: Path) -> None:
         roots=None,
         interpreter="/usr/bin/python3",
     )
-    wanted = Wanted(list(found.specs), loaded.config.max_instances, loaded.config.max_greeting)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(wanted), type=Wanted) == wanted
+    wanted = SetPools(list(found.specs), loaded.config.max_instances, loaded.config.max_greeting)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(wanted), type=SetPools) == wanted
 
 
 def evidence(rng: Random) -> bytes:
@@ -151,23 +151,25 @@ def remembered(rng: Random, folder: Path) -> None:
         state_file(rng, lambda rng: b'{"evidence":[%b]}' % b",".join(evidence(rng) for _ in range(2)))
     )
     Path(eras).write_bytes(state_file(rng, era))
-    found, trouble = sharing_evidence.load(path)
+    found, trouble = sharing_evidence.load_evidence(path)
     trouble.encode()
     if not trouble:
         for known in found.servers.values():
             kinds = {each.kind: each for each in known.evidence}
             assert len(kinds) <= len(known.evidence)
-        whole, _ = sharing_evidence.save(path, sharing_evidence.record(found, "k", "asks", T, "x"))
-        again, trouble = sharing_evidence.load(path)
+        whole, _ = sharing_evidence.save_evidence(
+            path, sharing_evidence.with_evidence(found, "k", "asks", T, "x")
+        )
+        again, trouble = sharing_evidence.load_evidence(path)
         assert trouble == ""
         assert again == whole
-    speak, trouble = era_cache.load(eras)
+    speak, trouble = era_cache.load_eras(eras)
     if not trouble:
         for key in speak.servers:
             era_cache.era_of(speak, key, T)
-        seen = era_cache.with_sighting(speak, "k", Verdict("stateless", "why", "s 1", T))
-        whole_eras, _ = era_cache.save(eras, seen)
-        assert era_cache.load(eras) == (whole_eras, "")
+        seen = era_cache.with_observation(speak, "k", EraVerdict("stateless", "why", "s 1", T))
+        whole_eras, _ = era_cache.save_eras(eras, seen)
+        assert era_cache.load_eras(eras) == (whole_eras, "")
 
 
 def kept(rng: Random, folder: Path) -> None:
@@ -175,20 +177,20 @@ def kept(rng: Random, folder: Path) -> None:
     secret, key = b"s" * 32, PoolKey("git:0123456789abcdef")
     names = [legible(name) for name in rng.sample(NAMES, 3)]  # others do not cross the link
     offers = [ToolOffer(name, RawJson(scalar(rng))) for name in names]
-    written = Kept(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), T)
-    data = sealed(written, secret)
+    written = CachedCatalog(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), T)
+    data = seal_catalog(written, secret)
     if rng.random() < 0.2:
         body = mutated(rng, msgspec.msgpack.encode(written))
         seal = blake2b(body, key=secret, digest_size=32).digest()
-        found = unsealed(data[: -len(msgspec.msgpack.encode(written)) - 32] + seal + body, secret)
-        assert found is None or isinstance(found, Kept)
+        found = unseal(data[: -len(msgspec.msgpack.encode(written)) - 32] + seal + body, secret)
+        assert found is None or isinstance(found, CachedCatalog)
         return
     data = mutated(rng, data)
-    found = unsealed(data, secret)
+    found = unseal(data, secret)
     assert found is None or found == written
     (folder / "catalogs").mkdir(exist_ok=True)
     (folder / "catalogs" / "0123456789abcdef.catalog").write_bytes(data)
-    assert KeptCatalogs(str(folder), b"t" * 32).find(key) is None
+    assert CatalogCache(str(folder), b"t" * 32).find(key) is None
 
 
 def listed_tools(rng: Random) -> None:
@@ -219,7 +221,7 @@ def dumped(rng: Random) -> bytes:
     """A journal, nearly as it was written."""
     ring = Journal(8)
     ring.record(1.0, CancelCall(call=1, reason="r"), [])  # type: ignore[arg-type]  # ids are ints
-    ring.record(2.0, Answered(call=1, is_error=False, body=b"{}"), [CancelCall(1, "x")])  # type: ignore[arg-type]
+    ring.record(2.0, CallAnswered(call=1, is_error=False, body=b"{}"), [CancelCall(1, "x")])  # type: ignore[arg-type]
     lines = []
     for line in ring.dump().splitlines():
         entry: dict[str, Any] = json.loads(line)
@@ -238,7 +240,7 @@ def dumped(rng: Random) -> bytes:
 
 def replayed(rng: Random) -> None:
     try:
-        pairs = journal.load(dumped(rng), [ToSupervisor, ToBroker])
+        pairs = journal.load_journal(dumped(rng), [ToSupervisor, ToBroker])
     except ValueError:
         return
     for now, event in pairs:
@@ -281,7 +283,7 @@ def test_whatever_a_lock_or_a_door_file_says_it_names_a_holder_or_nobody(folder:
         pid = one_of(rng, b"1", b"0", b"-1", b"9" * 30, odd=0.4)
         door = members(rng, [("pid", pid), ("url", one_of(rng, b'"http://x"', text(rng.choice(NAMES))))])
         (folder / "http.json").write_bytes(mutated(rng, door) if rng.random() < 0.2 else door)
-        assert told_url(str(folder)).isprintable()
+        assert read_door_url(str(folder)).isprintable()
         (folder / "lock").write_bytes(b"pid=%b\nconfig=%b\n" % (pid, scalar(rng)))
         descriptor = os.open(paths.lock_file(str(folder)), os.O_RDONLY)
         try:

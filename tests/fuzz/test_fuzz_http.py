@@ -11,9 +11,18 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from carpool.http.core.access import Gate, hash_of
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
+from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import (
+    BeginEvents,
+    Effect,
+    EndEvents,
+    HttpRequest,
+    HttpRules,
+    Respond,
+    SendToBroker,
+    WriteEvents,
+)
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, greeted
 from tests.kit import hostile_agents
@@ -45,16 +54,16 @@ STATUSES: Final = frozenset(
 class Doorway:
     """The door's core, wired to a whole carpool, and what its clients got."""
 
-    def __init__(self, one: InProcessDaemon, rules: Rules) -> None:
+    def __init__(self, one: InProcessDaemon, rules: HttpRules) -> None:
         self.one = one
-        self.core = Core(rules, Gate(), heir_s=1e9)
+        self.core = HttpCore(rules, AccessRules(), heir_s=1e9)
         self.line = one.connect()
         self.line.send(hostile_agents.door_attach() + b"\n")
         self.line.lines.clear()
         self.answers: dict[int, list[Respond]] = {}
         self.streams: dict[int, bytes] = {}
         self.ended: Counter[int] = Counter()
-        self.take(self.core.linked(one.now))
+        self.take(self.core.broker_connected(one.now))
 
     def take(self, effects: list[Effect] | None) -> None:
         """Perform them, and what comes of them."""
@@ -62,26 +71,26 @@ class Doorway:
         self.core.check()
         for effect in effects:
             match effect:
-                case Tell(line):
+                case SendToBroker(line):
                     self.line.send(line)
                 case Respond(x):
                     assert x not in self.streams
                     self.answers.setdefault(x, []).append(effect)
-                case Begin(x):
+                case BeginEvents(x):
                     assert x not in self.answers
                     assert x not in self.streams
                     self.streams[x] = b""
-                case Write(x, data):
+                case WriteEvents(x, data):
                     assert not self.ended[x]
                     self.streams[x] += data
-                case End(x):
+                case EndEvents(x):
                     self.ended[x] += 1
         self.hear()
 
     def hear(self) -> None:
         """What the broker has said."""
         while self.line.lines:
-            self.take(self.core.said(self.line.lines.pop(0), self.one.now))
+            self.take(self.core.line_received(self.line.lines.pop(0), self.one.now))
         assert not self.line.ended, "the broker dropped its door"
 
     def wait(self, seconds: float) -> None:
@@ -92,9 +101,11 @@ class Doorway:
     def ask(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> int:
         """A request; its number."""
         target, _, query = path.partition("?")
-        x = self.core.number()
+        x = self.core.next_number()
         named = {"host": "localhost", **headers}
-        self.take(self.core.asked(x, Request(method, target, query, named, body), self.one.now))
+        self.take(
+            self.core.request_received(x, HttpRequest(method, target, query, named, body), self.one.now)
+        )
         return x
 
 
@@ -126,7 +137,7 @@ def headers(rng: Random, sessions: list[str], body: bytes) -> dict[str, str]:
 
 def posted(rng: Random, house: Path) -> None:
     """Clients of one door, of which one is well-behaved and comes over the socket."""
-    rules = Rules(stateless=rng.random() < 0.2, json_response=rng.random() < 0.3)
+    rules = HttpRules(stateless=rng.random() < 0.2, json_response=rng.random() < 0.3)
     with in_process_daemon(house, SERVERS, PROGRAMS) as one:
         good = greeted(one)
         door = Doorway(one, rules)
@@ -153,7 +164,7 @@ def posted(rng: Random, house: Path) -> None:
             for answer in door.answers.get(x, []):
                 sessions += [value for name, value in answer.headers if name.lower() == "mcp-session-id"]
             if rng.random() < 0.1:
-                door.take(door.core.gone(rng.choice(list(asked)), one.now))
+                door.take(door.core.client_gone(rng.choice(list(asked)), one.now))
             good.echo("undisturbed")
         for _ in range(20):
             door.wait(EVERYTHING_ENDS_S)
@@ -205,7 +216,7 @@ def test_whatever_stands_in_a_header_who_comes_in_is_decided() -> None:
     """No header raises: not the token, the host, the origin."""
 
     def play(rng: Random) -> None:
-        gate = Gate(tokens={"a": hash_of("right")}) if rng.random() < 0.5 else Gate()
+        gate = AccessRules(tokens={"a": hash_of("right")}) if rng.random() < 0.5 else AccessRules()
         value = one_of(rng, b"localhost", b"Bearer right", b"http://localhost").decode("latin-1")
         gate.host_allowed(value)
         gate.origin_allowed(value)

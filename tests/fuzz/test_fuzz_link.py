@@ -14,7 +14,7 @@ import msgspec
 from msgspec import msgpack
 
 from carpool_protocol.link.codec import BadFrame, decode_frame, encode_frames
-from carpool_protocol.link.messages import LINK_VERSION, Hello, ToBroker, ToSupervisor, Wanted
+from carpool_protocol.link.messages import LINK_VERSION, Hello, SetPools, ToBroker, ToSupervisor
 from carpool_protocol.link.peer import BROKER, Peer, PeerUp
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, PROGRAMS, SERVERS, greeted
@@ -100,7 +100,7 @@ def heard(rng: Random) -> None:
     peer = Peer(Hello(LINK_VERSION, "b", BROKER, 1, "t"), "sup1", 0.0)  # type: ignore[arg-type]  # an epoch
     for _ in range(rng.randrange(1, 30)):
         if rng.random() < 0.1:
-            peer.connected()
+            peer.connection_opened()
         data = frame(rng)
         was_up = peer.up
         said = peer.receive(data, 1.0)
@@ -189,7 +189,9 @@ def told(rng: Random, house: Path) -> None:
         to_broker = rng.random() < 0.5
         shell = one.broker if to_broker else one.supervisor
         kinds = [
-            each for each in get_args(ToBroker if to_broker else ToSupervisor) if each not in {Hello, Wanted}
+            each
+            for each in get_args(ToBroker if to_broker else ToSupervisor)
+            if each not in {Hello, SetPools}
         ]
         for _ in range(rng.randrange(1, 25)):
             if rng.random() < 0.2:
@@ -203,7 +205,7 @@ def told(rng: Random, house: Path) -> None:
             assert not isinstance(read, BadFrame), message
             messages = list(read.messages)
             shell._deliver("sup1" if to_broker else BROKER, messages)
-            shell._settle()
+            shell._flush_burst()
             one.settle()
         one.wait(EVERYTHING_ENDS_S)
 

@@ -10,8 +10,8 @@ from random import Random
 from typing import Final
 
 from carpool.shim import resume as shim_return
-from carpool.shim.kept_lines import OURS, Kept
-from carpool.shim.pump import BROKER_GONE, Pump
+from carpool.shim.kept_lines import OURS, KeptLines
+from carpool.shim.pump import BROKER_GONE, ShimPump
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach import (
     Attach,
@@ -67,7 +67,7 @@ def ended(lines: list[bytes]) -> bytes:
 
 def passed(rng: Random) -> None:
     """Both directions at once, and the death of the broker within a line."""
-    kept = Kept()
+    kept = KeptLines()
     up, down = ended(said(rng)) + rng.choice((b"", b'{"half":')), ended(told(rng))
     ours = b"".join(
         rng.choice((b"", settled_line(Settled("e1", 0, 0, [], [], [], [], ["s"])))) for _ in range(2)
@@ -79,7 +79,7 @@ def passed(rng: Random) -> None:
         os.write(agent_out, up)
         far.sendall(ATTACHED + ours + down + b'{"jsonrpc":"2.0","id":9,"resu')
         far.shutdown(socket.SHUT_WR)
-        assert Pump(near, HELLO, kept, stdin, stdout).run() == BROKER_GONE
+        assert ShimPump(near, HELLO, kept, stdin, stdout).run() == BROKER_GONE
         near.close()
         os.close(stdout)
         with os.fdopen(agent_in, "rb") as heard, far.makefile("rb") as arrived:
@@ -91,7 +91,7 @@ def passed(rng: Random) -> None:
     comes_back(kept, up)
 
 
-def comes_back(kept: Kept, up: bytes, untaken_bytes: int = 0) -> None:
+def comes_back(kept: KeptLines, up: bytes, untaken_bytes: int = 0) -> None:
     """What it says next is an attach line, as many lines as that says, and nothing that was never said."""
     for again in (True, False):
         first, *lines = shim_return.resume(kept, HELLO, again=again, untaken_bytes=untaken_bytes).split(b"\n")
@@ -106,13 +106,13 @@ def comes_back(kept: Kept, up: bytes, untaken_bytes: int = 0) -> None:
 
 def settled(rng: Random) -> None:
     """A broker that settles what it likes of what it has had."""
-    kept = Kept()
-    kept.greeted(ATTACHED)
+    kept = KeptLines()
+    kept.broker_attached(ATTACHED)
     lines, answers = said(rng), told(rng)
-    kept.sent(b"".join(line + b"\n" for line in lines))
+    kept.agent_lines_sent(b"".join(line + b"\n" for line in lines))
     up = 0
     for line in answers:
-        kept.passed(line + b"\n")
+        kept.broker_lines_passed(line + b"\n")
         if rng.random() < 0.4:
             new = [name_of(each) for each in lines[up:]][: rng.randint(0, len(lines) - up)]
             up += len(new)
@@ -127,7 +127,7 @@ def settled(rng: Random) -> None:
                 rng.choice((parts[0], parts[1], parts[2], held)).append(name_of(b"never said"))
             before = bytes(kept.fresh)
             how_far = Settled("e2", last, new.count(last), parts[0], parts[1], parts[2], held)
-            kept.settled(settled_line(how_far))
+            kept.lines_settled(settled_line(how_far))
             assert kept.in_doubt == wrong
             if wrong:
                 assert kept.fresh == before

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from carpool.cli import call, check, daemon, logs, resources_prompts, status, tools, why
 from carpool.control.control_client import AnsweredError
-from carpool.launcher.up import Place
+from carpool.launcher.up import RuntimePlace
 from carpool.probe.probe import conclusion
 from carpool.terminal.verb_output import print_json
 from tests.behaviours import behaviour
@@ -114,9 +114,9 @@ class Fake:
 @contextmanager
 def facing(door: Fake) -> Iterator[None]:
     """Every verb finds this door."""
-    with mock.patch.object(status, "reach", return_value=door):
+    with mock.patch.object(status, "reach_broker", return_value=door):
         modules = (status, tools, resources_prompts, call, daemon, why)
-        patches = [mock.patch.object(module, "open_door", return_value=door) for module in modules]
+        patches = [mock.patch.object(module, "open_session", return_value=door) for module in modules]
         for each in patches:
             each.start()
         try:
@@ -127,10 +127,10 @@ def facing(door: Fake) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuntimePlace:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(tmp_path / "rt"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    return Place()
+    return RuntimePlace()
 
 
 @behaviour("bad-input:terminal")
@@ -223,7 +223,7 @@ def test_what_a_tool_answers_is_shown_and_not_obeyed() -> None:
 
 
 @behaviour("bad-input:terminal")
-def test_what_stands_in_a_log_is_shown_and_not_obeyed(place: Place) -> None:
+def test_what_stands_in_a_log_is_shown_and_not_obeyed(place: RuntimePlace) -> None:
     folder = Path(place.logs)
     folder.mkdir(parents=True)
 
@@ -237,7 +237,7 @@ def test_what_stands_in_a_log_is_shown_and_not_obeyed(place: Place) -> None:
     fuzz(play, examples=5, seeds=30)
 
 
-def test_what_a_configuration_says_is_shown_and_not_obeyed(place: Place, tmp_path: Path) -> None:
+def test_what_a_configuration_says_is_shown_and_not_obeyed(place: RuntimePlace, tmp_path: Path) -> None:
     def play(rng: Random) -> None:
         file = tmp_path / "carpool.json"
         trick = json.dumps(rng.choice(TRICKS))

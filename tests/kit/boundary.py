@@ -22,18 +22,18 @@ from unittest import mock
 import trio
 
 from carpool.shim import resume
-from carpool.shim.kept_lines import Kept
-from carpool.shim.pump import AGENT_GONE, REFUSED, Pump
+from carpool.shim.kept_lines import KeptLines
+from carpool.shim.pump import AGENT_GONE, REFUSED, ShimPump
 from carpool_broker.core.model import events
 from carpool_broker.transport import delivery_log
-from carpool_broker.transport.connections import Agent
+from carpool_broker.transport.connections import AgentConnection
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
-from carpool_protocol.carrier.streams import Open, frame_line, split_frame, word_line
+from carpool_protocol.carrier.streams import OpenStream, control_line, frame_line, split_frame
 from tests.kit.in_process_deaths import KillableDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program
 
-DUE_LINES: Final = 4
+SETTLE_LINES: Final = 4
 """So often carriers are told what is settled: here it is to count."""
 MARK: Final = "0123abcd"
 
@@ -41,7 +41,7 @@ MARK: Final = "0123abcd"
 class Way:
     """One agent's way in. `say` leaves its bytes where the broker can read them."""
 
-    connection: Agent
+    connection: AgentConnection
     """As the door knows it."""
     is_told_of_ends: bool = False
     returns: bool = False
@@ -196,18 +196,18 @@ class Shim(Way):
                 mark=MARK,
             )
         )
-        self.kept = Kept()
+        self.kept = KeptLines()
         self.farewells: list[str] = []
         self._rest = b""
         self._attach(self._hello)
 
     def _attach(self, first: bytes) -> None:
         self._sock, self.connection = self.stage.connection()
-        self.pump = Pump(self._sock, first, self.kept, self._stdin, self._stdout, mark=MARK)
+        self.pump = ShimPump(self._sock, first, self.kept, self._stdin, self._stdout, mark=MARK)
         self.pump._poll = _Poll()  # type: ignore[assignment]
         self.pump._unblock_stdout()
-        self.pump._push_up()
-        self.pump._want()
+        self.pump._write_to_broker()
+        self.pump._update_polling()
 
     def say(self, data: bytes) -> None:
         while data and not self.ended:
@@ -223,8 +223,8 @@ class Shim(Way):
         pump, done = self.pump, False
         try:
             while not pump._outcome:
-                pump._carry()
-                pump._want()
+                pump._pass_on()
+                pump._update_polling()
                 done = True
         except _Idle:
             pass
@@ -299,7 +299,7 @@ class StreamOf(Way):
         door.streams.append(self)
         self.number = len(door.streams)
         self._exchange = 0
-        door.say(word_line(self.number, Open(kind=kind)))  # type: ignore[arg-type]
+        door.say(control_line(self.number, OpenStream(kind=kind)))  # type: ignore[arg-type]
 
     def say(self, data: bytes) -> None:
         frames = []
@@ -336,7 +336,7 @@ class Stage(KillableDaemon):
         self._watch()
 
     def _watch(self) -> None:
-        self._watching = [self.broker._door.watch(), self.broker._look()]
+        self._watching = [self.broker._agent_server.watch(), self.broker._check_periodically()]
         for each in self._watching:
             each.send(None)  # to its first pause
 
@@ -344,10 +344,10 @@ class Stage(KillableDaemon):
         for each in self._watching:
             each.close()
 
-    def connection(self) -> tuple[socket.socket, Agent]:
+    def connection(self) -> tuple[socket.socket, AgentConnection]:
         """An agent's end of a new connection, and the door's."""
         sock = self.socket_for_agent()
-        return sock, next(reversed(self.broker._door.connections.agents.values()))
+        return sock, next(reversed(self.broker._agent_server.connections.agents.values()))
 
     def add(self, way: Way) -> None:
         """It has its turns from now on."""
@@ -386,13 +386,13 @@ class Stage(KillableDaemon):
     def end(self, why: str, *, again: bool) -> None:
         """The broker ends because that is meant, as `BrokerShell.run` does it."""
         broker = self.broker
-        broker._pump.feed(events.EndMeant(again=again))
-        broker._settle()
-        broker._door.take_leave(why, again=again)
+        broker._pump.feed(events.EndRequested(again=again))
+        broker._flush_burst()
+        broker._agent_server.stop_accepting(why, again=again)
         for _ in range(3):
             self.step_broker()
             self.turns()
-        broker._door.close()
+        broker._agent_server.close()
         self.serves = False
         self.turns()
 
@@ -411,7 +411,7 @@ def stage(
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, VARIABLES))
         stack.enter_context(mock.patch.object(trio, "sleep", _pause))
-        stack.enter_context(mock.patch.object(delivery_log, "DUE_LINES", DUE_LINES))
+        stack.enter_context(mock.patch.object(delivery_log, "SETTLE_LINES", SETTLE_LINES))
         one = Stage(house, servers, programs, **more)
         stack.enter_context(one._apart())
         stack.callback(one.close)

@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 )
 from msgspec import Struct
 
-from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from tests.kit.boundary import Door, Keeper, Plain, Shim, Stage, StreamOf, Way, stage
 from tests.kit.in_process_servers import Json, Process, tool
 
@@ -46,7 +46,9 @@ ALL_ENDS_S: Final = 36
 ERROR: Final = "carpool/error"
 WHY: Final = "this end is meant"
 PICK: Final = st.integers(0, 15)
-ANSWERS: Final = st.sampled_from((0, 1, PIECE - 1, PIECE - 1, PIECE, PIECE + 1))
+ANSWERS: Final = st.sampled_from(
+    (0, 1, OUTPUTS_PER_FLUSH - 1, OUTPUTS_PER_FLUSH - 1, OUTPUTS_PER_FLUSH, OUTPUTS_PER_FLUSH + 1)
+)
 """As many lines of answers leave together as a piece holds: then is found who is gone."""
 KINDS: Final = st.sampled_from(("plain", "keeper", "shim", "shim", "shim", "session", "control", "shared"))
 MOST: Final = 20
@@ -346,7 +348,7 @@ class Boundary(RuleBasedStateMachine):
         for pick, deaf in going:
             if (one := self._pick(pick)) is not None:
                 one.go(deaf=deaf)
-        door = self.stage.broker._door
+        door = self.stage.broker._agent_server
         ways = [
             way
             for way in self.ways
@@ -365,7 +367,7 @@ class Boundary(RuleBasedStateMachine):
         it is as if the broker had died.)
         """
         agent = way.connection
-        there = self.stage.broker._door.connections.agents.get(agent.id) is agent
+        there = self.stage.broker._agent_server.connections.agents.get(agent.id) is agent
         return there and agent.welcomed and agent.returning is None
 
     # --- the promises ----------------------------------------------------------------------------------

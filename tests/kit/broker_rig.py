@@ -9,7 +9,7 @@ from typing import Any
 
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
@@ -25,13 +25,13 @@ from carpool_protocol.ids import (
     SessionId,
 )
 from carpool_protocol.link.messages import (
-    Answered,
+    CallAnswered,
+    CallsRecorded,
     Catalog,
     Policy,
     PoolChanged,
     PoolSpec,
     PoolState,
-    Recorded,
     ToolOffer,
 )
 
@@ -41,7 +41,7 @@ ONE, TWO = SessionId("s1"), SessionId("s2")
 
 
 def broker_core(
-    bounds: Bounds | None = None,
+    bounds: SessionBounds | None = None,
     list_wait_s: float = 10.0,
     *,
     secret: bytes = b"",
@@ -50,12 +50,14 @@ def broker_core(
 ) -> BrokerCore:
     """A core that knows no session and no supervisor yet."""
     registry = Registry(mark="m")
-    return BrokerCore(registry, bounds or Bounds(), list_wait_s, secret=secret, life=life, audits=audits)
+    return BrokerCore(
+        registry, bounds or SessionBounds(), list_wait_s, secret=secret, life=life, audits=audits
+    )
 
 
 def supervisor_comes(feed: Callable[[Any], Any], credit_bytes: int = 1_000_000) -> list[Any]:
     """A supervisor that remembers nothing greets. What the core wants done."""
-    return [*(feed(ev.SupervisorCame(credit_bytes, EPOCH)) or ()), *(feed(Recorded([], [])) or ())]
+    return [*(feed(ev.SupervisorConnected(credit_bytes, EPOCH)) or ()), *(feed(CallsRecorded([], [])) or ())]
 
 
 def pool_spec(key: str, **more: Any) -> PoolSpec:
@@ -86,7 +88,7 @@ def catalog_of(key: str, *tools: str, **more: Any) -> Catalog:
 class BrokerRig:
     """A core with a clock; its invariants are checked after every event and every tick."""
 
-    def __init__(self, bounds: Bounds | None = None, *, secret: bytes = b"", life: int = 0) -> None:
+    def __init__(self, bounds: SessionBounds | None = None, *, secret: bytes = b"", life: int = 0) -> None:
         self.core = broker_core(bounds, secret=secret, life=life)
         self.now = 100.0
 
@@ -138,13 +140,13 @@ class BrokerRig:
 
     def answer(self, call: CallId, body: RawJson = EMPTY_OBJECT) -> list[Any]:
         """A server answers a call."""
-        return self.feed(Answered(call, is_error=False, body=body))
+        return self.feed(CallAnswered(call, is_error=False, body=body))
 
     # --- agents ---
 
     def attach(self, session: SessionId = ONE, *, source: SourceId = DAEMON, **more: Any) -> list[Any]:
         """An agent connects and has not greeted."""
-        came = ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim", **more)
+        came = ev.SessionOpened(session=session, source=source, agent="", pid=1, carrier="shim", **more)
         return self.feed(came)
 
     def greet(
@@ -157,15 +159,15 @@ class BrokerRig:
     ) -> list[Any]:
         """An agent of the handshake era sends `initialize`."""
         able = capabilities or Capabilities()
-        return self.feed(ev.AgentGreeted(session, RawJson(request), version, "x", able))
+        return self.feed(ev.InitializeRequested(session, RawJson(request), version, "x", able))
 
     def list_tools(
         self, session: SessionId = ONE, request: str = "9", cursor: str | None = None
     ) -> list[Any]:
         """An agent asks for the list of tools."""
-        return self.feed(ev.AgentListed(session, RawJson(request.encode()), cursor))
+        return self.feed(ev.ListPageRequested(session, RawJson(request.encode()), cursor))
 
     def request(self, name: str, request: str = "1", session: SessionId = ONE, **more: Any) -> list[Any]:
         """An agent calls a tool, or what `method` says."""
         id_ = RawJson(request.encode())
-        return self.feed(ev.AgentCalled(session, id_, name, EMPTY_OBJECT, ABSENT, ABSENT, **more))
+        return self.feed(ev.CallRequested(session, id_, name, EMPTY_OBJECT, ABSENT, ABSENT, **more))

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from carpool_protocol.ids import InstanceId, PoolKey
 from carpool_protocol.link.messages import Catalog
 from carpool_supervisor.core.model.events import CatalogRead, InstanceGreeted
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.era.handshake import HandshakeAdapter
+from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.kit.hostile_catalogs import HostileCatalog
 
 Era = Literal["handshake", "stateless"]
@@ -21,12 +21,12 @@ class CatalogReader:
     """What an adapter made of a catalog: the catalog as agents may come to see it, and all its events."""
 
     def __init__(self, said: HostileCatalog, era: Era, *, page_entries: int = 8) -> None:
-        maker = Handshake if era == "handshake" else Stateless
+        maker = HandshakeAdapter if era == "handshake" else StatelessAdapter
         self.adapter = maker(InstanceId(1), PoolKey("evil:1"), "1.0")
         self.events: list[Any] = []
         self._said = said
         self._page_entries = page_entries
-        waiting = [self.adapter.greet()]
+        waiting = [self.adapter.greeting_line()]
         while waiting:
             for line in b"".join(waiting).splitlines():
                 asked = json.loads(line)
@@ -44,7 +44,7 @@ class CatalogReader:
             json.dumps(asked["id"]).encode(),
             self._result(asked),
         )
-        events, out = self.adapter.take([line])
+        events, out = self.adapter.feed([line])
         self.events += events
         lines = list(out)
         while self.adapter.is_reading:

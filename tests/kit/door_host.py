@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import trio
 
-from carpool_broker.transport.agent_server import Door
+from carpool_broker.transport.agent_server import AgentServer
 from carpool_broker.transport.connections import Connections
-from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.incarnation import Heritage
-from carpool_broker.transport.resume import Returning
-from carpool_broker.transport.server_interface import Host
-from carpool_broker.transport.streams import Stream
+from carpool_broker.transport.delivery_log import DeliveryLog
+from carpool_broker.transport.incarnation import Incarnation
+from carpool_broker.transport.resume import SessionResume
+from carpool_broker.transport.server_interface import AgentServerHost
+from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.ids import SessionId
 from carpool_protocol.runtime.poller import ReadySet
@@ -20,18 +20,18 @@ from carpool_protocol.wire.lines import OverlongLine
 def new_door(
     path: str,
     ready: ReadySet,
-    host: Host,
+    host: AgentServerHost,
     *,
     slow_reader_s: float = 30.0,
     receive_budget_bytes: int = 1 << 24,
     clock: Callable[[], float] = trio.current_time,
-) -> Door:
+) -> AgentServer:
     """A door whose bursts nobody ends but the test."""
-    return Door(
+    return AgentServer(
         path,
         ready,
         host,
-        Heritage(),
+        Incarnation(),
         Connections(clock=clock),
         slow_reader_s=slow_reader_s,
         receive_budget_bytes=receive_budget_bytes,
@@ -43,32 +43,36 @@ def new_door(
 class NoReturningSessions:
     """For hosts of tests about other things."""
 
-    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+    def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         then()
 
-    def may_return(self) -> bool:
+    def may_resume(self) -> bool:
         return False
 
-    def take_back(
+    def resume_lines(
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: Passage,
-        returning: Returning,
+        passage: DeliveryLog,
+        returning: SessionResume,
     ) -> list[bytes | OverlongLine]:
         raise AssertionError("nobody comes back")
 
-    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
+    def session_resumed(
+        self, session: SessionId, returning: SessionResume, passage: DeliveryLog | None = None
+    ) -> None:
         raise AssertionError("nobody comes back")
 
-    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
+    def resume_message(
+        self, stream: SessionStream, message: bytes, exchange: int, returning: SessionResume
+    ) -> None:
         raise AssertionError("nobody comes back")
 
     def version_of(self, session: SessionId) -> str:
         raise AssertionError("nobody comes back")
 
-    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
+    def environment_requested(self, session: SessionId, names: list[str]) -> None:
         pass
 
-    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+    def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         raise AssertionError("nobody is asked again")

@@ -20,8 +20,8 @@ from unittest import mock
 import trio
 
 from carpool_broker import process as broker_shell
-from carpool_broker.config.configuration import DAEMON
-from carpool_broker.transport.incarnation import Heritage
+from carpool_broker.config.configuration import DEFAULT_SOURCE
+from carpool_broker.transport.incarnation import Incarnation
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.link.messages import AnyMessage, Hello
 from carpool_protocol.link.peer import BROKER, Peer
@@ -29,7 +29,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import process as supervisor_shell
 from carpool_supervisor import processes as supervisor_processes
 from tests.kit.in_process_servers import READ_BYTES, Json, Process, Processes, Program
-from tests.kit.synchronous_configuration import ReaderWithoutThreads, SynchronousConfiguration
+from tests.kit.synchronous_configuration import SynchronousConfiguration, WatcherWithoutThreads
 
 SUPERVISOR = "sup1"
 ROUNDS = 20_000
@@ -158,9 +158,9 @@ class InProcessDaemon:
         self.supervisor._nursery = self._nursery
         self.settle()
 
-    def first_heritage(self) -> Heritage:
+    def first_heritage(self) -> Incarnation:
         """What the first broker is given."""
-        return Heritage()
+        return Incarnation()
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -169,19 +169,19 @@ class InProcessDaemon:
             house = str(self._house)
             environ = {"CARPOOL_CHECK": "1", "CARPOOL_STATE_DIR": f"{house}/state", "HOME": house}
             stack.enter_context(mock.patch.dict(os.environ, environ))
-            stack.enter_context(mock.patch.object(broker_shell, "Reader", ReaderWithoutThreads))
+            stack.enter_context(mock.patch.object(broker_shell, "ConfigWatcher", WatcherWithoutThreads))
             for module in (broker_shell, supervisor_shell):
                 stack.enter_context(mock.patch.object(module, "ZmqLink", self._end))
                 stack.enter_context(mock.patch.object(module, "SteadyClock", return_value=self._clock))
             stack.enter_context(mock.patch.object(trio, "current_time", self._clock))
             yield
 
-    def _new_broker(self, heritage: Heritage) -> broker_shell.BrokerShell:
+    def _new_broker(self, heritage: Incarnation) -> broker_shell.BrokerShell:
         configuration = SynchronousConfiguration(ConfigFile(self._file, asked_for=True), dict(os.environ))
         broker = broker_shell.BrokerShell(str(self._house), configuration, heritage, None)
         broker._nursery = self._nursery
-        broker._pump.feed(configuration.resolve(DAEMON))
-        self.ends[0].peer.connected()
+        broker._pump.feed(configuration.resolve_source(DEFAULT_SOURCE))
+        self.ends[0].peer.connection_opened()
         return broker
 
     def _clock(self) -> float:
@@ -202,7 +202,7 @@ class InProcessDaemon:
         for each in (ours, theirs):
             each.setblocking(False)
         with mock.patch.object(trio, "current_time", self._clock):
-            self.broker._door._connected(ours)
+            self.broker._agent_server._accept(ours)
         line = Line(self, theirs)
         self.lines.append(line)
         return line
@@ -210,7 +210,7 @@ class InProcessDaemon:
     def server(self, name: str) -> Process | None:
         """The process of this server, where one runs."""
         for instance, process in self.processes.running.items():
-            if self.supervisor.core.roster.instances[instance].pool.server == name:
+            if self.supervisor.core.instances.by_id[instance].pool.server == name:
                 return process
         return None
 
@@ -221,9 +221,9 @@ class InProcessDaemon:
             for shell in (self.broker, self.supervisor):
                 while shell._ready._round():
                     done = True
-                    shell._settle()
+                    shell._flush_burst()
             done |= self.processes.run()
-            self.supervisor._settle()
+            self.supervisor._flush_burst()
             done |= self._carry()
             for line in self.lines:
                 done |= line.read()
@@ -242,13 +242,13 @@ class InProcessDaemon:
                 heard = other.peer.receive(end.out.popleft(), self.now)
                 if heard:
                     shell._deliver(end.me.name, heard)
-                    shell._settle()
+                    shell._flush_burst()
         return done
 
     def wait(self, seconds: float) -> None:
         """Time passes, deadline by deadline."""
         until = self.now + seconds
-        self.broker._door.end_lingering(self.now)
+        self.broker._agent_server.end_detached_sessions(self.now)
         for _ in range(ROUNDS):
             shells = (self.broker, self.supervisor)
             dues = [due for shell in shells if (due := shell.core.next_deadline()) is not None]
@@ -260,21 +260,21 @@ class InProcessDaemon:
                 deadline = shell.core.next_deadline()
                 if deadline is not None and deadline <= self.now:
                     shell._pump._tick()
-                    shell._settle()
+                    shell._flush_burst()
             self.settle()
             if not dues:
                 break
         else:
             raise AssertionError("a deadline that is met stays due")
         self.now = until
-        self.broker._door.end_lingering(self.now)
+        self.broker._agent_server.end_detached_sessions(self.now)
         self.settle()
 
     def close(self) -> None:
         """Let go of every descriptor."""
         for line in self.lines:
             line._sock.close()
-        self.broker._door.close()
+        self.broker._agent_server.close()
         for conversation in self.supervisor._conversations._held.values():
             conversation.close()
         self.supervisor._conversations.close()

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from carpool.api.attach import Attachment
-from carpool.shim.kept_lines import Kept
+from carpool.api.attach import BrokerAttachment
+from carpool.shim.kept_lines import KeptLines
 from carpool.shim.resume import resume
-from carpool_broker.transport.incarnation import SECRET_BYTES, Heritage
+from carpool_broker.transport.incarnation import SECRET_BYTES, Incarnation
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from tests.kit.in_process_daemon import InProcessDaemon
@@ -35,21 +35,21 @@ class KillableDaemon(InProcessDaemon):
         self.life = 0
         super().__init__(house, servers, programs, **more)
 
-    def first_heritage(self) -> Heritage:
+    def first_heritage(self) -> Incarnation:
         """See `InProcessDaemon`."""
-        return Heritage(SECRET, 0)
+        return Incarnation(SECRET, 0)
 
     def step_broker(self) -> None:
         """The broker reads what has come, and says what follows."""
         if self.broker._ready._round():
-            self.broker._settle()
+            self.broker._flush_burst()
 
     def step_servers(self) -> None:
         """The same of the supervisor and all servers."""
         self.processes.run()
         if self.supervisor._ready._round():
-            self.supervisor._settle()
-        self.supervisor._settle()
+            self.supervisor._flush_burst()
+        self.supervisor._flush_burst()
 
     def step_link(self) -> None:
         """What both have said to each other arrives."""
@@ -57,11 +57,11 @@ class KillableDaemon(InProcessDaemon):
 
     def report(self) -> None:
         """The second is over after which the broker says which answers are written."""
-        self.broker._say_written()
+        self.broker._report_written()
 
     def kill_broker(self) -> None:
         """It goes without a word; the next one is there at once."""
-        for agent in self.broker._door.connections.agents.values():
+        for agent in self.broker._agent_server.connections.agents.values():
             agent.io.close()
         self.broker._ready.close()
         self.life += 1
@@ -69,7 +69,7 @@ class KillableDaemon(InProcessDaemon):
         with self._apart():
             kept = self.ends.pop()
             self.ends.clear()
-            self.broker = self._new_broker(Heritage(SECRET, self.life))
+            self.broker = self._new_broker(Incarnation(SECRET, self.life))
             self.ends.append(kept)
 
     def socket_for_agent(self) -> socket.socket:
@@ -77,7 +77,7 @@ class KillableDaemon(InProcessDaemon):
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
-        self.broker._door._connected(ours)
+        self.broker._agent_server._accept(ours)
         return theirs
 
 
@@ -90,17 +90,17 @@ class Carrier:
         variables: Callable[[list[str]], dict[str, str]],
         take: Callable[[bytes], None],
     ) -> None:
-        self.kept = Kept()
+        self.kept = KeptLines()
         self._whole = whole
         self._variables = variables
         self._take = take
         self._sock = whole.socket_for_agent()
-        self._attachment = Attachment(self.kept, HELLO, variables)
+        self._attachment = BrokerAttachment(self.kept, HELLO, variables)
         self.write()
 
     def say(self, line: bytes) -> None:
         """A line of the agent, with its end."""
-        self._attachment.say(line)
+        self._attachment.send_line(line)
         self.write()
 
     def write(self, most: int = READ_BYTES) -> None:
@@ -108,7 +108,7 @@ class Carrier:
         out = self._attachment.out
         try:
             while out:
-                self._attachment.wrote(self._sock.send(bytes(out[:most])))
+                self._attachment.bytes_written(self._sock.send(bytes(out[:most])))
         except (BlockingIOError, BrokenPipeError, ConnectionResetError):
             return
 
@@ -120,17 +120,17 @@ class Carrier:
             return True
         except ConnectionResetError:
             data = b""
-        for line in self._attachment.received(data):
+        for line in self._attachment.feed(data):
             self._take(line)
         if data:
             self.write()
             return True
         self._sock.close()
         assert not self._attachment.refusal, self._attachment.refusal
-        untaken_bytes = self._attachment.untaken_bytes()
+        untaken_bytes = self._attachment.unread_by_broker_bytes()
         first = resume(self.kept, HELLO, again=False, untaken_bytes=untaken_bytes)
         self._sock = self._whole.socket_for_agent()
-        self._attachment = Attachment(self.kept, first, self._variables)
+        self._attachment = BrokerAttachment(self.kept, first, self._variables)
         self.write()
         return False
 

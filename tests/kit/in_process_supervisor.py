@@ -22,7 +22,7 @@ class Broker:
     """The other end of the link: it keeps what it hears, and says what it is told to."""
 
     def __init__(self, wire: MemoryWire) -> None:
-        self.link = wire.end(Hello(LINK_VERSION, Epoch("b1"), BROKER, 1, "1"))
+        self.link = wire.make_link(Hello(LINK_VERSION, Epoch("b1"), BROKER, 1, "1"))
         self.all: list[object] = []
 
     def deliver(self, _peer: str, messages: Sequence[object]) -> None:
@@ -50,7 +50,7 @@ async def supervised(directory: Path) -> AsyncIterator[tuple[SupervisorShell, Br
     """
     wire = MemoryWire()
     shell = SupervisorShell(str(directory), NAME, None)
-    shell._link = wire.end(Hello(LINK_VERSION, Epoch("s1"), NAME, 2, "1"))
+    shell._link = wire.make_link(Hello(LINK_VERSION, Epoch("s1"), NAME, 2, "1"))
     broker = Broker(wire)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.link.run, broker.deliver, lambda: None)

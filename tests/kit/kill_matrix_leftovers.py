@@ -20,7 +20,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as bv
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file
-from carpool_protocol.machine.journal import load, replay
+from carpool_protocol.machine.journal import load_journal, replay
 from carpool_protocol.machine.machine import Machine
 from carpool_supervisor import marks
 from carpool_supervisor.core.model import events as sv
@@ -116,7 +116,7 @@ async def _replays(
     core = make(data)
     assert lines[0]["seq"] == 0, "the ring is too small for this life"
     decided = [[effect["type"] for effect in line["effects"]] for line in lines]
-    again = replay(core, load(data, [known]))
+    again = replay(core, load_journal(data, [known]))
     for line, before, effects in zip(lines, decided, again, strict=True):
         assert [type(each).__name__ for each in effects] == before, f"{name} replays otherwise at {line}"
     core.check()

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.control.control_client import DoorError
+from carpool.control.control_client import ControlClientError
 from tests.kit.line_agent import WAIT_S, Json, settled
 from tests.kit.live import Daemon, kit
 from tests.kit.mixed_agents import SOCKET, Ledger, MixedAgent, door_of, ignoring_loss, mixed_agent
@@ -73,7 +73,7 @@ class Scene:
         self.gate.touch()
         self.door.touch()
         self.daemon.configure({}, **self.others)
-        with suppress(DoorError, OSError):  # no broker: nothing to tell
+        with suppress(ControlClientError, OSError):  # no broker: nothing to tell
             await self.daemon.reload()
 
     async def reach(self) -> None:
@@ -127,7 +127,7 @@ class Scene:
         """The status; without a broker, one that knows of nothing."""
         try:
             return await self.daemon.status()
-        except (DoorError, OSError):
+        except (ControlClientError, OSError):
             return {"servers": {}, "supervisors": []}
 
     async def until(self, condition: Callable[[Json], object], what: str) -> Json:

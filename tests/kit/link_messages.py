@@ -4,7 +4,7 @@ Owns one example of each message that these tests send. Knows nothing of: what a
 """
 
 from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
-from carpool_protocol.link.messages import LINK_VERSION, Answered, Call, Hello
+from carpool_protocol.link.messages import LINK_VERSION, Call, CallAnswered, Hello
 
 
 def hello(name: str, epoch: str, version: int = LINK_VERSION) -> Hello:
@@ -24,5 +24,5 @@ def call(number: int, size_bytes: int = 2, meta_bytes: int = 0) -> Call:
     )
 
 
-def answered(number: int, size_bytes: int = 2) -> Answered:
-    return Answered(call=CallId(number), is_error=False, body=RawJson(b"y" * size_bytes))
+def answered(number: int, size_bytes: int = 2) -> CallAnswered:
+    return CallAnswered(call=CallId(number), is_error=False, body=RawJson(b"y" * size_bytes))

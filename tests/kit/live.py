@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 import trio
 
-from carpool.control.control_client import Door
-from carpool.launcher.http_door import told_url
+from carpool.control.control_client import ControlClient
+from carpool.launcher.http_door import read_door_url
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
@@ -152,13 +152,13 @@ class Daemon:
         rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
         # The listening socket is in state 01, an accepted one in state 03 (unix(7) names no numbers: net.h).
         count = sum(1 for row in rows if len(row) == 8 and row[7] == path and row[5] == "03")
-        return count - bool(told_url(str(self.directory)))
+        return count - bool(read_door_url(str(self.directory)))
 
     # --- looking ---------------------------------------------------------------------------------------
 
     def facts(self) -> Json:
         """What `carpool status --json` says, asked directly. Blocks for a moment."""
-        with Door(str(self.directory), control=True) as door:
+        with ControlClient(str(self.directory), control=True) as door:
             found: Json = msgspec.json.decode(door.request("carpool/status", {}, WAIT_S))
         return found
 
@@ -173,7 +173,7 @@ class Daemon:
         """One `carpool/…` request of an operator."""
 
         def do() -> Json:
-            with Door(str(self.directory), control=True) as door:
+            with ControlClient(str(self.directory), control=True) as door:
                 found: Json = msgspec.json.decode(door.request(method, params, WAIT_S))
             return found
 

@@ -19,14 +19,14 @@ from carpool_protocol.ids import (
 )
 from carpool_protocol.link.messages import (
     Call,
+    CallFailed,
     CancelCall,
     Catalog,
-    Failed,
     Feature,
     Policy,
     PoolSpec,
+    SetPools,
     ToolOffer,
-    Wanted,
 )
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
@@ -85,13 +85,13 @@ class SupervisorRig:
         self.key = specs[0].key if specs else PoolKey("")
         self.written: dict[int, WriteCall] = {}
         """The last time that each call was written, by call id."""
-        self.failed: dict[int, Failed] = {}
+        self.failed: dict[int, CallFailed] = {}
         self.spawned: list[InstanceId] = []
         """Instances that were started and have not greeted."""
         if broker:
-            self.feed(ev.BrokerCame())
+            self.feed(ev.BrokerConnected())
         if specs:
-            self.feed(Wanted(list(specs), cap, greeting))
+            self.feed(SetPools(list(specs), cap, greeting))
 
     def feed(self, event: ev.AnyEvent) -> list[Any]:
         """One event. What the core wants done."""
@@ -112,7 +112,7 @@ class SupervisorRig:
             match effect:
                 case WriteCall():
                     self.written[effect.call.call] = effect
-                case Failed():
+                case CallFailed():
                     self.failed[effect.call] = effect
                 case Spawn():
                     self.spawned.append(effect.instance)

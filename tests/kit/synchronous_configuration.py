@@ -8,10 +8,10 @@ Knows nothing of: time.
 from collections.abc import Callable
 from typing import Any
 
-from carpool_broker.config.configuration import Configuration, Followed
-from carpool_broker.config.locations import Wish
-from carpool_broker.config.scan import Sight
-from carpool_broker.config.watcher import Reader
+from carpool_broker.config.configuration import Configuration, ConfigurationChange
+from carpool_broker.config.locations import WorkspaceRequest
+from carpool_broker.config.scan import WorkspaceScan
+from carpool_broker.config.watcher import ConfigWatcher
 from carpool_broker.config.workspaces import Workspaces
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import is_current
@@ -22,21 +22,23 @@ class _Eager(Workspaces):
 
     config: Callable[[], Config]
 
-    def knows(self, wish: Wish) -> bool:
-        return self.sight_of(wish) is not None
+    def has_scan(self, wish: WorkspaceRequest) -> bool:
+        return self.scan_of(wish) is not None
 
-    def sight_of(self, wish: Wish) -> Sight:
-        if wish != Wish() and wish not in self.sights:
+    def scan_of(self, wish: WorkspaceRequest) -> WorkspaceScan:
+        if wish != WorkspaceRequest() and wish not in self.scans:
             self.look(wish)
-        return super().sight_of(wish)
+        return super().scan_of(wish)
 
-    def look(self, wish: Wish) -> None:
+    def look(self, wish: WorkspaceRequest) -> None:
         """Once, and again where a project's file is not known any more."""
-        assert self.take(self.looker(wish, self.config(), 0)()) or self.take(self.read(wish, self.config()))
+        assert self.add_scan(self.make_scan(wish, self.config(), 0)()) or self.add_scan(
+            self.read(wish, self.config())
+        )
 
-    def read(self, wish: Wish, config: Config) -> Sight:
+    def read(self, wish: WorkspaceRequest, config: Config) -> WorkspaceScan:
         """All that is there."""
-        return self.looker(wish, config, 0, again=True)()
+        return self.make_scan(wish, config, 0, again=True)()
 
 
 class SynchronousConfiguration(Configuration):
@@ -50,25 +52,29 @@ class SynchronousConfiguration(Configuration):
 
     def changed(self) -> bool:
         """Whether a file is another one than was last read."""
-        return not all(is_current(each.seen) for each in self.watched())
+        return not all(is_current(each.seen) for each in self.watched_files())
 
-    def read_again(self) -> list[Followed]:
+    def read_again(self) -> list[ConfigurationChange]:
         """Everything."""
-        layer = self.users.load()
+        layer = self.user_file.load()
         config = layer.loaded.config or self.config
-        return self.reload(layer, [self.eager.read(each, config) for each in self.wishes()])
+        return self.reload(layer, [self.eager.read(each, config) for each in self.workspace_requests()])
 
-    def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
+    def scan(
+        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+    ) -> None:
         """See `moving.Looks`."""
-        sight = self.eager.sight_of(wish)
+        sight = self.eager.scan_of(wish)
         if spell and sight.directory not in {"", wish.workspace}:
-            sight = self.eager.sight_of(Wish(sight.directory, wish.cwd))
+            sight = self.eager.scan_of(WorkspaceRequest(sight.directory, wish.cwd))
         then(sight)
 
 
-class ReaderWithoutThreads(Reader):
+class WatcherWithoutThreads(ConfigWatcher):
     """A reader whose sessions are told at once what a `SynchronousConfiguration` finds."""
 
-    def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
+    def scan(
+        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+    ) -> None:
         assert isinstance(self._configuration, SynchronousConfiguration)
-        self._configuration.look(wish, then, spell=spell)
+        self._configuration.scan(wish, then, spell=spell)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from carpool.demo.questions import MODULES
-from carpool.demo.sandbox import House
+from carpool.demo.sandbox import DemoCarpool
 from carpool.launcher.own_command import carpool_argv
 
 pytest.importorskip(MODULES["time"])
@@ -93,7 +93,7 @@ def test_interrupted_demo_leaves_nothing(place: Path, moment: str) -> None:
 
 
 def test_a_carpool_that_an_interrupt_caught_while_it_was_starting_is_ended_too() -> None:
-    house = House()
+    house = DemoCarpool()
     house.configure()
     house._may_be_up = True
     command = [*carpool_argv(), "up", "--detach", "--config", str(house.base / "carpool.json")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool.launcher.http_door import told_url
+from carpool.launcher.http_door import read_door_url
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
@@ -265,7 +265,9 @@ async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_go
             assert await agent.text("its__echo", {"text": "launcher"}) == "launcher"
             facts = await one.until(lambda facts: facts["reason"] == "config_broken", "status says so")
             assert "comand" in facts["config"]["problem"]
-            await until(lambda: told_url(str(one.directory)), "the HTTP door is open again as well", WAIT_S)
+            await until(
+                lambda: read_door_url(str(one.directory)), "the HTTP door is open again as well", WAIT_S
+            )
             code, _, said = await one.carpool("down")
             assert code == 0, said
             assert not still_kept(one), "what is kept until then goes"

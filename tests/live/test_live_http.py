@@ -14,7 +14,7 @@ import trio
 from mcp.client.streamable_http import streamable_http_client
 
 from carpool.http.core.access import hash_of
-from carpool.launcher.http_door import told_door, told_url
+from carpool.launcher.http_door import read_door_status, read_door_url
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, kit
@@ -41,7 +41,7 @@ def doored() -> Iterator[Daemon]:
 def door(daemon: Daemon) -> tuple[str, int]:
     """The URL and the pid of the door that listens."""
     file = daemon.directory / "http.json"
-    until_now(lambda: told_url(str(daemon.directory)), "the door listens")
+    until_now(lambda: read_door_url(str(daemon.directory)), "the door listens")
     found = json.loads(file.read_text())
     return found["url"], found["pid"]
 
@@ -269,10 +269,10 @@ def test_a_door_of_the_file_that_cannot_open_is_told_until_the_file_wants_none(
     assert one.run("tools").returncode == 0
     assert json.loads(one.run("status", "--json").stdout)["reason"] == "door_closed"
     one.configure({"echo": kit("echo")})
-    until_now(lambda: told_door(str(one.directory)) is None, "no door is wanted")
+    until_now(lambda: read_door_status(str(one.directory)) is None, "no door is wanted")
     assert json.loads(one.run("status", "--json").stdout)["door"] is None
     one.configure({"echo": kit("echo")}, http={"port": 0})
-    until_now(lambda: told_url(str(one.directory)), "the door of the new file is open")
+    until_now(lambda: read_door_url(str(one.directory)), "the door of the new file is open")
 
 
 def test_the_door_comes_and_goes_with_the_configuration(daemon: Callable[..., Daemon]) -> None:

@@ -120,7 +120,7 @@ async def test_an_agent_of_the_official_sdk_is_asked_once_and_hears_its_news(dae
 
             while not await trio.to_thread.run_sync(touch):
                 await trio.lowlevel.checkpoint()
-            await until(lambda: any("Updated" in each for each in heard), "news on its one GET")
+            await until(lambda: any("ResourceUpdated" in each for each in heard), "news on its one GET")
 
 
 @pytest.mark.filterwarnings(SDK_LEAVES_GENERATORS)

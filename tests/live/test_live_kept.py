@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from carpool.control.control_client import Door
+from carpool.control.control_client import ControlClient
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, fault_of
 from tests.kit.live import Daemon, Make, kit, texts_below
@@ -57,7 +57,7 @@ class Street(Daemon):
         servers["leaky"]["env"] = {"SHOP_TOKEN": "open-sesame-17"}
         self.configure(servers)
         self.up()
-        with Door(str(self.directory), control=True) as door:
+        with ControlClient(str(self.directory), control=True) as door:
             door.request("carpool/tools", {}, WAIT_S)
         key = self.facts()["servers"]["torn"]["pools"][0]["key"]
         assert self.run("down").returncode == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from carpool.control.control_client import DoorError
+from carpool.control.control_client import ControlClientError
 from carpool.http.core.access import hash_of
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
@@ -92,7 +92,7 @@ def leaks(one: Daemon, hidden: Secrets, said: Iterable[tuple[str, str]] = ()) ->
 def serves(one: Daemon) -> bool:
     try:
         return bool(one.facts()["supervisors"])
-    except DoorError:
+    except ControlClientError:
         return False
 
 

@@ -14,18 +14,18 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line
 from carpool_protocol.carrier.streams import (
-    WORD,
-    Close,
-    Gone,
-    Open,
-    Opened,
-    Over,
-    Refused,
-    Word,
+    CONTROL,
+    CloseStream,
+    ControlMessage,
+    ExchangeClientGone,
+    ExchangeEnded,
+    OpenStream,
+    StreamOpened,
+    StreamRefused,
+    control_line,
     frame_line,
-    read_word,
+    read_control,
     split_frame,
-    word_line,
 )
 from carpool_protocol.wire.lines import LineBuffer
 from tests.behaviours import behaviour
@@ -53,7 +53,7 @@ class Desk:
         self._turn = trio.Lock()
         self._news = trio.Event()
         self.came: dict[int, list[tuple[int, Json]]] = {}
-        self.words: dict[int, list[Word | None]] = {}
+        self.words: dict[int, list[ControlMessage | None]] = {}
         self.ended = False
 
     async def send(self, *frames: bytes) -> None:
@@ -87,13 +87,13 @@ class Desk:
         assert "method" not in last, "the answer is the last of its exchange"
         return last
 
-    async def open(self, number: int, opening: Open) -> Word | None:
-        await self.send(word_line(number, opening))
+    async def open(self, number: int, opening: OpenStream) -> ControlMessage | None:
+        await self.send(control_line(number, opening))
         await self.until(lambda: self.words.get(number), "the broker's word on the stream")
         return self.words[number][0]
 
-    async def greet(self, number: int, opening: Open | None = None) -> None:
-        assert isinstance(await self.open(number, opening or Open()), Opened)
+    async def greet(self, number: int, opening: OpenStream | None = None) -> None:
+        assert isinstance(await self.open(number, opening or OpenStream()), StreamOpened)
         await self.result(number, 1, "initialize", GREETING)
         await self.post(number, 2, {"jsonrpc": "2.0", "method": "notifications/initialized"})
 
@@ -110,7 +110,9 @@ class Desk:
 
     async def close(self) -> None:
         with suppress(trio.BrokenResourceError):
-            await self.send(*(word_line(s, Close()) for s, (word, *_) in self.words.items() if _here(word)))
+            await self.send(
+                *(control_line(s, CloseStream()) for s, (word, *_) in self.words.items() if _here(word))
+            )
 
     async def read(self) -> None:
         buffer = LineBuffer(cap_bytes=1 << 26)
@@ -120,8 +122,8 @@ class Desk:
                 cut = split_frame(line)
                 if cut is None:
                     assert b"carpool/attached" in line, line
-                elif cut[2] == WORD:
-                    self.words.setdefault(cut[0], []).append(read_word(cut[1]))
+                elif cut[2] == CONTROL:
+                    self.words.setdefault(cut[0], []).append(read_control(cut[1]))
                 else:
                     self.came.setdefault(cut[0], []).append((cut[2], json.loads(cut[1])))
             self._news.set()
@@ -130,12 +132,12 @@ class Desk:
         self._news.set()
 
 
-def comes_back(public: str) -> Open:
-    return Open(resume=ResumeSession(session="", secret=public))
+def comes_back(public: str) -> OpenStream:
+    return OpenStream(resume=ResumeSession(session="", secret=public))
 
 
-def _here(word: Word | None) -> bool:
-    return isinstance(word, Opened)
+def _here(word: ControlMessage | None) -> bool:
+    return isinstance(word, StreamOpened)
 
 
 @asynccontextmanager
@@ -169,7 +171,7 @@ async def test_two_sessions_on_one_connection_use_equal_ids_and_hear_only_their_
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one:
             for number in (1, 2):
-                await one.greet(number, Open(agent=f"agent {number}"))
+                await one.greet(number, OpenStream(agent=f"agent {number}"))
             gate = {"name": "obs__wait", "arguments": {"gate": "equal"}}
             await one.request(1, 5, "tools/call", gate, id_=7)
             for number in (1, 2):
@@ -188,7 +190,7 @@ async def test_two_sessions_on_one_connection_use_equal_ids_and_hear_only_their_
             rows = [each for each in facts["sessions"] if each["carrier"] == "http"]
             assert len(rows) == 2
             assert {each["pid"] for each in rows} == {os.getpid()}
-            await one.send(word_line(1, Close()))
+            await one.send(control_line(1, CloseStream()))
             await shared.until(
                 lambda facts: sum(each["carrier"] == "http" for each in facts["sessions"]) == 1, "one is over"
             )
@@ -219,7 +221,7 @@ async def test_a_question_travels_on_the_exchange_of_its_call_and_is_answered_by
         async with desk(shared) as one:
             able = {**GREETING, "capabilities": {"elicitation": {}}}
             for number in (1, 2):
-                await one.open(number, Open())
+                await one.open(number, OpenStream())
                 await one.result(number, 1, "initialize", able)
                 await one.post(number, 2, {"jsonrpc": "2.0", "method": "notifications/initialized"})
             for number in (1, 2):
@@ -245,7 +247,7 @@ async def test_when_the_door_dies_its_sessions_are_there_for_the_next_one(shared
             async with desk(shared, dies=True) as one:
                 for number in (1, 2, 3):
                     await one.greet(number)
-                await one.open(4, Open(kind="shared"))
+                await one.open(4, OpenStream(kind="shared"))
                 gate = {"name": "obs__wait", "arguments": {"gate": "dead", "obeys": True}}
                 await one.request(1, 5, "tools/call", gate, id_=7)
                 await other.inside("obs", 1)
@@ -254,16 +256,16 @@ async def test_when_the_door_dies_its_sessions_are_there_for_the_next_one(shared
             assert await other.text("obs__echo", {"text": "still here"}) == "still here"
             async with desk(shared) as heir:
                 for number, word in enumerate(was, 1):
-                    assert isinstance(word, Opened)
+                    assert isinstance(word, StreamOpened)
                     found = await heir.open(number, comes_back(word.session))
-                    assert isinstance(found, Opened)
+                    assert isinstance(found, StreamOpened)
                     assert (found.name, found.session) == (word.name, word.session)
                     assert found.version == "2025-11-25"
                     assert await heir.result(number, 2, "ping") == {}
                 await other.inside("obs", 1)
-                assert isinstance(was[0], Opened)
+                assert isinstance(was[0], StreamOpened)
                 await heir.open(9, comes_back(was[0].session))
-                assert isinstance(heir.words[9][0], Refused), "it is nobody's twice"
+                assert isinstance(heir.words[9][0], StreamRefused), "it is nobody's twice"
             await shared.until(lambda facts: len(facts["sessions"]) == 1, "only the other stays")
             await other.inside("obs", 0)
 
@@ -290,7 +292,7 @@ async def test_a_cancelled_call_ends_its_exchange_without_an_answer(shared: Daem
             await one.request(1, 5, "tools/call", gate, id_=7)
             cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
             await one.post(1, 6, cancel)
-            await one.until(lambda: Over(5) in one.words[1], "the exchange is over")
+            await one.until(lambda: ExchangeEnded(5) in one.words[1], "the exchange is over")
             assert not one.of(1, 5)
 
 
@@ -302,7 +304,7 @@ async def test_a_client_of_the_handshake_era_that_goes_away_still_gets_its_answe
         async with desk(shared) as one:
             await one.greet(1)
             await one.request(1, 5, "tools/call", {"name": "obs__wait", "arguments": {"gate": "gone"}}, id_=7)
-            await one.send(word_line(1, Gone(5)))
+            await one.send(control_line(1, ExchangeClientGone(5)))
             await one.result(1, 6, "tools/call", {"name": "obs__open", "arguments": {"gate": "gone"}}, id_=8)
             await one.until(lambda: one.of(1, 0), "the answer, on no exchange")
             assert one.of(1, 0)[0]["id"] == 7
@@ -312,7 +314,7 @@ async def test_a_client_of_the_handshake_era_that_goes_away_still_gets_its_answe
 async def test_each_request_of_a_batch_is_answered_on_its_exchange(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one:
-            await one.open(1, Open())
+            await one.open(1, OpenStream())
             await one.result(1, 1, "initialize", {**GREETING, "protocolVersion": "2025-03-26"})
             batch = [{"jsonrpc": "2.0", "id": id_, "method": "ping"} for id_ in ("a", "b")]
             await one.post(1, 2, [*batch, {"jsonrpc": "2.0", "method": "notifications/initialized"}])
@@ -325,7 +327,7 @@ async def test_a_session_may_see_one_server_under_its_own_names(shared: Daemon) 
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one:
             await one.greet(1)
-            await one.greet(2, Open(server="obs"))
+            await one.greet(2, OpenStream(server="obs"))
             everything = {each["name"] for each in (await one.result(1, 5, "tools/list"))["tools"]}
             assert "obs__echo" in everything
             tools = [each["name"] for each in (await one.result(2, 5, "tools/list"))["tools"]]
@@ -337,20 +339,20 @@ async def test_a_session_may_see_one_server_under_its_own_names(shared: Daemon) 
                 said = await one.result(number, 6, "tools/call", {"name": name, "arguments": {}})
                 pids.append(json.loads(said["content"][0]["text"])["pid"])
             assert pids[0] == pids[1], "it is the same process that all others share"
-            for number, opening in ((3, Open(server="nope")), (4, Open(server="off"))):
+            for number, opening in ((3, OpenStream(server="nope")), (4, OpenStream(server="off"))):
                 refused = await one.open(number, opening)
-                assert isinstance(refused, Refused)
+                assert isinstance(refused, StreamRefused)
                 assert refused.why == "unknown_server"
-            refused = await one.open(5, Open(profile="reader"))
-            assert isinstance(refused, Refused)
+            refused = await one.open(5, OpenStream(profile="reader"))
+            assert isinstance(refused, StreamRefused)
             assert refused.why == "unknown_profile"
 
 
 async def test_an_operator_may_ask_on_a_stream_and_an_agent_may_not(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one:
-            assert isinstance(await one.open(1, Open(kind="control")), Opened)
-            assert isinstance(await one.open(2, Open()), Opened)
+            assert isinstance(await one.open(1, OpenStream(kind="control")), StreamOpened)
+            assert isinstance(await one.open(2, OpenStream()), StreamOpened)
             assert (await one.result(1, 1, "carpool/status"))["servers"]
             await one.request(2, 1, "carpool/status")
             assert (await one.answer(2, 1))["error"]["code"] == -32601
@@ -360,7 +362,7 @@ async def test_an_operator_may_ask_on_a_stream_and_an_agent_may_not(shared: Daem
 async def test_stateless_agents_share_a_stream_with_equal_ids(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one:
-            await one.open(1, Open(kind="shared", principal="ann"))
+            await one.open(1, OpenStream(kind="shared", principal="ann"))
             for exchange in (5, 6, 7):
                 params = {"name": "obs__echo", "arguments": {"text": f"x{exchange}"}, "_meta": ENVELOPE}
                 await one.request(1, exchange, "tools/call", params)
@@ -375,13 +377,13 @@ async def test_stateless_agents_share_a_stream_with_equal_ids(shared: Daemon) ->
 async def test_a_stateless_client_that_goes_away_cancels_its_call(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one, shared.agent() as other:
-            await one.open(1, Open(kind="shared"))
+            await one.open(1, OpenStream(kind="shared"))
             gate = {"name": "obs__wait", "arguments": {"gate": "left", "obeys": True}, "_meta": ENVELOPE}
             for exchange in (5, 6):
                 await one.request(1, exchange, "tools/call", gate)
             await other.inside("obs", 2)
             before = len((await other.seen("obs"))["cancels"])
-            await one.send(word_line(1, Gone(5)))
+            await one.send(control_line(1, ExchangeClientGone(5)))
             await other.until_seen("obs", lambda seen: len(seen["cancels"]) == before + 1, "the cancel")
             await other.inside("obs", 1)
             await other.call("obs__open", {"gate": "left"})
@@ -392,7 +394,7 @@ async def test_a_stateless_client_that_goes_away_cancels_its_call(shared: Daemon
 async def test_nobody_can_cancel_anothers_request_on_a_shared_stream(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with desk(shared) as one, shared.agent() as other:
-            await one.open(1, Open(kind="shared"))
+            await one.open(1, OpenStream(kind="shared"))
             gate = {"name": "obs__wait", "arguments": {"gate": "kept", "obeys": True}, "_meta": ENVELOPE}
             await one.request(1, 5, "tools/call", gate)
             await other.inside("obs", 1)
@@ -426,7 +428,7 @@ async def speak_and_never_listen(frozen: Desk) -> None:
     await frozen.send(attach_line(attach))
     with suppress(trio.BrokenResourceError):
         for number in range(1, 101):
-            await frozen.send(word_line(number, Open()))
+            await frozen.send(control_line(number, OpenStream()))
             await frozen.request(number, 1, "initialize", GREETING)
             echo = {"name": "obs__echo", "arguments": {"text": "x" * 50_000}}
             await frozen.request(number, 2, "tools/call", echo, id_=2)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.files.overrides_file import read_switches
+from carpool_protocol.files.overrides_file import read_overrides
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, Make, gone, observer
@@ -32,7 +32,7 @@ def shared() -> Iterator[Daemon]:
 
 def kept(daemon: Daemon) -> dict[str, bool]:
     """What is kept for the next broker."""
-    return read_switches(paths.switches_file(str(daemon.directory))).servers
+    return read_overrides(paths.switches_file(str(daemon.directory))).servers
 
 
 async def switched(daemon: Daemon, *words: str) -> str:

@@ -8,7 +8,15 @@ import pytest
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import AnswerAsk, Answered, Asked, Call, Policy, PoolSpec, Wanted
+from carpool_protocol.link.messages import (
+    AnswerAsk,
+    AskOpened,
+    Call,
+    CallAnswered,
+    Policy,
+    PoolSpec,
+    SetPools,
+)
 from tests.behaviours import behaviour
 from tests.kit.in_process_supervisor import Broker, supervised
 from tests.kit.spawner_rig import server_argv
@@ -30,7 +38,7 @@ def call(number: int, tool: str, **arguments: Any) -> Call:
 
 
 async def text_of(broker: Broker, number: int) -> Any:
-    answered = await broker.heard(Answered, lambda it: it.call == number)
+    answered = await broker.heard(CallAnswered, lambda it: it.call == number)
     return json.loads(json.loads(answered.body)["content"][0]["text"])
 
 
@@ -39,8 +47,8 @@ async def test_a_question_reaches_the_broker_and_its_answer_the_server(tmp_path:
     argv = server_argv("asks_back")
     spec = PoolSpec(key=KEY, server=ServerName("s"), argv=argv, env={}, cwd="/", policy=Policy(), asking=True)
     async with supervised(tmp_path) as (_, broker):
-        broker.say(Wanted([spec]), call(1, "ask", text="who"))
-        asked = await broker.heard(Asked)
+        broker.say(SetPools([spec]), call(1, "ask", text="who"))
+        asked = await broker.heard(AskOpened)
         assert (asked.call, asked.method) == (1, "sampling/createMessage")
         assert json.loads(asked.params)["messages"][0]["content"]["text"] == "who"
         broker.say(AnswerAsk(asked.ask, is_error=False, body=RawJson(b'{"model":"m"}')))
@@ -52,6 +60,6 @@ async def test_a_server_that_was_told_of_no_agents_is_refused(tmp_path: Path) ->
     argv = server_argv("asks_back")
     spec = PoolSpec(key=KEY, server=ServerName("s"), argv=argv, env={}, cwd="/", policy=Policy())
     async with supervised(tmp_path) as (_, broker):
-        broker.say(Wanted([spec]), call(1, "ask", text="who"))
+        broker.say(SetPools([spec]), call(1, "ask", text="who"))
         assert (await text_of(broker, 1))["error"]["code"] == -32601
-        assert broker.those(Asked) == []
+        assert broker.those(AskOpened) == []

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from carpool_broker.core.model import events as bv
 from carpool_protocol.link.messages import PoolReport
-from carpool_protocol.machine.journal import load, replay
+from carpool_protocol.machine.journal import load_journal, replay
 from carpool_supervisor.core.model import events as sv
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import broker_core
@@ -92,10 +92,10 @@ def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(
 def broker_replays_to_the_same_end(world: World) -> None:
     assert world.broker.journal is not None
     broker = broker_core(BOUNDS, LIST_WAIT_S, secret=world.broker.secret, audits=True)
-    told = load(world.broker.journal.dump(), [bv.AnyEvent])
+    told = load_journal(world.broker.journal.dump(), [bv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.broker.journal.entries()]
     assert [kinds(effects) for effects in replay(broker, told)] == decided
-    assert broker.ledger.opened == world.broker.core.ledger.opened
+    assert broker.call_table.opened == world.broker.core.call_table.opened
     assert broker.states == world.broker.core.states
     broker.check()
 
@@ -108,11 +108,11 @@ def without_words(report: PoolReport) -> PoolReport:
 def supervisor_replays_to_the_same_end(world: World) -> None:
     assert world.supervisor.journal is not None
     supervisor = supervisor_core(world.supervisor.life)
-    told = load(world.supervisor.journal.dump(), [sv.AnyEvent])
+    told = load_journal(world.supervisor.journal.dump(), [sv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.supervisor.journal.entries()]
     assert [kinds(effects) for effects in replay(supervisor, told)] == decided
-    assert list(map(without_words, supervisor.report())) == list(
-        map(without_words, world.supervisor.core.report())
+    assert list(map(without_words, supervisor.pool_reports())) == list(
+        map(without_words, world.supervisor.core.pool_reports())
     )
     supervisor.check()
 
@@ -228,7 +228,7 @@ def test_an_instance_that_answers_calls_is_not_silent_though_it_ignores_pings() 
         world.call(agent, "s__t0")
         world.run(1)
     assert world.book.outcomes == {"ok": 40}
-    assert world.supervisor.core.report()[0].restarts == 0
+    assert world.supervisor.core.pool_reports()[0].restarts == 0
 
 
 def test_a_call_waits_out_a_supervisor_that_is_away() -> None:

@@ -6,7 +6,7 @@ The kit raises what reaches the wrong agent or comes twice, so these tests mostl
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from tests.behaviours import behaviour
 from tests.world.sim.agents import CAPABILITIES
 from tests.world.sim.broker import BOUNDS
@@ -15,7 +15,9 @@ from tests.world.sim.traits import Traits
 from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
 ROOMY = replace(POLICY, max_in_flight=64, max_waiting_calls=64, wait_s=60.0, max_total_s=60.0, timeout_s=9.0)
-ABLE = Asker(Capabilities(sampling=True, sampling_tools=True, form=True, url=True, roots=True), "sim")
+ABLE = StatelessAgent(
+    Capabilities(sampling=True, sampling_tools=True, form=True, url=True, roots=True), "sim"
+)
 OLD = Traits(asks=1.0, waits=True, echo="exact", answer_s=0.5)
 NEW = Traits(asks=1.0, speaks="stateless", answer_s=0.5)
 
@@ -81,13 +83,13 @@ def test_a_call_that_nobody_comes_back_for_ends_everywhere_in_time() -> None:
     world.wanted = lambda *_: None  # type: ignore[method-assign]
     world.call(group, "s__t0")
     world.run(1)
-    assert world.broker.core.ledger.calls
+    assert world.broker.core.call_table.calls
     world.run(BOUNDS.park_s)
-    assert not world.broker.core.ledger.calls
+    assert not world.broker.core.call_table.calls
     world.broker.feed(group.retry(group.tokens[0], world.now))
     assert world.book.eras["expired"] == 1
     world.run(1)
-    assert not world.supervisor.core.desk.calls
+    assert not world.supervisor.core.dispatcher.calls
     assert not world.living()[0].asker.open
 
 
@@ -102,7 +104,7 @@ def test_who_comes_back_after_the_supervisor_died_is_told_so_and_nothing_runs_tw
     world.broker.feed(group.retry(group.tokens[0], world.now))
     assert world.book.outcomes == {"ok": 1, "link_broken": 1}
     world.run(5)
-    assert not world.broker.core.ledger.calls
+    assert not world.broker.core.call_table.calls
 
 
 @behaviour("eras:listens")
@@ -151,7 +153,7 @@ def test_a_lease_of_either_pool_that_one_takes_the_place_of_is_told_as_lost() ->
     policy = replace(ROOMY, sharing="session", spares=0)
     world = World(1, [SimServer(name="s", traits=Traits(speaks="both"), twins=True, policy=policy)])
     world.calm = True
-    plain, able = world.stateless_agents(asker=Asker()), world.stateless_agents(asker=ABLE)
+    plain, able = world.stateless_agents(asker=StatelessAgent()), world.stateless_agents(asker=ABLE)
     for group in (plain, able):
         world.call(group, "s__t0")
         world.run(4)

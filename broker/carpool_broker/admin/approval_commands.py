@@ -16,7 +16,7 @@ from carpool_broker.core.model.approval import PinId, server_of
 from carpool_broker.core.model.events import PinsApproved
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.storage.approval_store import PinBoard
+from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_protocol.ids import ServerName
 
 
@@ -32,12 +32,14 @@ class PinParams(Struct):
     """Of `approve`: the digests of what was seen, by tool."""
 
 
-class Pinning:
+class ApprovalCommands:
     """`feed`: have the core take an event, with all that follows."""
 
-    def __init__(self, registry: Registry, board: PinBoard, feed: Callable[[PinsApproved], None]) -> None:
+    def __init__(
+        self, registry: Registry, board: ApprovalStore, feed: Callable[[PinsApproved], None]
+    ) -> None:
         self._registry = registry
-        self._board = board
+        self._store = board
         self._feed = feed
 
     def register(self, methods: Methods) -> None:
@@ -49,15 +51,15 @@ class Pinning:
         if params.verb == "status":
             return {
                 "pinned": [
-                    self.page(pin)
-                    for pin in sorted(self._registry.pinned())
+                    self.pin_status(pin)
+                    for pin in sorted(self._registry.pinned_servers())
                     if not params.server or server_of(pin) == params.server
                 ]
             }
         pin = PinId(params.pin)
-        before = {(each.tool, each.digest) for each in self._registry.held_of(pin)}
+        before = {(each.tool, each.digest) for each in self._registry.held_tools(pin)}
         self._feed(PinsApproved(pin, params.tools))
-        after = {(each.tool, each.digest) for each in self._registry.held_of(pin)}
+        after = {(each.tool, each.digest) for each in self._registry.held_tools(pin)}
         return {"approved": sorted(tool for tool, _ in params.tools.items() & (before - after))}
 
     def summary(self) -> dict[ServerName, dict[str, Any]]:
@@ -71,15 +73,15 @@ class Pinning:
                 found[each["server"]] = {"approved": approved, "held": held, "problem": problem}
         return found
 
-    def page(self, pin: PinId) -> dict[str, Any]:
+    def pin_status(self, pin: PinId) -> dict[str, Any]:
         """One pinned server, for `status` and for the verb."""
-        approved = self._registry.pins.known.get(pin)
+        approved = self._registry.approvals.approved.get(pin)
         return {
             "pin": pin,
             "server": server_of(pin),
             "met": approved is not None,
             "approved": 0 if approved is None else len(approved.tools.keys() - {INSTRUCTIONS}),
-            "problem": self._board.trouble.get(pin) or ("" if approved is None else approved.damaged),
+            "problem": self._store.problem.get(pin) or ("" if approved is None else approved.damaged),
             "held": [
                 {
                     "what": "tool" if each.tool else "instructions",
@@ -89,6 +91,6 @@ class Pinning:
                     "before": each.before,
                     "now": each.now,
                 }
-                for each in self._registry.held_of(pin)
+                for each in self._registry.held_tools(pin)
             ],
         }

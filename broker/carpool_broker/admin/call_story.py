@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from carpool_broker.admin.methods import ControlError, Methods
-from carpool_broker.admin.supervisor_queries import Inquiries
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.ids import CallId, RawJson, SessionId, call_name, call_named
-from carpool_protocol.link.messages import Recount, Recounted
+from carpool_protocol.link.messages import JournalRead, ReadJournal
 
-RECOUNT_S = 5.0
+STORY_TIMEOUT_S = 5.0
 
-Entry = dict[str, Any]
-StoryOf = Callable[[int | str, type[int | str]], list[Entry]]
+StoryEntry = dict[str, Any]
+FindStory = Callable[[int | str, type[int | str]], list[StoryEntry]]
 """`Pump.story`."""
 
 
@@ -32,7 +32,7 @@ class StoryParams(Struct):
 class Stories:
     """Reads stories of calls of one broker."""
 
-    def __init__(self, inquiries: Inquiries, story: StoryOf, audit: AuditLog | None) -> None:
+    def __init__(self, inquiries: SupervisorQueries, story: FindStory, audit: AuditLog | None) -> None:
         self._inquiries = inquiries
         self._story_of = story
         self._audit = audit
@@ -48,33 +48,33 @@ class Stories:
             raise ControlError("bad_params", "A call is named as in errors and in the audit: c17, or c1.17.")
         found = None
         if self._inquiries.supervisors():
-            found = await self._inquiries.ask(lambda token: Recount(token, call), RECOUNT_S)
-        told = found if isinstance(found, Recounted) else Recounted(0, RawJson(b"[]"))
+            found = await self._inquiries.query(lambda token: ReadJournal(token, call), STORY_TIMEOUT_S)
+        told = found if isinstance(found, JournalRead) else JournalRead(0, RawJson(b"[]"))
         return {
             "call": call_name(call),
             "run": "" if self._audit is None else self._audit.run,
-            "broker": recounted(self._story_of, call),
+            "broker": call_entries(self._story_of, call),
             "supervisor": msgspec.Raw(told.entries),
             "pids": {str(instance): pid for instance, pid in told.pids.items()},
         }
 
 
-def recounted(story: StoryOf, call: CallId) -> list[Entry]:
+def call_entries(story: FindStory, call: CallId) -> list[StoryEntry]:
     """The entries of this call, and the one with which it came, oldest first."""
     found = story(call, CallId)
     said = next((it for each in found for it in each["effects"] if _is_call(it, call)), None)
-    if said is None or any(each["event"].get("type") == "AgentCalled" for each in found):
+    if said is None or any(each["event"].get("type") == "CallRequested" for each in found):
         return found
     session = SessionId(str(said.get("session", "")).partition(".")[0])
     came = [
         each
         for each in story(session, SessionId)
-        if each["event"].get("type") == "AgentCalled"
+        if each["event"].get("type") == "CallRequested"
         and each["event"].get("id") == said.get("request")
         and each["at"] <= found[0]["at"]
     ]
     return [*came[-1:], *found]
 
 
-def _is_call(effect: Entry, call: CallId) -> bool:
+def _is_call(effect: StoryEntry, call: CallId) -> bool:
     return effect.get("type") == "Call" and effect.get("call") == call

@@ -7,46 +7,46 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from carpool_broker.admin import profile_report
-from carpool_broker.admin.approval_commands import Pinning
-from carpool_broker.admin.call_story import Stories, StoryOf
+from carpool_broker.admin.approval_commands import ApprovalCommands
+from carpool_broker.admin.call_story import FindStory, Stories
 from carpool_broker.admin.methods import Methods
-from carpool_broker.admin.override_commands import Reload, Switching
-from carpool_broker.admin.pool_commands import Operating
-from carpool_broker.admin.session_view import Looking
+from carpool_broker.admin.override_commands import OverrideCommands, Reload
+from carpool_broker.admin.pool_commands import PoolCommands
+from carpool_broker.admin.session_view import SessionQueries
 from carpool_broker.admin.status_query import Process, StatusQuery
-from carpool_broker.admin.supervisor_queries import Inquiries
-from carpool_broker.config.configuration import Configuration, Followed
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
+from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.events import PinsApproved
-from carpool_broker.storage.approval_store import PinBoard
+from carpool_broker.storage.approval_store import ApprovalStore
 
 
-class Control:
+class ControlMethods:
     """Answers the control requests of one broker."""
 
     def __init__(
         self,
         core: BrokerCore,
         configuration: Configuration,
-        inquiries: Inquiries,
+        inquiries: SupervisorQueries,
         process: Process,
         *,
         reload: Reload,
-        follow: Callable[[Sequence[Followed | PinsApproved]], None],
-        pins: PinBoard,
-        story: StoryOf,
+        follow: Callable[[Sequence[ConfigurationChange | PinsApproved]], None],
+        pins: ApprovalStore,
+        story: FindStory,
     ) -> None:
         """`follow` feeds changes of configuration and approvals to the core."""
         methods = Methods()
         self.answer = methods.answer
-        self.switching = Switching(configuration, follow)
-        self.switching.register(methods, core, reload)
-        pinning = Pinning(core.registry, pins, lambda event: follow([event]))
+        self.override_commands = OverrideCommands(configuration, follow)
+        self.override_commands.register(methods, core, reload)
+        pinning = ApprovalCommands(core.registry, pins, lambda event: follow([event]))
         pinning.register(methods)
         StatusQuery(core, configuration, inquiries, pinning, process).register(methods)
         Stories(inquiries, story, process.audit).register(methods)
-        Looking(core, inquiries).register(methods)
-        Operating(core, configuration, inquiries, process.told_at).register(methods)
+        SessionQueries(core, inquiries).register(methods)
+        PoolCommands(core, configuration, inquiries, process.told_at).register(methods)
         profile_report.register(methods, core, configuration)
 
         async def read_again(_: object) -> dict[str, Any]:

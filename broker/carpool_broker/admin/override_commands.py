@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from carpool_broker.admin.methods import Methods
-from carpool_broker.config.configuration import Configuration, Followed
+from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.overrides import can_run, is_on
 from carpool_protocol.config.reading.merge import cap_problem
@@ -28,11 +28,11 @@ Reload = Callable[[], Awaitable[list[str]]]
 Until = Literal["", "carpool stops", "the session ends"]
 
 
-class CannotSwitchError(Exception):
+class CannotOverrideError(Exception):
     """It is not to be switched. The text says why."""
 
 
-class SwitchParams(Struct):
+class OverrideParams(Struct):
     """What is asked for."""
 
     server: str
@@ -44,42 +44,46 @@ class SwitchParams(Struct):
     """Say whether it may be, and leave it as it is."""
 
 
-class Switching:
+class OverrideCommands:
     """`follow`: have the core take what follows."""
 
-    def __init__(self, configuration: Configuration, follow: Callable[[list[Followed]], None]) -> None:
+    def __init__(
+        self, configuration: Configuration, follow: Callable[[list[ConfigurationChange]], None]
+    ) -> None:
         self._configuration = configuration
-        self._follow = follow
+        self._apply_changes = follow
 
     def register(self, methods: Methods, core: BrokerCore, reload: Reload) -> None:
         """Put `carpool/switch` into the table. `reload` reads the files that are to count again."""
 
-        async def switch(_: SessionId, params: SwitchParams) -> dict[str, Any]:
+        async def switch(_: SessionId, params: OverrideParams) -> dict[str, Any]:
             problems = await reload() if params.on is None else []
             agents = {each.id for each in core.sessions.values() if not each.control}
             try:
-                return self.turn(params, agents, problems)
-            except CannotSwitchError as error:
+                return self.switch(params, agents, problems)
+            except CannotOverrideError as error:
                 return {"server": params.server, "refused": str(error)}
 
-        methods.add("carpool/switch", SwitchParams, switch)
+        methods.add("carpool/switch", OverrideParams, switch)
 
-    def turn(
-        self, params: SwitchParams, sessions: Collection[SessionId], problems: Sequence[str] = ()
+    def switch(
+        self, params: OverrideParams, sessions: Collection[SessionId], problems: Sequence[str] = ()
     ) -> dict[str, Any]:
         """`{server, session, enabled, until, disabled_in, problems}`. `sessions`: those of agents.
         `problems`: of the configuration, which is read again before its files are to count. Raises
-        `CannotSwitchError`.
+        `CannotOverrideError`.
         """
         name, session = ServerName(params.server), SessionId(params.session)
         if session:
             if params.on is None:
-                raise CannotSwitchError("A session has no file to go by.")
-            until = self._turn_for(session, name, sessions, on=params.on, only_check=params.only_check)
+                raise CannotOverrideError("A session has no file to go by.")
+            until = self._switch_for_session(
+                session, name, sessions, on=params.on, only_check=params.only_check
+            )
         else:
             if not problems:  # else what the file says is not in force: the switch says it still
-                self._turn(name, on=params.on, only_check=params.only_check)
-            until = "carpool stops" if name in self._configuration.switches.everyone else ""
+                self._switch_for_all(name, on=params.on, only_check=params.only_check)
+            until = "carpool stops" if name in self._configuration.overrides.global_overrides else ""
         return {
             "server": name,
             "session": session,
@@ -89,28 +93,28 @@ class Switching:
             "problems": [*problems],
         }
 
-    def forget_others(self, here: Container[SessionId]) -> None:
+    def sessions_known(self, here: Container[SessionId]) -> None:
         """Nobody comes back any more: what sessions had of their own that are not `here` ends with them."""
-        if self._configuration.switches.forget_others(here):
-            self._configuration.board.keep()
+        if self._configuration.overrides.sessions_known(here):
+            self._configuration.override_store.save()
 
-    def _turn(self, name: ServerName, *, on: bool | None, only_check: bool) -> None:
-        configuration, switches = self._configuration, self._configuration.switches
-        written = configuration.layers.written(name)
+    def _switch_for_all(self, name: ServerName, *, on: bool | None, only_check: bool) -> None:
+        configuration, switches = self._configuration, self._configuration.overrides
+        written = configuration.layers.servers_named(name)
         if on is None:
-            if switches.forget(name):
-                self._follow(configuration.switched())
+            if switches.clear(name):
+                self._apply_changes(configuration.overrides_changed())
             return
         if not written:
-            raise CannotSwitchError(self._unknown(name))
-        self._look_at(name, written, on=on)
+            raise CannotOverrideError(self._unknown(name))
+        self._check_runnable(name, written, on=on)
         if only_check:
             return
-        switches.turn(name, written, on=on)
+        switches.set(name, written, on=on)
         log.info("%s is switched %s by an operator", name, "on" if on else "off")
-        self._follow(configuration.switched())
+        self._apply_changes(configuration.overrides_changed())
 
-    def _turn_for(
+    def _switch_for_session(
         self,
         session: SessionId,
         name: ServerName,
@@ -119,49 +123,51 @@ class Switching:
         on: bool,
         only_check: bool,
     ) -> Until:
-        configuration, switches = self._configuration, self._configuration.switches
+        configuration, switches = self._configuration, self._configuration.overrides
         if session not in sessions:
             there = ", ".join(sorted(sessions)) or "none"
-            raise CannotSwitchError(f"There is no session of this id. There are: {there}.")
-        written = configuration.written_for(session, name)
+            raise CannotOverrideError(f"There is no session of this id. There are: {there}.")
+        written = configuration.configured_server(session, name)
         if written is None:
-            if configuration.layers.written(name):
-                raise CannotSwitchError(
+            if configuration.layers.servers_named(name):
+                raise CannotOverrideError(
                     "This session does not see the server: it is another workspace's, or awaits trust."
                 )
-            raise CannotSwitchError(self._unknown(name))
-        self._look_at(name, [written], on=on)
+            raise CannotOverrideError(self._unknown(name))
+        self._check_runnable(name, [written], on=on)
         if only_check:
             return ""
-        switches.turn_for(session, written, on=on)
+        switches.set_for_session(session, written, on=on)
         log.info("%s is switched %s for %s by an operator", name, "on" if on else "off", session)
-        self._follow(configuration.switched())
-        return "the session ends" if name in dict(switches.own(session)) else ""
+        self._apply_changes(configuration.overrides_changed())
+        return "the session ends" if name in dict(switches.of_session(session)) else ""
 
-    def _look_at(self, name: ServerName, written: list[ServerConfig], *, on: bool) -> None:
+    def _check_runnable(self, name: ServerName, written: list[ServerConfig], *, on: bool) -> None:
         """Whether it can be on: something is to be run, and what must always run has to fit (rule 14)."""
         if on and not any(map(can_run, written)):
             files = " and ".join(sorted({each.file for each in written}))
-            raise CannotSwitchError(f"It is only taken away in {files}: nothing is said there to be run.")
+            raise CannotOverrideError(f"It is only taken away in {files}: nothing is said there to be run.")
         config = self._configuration.config
-        problem = cap_problem(self._configuration.switches.seen(config, ((name, on),)), config.file)
+        problem = cap_problem(
+            self._configuration.overrides.apply_to_config(config, ((name, on),)), config.file
+        )
         if on and problem is not None:
-            raise CannotSwitchError(f"{problem.text}.")
+            raise CannotOverrideError(f"{problem.text}.")
 
     def _enabled(self, name: ServerName, session: SessionId) -> bool:
         """Whether anybody sees it now, or this session does."""
         configuration = self._configuration
-        found = configuration.layers.written(name)
+        found = configuration.layers.servers_named(name)
         if session:
-            mine = configuration.written_for(session, name)
+            mine = configuration.configured_server(session, name)
             found = [] if mine is None else [mine]
-        own = configuration.switches.own(session)
-        seen = [configuration.switches.over({name: each}, own)[name] for each in found]
+        own = configuration.overrides.of_session(session)
+        seen = [configuration.overrides.apply({name: each}, own)[name] for each in found]
         return any(is_on(each) is not False for each in seen)
 
     def _unknown(self, name: ServerName) -> str:
         configuration = self._configuration
         if (why := configuration.config.unusable.get(name)) is not None:
             return f"The server cannot be run as it is written: {why}."
-        said = no_such_server(name, configuration.layers.known())
+        said = no_such_server(name, configuration.layers.configured_servers())
         return f"{said[:1].upper()}{said[1:]}"

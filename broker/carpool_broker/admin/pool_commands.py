@@ -1,4 +1,4 @@
-"""What operators do to the pools of servers, and ask of them: `carpool/operate`, `why`, `testify`.
+"""What operators do to the pools of servers, and ask of them: `carpool/operate`, `why`, `report_probe`.
 
 Owns which pools the name of a server stands for, and the words for why it has none.
 
@@ -12,38 +12,44 @@ import trio
 from msgspec import Struct
 
 from carpool_broker.admin.methods import ControlError, Methods
-from carpool_broker.admin.status import known_lists
-from carpool_broker.admin.supervisor_queries import Inquiries
+from carpool_broker.admin.status import freshness_by_pool
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_protocol.config.text.problems import no_such_server
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import Explain, Explained, Operate, Operated, Testify
+from carpool_protocol.link.messages import (
+    ExplainSharing,
+    Operate,
+    OperationEnded,
+    ReportProbe,
+    SharingExplained,
+)
 
-EXPLAIN_S = 5.0
-OPERATE_S = 310.0
+EXPLAIN_TIMEOUT_S = 5.0
+OPERATE_TIMEOUT_S = 310.0
 """A first start may install for minutes."""
 MAX_DETAIL_CHARS = 500
 
-NOBODY: Final = "It belongs to a workspace, and no session that sees it is there."
+NO_AGENT_CONNECTED: Final = "It belongs to a workspace, and no session that sees it is there."
 
-Verb = Literal["start", "stop", "restart"]
+OperateVerb = Literal["start", "stop", "restart"]
 
 
 class OperateParams(Struct):
     """Of `carpool/operate`; without servers: all."""
 
-    verb: Verb
+    verb: OperateVerb
     servers: list[str] | None = None
 
 
-class WhyParams(Struct):
+class ExplainParams(Struct):
     """Of `carpool/why`."""
 
     server: str
 
 
-class TestifyParams(Struct):
+class ReportProbeParams(Struct):
     """Of `carpool/testify`."""
 
     server: str
@@ -51,30 +57,30 @@ class TestifyParams(Struct):
     detail: str = ""
 
 
-class Operating:
+class PoolCommands:
     """`told_at`: when a pool last told its lists."""
 
     def __init__(
         self,
         core: BrokerCore,
         configuration: Configuration,
-        inquiries: Inquiries,
+        inquiries: SupervisorQueries,
         told_at: Callable[[PoolKey], str],
     ) -> None:
         self._core = core
         self._configuration = configuration
-        self._inquiries = inquiries
+        self._supervisor_queries = inquiries
         self._told_at = told_at
 
     def register(self, methods: Methods) -> None:
         """Put what operators do to pools into the table."""
         methods.add("carpool/operate", OperateParams, lambda _, params: self.operate(params))
-        methods.add("carpool/why", WhyParams, lambda _, params: self.why(params))
-        methods.add("carpool/testify", TestifyParams, lambda _, params: self.testify(params))
+        methods.add("carpool/why", ExplainParams, lambda _, params: self.explain(params))
+        methods.add("carpool/testify", ReportProbeParams, lambda _, params: self.report_probe(params))
 
     async def operate(self, params: OperateParams) -> dict[str, Any]:
         """`{"results": [{"server", "ok", "text"}]}`, in the order asked for."""
-        self._inquiries.need_supervisor()
+        self._supervisor_queries.require_supervisor()
         pools = self._pools()
         names = (
             [ServerName(name) for name in params.servers]
@@ -95,20 +101,23 @@ class Operating:
         """Servers that somebody who starts all must hear of: unset or misconfigured. An untrusted one waits
         for its user.
         """
-        amiss = self._core.sources.amiss()
+        amiss = self._core.sources.problems()
         return {*amiss.misconfigured} - {*amiss.untrusted}
 
-    async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
+    async def _operate_one(self, name: ServerName, verb: OperateVerb, keys: list[PoolKey]) -> dict[str, Any]:
         if not keys:
-            slug, text = self._why_not(name) or ("", no_such_server(name, self._known()))
+            slug, text = self._why_no_pool(name) or ("", no_such_server(name, self._known_servers()))
             said = f"{slug}: {text}" if slug else text
             more = f" `carpool enable {name}` switches it on." if slug == "disabled" else ""
             return {"server": name, "ok": False, "text": said + more}
         texts: list[str] = []
         ok = True
         for key in keys:
-            answer = await self._inquiries.ask(lambda token, key=key: Operate(token, key, verb), OPERATE_S)  # type: ignore[misc]
-            if isinstance(answer, Operated):
+            answer = await self._supervisor_queries.query(
+                lambda token, key=key: Operate(token, key, verb),  # type: ignore[misc]
+                OPERATE_TIMEOUT_S,
+            )
+            if isinstance(answer, OperationEnded):
                 ok = ok and answer.ok
                 texts.append(answer.text)
             else:
@@ -116,13 +125,16 @@ class Operating:
                 texts.append("the supervisor did not answer in time")
         return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
 
-    async def why(self, params: WhyParams) -> dict[str, Any]:
+    async def explain(self, params: ExplainParams) -> dict[str, Any]:
         """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
         pools: list[dict[str, Any]] = []
-        lists = known_lists(self._core, self._told_at)
+        lists = freshness_by_pool(self._core, self._told_at)
         for key in self._pools_of(params.server):
-            answer = await self._inquiries.ask(lambda token, key=key: Explain(token, key), EXPLAIN_S)  # type: ignore[misc]
-            if not isinstance(answer, Explained):
+            answer = await self._supervisor_queries.query(
+                lambda token, key=key: ExplainSharing(token, key),  # type: ignore[misc]
+                EXPLAIN_TIMEOUT_S,
+            )
+            if not isinstance(answer, SharingExplained):
                 raise ControlError("supervisor_away", "It did not answer in time.")
             of_lists = lists[key].sentence() if key in lists else ""
             pools.append(
@@ -136,44 +148,44 @@ class Operating:
             )
         return {"server": params.server, "pools": pools}
 
-    def testify(self, params: TestifyParams) -> dict[str, Any]:
+    def report_probe(self, params: ReportProbeParams) -> dict[str, Any]:
         """What a probe has found out is kept with the evidence of every pool of the server."""
         for key in self._pools_of(params.server):
-            self._inquiries.send(Testify(key, params.kind, params.detail[:MAX_DETAIL_CHARS]))
+            self._supervisor_queries.send(ReportProbe(key, params.kind, params.detail[:MAX_DETAIL_CHARS]))
         return {}
 
     def _pools_of(self, server: str) -> list[PoolKey]:
         """The pools of a server that is said to be there. Raises `ControlError`."""
-        self._inquiries.need_supervisor()
+        self._supervisor_queries.require_supervisor()
         pools = self._pools()
         name = ServerName(server)
         if name in pools:
             return pools[name]
-        if found := self._why_not(name):
+        if found := self._why_no_pool(name):
             raise ControlError(*found, name)
-        said = no_such_server(server, self._known())
+        said = no_such_server(server, self._known_servers())
         raise ControlError("bad_params", f"{said[:1].upper()}{said[1:]}")
 
-    def _known(self) -> set[str]:
+    def _known_servers(self) -> set[str]:
         """Every server name that an operator may say."""
-        return {*self._pools(), *self._configuration.layers.names()}
+        return {*self._pools(), *self._configuration.layers.server_names()}
 
     def _pools(self) -> dict[ServerName, list[PoolKey]]:
         """Every pool that is wanted, by server: one for each environment and each class of agents."""
         pools: dict[ServerName, list[PoolKey]] = {}
-        for spec in self._core.sources.wanted().pools:
+        for spec in self._core.sources.wanted_pools().pools:
             pools.setdefault(spec.server, []).append(spec.key)
         return pools
 
-    def _why_not(self, name: ServerName) -> tuple[str, str] | None:
+    def _why_no_pool(self, name: ServerName) -> tuple[str, str] | None:
         """Why a server has no pool: (fault, sentence). None: there is no such server."""
-        amiss = self._core.sources.amiss()
+        amiss = self._core.sources.problems()
         if why := amiss.misconfigured.get(name):
             if name in amiss.untrusted:
                 return "untrusted", f"{why}."
             return "unset" if name in amiss.unset else "misconfigured", f"{why}."
-        layers, switches = self._configuration.layers, self._configuration.switches
-        server = switches.over(layers.known()).get(name)
+        layers, switches = self._configuration.layers, self._configuration.overrides
+        server = switches.apply(layers.configured_servers()).get(name)
         if server is not None and server.disabled:
-            return "disabled", switches.why_off(server)
-        return ("unavailable", NOBODY) if name in layers.names() else None
+            return "disabled", switches.disabled_reason(server)
+        return ("unavailable", NO_AGENT_CONNECTED) if name in layers.server_names() else None

@@ -13,22 +13,22 @@ from typing import Any
 from carpool_broker.admin.methods import Methods
 from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.configuration.profiles import frame_of
+from carpool_broker.core.configuration.profiles import profile_scope
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_protocol.config.schema.capability import Capability, Kind
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Catalog
 
-Offered = list[tuple[Kind, str]]
+OfferedItems = list[tuple[Kind, str]]
 
 
 def register(methods: Methods, core: BrokerCore, configuration: Configuration) -> None:
     """Put `carpool/profiles` into the table."""
-    methods.add_plain("carpool/profiles", lambda _: page(core, configuration.config))
+    methods.add_plain("carpool/profiles", lambda _: profile_page(core, configuration.config))
 
 
-def page(core: BrokerCore, config: Config) -> dict[str, Any]:
+def profile_page(core: BrokerCore, config: Config) -> dict[str, Any]:
     """Of all servers that anybody here has, whatever workspace they are in."""
     entries: dict[ServerName, ScopeEntry] = {}
     known: dict[ServerName, Catalog] = {}
@@ -36,7 +36,7 @@ def page(core: BrokerCore, config: Config) -> dict[str, Any]:
         for entry in source.goal.scope.servers:
             twin = source.goal.twins.get(entry.key)
             keys = [entry.key, *([] if twin is None else [twin.key])]
-            told = next((it for key in keys if (it := core.registry.known(key)) is not None), None)
+            told = next((it for key in keys if (it := core.registry.known_catalog(key)) is not None), None)
             entries.setdefault(entry.server, entry)
             if told is not None:
                 known.setdefault(entry.server, told)
@@ -47,8 +47,8 @@ def page(core: BrokerCore, config: Config) -> dict[str, Any]:
 def _profile(
     config: Config, name: str, entries: Mapping[ServerName, ScopeEntry], known: Mapping[ServerName, Catalog]
 ) -> dict[str, Any]:
-    scope = frame_of(config, name)
-    seen = [each for each in entries.values() if scope.rights.see(each.server, each.tags)]
+    scope = profile_scope(config, name)
+    seen = [each for each in entries.values() if scope.rights.sees_server(each.server, each.tags)]
     offered = {each.server: _offered(known[each.server]) for each in entries.values() if each.server in known}
     permitted = {each.server: _permitted(scope, each, offered.get(each.server, [])) for each in seen}
     return {
@@ -61,12 +61,14 @@ def _profile(
         "resources": _count("resource", permitted.values()),
         "left_out": _left_out(scope, seen, permitted),
         "idle": [
-            it.text for it in (*scope.rights.allow, *scope.rights.deny) if _is_idle(it, entries, offered)
+            it.text
+            for it in (*scope.rights.allow, *scope.rights.deny)
+            if _matches_nothing(it, entries, offered)
         ],
     }
 
 
-def _offered(catalog: Catalog) -> Offered:
+def _offered(catalog: Catalog) -> OfferedItems:
     return [
         *(("tool", each.name) for each in catalog.tools),
         *(("prompt", each.name) for each in catalog.prompts),
@@ -74,7 +76,7 @@ def _offered(catalog: Catalog) -> Offered:
     ]
 
 
-def _permitted(scope: Scope, entry: ScopeEntry, offered: Offered) -> Offered:
+def _permitted(scope: Scope, entry: ScopeEntry, offered: OfferedItems) -> OfferedItems:
     return [(kind, name) for kind, name in offered if scope.permits(kind, entry, name)]
 
 
@@ -82,7 +84,7 @@ def _count(kind: Kind, offers: Any) -> int:
     return sum(1 for each in offers for found, _ in each if found == kind)
 
 
-def _left_out(scope: Scope, seen: list[ScopeEntry], permitted: Mapping[ServerName, Offered]) -> int:
+def _left_out(scope: Scope, seen: list[ScopeEntry], permitted: Mapping[ServerName, OfferedItems]) -> int:
     """Tools that `max_tools` leaves out of the list."""
     tools = {each.server: _count("tool", [permitted[each.server]]) for each in seen}
     listed = sum(
@@ -93,8 +95,8 @@ def _left_out(scope: Scope, seen: list[ScopeEntry], permitted: Mapping[ServerNam
     return sum(tools.values()) - listed
 
 
-def _is_idle(
-    pattern: Capability, entries: Mapping[ServerName, ScopeEntry], offered: Mapping[ServerName, Offered]
+def _matches_nothing(
+    pattern: Capability, entries: Mapping[ServerName, ScopeEntry], offered: Mapping[ServerName, OfferedItems]
 ) -> bool:
     """Whether it covers nothing, as far as can be known: every server it is about has told its lists. More
     may be read than is listed, so that patterns of resources are taken for good.

@@ -1,4 +1,4 @@
-"""Queries of a session about its own view: `carpool/tools`, `resources`, `servers` and `resolve`.
+"""Queries of a session about its own view: `carpool/tools`, `resources`, `server_rows` and `resolve`.
 
 Owns the keys of the answers and the choice of the view. Before an answer, servers that have not told their
 tools are asked to, and waited for. Agents may send these queries as well as operators (`inbound.LOOKS`).
@@ -14,19 +14,19 @@ import trio
 from msgspec import Struct
 
 from carpool_broker.admin.methods import ControlError, Methods
-from carpool_broker.admin.supervisor_queries import Inquiries
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.configuration.session_views import FAILING, Outlook
+from carpool_broker.core.configuration.session_views import FAILING_STATES, SessionViews
 from carpool_broker.core.model.session import Session
-from carpool_broker.core.registry.builtin_tools import OURS
-from carpool_broker.core.registry.resolve import HELD, kept_back
-from carpool_broker.core.registry.view import Denied, Held, OwnTool, View, ViewResource, ViewTool
+from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
+from carpool_broker.core.registry.resolve import HELD_REASONS, denied_by
+from carpool_broker.core.registry.view import BuiltinTool, DeniedName, HeldByPin, View, ViewResource, ViewTool
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import Discover
-from carpool_protocol.wire.tool_names import Ambiguous, Unknown
+from carpool_protocol.link.messages import DiscoverCatalog
+from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
 
 
-def servers(outlook: Outlook, session: Session, view: View) -> list[dict[str, Any]]:
+def server_rows(outlook: SessionViews, session: Session, view: View) -> list[dict[str, Any]]:
     """Every server of the session by name: `{name, state, why, tags, tools}`.
 
     `state` is that of `carpool status`, `why` says why it cannot be used, `tools` are qualified names.
@@ -35,20 +35,20 @@ def servers(outlook: Outlook, session: Session, view: View) -> list[dict[str, An
     for entry in view.scope.servers:
         pool = outlook.states.get(entry.key)
         state = "cold" if pool is None else pool.state
-        why = pool.reason if pool is not None and pool.state in FAILING else ""
+        why = pool.reason if pool is not None and pool.state in FAILING_STATES else ""
         found[entry.server] = _server(entry.server, state, why, list(entry.tags))
     for tool in view.tools:
         found[tool.server]["tools"].append(tool.qualified)
-    for name, off in outlook.sources.disabled(session.source).items():
+    for name, off in outlook.sources.disabled_servers(session.source).items():
         found[name] = _server(name, "disabled", off.why)
-    for name, (lame, why) in outlook.sources.lame(session.source).items():
+    for name, (lame, why) in outlook.sources.unrunnable(session.source).items():
         found.setdefault(name, _server(name, lame, why))
     rights, shown = view.scope.rights, {entry.server for entry in view.scope.servers}
     # Of those that are in no scope the tags are not known: rights by tag alone do not show them.
-    return [found[name] for name in sorted(found) if name in shown or rights.see(name, ())]
+    return [found[name] for name in sorted(found) if name in shown or rights.sees_server(name, ())]
 
 
-class Refusal(NamedTuple):
+class ToolRefusal(NamedTuple):
     """There is such a tool, and this session may not have it."""
 
     slug: str
@@ -58,38 +58,45 @@ class Refusal(NamedTuple):
 
 def is_unknown(view: View, name: str) -> bool:
     """Nobody has a tool of this name, as far as is known."""
-    return isinstance(view.resolve(name), Unknown)
+    return isinstance(view.resolve(name), NoSuchName)
 
 
-def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[str, Any] | Refusal:
+def resolve_tool(
+    outlook: SessionViews, session: Session, view: View, name: str
+) -> dict[str, Any] | ToolRefusal:
     """The tool of this name, as `{server, tool, name}`. If there is none: `{candidates, ambiguous}`, where
     the candidates are tools of that name (ambiguous) or of a similar name.
     """
     found = view.resolve(name)
     if isinstance(found, ViewTool):
         return {"server": found.server, "tool": found.tool, "name": found.qualified}
-    if isinstance(found, OwnTool):
-        return {"server": OURS, "tool": found.kind, "name": found.qualified}
-    if isinstance(found, Ambiguous):
+    if isinstance(found, BuiltinTool):
+        return {"server": CARPOOL_SERVER, "tool": found.kind, "name": found.qualified}
+    if isinstance(found, AmbiguousName):
         return {"candidates": list(found.candidates), "ambiguous": True}
     refused = refusal(outlook, session, name, found)
     if refused is not None:
         return refused
-    return {"candidates": list(found.suggestions) if isinstance(found, Unknown) else [], "ambiguous": False}
+    return {
+        "candidates": list(found.suggestions) if isinstance(found, NoSuchName) else [],
+        "ambiguous": False,
+    }
 
 
-def refusal(outlook: Outlook, session: Session, name: str, found: object) -> Refusal | None:
+def refusal(outlook: SessionViews, session: Session, name: str, found: object) -> ToolRefusal | None:
     """Why the session may not have what `name` was found to mean; None: nothing keeps it back."""
-    if isinstance(found, Denied):
-        return Refusal("not_permitted", kept_back(found.profile), found.server)
-    if isinstance(found, Held):
-        return Refusal("quarantined", HELD[found.why], found.server)
+    if isinstance(found, DeniedName):
+        return ToolRefusal("not_permitted", denied_by(found.profile), found.server)
+    if isinstance(found, HeldByPin):
+        return ToolRefusal("quarantined", HELD_REASONS[found.why], found.server)
     absent = (
-        outlook.absent(session, name) or outlook.unprefixed(session) if isinstance(found, Unknown) else None
+        outlook.absent_server(session, name) or outlook.unprefixed_server(session)
+        if isinstance(found, NoSuchName)
+        else None
     )
     if absent is not None:
         server, slug, why = absent
-        return Refusal(slug or "unknown_tool", why, server)
+        return ToolRefusal(slug or "unknown_tool", why, server)
     return None
 
 
@@ -108,11 +115,11 @@ def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[st
         "description": description,
         "aliases": view.resolver.aliases(tool.server, tool.tool),
         "definition": definition,
-        "tags": _tags(view, tool.server, definition or {}),
+        "tags": _tool_tags(view, tool.server, definition or {}),
     }
 
 
-def owned(resource: ViewResource) -> dict[str, Any]:
+def resource_row(resource: ViewResource) -> dict[str, Any]:
     """A resource or template, as `carpool/resources` tells it: MCP's object, and `server`."""
     try:
         definition = msgspec.json.decode(resource.definition, type=dict[str, Any])
@@ -121,7 +128,7 @@ def owned(resource: ViewResource) -> dict[str, Any]:
     return {**definition, "server": resource.server}
 
 
-def _tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:
+def _tool_tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:
     """Tags of the server, then tags that the tool names itself (docs/python.md)."""
     entry = view.scope.entry_of(server)
     meta = definition.get("_meta")
@@ -152,12 +159,12 @@ class ResolveParams(Struct):
     name: str
 
 
-class Looking:
+class SessionQueries:
     """Answers what sessions ask about what they see."""
 
-    def __init__(self, core: BrokerCore, inquiries: Inquiries) -> None:
+    def __init__(self, core: BrokerCore, inquiries: SupervisorQueries) -> None:
         self._core = core
-        self._inquiries = inquiries
+        self._supervisor_queries = inquiries
 
     def register(self, methods: Methods) -> None:
         """Put what a session may ask into the table."""
@@ -167,43 +174,43 @@ class Looking:
         methods.add_plain("carpool/servers", self.servers)
 
     def servers(self, session: SessionId) -> dict[str, Any]:
-        """`{"servers"}`: see `servers`."""
+        """`{"servers"}`: see `server_rows`."""
         mine, view = self._core.sessions[session], self._core.view_of(session)
-        return {"servers": servers(self._core.outlook, mine, view)}
+        return {"servers": server_rows(self._core.session_views, mine, view)}
 
     async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
         """`{"tools"}`: all, or the one that the name means. Raises `ControlError` where it means none."""
-        view = self._known_view(session, params) if params.offline else await self._settled_view(session)
-        own = self._core.registry.own_tools(view.scope)
+        view = self._known_view(session, params) if params.offline else await self._complete_view(session)
+        own = self._core.registry.tools_of_server(view.scope)
         if params.name is None:
             return {"tools": [described(view, tool, own[tool.key]) for tool in view.tools]}
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
             return {"tools": [described(view, found, own[found.key])]}
-        refused = refusal(self._core.outlook, self._core.sessions[session], params.name, found)
+        refused = refusal(self._core.session_views, self._core.sessions[session], params.name, found)
         if refused is not None:
             raise ControlError(*refused)
-        if isinstance(found, Ambiguous):
+        if isinstance(found, AmbiguousName):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 
     async def resources(self, session: SessionId) -> dict[str, Any]:
-        """`{"resources", "templates"}`: see `owned`."""
-        view = await self._settled_view(session)
+        """`{"resources", "templates"}`: see `resource_row`."""
+        view = await self._complete_view(session)
         return {
-            "resources": list(map(owned, view.resources)),
-            "templates": list(map(owned, view.templates)),
+            "resources": list(map(resource_row, view.resources)),
+            "templates": list(map(resource_row, view.templates)),
         }
 
     async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
-        """See `meaning`. Raises `ControlError` where the session may not have the tool."""
+        """See `resolve_tool`. Raises `ControlError` where the session may not have the tool."""
         view = self._core.view_of(session)
         if is_unknown(view, params.name):  # perhaps of a server that has not told its tools
-            view = await self._settled_view(session)
-        found = meaning(self._core.outlook, self._core.sessions[session], view, params.name)
-        if isinstance(found, Refusal):
+            view = await self._complete_view(session)
+        found = resolve_tool(self._core.session_views, self._core.sessions[session], view, params.name)
+        if isinstance(found, ToolRefusal):
             raise ControlError(*found)
         return found
 
@@ -217,18 +224,20 @@ class Looking:
             return plain
         return view
 
-    async def _settled_view(self, session: SessionId) -> View:
+    async def _complete_view(self, session: SessionId) -> View:
         """What the session sees once every server has told its tools, or the patience for that is over."""
         with trio.move_on_after(self._core.requests.list_wait_s):
             asked: set[PoolKey] = set()
             while True:
                 view = self._core.view_of(session)
-                missing = {key for key in view.unknown if not self._core.outlook.is_settled(key)}
+                missing = {key for key in view.unknown_pools if not self._core.session_views.is_settled(key)}
                 if not missing:
                     break
-                if self._inquiries.supervisors():  # what is sent to nobody is lost, and it is not sent twice
+                if (
+                    self._supervisor_queries.supervisors()
+                ):  # what is sent to nobody is lost, and it is not sent twice
                     for key in sorted(missing - asked):
-                        self._inquiries.send(Discover(key))
+                        self._supervisor_queries.send(DiscoverCatalog(key))
                     asked |= missing
                 await trio.sleep(0.02)
         return self._core.view_of(session)

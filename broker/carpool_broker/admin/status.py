@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.hooks.hook_points import Hooks
+from carpool_broker.core.hooks.hook_points import CallHooks
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_broker.core.model.session import Session
-from carpool_broker.core.updates import AWAY
-from carpool_broker.hooks.runner import Hooking
+from carpool_broker.core.updates import AWAY_STATES
+from carpool_broker.hooks.runner import HookRunner
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, Surveyed, ToolOffer
 
@@ -45,9 +45,9 @@ class Lists(Struct, frozen=True):
         return ""
 
 
-def known_lists(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[PoolKey, Lists]:
+def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[PoolKey, Lists]:
     """The freshness of the catalog of each wanted pool."""
-    away = {key for key, state in core.states.items() if state.state in AWAY}
+    away = {key for key, state in core.states.items() if state.state in AWAY_STATES}
     offline: dict[PoolKey, int] = {}
     entries: dict[PoolKey, list[ScopeEntry]] = {}
     for source in core.sources.sources.values():
@@ -55,17 +55,17 @@ def known_lists(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[Poo
             for it in lane.in_force.servers:
                 entries.setdefault(it.key, []).append(it)
                 if it.offline is not None:
-                    offline[it.key] = _on_offer(it.offline, [it])
+                    offline[it.key] = _visible_tools(it.offline, [it])
     found: dict[PoolKey, Lists] = {}
-    for spec in core.sources.wanted().pools:
+    for spec in core.sources.wanted_pools().pools:
         key = spec.key
-        told, known = core.registry.catalog(key), core.registry.known(key)
+        told, known = core.registry.told_catalog(key), core.registry.known_catalog(key)
         if key in offline and (told is None or key in away):
             found[key] = Lists("file", offline[key])
         elif known is not None:
             found[key] = Lists(
                 "earlier" if told is None else "server",
-                _on_offer(known.tools, entries.get(key, [])),
+                _visible_tools(known.tools, entries.get(key, [])),
                 told_at(key),
             )
         else:
@@ -73,16 +73,16 @@ def known_lists(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[Poo
     return found
 
 
-def _on_offer(tools: Sequence[ToolOffer], entries: Sequence[ScopeEntry]) -> int:
+def _visible_tools(tools: Sequence[ToolOffer], entries: Sequence[ScopeEntry]) -> int:
     """How many of a server's tools its own configuration lets through, to some agent at least."""
     return sum(any(entry.allows(tool.name) for entry in entries) for tool in tools)
 
 
-def hook_rows(hooks: Hooks, hooking: Hooking) -> list[dict[str, Any]]:
+def hook_rows(hooks: CallHooks, hooking: HookRunner) -> list[dict[str, Any]]:
     """One for each hook, in the order of the file. Counts are since this broker began."""
     found: list[dict[str, Any]] = []
     for name, rule in hooks.rules.items():
-        tally, line = hooks.tallies[name], hooks.line_of(name)
+        tally, line = hooks.tallies[name], hooks.queue_of(name)
         median_s = tally.median_s
         found.append(
             {
@@ -107,7 +107,7 @@ def hook_rows(hooks: Hooks, hooking: Hooking) -> list[dict[str, Any]]:
     return found
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class StatusFacts(Struct, frozen=True, kw_only=True):
     """Everything the page is made of."""
 
     broker_pid: int
@@ -168,7 +168,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Pids of the HTTP door, and of whatever else carries many sessions on one connection."""
 
 
-def page(facts: Facts) -> dict[str, Any]:
+def status_page(facts: StatusFacts) -> dict[str, Any]:
     """The page as plain values."""
     pools = _pools(facts)
     servers = _servers(facts, pools)
@@ -176,7 +176,7 @@ def page(facts: Facts) -> dict[str, Any]:
     return {
         "healthy": healthy,
         "reason": reason,
-        "silent": silent_part("supervisor", facts.silent_s),
+        "silent": unresponsive_process("supervisor", facts.silent_s),
         "broker": {
             "pid": facts.broker_pid,
             "uptime_s": round(facts.uptime_s, 3),
@@ -194,12 +194,12 @@ def page(facts: Facts) -> dict[str, Any]:
                 "profile": session.profile,
                 "principal": session.principal,
                 "tools_left_out": facts.left_out.get(session.id, 0),
-                "in_flight": len(session.owed),
+                "in_flight": len(session.open_calls),
                 "calls": session.calls,
                 "version": session.version,
                 "carrier": session.carrier,
                 "switched": {
-                    name: _SWITCHED[on] for name, on in facts.switches_of.get(session.id, {}).items()
+                    name: _OVERRIDE_WORDS[on] for name, on in facts.switches_of.get(session.id, {}).items()
                 },
                 "workspace": facts.places.get(session.id) or {"name": "", "root": ""},
             }
@@ -215,12 +215,12 @@ def page(facts: Facts) -> dict[str, Any]:
     }
 
 
-def silent_part(process: str, silent_s: float | None) -> dict[str, Any] | None:
+def unresponsive_process(process: str, silent_s: float | None) -> dict[str, Any] | None:
     """Which process does not answer, and for how long it has not; None: all answer."""
     return None if silent_s is None else {"process": process, "for_s": round(silent_s, 3)}
 
 
-def _pools(facts: Facts) -> list[PoolReport]:
+def _pools(facts: StatusFacts) -> list[PoolReport]:
     """As the supervisor last reported them, else with the states that it told. A pool that only a `carpool`
     verb wants is shown once something runs or waits in it: `/health`, which brings nothing, says the same.
     """
@@ -233,7 +233,7 @@ def _pools(facts: Facts) -> list[PoolReport]:
     ]
 
 
-def _reported_pools(facts: Facts) -> list[PoolReport]:
+def _reported_pools(facts: StatusFacts) -> list[PoolReport]:
     if facts.surveyed is not None:
         return facts.surveyed.pools
     return [
@@ -261,7 +261,7 @@ def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
     return {"directories": surveyed.search_path, "login_shell": surveyed.login_shell}
 
 
-def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
+def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
     """`reason` is one of these words, for programs."""
     if not facts.supervisors:
         return False, "supervisor_away"
@@ -274,7 +274,7 @@ def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
     return True, "ok"
 
 
-def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
+def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, why in facts.servers.items():
         state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
@@ -282,43 +282,43 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
             state = "untrusted" if name in facts.untrusted else "unset"
         error = why if state in ("misconfigured", "untrusted", "unset") else ""
         sharing = facts.sharing.get(name, "auto")
-        found[name] = _server(state, sharing, verified=sharing != "auto", last_error=error)
+        found[name] = _server_row(state, sharing, verified=sharing != "auto", last_error=error)
     by_server: dict[ServerName, list[PoolReport]] = {}
     for pool in pools:
         by_server.setdefault(pool.server, []).append(pool)
     sessions = {session.id: session for session in facts.sessions}
     for name, its_pools in by_server.items():
-        found[name] = _server_of(facts, its_pools, sessions)
+        found[name] = _pooled_server(facts, its_pools, sessions)
     for each, server in found.items():
         name = ServerName(each)
-        server["well"] = _is_well(server)
+        server["well"] = _is_healthy(server)
         server["tags"] = list(facts.tags.get(name, ()))
         server["pinned"] = facts.pinned.get(name)
-        server["switched"] = _SWITCHED[facts.switches.get(name)]
+        server["switched"] = _OVERRIDE_WORDS[facts.switches.get(name)]
         server["disabled_in"] = list(facts.disabled_in.get(name, ()))
     return found
 
 
 _FAILING = frozenset({"given_up", "breaker_open", "half_open", "backing_off", "misconfigured"})
-SLOW_START_S: Final = 30.0
+SLOW_START_AFTER_S: Final = 30.0
 """A server that has not greeted for this long is not well, though it may be installing."""
 
 
-def _is_well(server: Mapping[str, Any]) -> bool:
+def _is_healthy(server: Mapping[str, Any]) -> bool:
     """False for a server that fails, or that starts and has not greeted for long or after an error."""
     if server["state"] == "starting":
         return not server["last_error"] and all(
-            each["uptime_s"] < SLOW_START_S for each in server["instances"]
+            each["uptime_s"] < SLOW_START_AFTER_S for each in server["instances"]
         )
     return server["state"] not in _FAILING
 
 
-def _server_of(
-    facts: Facts, pools: list[PoolReport], sessions: Mapping[SessionId, Session]
+def _pooled_server(
+    facts: StatusFacts, pools: list[PoolReport], sessions: Mapping[SessionId, Session]
 ) -> dict[str, Any]:
     """A server that has pools: what they have together, and the state and mode of the liveliest."""
-    liveliest = max(pools, key=lambda pool: _WORTH[pool.state])
-    server = _server(liveliest.state, liveliest.sharing, verified=liveliest.verified, last_error="")
+    liveliest = max(pools, key=lambda pool: _STATE_RANK[pool.state])
+    server = _server_row(liveliest.state, liveliest.sharing, verified=liveliest.verified, last_error="")
     for pool in pools:
         waiting = pool.waiting + facts.waiting.get(pool.key, 0)
         server["waiting"] += waiting
@@ -330,7 +330,7 @@ def _server_of(
         if pool.last_error:
             server["last_error"] = pool.last_error
             server["stderr"] = pool.stderr_tail
-        server["instances"] += [_instance(each, sessions.get(each.holder)) for each in pool.instances]
+        server["instances"] += [_instance_row(each, sessions.get(each.holder)) for each in pool.instances]
         server["pools"].append(
             {
                 "key": pool.key,
@@ -349,7 +349,7 @@ def _server_of(
     return server
 
 
-def _instance(instance: InstanceReport, holder: Session | None) -> dict[str, Any]:
+def _instance_row(instance: InstanceReport, holder: Session | None) -> dict[str, Any]:
     return {
         "id": instance.id,
         "pid": instance.pid,
@@ -370,9 +370,9 @@ def _instance(instance: InstanceReport, holder: Session | None) -> dict[str, Any
     }
 
 
-_SWITCHED: Mapping[bool | None, str] = {True: "on", False: "off", None: ""}
+_OVERRIDE_WORDS: Mapping[bool | None, str] = {True: "on", False: "off", None: ""}
 
-_WORTH: Mapping[str, int] = {
+_STATE_RANK: Mapping[str, int] = {
     "draining": 0,
     "cold": 1,
     "stopped": 2,
@@ -386,7 +386,7 @@ _WORTH: Mapping[str, int] = {
 """Of several pools of one server (different environments, classes of agents) the liveliest state is shown."""
 
 
-def _server(state: str, sharing: str, *, verified: bool, last_error: str) -> dict[str, Any]:
+def _server_row(state: str, sharing: str, *, verified: bool, last_error: str) -> dict[str, Any]:
     return {
         "state": state,
         "sharing": sharing,
@@ -402,7 +402,7 @@ def _server(state: str, sharing: str, *, verified: bool, last_error: str) -> dic
     }
 
 
-def _processes(facts: Facts) -> list[dict[str, Any]]:
+def _processes(facts: StatusFacts) -> list[dict[str, Any]]:
     if facts.surveyed is None:
         return []
     roles = {facts.broker_pid: "broker", facts.launcher_pid: "launcher"}
@@ -419,7 +419,7 @@ def _processes(facts: Facts) -> list[dict[str, Any]]:
     ]
 
 
-def _totals(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
+def _totals(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
     """What sharing saves: each session would otherwise run a copy of each server that it has called."""
     instances = [(pool.server, instance) for pool in pools for instance in pool.instances]
     pss_of: dict[ServerName, list[int]] = {}
@@ -433,7 +433,7 @@ def _totals(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     return {
         "instances": len(instances),
         "sessions": len(facts.sessions),
-        "in_flight": sum(len(session.owed) for session in facts.sessions),
+        "in_flight": sum(len(session.open_calls) for session in facts.sessions),
         "calls": facts.calls,
         "private_processes_avoided": max(len(private) - len(instances), 0),
         "memory_saved_bytes": sum(mean.get(server, 0) for server in private) - ours,

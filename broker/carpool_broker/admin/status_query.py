@@ -14,11 +14,11 @@ from typing import Any
 import trio
 from msgspec import Struct
 
-from carpool_broker.admin.approval_commands import Pinning
+from carpool_broker.admin.approval_commands import ApprovalCommands
 from carpool_broker.admin.methods import Methods
-from carpool_broker.admin.status import Facts, known_lists, page
-from carpool_broker.admin.supervisor_queries import Inquiries
-from carpool_broker.config.configuration import DAEMON, Configuration
+from carpool_broker.admin.status import StatusFacts, freshness_by_pool, status_page
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
+from carpool_broker.config.configuration import DEFAULT_SOURCE, Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
@@ -26,14 +26,14 @@ from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import PoolState, Survey, Surveyed
 
-SURVEY_S = 5.0
+SURVEY_TIMEOUT_S = 5.0
 """`status` waits this long for the supervisor, unless the request names a shorter time."""
 
 
 class StatusParams(Struct):
     """Params of `carpool/status`."""
 
-    within_s: float = SURVEY_S
+    within_s: float = SURVEY_TIMEOUT_S
     """The longest time to wait for the supervisor."""
 
 
@@ -59,8 +59,8 @@ class StatusQuery:
         self,
         core: BrokerCore,
         configuration: Configuration,
-        inquiries: Inquiries,
-        pinning: Pinning,
+        inquiries: SupervisorQueries,
+        pinning: ApprovalCommands,
         process: Process,
     ) -> None:
         self._core = core
@@ -86,18 +86,20 @@ class StatusQuery:
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
         hooks = [hook["pid"] for hook in self._process.hooks() if hook["pid"]]
         pids = [os.getpid(), os.getppid(), *self._process.carriers(), *hooks, *shims]
-        surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_S)))
+        surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
-        return page(self._facts(sessions, surveyed, silent_s))
+        return status_page(self._facts(sessions, surveyed, silent_s))
 
-    def _facts(self, sessions: list[Session], surveyed: Surveyed | None, silent_s: float | None) -> Facts:
+    def _facts(
+        self, sessions: list[Session], surveyed: Surveyed | None, silent_s: float | None
+    ) -> StatusFacts:
         core, layers = self._core, self._configuration.layers
-        switches, process = self._configuration.switches, self._process
-        known = switches.over(layers.known())
-        of_agents = {each.source for each in core.sessions.values() if not each.control} | {DAEMON}
+        switches, process = self._configuration.overrides, self._process
+        known = switches.apply(layers.configured_servers())
+        of_agents = {each.source for each in core.sessions.values() if not each.control} | {DEFAULT_SOURCE}
         of_operators = core.sources.sources.keys() - of_agents
-        amiss = core.sources.amiss(of_operators)
-        return Facts(
+        amiss = core.sources.problems(of_operators)
+        return StatusFacts(
             broker_pid=os.getpid(),
             launcher_pid=os.getppid(),
             release=process.release,
@@ -107,22 +109,22 @@ class StatusQuery:
             surveyed=surveyed,
             silent_s=silent_s,
             states=self._pool_states(),
-            wanted=core.sources.wanted_by_agents(of_operators),
+            wanted=core.sources.pools_of_agents(of_operators),
             sessions=sessions,
-            left_out={each.id: core.view_of(each.id).left_out for each in sessions},
-            calls=core.ledger.opened,
-            lists=known_lists(core, process.told_at),
+            left_out={each.id: core.view_of(each.id).dropped_tools for each in sessions},
+            calls=core.call_table.opened,
+            lists=freshness_by_pool(core, process.told_at),
             servers=_servers(known, amiss.misconfigured),
             sharing={name: server.policy.sharing for name, server in known.items()},
             tags={name: server.tags for name, server in known.items()},
             untrusted=amiss.untrusted,
             unset=amiss.unset,
-            workspaces=layers.places(),
-            places={each.id: self._configuration.whereabouts(each.id) for each in sessions},
+            workspaces=layers.workspace_rows(),
+            places={each.id: self._configuration.workspace_of(each.id) for each in sessions},
             config_file=self._configuration.config.file,
             config_problem=self._configuration.problem,
-            switches=switches.everyone,
-            switches_of=switches.sessions,
+            switches=switches.global_overrides,
+            switches_of=switches.session_overrides,
             disabled_in={name: layers.disabled_in(name) for name in known},
             waiting=_waiting(sessions),
             hooks=process.hooks(),
@@ -134,7 +136,7 @@ class StatusQuery:
     def _pool_states(self) -> list[tuple[PoolKey, ServerName, PoolState]]:
         """Key, server and state of each wanted pool whose state is known."""
         states = self._core.states
-        wanted = self._core.sources.wanted().pools
+        wanted = self._core.sources.wanted_pools().pools
         return [(spec.key, spec.server, states[spec.key].state) for spec in wanted if spec.key in states]
 
     async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
@@ -145,7 +147,7 @@ class StatusQuery:
         if not linked:
             return None, None
         began = trio.current_time()
-        found = await self._inquiries.ask(lambda token: Survey(token, pids), limit_s)
+        found = await self._inquiries.query(lambda token: Survey(token, pids), limit_s)
         if linked != self._inquiries.supervisors():
             return None, None
         if isinstance(found, Surveyed):
@@ -157,7 +159,7 @@ class StatusQuery:
 
     def _audit_facts(self) -> dict[str, Any]:
         audit = self._process.audit
-        on = self._core.ledger.trail is not None
+        on = self._core.call_table.audit_trail is not None
         if audit is None:
             return {"on": on, "file": "", "problem": "", "missed": 0}
         return {"on": on, "file": audit.path, "problem": audit.problem, "missed": audit.missed}

@@ -13,13 +13,13 @@ from collections.abc import Callable
 import trio
 
 from carpool_broker.admin.methods import ControlError
-from carpool_protocol.link.messages import AnyMessage, Explained, Operated, Recounted, Surveyed
+from carpool_protocol.link.messages import AnyMessage, JournalRead, OperationEnded, SharingExplained, Surveyed
 
-Told = Surveyed | Operated | Explained | Recounted
+QueryAnswer = Surveyed | OperationEnded | SharingExplained | JournalRead
 """What the supervisor answers to questions of operators."""
 
 
-class Inquiries:
+class SupervisorQueries:
     """`send` puts a message on the link and flushes it; `supervisors`: those that are linked."""
 
     def __init__(
@@ -28,36 +28,36 @@ class Inquiries:
         self.send = send
         self.supervisors = supervisors
         self._tokens = 0
-        self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
+        self._open_queries: dict[int, tuple[trio.Event, list[QueryAnswer]]] = {}
 
-    def need_supervisor(self) -> None:
+    def require_supervisor(self) -> None:
         """Raises `ControlError` while there is none."""
         if not self.supervisors():
             raise ControlError("supervisor_away", "")
 
-    async def ask(self, make: Callable[[int], AnyMessage], limit_s: float) -> Told | None:
+    async def query(self, make: Callable[[int], AnyMessage], limit_s: float) -> QueryAnswer | None:
         """The answer to what `make` gives for the token; None: there came none."""
         self._tokens += 1
         token = self._tokens
         event = trio.Event()
-        answers: list[Told] = []
-        self._asked[token] = (event, answers)
+        answers: list[QueryAnswer] = []
+        self._open_queries[token] = (event, answers)
         try:
             self.send(make(token))
             with trio.move_on_after(limit_s):
                 await event.wait()
         finally:
-            del self._asked[token]
+            del self._open_queries[token]
         return answers[0] if answers else None
 
-    def heard(self, message: Told) -> None:
+    def answer_received(self, message: QueryAnswer) -> None:
         """An answer of the supervisor; one that nobody waits for any more is dropped."""
-        waiting = self._asked.get(message.token)
+        waiting = self._open_queries.get(message.token)
         if waiting is not None:
             waiting[1].append(message)
             waiting[0].set()
 
-    def supervisor_went(self) -> None:
+    def supervisor_lost(self) -> None:
         """No answer comes any more."""
-        for event, _ in self._asked.values():
+        for event, _ in self._open_queries.values():
             event.set()

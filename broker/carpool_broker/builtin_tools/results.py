@@ -12,23 +12,23 @@ from msgspec import Struct
 from carpool_broker.builtin_tools.search import (
     MAX_QUERY_CHARS,
     CannotSearchError,
-    Finder,
-    described,
-    tags_of,
-    words,
+    ToolSearch,
+    server_tags,
+    split_words,
+    tool_text,
 )
 from carpool_broker.core.model.pagination import BadCursor
-from carpool_broker.core.registry.builtin_tools import MAX_FOUND, USUALLY_FOUND
-from carpool_broker.core.registry.resolve import NoTarget, find
-from carpool_broker.core.registry.view import OwnTool, View, ViewTool
+from carpool_broker.core.registry.builtin_tools import DEFAULT_FOUND, MAX_FOUND
+from carpool_broker.core.registry.resolve import NoTarget, find_target
+from carpool_broker.core.registry.view import BuiltinTool, View, ViewTool
 from carpool_protocol.faults.faults import TOOLS_CALL, as_tool_result, fault
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
-from carpool_protocol.wire.content import at, elements, text_of, value_of
+from carpool_protocol.wire.content import change_members, elements, text_of, value_of
 from carpool_protocol.wire.downgrade import tool_edit
 from carpool_protocol.wire.json_scan import fields
 from carpool_protocol.wire.jsonrpc import quote
 
-LINE_CHARS = 200
+MAX_LINE_CHARS = 200
 """Of a description in a list of what was found."""
 MAX_PARAMETERS = 12
 MAX_NAMED = 20
@@ -64,13 +64,13 @@ _read_name = msgspec.json.Decoder(_Name).decode
 _read_page = msgspec.json.Decoder(_Page).decode
 
 
-def own_answer(view: View, kind: str, rest: RawJson, finder: Finder, version: str) -> RawJson:
-    """The result of a call of one of them. `rest`: see `events.AgentCalled`."""
+def builtin_result(view: View, kind: str, rest: RawJson, finder: ToolSearch, version: str) -> RawJson:
+    """The result of a call of one of them. `rest`: see `events.CallRequested`."""
     try:
         arguments = bytes(_read_params(rest).arguments)
         match kind:
             case "find_tools":
-                return _found(view, _read_query(arguments), finder)
+                return _search_result(view, _read_query(arguments), finder)
             case "describe_tool":
                 return _described(view, _read_name(arguments).name, version)
             case "list_resources":
@@ -87,7 +87,7 @@ def is_search(kind: str, rest: RawJson) -> bool:
     """Whether the answer needs an index of the tools: a query without words lists them."""
     try:
         return kind == "find_tools" and bool(
-            words(_read_query(_read_params(rest).arguments).query[:MAX_QUERY_CHARS])
+            split_words(_read_query(_read_params(rest).arguments).query[:MAX_QUERY_CHARS])
         )
     except _UNREADABLE:
         return False
@@ -96,10 +96,10 @@ def is_search(kind: str, rest: RawJson) -> bool:
 # --- tools -----------------------------------------------------------------------------------------------
 
 
-def _found(view: View, asked: _Query, finder: Finder) -> RawJson:
-    limit = min(max(USUALLY_FOUND if asked.limit is None else asked.limit, 1), MAX_FOUND)
+def _search_result(view: View, asked: _Query, finder: ToolSearch) -> RawJson:
+    limit = min(max(DEFAULT_FOUND if asked.limit is None else asked.limit, 1), MAX_FOUND)
     found = finder.find(
-        view.tools, tags_of(view), asked.query, limit, server=asked.server or "", tag=asked.tag or ""
+        view.tools, server_tags(view), asked.query, limit, server=asked.server or "", tag=asked.tag or ""
     )
     lines = [_line(tool) for tool in found.tools]
     if found.total > len(lines):
@@ -111,29 +111,29 @@ def _found(view: View, asked: _Query, finder: Finder) -> RawJson:
             "No tool matches. Try other words, fewer of them, or leave server and tag out. "
             f"There are: {', '.join(servers[:MAX_NAMED]) or 'no servers'}{more}."
         ]
-    if view.unknown:
-        late = sorted(entry.server for entry in view.scope.servers if entry.key in view.unknown)
+    if view.unknown_pools:
+        late = sorted(entry.server for entry in view.scope.servers if entry.key in view.unknown_pools)
         lines.append(f"(Not told their tools yet: {', '.join(late[:MAX_NAMED])}.)")
     return _text("\n".join(lines))
 
 
 def _line(tool: ViewTool) -> str:
-    said = described(tool.definition)
+    said = tool_text(tool.definition)
     names = [name if name in said.required else f"{name}?" for name in said.parameters]
     names.sort(key=lambda name: name.endswith("?"))
     if len(names) > MAX_PARAMETERS:
         names = [*names[:MAX_PARAMETERS], "…"]
     text = " ".join((said.description or said.title).split())
-    if len(text) > LINE_CHARS:
-        text = text[: LINE_CHARS - 1].rstrip() + "…"
+    if len(text) > MAX_LINE_CHARS:
+        text = text[: MAX_LINE_CHARS - 1].rstrip() + "…"
     return f"{tool.qualified}({', '.join(names)}){': ' if text else ''}{text}"
 
 
 def _described(view: View, name: str, version: str) -> RawJson:
     found = view.resolve(name)
-    if isinstance(found, ViewTool | OwnTool):
-        return _text(_legal(tool_edit(version)(found.definition)))
-    target = find(view, TOOLS_CALL, name)
+    if isinstance(found, ViewTool | BuiltinTool):
+        return _text(_valid_unicode(tool_edit(version)(found.definition)))
+    target = find_target(view, TOOLS_CALL, name)
     assert isinstance(target, NoTarget)
     return as_tool_result(
         fault(target.fault, detail=target.detail, server=target.server, tool=target.subject)
@@ -152,25 +152,29 @@ def _resources(view: View, cursor: str | None) -> RawJson:
     if cursor is None and not isinstance(templates, BadCursor) and view.templates:
         its = value_of(templates.body, "resourceTemplates") or b"[]"
         body = RawJson(b'%b,"resourceTemplates":%b}' % (body[:-1], its))
-    return _text(_legal(body))
+    return _text(_valid_unicode(body))
 
 
 def _prompts(view: View, cursor: str | None) -> RawJson:
     page = view.page("prompts", cursor)
-    return as_tool_result(fault("bad_cursor")) if isinstance(page, BadCursor) else _text(_legal(page.body))
+    return (
+        as_tool_result(fault("bad_cursor"))
+        if isinstance(page, BadCursor)
+        else _text(_valid_unicode(page.body))
+    )
 
 
-def as_tool(method: str, body: RawJson) -> RawJson:
+def as_builtin_result(method: str, body: RawJson) -> RawJson:
     """The result of `resources/read` or `prompts/get` as one of `tools/call`. One of ours is that already."""
     if body.startswith(b'{"content":['):
         return body
-    blocks = _of_resources(body) if method == "resources/read" else _of_prompt(body)
+    blocks = _resource_content(body) if method == "resources/read" else _prompt_content(body)
     if blocks is None:
         return as_tool_result(fault("bad_answer"))
     return RawJson(b'{"content":[%b]}' % b",".join(blocks))
 
 
-def _of_resources(body: RawJson) -> list[bytes] | None:
+def _resource_content(body: RawJson) -> list[bytes] | None:
     """Texts as text, pictures as pictures, all else as embedded resources. Where there are several, the URI
     stands before each text.
     """
@@ -192,7 +196,7 @@ def _of_resources(body: RawJson) -> list[bytes] | None:
     return blocks
 
 
-def _of_prompt(body: RawJson) -> list[bytes] | None:
+def _prompt_content(body: RawJson) -> list[bytes] | None:
     """Each message's content, with its role at the head of a text."""
     messages = elements(value_of(body, "messages") or b"")
     if messages is None:
@@ -204,17 +208,17 @@ def _of_prompt(body: RawJson) -> list[bytes] | None:
         if content[:1] != b"{":
             return None
         if text_of(content, "type") == "text":
-            blocks.append(at(content, {"text": lambda text, role=role: _headed(text, role)}))  # type: ignore[misc]
+            blocks.append(change_members(content, {"text": lambda text, role=role: _with_role(text, role)}))  # type: ignore[misc]
         else:
             blocks += (b'{"type":"text","text":%b}' % quote(f"[{role.decode()}]"), content)
     return blocks
 
 
-def _headed(text: bytes, role: bytes) -> bytes:
+def _with_role(text: bytes, role: bytes) -> bytes:
     return quote(f"[{role.decode()}] ")[:-1] + text[1:] if text[:1] == b'"' else text
 
 
-def _legal(raw: bytes) -> str:
+def _valid_unicode(raw: bytes) -> str:
     """A JSON text as text; half surrogate pairs are escapes in it, and stay so."""
     return raw.decode(errors="replace")
 

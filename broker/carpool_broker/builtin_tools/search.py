@@ -23,7 +23,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker.core.model.effects import AnswerOwn
+from carpool_broker.core.model.effects import AnswerBuiltin
 from carpool_broker.core.registry.pool_catalog import ViewTool
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import RawJson, ServerName
@@ -35,9 +35,9 @@ MAX_TEXT_CHARS: Final = 600
 """Of a description; of parameters only the names are indexed. The rest tells how to call a tool more than
 what it does, and BM25 holds the length of all of it against the tool (measured: docs/search.md).
 """
-KEPT: Final = 4
+MAX_INDICES: Final = 4
 """Indices: profiles that search have one each."""
-PIECE: Final = 64
+INDEX_BATCH_TOOLS: Final = 64
 """So many tools are indexed at once where others wait meanwhile: 2 to 5 ms."""
 
 COLUMNS: Final = {
@@ -51,8 +51,8 @@ COLUMNS: Final = {
 """Weights of BM25: words of a name say most of what a tool does, those of its parameters least."""
 
 _WORD = re.compile(r"[^\W_]+")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_STOP: Final = frozenset(
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_STOP_WORDS: Final = frozenset(
     re.split(
         " ",
         "a about all an and any are as at be by can do does for from get has have how i if in into is it its "
@@ -62,7 +62,7 @@ _STOP: Final = frozenset(
     )
 )
 """Words of a question that say nothing of a tool. Where nothing else is asked, they count after all."""
-_OTHERS: Final = {
+_SYNONYMS: Final = {
     "repo": "repository", "repos": "repositories", "pr": "pull", "prs": "pull", "dir": "directory",
     "dirs": "directories", "folder": "directory", "folders": "directories", "db": "database",
     "msg": "message", "docs": "documents", "doc": "document", "k8s": "kubernetes", "delete": "remove",
@@ -78,7 +78,7 @@ class CannotSearchError(Exception):
     """This Python has no SQLite, or one without its full-text index."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The best tools of a search, the best first, and how many match at all."""
 
     tools: Sequence[ViewTool]
@@ -94,7 +94,7 @@ class _Definition(Struct):
 _read = msgspec.json.Decoder(_Definition, strict=False).decode
 
 
-class Described(NamedTuple):
+class ToolText(NamedTuple):
     """What of a definition is searched and told."""
 
     title: str
@@ -104,20 +104,20 @@ class Described(NamedTuple):
     required: Collection[str]
 
 
-def described(definition: RawJson) -> Described:
+def tool_text(definition: RawJson) -> ToolText:
     """What a tool's definition says; empty where it cannot be read."""
     try:
         seen = _read(definition)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Described("", "", (), ())
+        return ToolText("", "", (), ())
     schema = seen.inputSchema if isinstance(seen.inputSchema, dict) else {}
     properties, required = schema.get("properties"), schema.get("required")
     parameters = [str(name) for name in properties] if isinstance(properties, dict) else []
     names = {each for each in required if isinstance(each, str)} if isinstance(required, list) else ()
-    return Described(seen.title, seen.description, parameters, names)
+    return ToolText(seen.title, seen.description, parameters, names)
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text, in lower case; `getUserName`, `get_user_name` and `get user name` are the same."""
     found: list[str] = []
     for part in _WORD.findall(text):
@@ -125,11 +125,11 @@ def words(text: str) -> list[str]:
         if part[1:] == low[1:]:
             found.append(low)
         else:
-            found += map(str.lower, _HUMP.split(part))
+            found += map(str.lower, _CAMEL_CASE.split(part))
     return found
 
 
-class Finder:
+class ToolSearch:
     """Searches among tools. Made once; keeps a few indices."""
 
     def __init__(self) -> None:
@@ -144,14 +144,14 @@ class Finder:
         *,
         server: str = "",
         tag: str = "",
-    ) -> Found:
+    ) -> SearchResult:
         """The best `limit` of these tools for a query; all in their order for a query without words.
 
         `server`, `tag`: only tools of that server, or of servers with that tag, in any case. `tags`: those
         of each server. Raises `CannotSearchError`.
         """
         query = query[:MAX_QUERY_CHARS]
-        wanted = words(query)
+        wanted = split_words(query)
         if wanted:
             found: Sequence[ViewTool] = self._index(tools, tags).search(wanted, query.strip())
         else:
@@ -164,13 +164,13 @@ class Finder:
                 if (not server or tool.server.lower() == server.lower())
                 and (not tag or low in map(str.lower, tags.get(tool.server, ())))
             ]
-        return Found(found[:limit], len(found))
+        return SearchResult(found[:limit], len(found))
 
-    def prepare(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
+    def index_more(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
         """Whether these can be searched; else one piece more of their index is made. Raises
         `CannotSearchError`.
         """
-        return self._index(tools, tags).grow(PIECE)
+        return self._index(tools, tags).grow(INDEX_BATCH_TOOLS)
 
     def _index(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> "_Index":
         for place, index in enumerate(self._indices):
@@ -179,21 +179,21 @@ class Finder:
                 return index
         # Most of what a changed list, or another profile's, says was read for another index before.
         seen = {said: rows for index in self._indices for said, rows in index.seen.items()}
-        for index in self._indices[KEPT - 1 :]:
+        for index in self._indices[MAX_INDICES - 1 :]:
             index.close()
-        del self._indices[KEPT - 1 :]
+        del self._indices[MAX_INDICES - 1 :]
         self._indices.insert(0, _Index(tools, tags, seen))
         return self._indices[0]
 
 
-_Said = tuple[str, str, str]
+_IndexRow = tuple[str, str, str]
 """The words of a definition's title, description and parameters, as they are indexed."""
 
 _NAMES: Final = ", ".join(COLUMNS)
 _WEIGHTS: Final = ", ".join(map(str, COLUMNS.values()))
 _TABLE: Final = f"CREATE VIRTUAL TABLE tools USING fts5({_NAMES}, content='', tokenize='porter unicode61')"
 _INSERT: Final = f"INSERT INTO tools(rowid, {_NAMES}) VALUES (?{', ?' * len(COLUMNS)})"  # noqa: S608 - constants
-_ASK: Final = f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, {_WEIGHTS}), rowid"  # noqa: S608
+_QUERY: Final = f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, {_WEIGHTS}), rowid"  # noqa: S608
 
 
 class _Index:
@@ -201,7 +201,7 @@ class _Index:
         self,
         tools: tuple[ViewTool, ...],
         tags: Mapping[ServerName, Sequence[str]],
-        seen: Mapping[RawJson, _Said],
+        seen: Mapping[RawJson, _IndexRow],
     ) -> None:
         """Nothing is in it yet. `seen`: `seen` of other indices."""
         try:
@@ -219,11 +219,11 @@ class _Index:
             self._rows.execute(_TABLE)
         except sqlite3.OperationalError as error:
             raise CannotSearchError from error
-        self.seen: dict[RawJson, _Said] = {}
+        self.seen: dict[RawJson, _IndexRow] = {}
         """What is indexed of each definition."""
         self._seen_before = seen
         self._labels = {
-            server: (_indexed(server), _indexed(" ".join(self.tags.get(server, ()))))
+            server: (_index_words(server), _index_words(" ".join(self.tags.get(server, ()))))
             for server in {tool.server for tool in tools}
         }
         self._done = 0
@@ -239,10 +239,10 @@ class _Index:
             self._names.setdefault(tool.qualified.lower(), number)
             self._names.setdefault(tool.tool.lower(), number)
             definition = tool.definition  # rewritten each time
-            said = self._seen_before.get(definition) or _said(definition)
+            said = self._seen_before.get(definition) or _index_row(definition)
             self.seen[definition] = said
             server, tags = self._labels[tool.server]
-            rows.append((number, _indexed(tool.tool), server, *said, tags))  # in the order of `COLUMNS`
+            rows.append((number, _index_words(tool.tool), server, *said, tags))  # in the order of `COLUMNS`
         self._rows.executemany(_INSERT, rows)
         self._done += len(rows)
         if self._done < len(self.tools):
@@ -256,81 +256,81 @@ class _Index:
         What is not in the index yet is taken in before.
         """
         self.grow(len(self.tools))
-        telling = [word for word in wanted if word not in _STOP] or wanted
+        telling = [word for word in wanted if word not in _STOP_WORDS] or wanted
         terms = dict.fromkeys(telling[:MAX_QUERY_WORDS])
         for word in list(terms):
-            if (other := _OTHERS.get(word)) is not None:
+            if (other := _SYNONYMS.get(word)) is not None:
                 terms.setdefault(other)
-        rows = self._rows.execute(_ASK, (" OR ".join(f'"{term}"' for term in terms),))
+        rows = self._rows.execute(_QUERY, (" OR ".join(f'"{term}"' for term in terms),))
         found = [number for (number,) in rows]
         if (named := self._names.get(whole.lower())) is not None:
             found = [named, *(number for number in found if number != named)]
         return [self.tools[number - 1] for number in found]
 
 
-def _said(definition: RawJson) -> _Said:
+def _index_row(definition: RawJson) -> _IndexRow:
     """Descriptions are prose: to take apart what stands in it as names do would only take time."""
-    found = described(definition)
-    description = _legal(found.description[:MAX_TEXT_CHARS])
-    return _indexed(found.title), description, _indexed(" ".join(found.parameters))
+    found = tool_text(definition)
+    description = _valid_unicode(found.description[:MAX_TEXT_CHARS])
+    return _index_words(found.title), description, _index_words(" ".join(found.parameters))
 
 
-def _indexed(names: str) -> str:
+def _index_words(names: str) -> str:
     """The words of names as the index is to see them."""
-    return _legal(_HUMP.sub(" ", names[:MAX_TEXT_CHARS]))
+    return _valid_unicode(_CAMEL_CASE.sub(" ", names[:MAX_TEXT_CHARS]))
 
 
-def _legal(text: str) -> str:
+def _valid_unicode(text: str) -> str:
     """Half surrogate pairs, which no text should have, become `?`."""
     return text.encode(errors="replace").decode()
 
 
-AT_ONCE: Final = 256
+TOOLS_AT_ONCE: Final = 256
 """A list of so many tools is indexed on the spot: 5 to 10 ms."""
 
 
-class Searching:
+class SearchQueue:
     """The searches of one broker. `answer`: give the answer now."""
 
-    def __init__(self, finder: Finder, answer: Callable[[AnswerOwn], None]) -> None:
+    def __init__(self, finder: ToolSearch, answer: Callable[[AnswerBuiltin], None]) -> None:
         self._finder = finder
         self._answer = answer
-        self._waiting: deque[tuple[AnswerOwn, View]] = deque()
-        self._news = trio.Event()
+        self._queued: deque[tuple[AnswerBuiltin, View]] = deque()
+        self._wakeup = trio.Event()
 
-    def wanted(self, effect: AnswerOwn, view: View) -> None:
+    def search_requested(self, effect: AnswerBuiltin, view: View) -> None:
         """An agent searches for words in what it sees."""
-        if len(view.tools) <= AT_ONCE or (not self._waiting and self._is_ready(view)):
+        if len(view.tools) <= TOOLS_AT_ONCE or (not self._queued and self._is_ready(view)):
             self._answer(effect)
             return
-        self._waiting.append((effect, view))
-        self._news.set()
+        self._queued.append((effect, view))
+        self._wakeup.set()
 
     async def run(self, settle: Callable[[], None]) -> None:
         """Answer what waits, until cancelled. `settle`: everything that was said may leave."""
         while True:
-            await self._news.wait()
-            self._news = trio.Event()
-            while self._waiting:
-                effect, view = self._waiting[0]
+            await self._wakeup.wait()
+            self._wakeup = trio.Event()
+            while self._queued:
+                effect, view = self._queued[0]
                 if self._is_ready(view):
-                    self._waiting.popleft()
+                    self._queued.popleft()
                     self._answer(effect)
                     settle()
                 await trio.lowlevel.checkpoint()
 
-    def finish(self) -> None:
+    def answer_all(self) -> None:
         """Answer all that wait now."""
-        while self._waiting:
-            self._answer(self._waiting.popleft()[0])
+        while self._queued:
+            self._answer(self._queued.popleft()[0])
 
     def _is_ready(self, view: View) -> bool:
         try:
-            return self._finder.prepare(view.tools, tags_of(view))
+            return self._finder.index_more(view.tools, server_tags(view))
         except CannotSearchError:
             return True  # the answer says so
 
 
-def tags_of(view: View) -> Mapping[ServerName, Sequence[str]]:
+def server_tags(view: View) -> Mapping[ServerName, Sequence[str]]:
     """The tags of the servers that an agent sees."""
     return {entry.server: entry.tags for entry in view.scope.servers if entry.tags}

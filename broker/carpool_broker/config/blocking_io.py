@@ -4,8 +4,8 @@ Owns how many of these threads there are and how long one is waited for. A file 
 mount whose server is gone) holds its thread, which nothing can end; so nothing is begun twice that hangs, and
 the rest has room beside what does.
 
-Invariants: whoever asks is answered within `PATIENCE_S`; what is asked of one subject is done one by one.
-Knows nothing of: what is done there, and what follows from it.
+Invariants: whoever asks is answered within `BLOCKING_TIMEOUT_S`; what is asked of one subject is done one
+by one. Knows nothing of: what is done there, and what follows from it.
 """
 
 from collections.abc import Callable, Hashable
@@ -17,9 +17,9 @@ T = TypeVar("T")
 StartSoon = Callable[..., None]
 """`trio.Nursery.start_soon`."""
 
-PATIENCE_S: Final = 5.0
+BLOCKING_TIMEOUT_S: Final = 5.0
 """A disk that has to spin up, or a slow network drive, may take a second or two."""
-ABREAST: Final = 4
+MAX_THREADS: Final = 4
 TURN_S: Final = 0.0005
 """For so long one of these threads computes before the loop has its turn again, where that wants one. The
 5 ms of Python would be a pause at each step of each call while a large file is read.
@@ -28,7 +28,7 @@ MAX_HANGING: Final = 32
 """So many that hang have a thread beside those; past that everything waits for one to come back."""
 
 
-class _Errand(Generic[T]):
+class _WorkItem(Generic[T]):
     """One piece of work."""
 
     def __init__(self, work: Callable[[], T], late: Callable[[T], None]) -> None:
@@ -41,7 +41,7 @@ class _Errand(Generic[T]):
         """1: it hangs, and another one may have a thread in its place."""
 
 
-class Errands:
+class BlockingWork:
     """All of one broker."""
 
     def __init__(self, settle: Callable[[], None], start_soon: StartSoon) -> None:
@@ -51,9 +51,9 @@ class Errands:
         self._settle = settle
         self._start_soon = start_soon
         self._limiter: trio.CapacityLimiter | None = None
-        self._open: dict[Hashable, _Errand[Any]] = {}
+        self._open: dict[Hashable, _WorkItem[Any]] = {}
 
-    def hangs(self, subject: Hashable) -> bool:
+    def is_hanging(self, subject: Hashable) -> bool:
         """Whether something that was given up is still under way about this subject."""
         found = self._open.get(subject)
         return found is not None and found.given_up
@@ -64,33 +64,33 @@ class Errands:
         """What `work` returns, never None. None: it takes longer than is waited for, or something about the
         same subject hangs. `late` is given what comes when nobody waits any more.
         """
-        errand = _Errand(work, late)
+        errand = _WorkItem(work, late)
         try:
-            with trio.move_on_after(PATIENCE_S):
+            with trio.move_on_after(BLOCKING_TIMEOUT_S):
                 while (before := self._open.get(subject)) is not None:
                     if before.given_up:
                         return None
                     await before.done.wait()
                 self._open[subject] = errand
-                self._start_soon(self._do, subject, errand)
+                self._start_soon(self._run_in_thread, subject, errand)
                 await errand.done.wait()
         finally:  # whoever asked may have gone away, too
             if self._open.get(subject) is errand:
-                self._give_up(errand)
+                self._time_out(errand)
         return errand.result
 
-    def _give_up(self, errand: _Errand[Any]) -> None:
+    def _time_out(self, errand: _WorkItem[Any]) -> None:
         limiter = self._threads()
         errand.given_up = True
-        errand.beside = int(limiter.total_tokens < ABREAST + MAX_HANGING)
+        errand.beside = int(limiter.total_tokens < MAX_THREADS + MAX_HANGING)
         limiter.total_tokens += errand.beside
 
     def _threads(self) -> trio.CapacityLimiter:
         if self._limiter is None:  # it belongs to a run of trio
-            self._limiter = trio.CapacityLimiter(ABREAST)
+            self._limiter = trio.CapacityLimiter(MAX_THREADS)
         return self._limiter
 
-    async def _do(self, subject: Hashable, errand: _Errand[Any]) -> None:
+    async def _run_in_thread(self, subject: Hashable, errand: _WorkItem[Any]) -> None:
         limiter = self._threads()
         errand.result = await trio.to_thread.run_sync(errand.work, limiter=limiter, abandon_on_cancel=True)
         del self._open[subject]

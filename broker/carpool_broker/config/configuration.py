@@ -20,24 +20,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from carpool_broker.config.layers import Layers, UsersFile
-from carpool_broker.config.locations import Guest, Spot, Wish, objection, unknown_profile, wish_of
-from carpool_broker.config.scan import Sight
-from carpool_broker.config.source_key import Basis, Find, reading
-from carpool_broker.config.workspaces import Watched
-from carpool_broker.core.configuration.overrides import Own
-from carpool_broker.core.configuration.profiles import frame_of, limits_of, narrowed, sees
-from carpool_broker.core.configuration.resolve_servers import Resolution, only, resolve, resolve_run
+from carpool_broker.config.layers import EffectiveLayers, UserFile
+from carpool_broker.config.locations import (
+    Location,
+    SessionContext,
+    WorkspaceRequest,
+    profile_objection,
+    workspace_objection,
+    workspace_request,
+)
+from carpool_broker.config.scan import WorkspaceScan
+from carpool_broker.config.source_key import FindCatalog, SourceBasis, make_source_read
+from carpool_broker.config.workspaces import WatchedFiles
+from carpool_broker.core.configuration.overrides import SessionOverrides
+from carpool_broker.core.configuration.profiles import is_visible, limits_of, permitted_servers, profile_scope
+from carpool_broker.core.configuration.resolve_servers import Resolution, only_server, resolve, resolve_run
 from carpool_broker.core.model.approval import Approved, PinId
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
 from carpool_broker.hooks.spec import HookSpec, spec_of
-from carpool_broker.storage.override_store import Switchboard
+from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.carrier.attach import Attach, Moved
-from carpool_protocol.carrier.streams import Refused
-from carpool_protocol.config.reading.last_good import LastGood
-from carpool_protocol.config.reading.load import ConfigFile, Layer, home_of
+from carpool_protocol.carrier.attach import Attach, WorkspaceChanged
+from carpool_protocol.carrier.streams import StreamRefused
+from carpool_protocol.config.reading.last_good import LastGoodReadings
+from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, home_of
 from carpool_protocol.config.schema.environment import scrub
 from carpool_protocol.config.schema.expand import references
 from carpool_protocol.config.schema.model import Config, ServerConfig, variables
@@ -45,10 +52,10 @@ from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.tool_names import check_name_length
 
-DAEMON = SourceId("daemon")
+DEFAULT_SOURCE = SourceId("daemon")
 """The source without any session: what `auto_connect` and `min` hold up."""
 
-Followed = SourceRead | SessionMoved | SourceDropped
+ConfigurationChange = SourceRead | SessionSourceChanged | SourceDropped
 
 
 class Configuration:
@@ -61,11 +68,11 @@ class Configuration:
         trust: str = "",
         secret: bytes = b"",
         *,
-        kept: Find = lambda _: None,
-        board: Switchboard | None = None,
+        kept: FindCatalog = lambda _: None,
+        board: OverrideStore | None = None,
         pins: Callable[[PinId], Approved | None] = lambda _: None,
-        last_good: LastGood | None = None,
-        trusted_good: LastGood | None = None,
+        last_good: LastGoodReadings | None = None,
+        trusted_good: LastGoodReadings | None = None,
         operator: Mapping[str, str] | None = None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
@@ -81,16 +88,18 @@ class Configuration:
         }
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
-        self._operator = dict(operator or {})
+        self._operator_environment = dict(operator or {})
         self._kept = kept
-        self._pins = pins
-        self._sources: dict[SourceId, Basis] = {DAEMON: Basis({}, "", "")}
-        self._guests: dict[SessionId, Guest] = {}
-        self.board = board or Switchboard()
-        self.switches = self.board.switches
+        self._approvals = pins
+        self._sources: dict[SourceId, SourceBasis] = {DEFAULT_SOURCE: SourceBasis({}, "", "")}
+        self._contexts: dict[SessionId, SessionContext] = {}
+        self.override_store = board or OverrideStore()
+        self.overrides = self.override_store.overrides
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
-        self.users = UsersFile(file, self._home, last_good or LastGood())
-        self.layers = Layers(self.users.config, self._home, trust, trusted_good or LastGood())
+        self.user_file = UserFile(file, self._home, last_good or LastGoodReadings())
+        self.layers = EffectiveLayers(
+            self.user_file.config, self._home, trust, trusted_good or LastGoodReadings()
+        )
 
     @property
     def config(self) -> Config:
@@ -100,65 +109,67 @@ class Configuration:
     @property
     def problem(self) -> str:
         """Why the user's file as it is now is not in force; empty when it is."""
-        return self.users.problem
+        return self.user_file.problem
 
     @property
     def warnings(self) -> list[str]:
         """Notes about ignored parts of other programs' files."""
-        return self.users.warnings
+        return self.user_file.warnings
 
     # --- what is on disk -------------------------------------------------------------------------------
 
-    def watched(self) -> list[Watched]:
+    def watched_files(self) -> list[WatchedFiles]:
         """Every file that was looked at, as it was then."""
-        return [Watched("", self.users.seen), *self.layers.workspaces.watched()]
+        return [WatchedFiles("", self.user_file.seen_files), *self.layers.workspaces.watched_files()]
 
-    def wishes(self) -> set[Wish]:
+    def workspace_requests(self) -> set[WorkspaceRequest]:
         """Where sessions want to be."""
-        return {guest.wish for guest in self._guests.values()} - {Wish()}
+        return {guest.workspace_request for guest in self._contexts.values()} - {WorkspaceRequest()}
 
-    def reload(self, layer: Layer | None, sights: Iterable[Sight]) -> list[Followed]:
+    def reload(self, layer: ConfigLayer | None, sights: Iterable[WorkspaceScan]) -> list[ConfigurationChange]:
         """Everything was read again: the user's file (None: it could not be) and what is where, by what that
         says. A session whose directory, project or roots matter only now moves to another source.
         """
-        before = self.layers.names()
+        before = self.layers.server_names()
         if layer is not None:
-            self.users.take(layer)
-        self.layers.config = self.users.config
-        return self.looked(sights, before)
+            self.user_file.apply(layer)
+        self.layers.config = self.user_file.config
+        return self.workspaces_scanned(sights, before)
 
-    def looked(self, sights: Iterable[Sight], before: set[ServerName] | None = None) -> list[Followed]:
+    def workspaces_scanned(
+        self, sights: Iterable[WorkspaceScan], before: set[ServerName] | None = None
+    ) -> list[ConfigurationChange]:
         """This was found where sessions are; elsewhere nothing is known now. `before`: servers until then."""
-        before = self.layers.names() if before is None else before
-        self.layers.workspaces.take_all(sights)
+        before = self.layers.server_names() if before is None else before
+        self.layers.workspaces.replace_scans(sights)
         # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
-        if self.switches.forget_all(before - self.layers.names()):
-            self.board.keep()
-        followed = self.follow()
-        self.layers.workspaces.keep(self.wishes())
+        if self.overrides.servers_removed(before - self.layers.server_names()):
+            self.override_store.save()
+        followed = self.resolve_all()
+        self.layers.workspaces.retain(self.workspace_requests())
         return followed
 
-    def gone_profiles(self) -> list[str]:
+    def missing_profiles(self) -> list[str]:
         """Profiles that sessions have and the file has no longer: they grant nothing."""
-        held = {guest.attach.profile for guest in self._guests.values()}
+        held = {guest.attach.profile for guest in self._contexts.values()}
         return sorted(held - {"", *self.config.profiles})
 
-    def switched(self) -> list[Followed]:
+    def overrides_changed(self) -> list[ConfigurationChange]:
         """Switches were turned: they are kept, and this is what follows."""
-        self.board.keep()
-        return self.follow()
+        self.override_store.save()
+        return self.resolve_all()
 
-    def follow(self) -> list[Followed]:
+    def resolve_all(self) -> list[ConfigurationChange]:
         """What everything comes to now. A session moves to another source where that goes with it now."""
-        found: list[Followed] = [self.resolve(source) for source in self._sources]
-        for session in self._guests:
-            found += self._place(session)
+        found: list[ConfigurationChange] = [self.resolve_source(source) for source in self._sources]
+        for session in self._contexts:
+            found += self._assign_source(session)
         return found
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> SessionBounds:
         """What a session may have open and waiting."""
         session = self.config.session
-        return Bounds(
+        return SessionBounds(
             max_open_calls=session.max_open_calls,
             max_waiting_calls=session.max_waiting_calls,
             max_waiting_bytes=session.max_waiting_bytes,
@@ -175,118 +186,120 @@ class Configuration:
         """
         if attach.run is not None:
             return []
-        return self.layers.variables_at(self._spot(self.wish_at_first(attach)))
+        return self.layers.variables_at(self._locate(self.initial_request(attach)))
 
-    def objection(self, attach: Attach) -> Refused | None:
+    def attach_objection(self, attach: Attach) -> StreamRefused | None:
         """Why a session that is to see only a part of the configuration cannot be; None: it can."""
         resumes = attach.resume is not None  # its workspace or profile may have left the file meanwhile
         if attach.profile and attach.profile not in self.config.profiles and not resumes:
-            return Refused(unknown_profile(self.config, attach.profile), "unknown_profile")
+            return StreamRefused(profile_objection(self.config, attach.profile), "unknown_profile")
         if attach.workspace and not resumes:
-            sight = self.layers.workspaces.sight_of(self.wish_at_first(attach))
-            if why := self.objection_to(attach, attach.workspace) or sight.objection:
-                return Refused(why, "unknown_workspace")
+            sight = self.layers.workspaces.scan_of(self.initial_request(attach))
+            if why := self.workspace_objection(attach, attach.workspace) or sight.objection:
+                return StreamRefused(why, "unknown_workspace")
         if not attach.server:
             return None
-        spot = self._spot(self.wish_at_first(attach))
+        spot = self._locate(self.initial_request(attach))
         project = self.layers.project_at(spot)
-        config, name = self.layers.merged(spot.name, project), ServerName(attach.server)
+        config, name = self.layers.merged_config(spot.name, project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
         # One that is switched is back when it is switched back: until then the session sees nothing.
-        on |= self.switches.everyone.keys() & config.servers.keys()
-        there = name in {*on, *config.unusable, *self.layers.kept_out(spot.name, project)[0]}
-        strangers = self.layers.strangers(spot.name, project)
+        on |= self.overrides.global_overrides.keys() & config.servers.keys()
+        there = name in {*on, *config.unusable, *self.layers.servers_not_run(spot.name, project)[0]}
+        strangers = self.layers.shadowing_servers(spot.name, project)
         # One answer for all, so that nobody finds out by asking what his profile keeps back.
-        if not there or not (resumes or sees(config, attach.profile, name, strangers)):
-            return Refused(
+        if not there or not (resumes or is_visible(config, attach.profile, name, strangers)):
+            return StreamRefused(
                 "the configuration has no server of that name, or it is disabled, or the profile has nothing "
                 "of it: see `carpool status`",
                 "unknown_server",
             )
         return None
 
-    def enter(
+    def session_opened(
         self, session: SessionId, attach: Attach, environment: dict[str, str]
-    ) -> tuple[SourceId, list[Followed]]:
+    ) -> tuple[SourceId, list[ConfigurationChange]]:
         """The source of a new session, and its reading if no session had it yet."""
-        guest = self._guests[session] = Guest(attach, environment, DAEMON)
-        guest.asked.update(self.wanted_variables(attach))
-        self._sources[DAEMON].sessions += 1
-        followed = self._place(session)
-        return guest.source, [event for event in followed if not isinstance(event, SessionMoved)]
+        guest = self._contexts[session] = SessionContext(attach, environment, DEFAULT_SOURCE)
+        guest.requested_variables.update(self.wanted_variables(attach))
+        self._sources[DEFAULT_SOURCE].sessions += 1
+        followed = self._assign_source(session)
+        return guest.source, [event for event in followed if not isinstance(event, SessionSourceChanged)]
 
-    def objection_to(self, attach: Attach, workspace: str) -> str:
+    def workspace_objection(self, attach: Attach, workspace: str) -> str:
         """Why a session that came with `attach` cannot be in this workspace; empty: it can."""
-        return objection(self.config, workspace, by_name_only=attach.streams)
+        return workspace_objection(self.config, workspace, by_name_only=attach.streams)
 
-    def use_roots(self, session: SessionId, roots: tuple[Root, ...]) -> list[Followed]:
+    def roots_received(self, session: SessionId, roots: tuple[Root, ...]) -> list[ConfigurationChange]:
         """The session's agent names these roots. It moves in any case, be it to where it is."""
-        guest = self._guests.get(session)
+        guest = self._contexts.get(session)
         if guest is None:
             return []
         guest.roots = roots
-        return self._place(session) or [SessionMoved(session, guest.source)]
+        return self._assign_source(session) or [SessionSourceChanged(session, guest.source)]
 
-    def unasked(self, session: SessionId, moved: Moved | None) -> list[str]:
+    def unknown_variables(self, session: SessionId, moved: WorkspaceChanged | None) -> list[str]:
         """Variables that servers use there (None: where the session is) and its carrier was not asked for."""
-        guest = self._guests.get(session)
+        guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
             return []
-        spot = self._spot(wish_of(guest.attach, moved or guest.moved))
-        return [name for name in self.layers.variables_at(spot) if name not in guest.asked]
+        spot = self._locate(workspace_request(guest.attach, moved or guest.workspace_change))
+        return [name for name in self.layers.variables_at(spot) if name not in guest.requested_variables]
 
-    def guest(self, session: SessionId) -> Guest | None:
+    def session_context(self, session: SessionId) -> SessionContext | None:
         """A session that is here."""
-        return self._guests.get(session)
+        return self._contexts.get(session)
 
-    def learn(self, session: SessionId, environment: dict[str, str]) -> list[Followed]:
+    def add_environment(self, session: SessionId, environment: dict[str, str]) -> list[ConfigurationChange]:
         """More variables of a session."""
-        guest = self._guests.get(session)
+        guest = self._contexts.get(session)
         if guest is None:
             return []
-        guest.environment |= {name: each for name, each in environment.items() if name in guest.asked}
-        return self._place(session)
+        guest.environment |= {
+            name: each for name, each in environment.items() if name in guest.requested_variables
+        }
+        return self._assign_source(session)
 
-    def move(self, session: SessionId, moved: Moved) -> list[Followed]:
+    def move_session(self, session: SessionId, moved: WorkspaceChanged) -> list[ConfigurationChange]:
         """The session is in another workspace from now on."""
-        self._guests[session].moved = moved
-        return self._place(session, elsewhere=True)
+        self._contexts[session].workspace_change = moved
+        return self._assign_source(session, elsewhere=True)
 
-    def leave(self, session: SessionId) -> list[Followed]:
+    def session_closed(self, session: SessionId) -> list[ConfigurationChange]:
         """A session is gone, and its source with the last one."""
-        if self.switches.ended(session):
-            self.board.keep()
-        followed = self._release(self._guests.pop(session).source)
-        self.layers.workspaces.keep(self.wishes())
+        if self.overrides.session_closed(session):
+            self.override_store.save()
+        followed = self._release_source(self._contexts.pop(session).source)
+        self.layers.workspaces.retain(self.workspace_requests())
         return followed
 
-    def _place(self, session: SessionId, *, elsewhere: bool = False) -> list[Followed]:
+    def _assign_source(self, session: SessionId, *, elsewhere: bool = False) -> list[ConfigurationChange]:
         """Find the source that goes with what the session brings. `elsewhere`: it is in another workspace."""
-        guest = self._guests[session]
-        source, basis = self._source_of(guest, self.switches.own(session))
+        guest = self._contexts[session]
+        source, basis = self._basis_of(guest, self.overrides.of_session(session))
         if source == guest.source:
             return []
         before, guest.source = guest.source, source
-        followed: list[Followed] = []
+        followed: list[ConfigurationChange] = []
         if source not in self._sources:
             self._sources[source] = basis
-            followed.append(self.resolve(source))
+            followed.append(self.resolve_source(source))
         self._sources[source].sessions += 1
-        return [*followed, SessionMoved(session, source, elsewhere), *self._release(before)]
+        return [*followed, SessionSourceChanged(session, source, elsewhere), *self._release_source(before)]
 
-    def _release(self, source: SourceId) -> list[Followed]:
+    def _release_source(self, source: SourceId) -> list[ConfigurationChange]:
         basis = self._sources[source]
         basis.sessions -= 1
-        if basis.sessions > 0 or source == DAEMON:
+        if basis.sessions > 0 or source == DEFAULT_SOURCE:
             return []
         del self._sources[source]
         return [SourceDropped(source)]
 
-    def _source_of(self, guest: Guest, own: Own) -> tuple[SourceId, Basis]:
+    def _basis_of(self, guest: SessionContext, own: SessionOverrides) -> tuple[SourceId, SourceBasis]:
         attach = guest.attach
         length = attach.tool_name_length if check_name_length(attach.tool_name_length) is None else 0
         if attach.run is not None:  # what it brings itself is all that counts
-            basis = Basis(
+            basis = SourceBasis(
                 guest.environment,
                 "",
                 "",
@@ -296,51 +309,51 @@ class Configuration:
                 tool_name_length=length,
             )
         else:
-            spot = guest.spot = self._spot(guest.wish)
+            spot = guest.location = self._locate(guest.workspace_request)
             project = self.layers.project_at(spot)
-            merged = self.layers.merged(spot.name, project)
-            config = self.switches.seen(merged, own)
+            merged = self.layers.merged_config(spot.name, project)
+            config = self.overrides.apply_to_config(merged, own)
             servers = [each for each in config.servers.values() if not each.disabled]
             places = {name for each in servers for _, text in each.templates() for name in references(text)}
             told = {each.roots for each in servers}
             placed = "workspace" in places or bool(told - {None})
             names = variables(config)
-            basis = Basis(
+            basis = SourceBasis(
                 {name: value for name, value in guest.environment.items() if name in names},
                 self.layers.root_of(spot) if placed or merged is not self.config else "",
                 spot.cwd if "cwd" in places else "",
                 roots=guest.roots if "agent" in told else None,
                 spot=spot if merged is not self.config else None,
-                project=self.layers.workspaces.at(spot).file if project is not None else "",
+                project=self.layers.workspaces.workspace_at(spot).file if project is not None else "",
                 server=attach.server,
                 own=own,
                 profile=attach.profile,
                 tool_name_length=length,
             )
-        return DAEMON if basis.is_empty else basis.source_id(self._secret), basis
+        return DEFAULT_SOURCE if basis.is_empty else basis.source_id(self._secret), basis
 
-    def wish_at_first(self, attach: Attach) -> Wish:
+    def initial_request(self, attach: Attach) -> WorkspaceRequest:
         """Where a session wants to be that comes with this."""
         if attach.run is not None:
-            return Wish()
-        return wish_of(attach, attach.resume.moved if attach.resume else None)
+            return WorkspaceRequest()
+        return workspace_request(attach, attach.resume.moved if attach.resume else None)
 
-    def _spot(self, wish: Wish) -> Spot:
-        return self.layers.workspaces.sight_of(wish).spot
+    def _locate(self, wish: WorkspaceRequest) -> Location:
+        return self.layers.workspaces.scan_of(wish).spot
 
-    def resolve(self, source: SourceId) -> SourceRead:
+    def resolve_source(self, source: SourceId) -> SourceRead:
         """What this source comes to now."""
         basis = self._sources[source]
         if basis.run is not None:
-            return self._reading(source, basis, self.config, resolve_run(basis.run, secret=self._secret))
+            return self._source_read(source, basis, self.config, resolve_run(basis.run, secret=self._secret))
         project = self.layers.workspaces.projects.get(basis.project)
-        config = self.switches.seen(self.layers.merged(basis.name, project), basis.own)
+        config = self.overrides.apply_to_config(self.layers.merged_config(basis.name, project), basis.own)
         found = resolve(
             config,
             environment=basis.environment,
             base_environment=self._base_environment,
-            env_file=self.users.env,
-            operator=self._operator,
+            env_file=self.user_file.env,
+            operator=self._operator_environment,
             project_env_file=project.env if project is not None else {},
             workspace=basis.workspace,
             cwd=basis.cwd,
@@ -351,34 +364,34 @@ class Configuration:
             named_root=basis.named_root,
             logins=self._logins,
         )
-        kept_out, untrusted = self.layers.kept_out(basis.name, project)
+        kept_out, untrusted = self.layers.servers_not_run(basis.name, project)
         found = replace(
             found,
             misconfigured={**found.misconfigured, **kept_out},
             untrusted=untrusted,
             unset=found.unset - kept_out.keys(),
         )
-        return self._reading(source, basis, config, found)
+        return self._source_read(source, basis, config, found)
 
     # --- what others see ---------------------------------------------------------------------------------
 
-    def written_for(self, session: SessionId, name: ServerName) -> ServerConfig | None:
+    def configured_server(self, session: SessionId, name: ServerName) -> ServerConfig | None:
         """The server that a session would see under this name if nothing were switched. Sessions of
         `carpool run` see none of these.
         """
-        guest = self._guests.get(session)
+        guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
             return None
-        return self.layers.at(guest.spot).servers.get(name)
+        return self.layers.config_at(guest.location).servers.get(name)
 
     def secrets(self) -> Iterator[str]:
         """Values of variables that are in use: nothing that is kept on disk may hold one. Those of a project
         that is not trusted are given to nobody, and may be words that every list holds.
         """
-        yield from self.users.env.values()
-        yield from self._operator.values()
+        yield from self.user_file.env.values()
+        yield from self._operator_environment.values()
         for project in self.layers.workspaces.projects.values():
-            if not project.awaits():
+            if not project.trust_needed():
                 yield from project.env.values()
         for basis in self._sources.values():
             yield from basis.environment.values()
@@ -389,32 +402,36 @@ class Configuration:
 
     def hook_specs(self) -> list[HookSpec]:
         """How the hooks are run. Where both have a variable, the `env_file` was written for this."""
-        variables = {**self._own_environment, **self.users.env}
+        variables = {**self._own_environment, **self.user_file.env}
         config = self.config
         return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 
-    def whereabouts(self, session: SessionId) -> dict[str, str]:
+    def workspace_of(self, session: SessionId) -> dict[str, str]:
         """In which workspace a session is: `{name, root}`; both are empty where it is in none."""
-        guest = self._guests.get(session)
+        guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
             return {"name": "", "root": ""}
-        return {"name": guest.spot.name, "root": self.layers.root_of(guest.spot)}
+        return {"name": guest.location.name, "root": self.layers.root_of(guest.location)}
 
-    def _reading(self, source: SourceId, basis: Basis, config: Config, found: Resolution) -> SourceRead:
+    def _source_read(
+        self, source: SourceId, basis: SourceBasis, config: Config, found: Resolution
+    ) -> SourceRead:
         project = self.layers.workspaces.projects.get(basis.project)
-        strangers = self.layers.strangers(basis.name, project)
-        frame = frame_of(config, basis.profile, strangers)
-        found = narrowed(found, config, frame.rights, strangers)
+        strangers = self.layers.shadowing_servers(basis.name, project)
+        frame = profile_scope(config, basis.profile, strangers)
+        found = permitted_servers(found, config, frame.rights, strangers)
         if basis.server:
-            found = only(found, ServerName(basis.server))
+            found = only_server(found, ServerName(basis.server))
         if basis.server or basis.run is not None:  # no other server is there, and names are the server's own
             frame = replace(frame, barred=tuple(each for each in frame.barred if each[0] == basis.server))
         if basis.tool_name_length:
             frame = replace(frame, name_chars=basis.tool_name_length)
         whys = {
-            name: self.switches.why_off(config.servers[name], basis.own)
+            name: self.overrides.disabled_reason(config.servers[name], basis.own)
             for name in found.disabled
             if name in config.servers
         }
-        read = reading(source, config, found, whys, find=self._kept, frame=frame, pins=self._pins)
-        return replace(read, broken=project.why_lost() if project is not None else "")
+        read = make_source_read(
+            source, config, found, whys, find=self._kept, frame=frame, pins=self._approvals
+        )
+        return replace(read, broken=project.lost_reason() if project is not None else "")

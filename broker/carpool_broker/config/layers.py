@@ -12,17 +12,17 @@ Knows nothing of: sessions, sources, environments, when to look.
 
 from typing import Final
 
-from carpool_broker.config.locations import Spot
-from carpool_broker.config.workspace_report import named_places, project_places
+from carpool_broker.config.locations import Location
+from carpool_broker.config.workspace_report import named_workspace_rows, project_rows
 from carpool_broker.config.workspaces import Project, Workspaces
-from carpool_protocol.config.reading.last_good import LastGood
-from carpool_protocol.config.reading.load import ConfigFile, Layer, load_layer
-from carpool_protocol.config.reading.merge import cap_problem, merge, taken_over
+from carpool_protocol.config.reading.last_good import LastGoodReadings
+from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, load_layer
+from carpool_protocol.config.reading.merge import cap_problem, merge_configs, taken_over
 from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig, variables
 from carpool_protocol.config.text.file_stamps import Stamp
 from carpool_protocol.ids import ServerName
 
-_NEVER: Final = (-1, -1, -1)
+_NO_STAMP: Final = (-1, -1, -1)
 """The stamp of no file: what was seen so has changed once it can be looked at."""
 
 
@@ -30,10 +30,10 @@ class BrokenConfigError(Exception):
     """The file cannot be used. The text has one line per problem."""
 
 
-class UsersFile:
+class UserFile:
     """The file with what belongs to it."""
 
-    def __init__(self, file: ConfigFile, home: str, last_good: LastGood) -> None:
+    def __init__(self, file: ConfigFile, home: str, last_good: LastGoodReadings) -> None:
         """Raises `BrokenConfigError`."""
         self._file = file
         self._home = home
@@ -42,146 +42,146 @@ class UsersFile:
         """Why the file as it is now is not in force; empty when it is."""
         self.env: dict[str, str] = {}
         """The variables of its `env_file`. Secrets: memory only."""
-        self.seen: dict[str, Stamp] = {}
+        self.seen_files: dict[str, Stamp] = {}
         """Every file that was looked at, as it was then."""
         self.warnings: list[str] = []
         """Notes about ignored parts of other programs' files."""
         self.config = self._read_at_first()
 
-    def load(self) -> Layer:
+    def load(self) -> ConfigLayer:
         """What is there now."""
         return load_layer(self._file, self._home)
 
-    def take(self, layer: Layer) -> None:
+    def apply(self, layer: ConfigLayer) -> None:
         """This is there now. When it is broken, `problem` says why and the last good one stays."""
         try:
-            self.config = self._take(layer)
+            self.config = self._apply(layer)
             self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
 
-    def give_up(self, why: str) -> None:
+    def load_timed_out(self, why: str) -> None:
         """Loading it takes too long. `why`: a clause."""
         self.problem = f"{self._file.path} {why}"
-        self.seen = dict.fromkeys(self.seen, _NEVER)
+        self.seen_files = dict.fromkeys(self.seen_files, _NO_STAMP)
 
     def _read_at_first(self) -> Config:
         """As it is; where that is broken, as the broker before this one has read it last."""
         kept = self._last_good.find(self._file.path)
         try:
-            return self._take(self.load())
+            return self._apply(self.load())
         except BrokenConfigError as error:
             layer = None if kept is None else load_layer(self._file, self._home, earlier=kept)
             if layer is None or layer.loaded.config is None:
                 raise
             self.problem = str(error)
-            self.seen = layer.seen | self.seen
+            self.seen_files = layer.seen | self.seen_files
             self.env = layer.env
             return layer.loaded.config
 
-    def _take(self, layer: Layer) -> Config:
-        self.seen = layer.seen
+    def _apply(self, layer: ConfigLayer) -> Config:
+        self.seen_files = layer.seen
         loaded = layer.loaded
         if loaded.config is None:
             raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
         self.env = layer.env
         self.warnings = [each.render() for each in loaded.warnings]
-        if trouble := self._last_good.keep(layer):
+        if trouble := self._last_good.save(layer):
             self.warnings.append(f"{trouble}: if carpool dies while the file is broken, it stays down")
         return loaded.config
 
 
-class Layers:
+class EffectiveLayers:
     """All of them. `config`: the last good reading of the user's file."""
 
-    def __init__(self, config: Config, home: str, trust: str, last_good: LastGood) -> None:
+    def __init__(self, config: Config, home: str, trust: str, last_good: LastGoodReadings) -> None:
         """`trust`: the file of trusted projects; empty: none is. `last_good`: what is kept of these."""
         self.config = config
         self.home = home
         self.workspaces = Workspaces(home, trust, last_good)
 
-    def project_at(self, spot: Spot) -> Project | None:
+    def project_at(self, spot: Location) -> Project | None:
         """The project there, if it has a file with servers, or one that is broken."""
-        return self.workspaces.project(spot)
+        return self.workspaces.project_at(spot)
 
-    def root_of(self, spot: Spot) -> str:
+    def root_of(self, spot: Location) -> str:
         """The directory of the workspace there; empty where it has none."""
-        return self.workspaces.at(spot).root
+        return self.workspaces.workspace_at(spot).root
 
-    def named(self, name: str) -> Config:
+    def named_workspace(self, name: str) -> Config:
         """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
         workspace = self.config.workspaces.get(name)
-        return self.config if workspace is None else merge(self.config, workspace)
+        return self.config if workspace is None else merge_configs(self.config, workspace)
 
-    def merged(self, name: str, project: Project | None) -> Config:
+    def merged_config(self, name: str, project: Project | None) -> Config:
         """The same, with that of a project over it if it may be."""
-        config = self.named(name)
-        if project is None or project.config is None or project.awaits():
+        config = self.named_workspace(name)
+        if project is None or project.config is None or project.trust_needed():
             return config
-        merged = merge(config, project.config)
+        merged = merge_configs(config, project.config)
         return merged if cap_problem(merged, project.workspace.file) is None else config
 
-    def at(self, spot: Spot) -> Config:
+    def config_at(self, spot: Location) -> Config:
         """What is in force there."""
-        return self.merged(spot.name, self.project_at(spot))
+        return self.merged_config(spot.name, self.project_at(spot))
 
-    def kept_out(
+    def servers_not_run(
         self, name: str, project: Project | None
     ) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
         """Servers of a project that may not run, each with why; and those that wait for trust."""
         if project is None or project.config is None:
             return {}, frozenset()
-        user, config = self.named(name), project.config
+        user, config = self.named_workspace(name), project.config
         on = (name for name, server in config.servers.items() if not server.disabled)
         names = frozenset((*on, *config.unusable)) - {*user.servers, *user.unusable}
-        if why := project.awaits():
+        if why := project.trust_needed():
             return dict.fromkeys(names, why), names
-        too_many = cap_problem(merge(user, config), project.workspace.file)
+        too_many = cap_problem(merge_configs(user, config), project.workspace.file)
         return (
             ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
         )
 
-    def strangers(self, name: str, project: Project | None) -> frozenset[ServerName]:
+    def shadowing_servers(self, name: str, project: Project | None) -> frozenset[ServerName]:
         """Servers of a project that may run, have taken the name of one of the user's, and were not named so
         when trust was asked for (rule 19).
         """
         if project is None or project.config is None:
             return frozenset()
-        return taken_over(self.named(name), project.config) - project.listed
+        return taken_over(self.named_workspace(name), project.config) - project.listed
 
-    def variables_at(self, spot: Spot) -> list[str]:
+    def variables_at(self, spot: Location) -> list[str]:
         """The variables that servers use there, also those that may not run yet."""
         project = self.project_at(spot)
-        names = variables(self.named(spot.name), disabled=True)
+        names = variables(self.named_workspace(spot.name), disabled=True)
         return sorted(names | project.variables if project is not None else names)
 
     # --- what operators see ----------------------------------------------------------------------------
 
-    def _all(self) -> list[Config | NamedWorkspace]:
+    def _all_configs(self) -> list[Config | NamedWorkspace]:
         """That of everybody, of each named workspace and of each project that is in use."""
         projects = (each.config for each in self.workspaces.projects.values())
         return [self.config, *self.config.workspaces.values(), *filter(None, projects)]
 
-    def known(self) -> dict[ServerName, ServerConfig]:
+    def configured_servers(self) -> dict[ServerName, ServerConfig]:
         """Every server that is configured here, also in projects that are not trusted, as its file has it."""
         servers: dict[ServerName, ServerConfig] = {}
-        for each in reversed(self._all()):
+        for each in reversed(self._all_configs()):
             servers |= each.servers
         return servers
 
-    def names(self) -> set[ServerName]:
+    def server_names(self) -> set[ServerName]:
         """Theirs, with those that cannot be run as they are written just now."""
-        return {*self.known(), *(name for each in self._all() for name in each.unusable)}
+        return {*self.configured_servers(), *(name for each in self._all_configs() for name in each.unusable)}
 
-    def written(self, name: ServerName) -> list[ServerConfig]:
+    def servers_named(self, name: ServerName) -> list[ServerConfig]:
         """Every server of this name, as its file has it."""
-        return [each.servers[name] for each in self._all() if name in each.servers]
+        return [each.servers[name] for each in self._all_configs() if name in each.servers]
 
     def disabled_in(self, name: ServerName) -> list[str]:
         """Where it is written that a server of this name is disabled, for people."""
-        return sorted({each.written_in for each in self.written(name) if each.disabled})
+        return sorted({each.written_in for each in self.servers_named(name) if each.disabled})
 
-    def places(self) -> list[dict[str, object]]:
+    def workspace_rows(self) -> list[dict[str, object]]:
         """The workspaces that are named here, and those that have a project file, for `status`."""
         projects = [project for _, project in sorted(self.workspaces.projects.items())]
-        return named_places(self.config, self.home) + project_places(self.config, projects)
+        return named_workspace_rows(self.config, self.home) + project_rows(self.config, projects)

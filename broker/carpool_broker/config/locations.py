@@ -2,7 +2,7 @@
 
 Owns how what a session brings (its agent's directory, the workspace that it was attached to, where it has
 moved since) comes to one place. What is named counts before any directory; a name that the file no longer has
-counts as if it had not been named, until it is back. Only `spot_of` asks the file system, which may take for
+counts as if it had not been named, until it is back. Only `locate` asks the file system, which may take for
 ever (`scan`).
 
 Owns also the facts of one session from which that follows; `configuration` changes them.
@@ -16,18 +16,18 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from carpool_broker.core.model.events import SourceId
-from carpool_protocol.carrier.attach import Attach, Moved
-from carpool_protocol.config.reading.project import named_at
+from carpool_protocol.carrier.attach import Attach, WorkspaceChanged
+from carpool_protocol.config.reading.project import workspace_name_at
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.problems import did_you_mean
 from carpool_protocol.link.messages import Root
 
-NOWHERE_NAMES = 20
+MAX_NAMES_LISTED = 20
 """So many known names are listed to whoever names a workspace that is not there."""
 
 
-class Wish(Struct, frozen=True):
+class WorkspaceRequest(Struct, frozen=True):
     """Where a session wants to be, in its own words."""
 
     workspace: str = ""
@@ -36,7 +36,7 @@ class Wish(Struct, frozen=True):
     """Its agent's directory."""
 
 
-class Spot(Struct, frozen=True):
+class Location(Struct, frozen=True):
     """One place."""
 
     name: str = ""
@@ -54,29 +54,31 @@ class Spot(Struct, frozen=True):
         return self.cwd if self.root or not self.name else ""
 
 
-def wish_of(attach: Attach, moved: Moved | None) -> Wish:
-    """Where a session wants to be that came with `attach` and has moved since, if `moved` says so."""
-    return Wish(attach.workspace if moved is None else moved.workspace, attach.cwd)
+def workspace_request(attach: Attach, moved: WorkspaceChanged | None) -> WorkspaceRequest:
+    """Where a session wants to be that came with `attach` and has moved since, if `workspace_change` says
+    so.
+    """
+    return WorkspaceRequest(attach.workspace if moved is None else moved.workspace, attach.cwd)
 
 
-def spot_of(config: Config, home: str, wish: Wish) -> Spot:
+def locate(config: Config, home: str, wish: WorkspaceRequest) -> Location:
     """Where that is. Waits for the file system."""
     wanted, roots = wish.workspace, roots_of(config, home)
     if wanted in config.workspaces:
         root = roots.get(wanted, "")
-        outside = root and named_at(wish.cwd, {wanted: root}) != wanted
-        return Spot(wanted, root, root if outside else wish.cwd)
+        outside = root and workspace_name_at(wish.cwd, {wanted: root}) != wanted
+        return Location(wanted, root, root if outside else wish.cwd)
     cwd = wanted if wanted.startswith("/") else wish.cwd
-    name = named_at(cwd, roots)
-    return Spot(name, roots.get(name, ""), cwd)
+    name = workspace_name_at(cwd, roots)
+    return Location(name, roots.get(name, ""), cwd)
 
 
-def unknown_profile(config: Config, profile: str) -> str:
+def profile_objection(config: Config, profile: str) -> str:
     """Why a session cannot have this profile, as a sentence."""
     return _unknown("profile", profile, config.profiles)
 
 
-def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
+def workspace_objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
     """Why a session cannot be in this workspace, as a sentence; empty: it can, if a directory is there.
     `by_name_only`: whoever asks is not to make us read directories of their choice.
     """
@@ -92,13 +94,13 @@ def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
 def _unknown(what: str, name: str, known: Collection[str]) -> str:
     meant = did_you_mean(name, known)
     names = list(known)
-    listed = ", ".join(names[:NOWHERE_NAMES]) + (" …" if len(names) > NOWHERE_NAMES else "")
+    listed = ", ".join(names[:MAX_NAMES_LISTED]) + (" …" if len(names) > MAX_NAMES_LISTED else "")
     hint = f"; did you mean {meant}?" if meant else ""
     there = f" (there are: {listed})" if names else ": it names none"
     return f"the configuration has no {what} of that name{there}{hint}"
 
 
-def directory_of(uri: str) -> str:
+def file_uri_path(uri: str) -> str:
     """What a `file://` URI names on this machine, a directory or not; empty: nothing."""
     try:
         split = urlsplit(uri)
@@ -110,38 +112,44 @@ def directory_of(uri: str) -> str:
     return path if path.startswith("/") else ""
 
 
-def place_of(whereabouts: Mapping[str, str]) -> str:
+def workspace_label(whereabouts: Mapping[str, str]) -> str:
     """A workspace in one word: its name, else its directory."""
     return whereabouts["name"] or whereabouts["root"]
 
 
-class Guest:
+class SessionContext:
     """One session."""
 
     def __init__(self, attach: Attach, environment: dict[str, str], source: SourceId) -> None:
         self.attach = attach
         self.environment = environment
-        self.asked = set(environment)
+        self.requested_variables = set(environment)
         """Variables that its carrier was asked for."""
         self.roots: tuple[Root, ...] | None = None
         """What its agent names; None where it names none."""
-        self.moved: Moved | None = None if attach.resume is None else attach.resume.moved
+        self.workspace_change: WorkspaceChanged | None = (
+            None if attach.resume is None else attach.resume.moved
+        )
         """Where it has gone since it came."""
-        self.spot = Spot()
+        self.location = Location()
         """Where it is, as of when its source was found."""
         self.source = source
 
     @property
-    def wish(self) -> Wish:
+    def workspace_request(self) -> WorkspaceRequest:
         """Where it wants to be."""
-        return Wish() if self.attach.run is not None else wish_of(self.attach, self.moved)
+        return (
+            WorkspaceRequest()
+            if self.attach.run is not None
+            else workspace_request(self.attach, self.workspace_change)
+        )
 
     @property
-    def wanders(self) -> bool:
+    def follows_roots(self) -> bool:
         """Whether roots may take it to another workspace: nobody has put it somewhere in words. Nobody over
         HTTP has us read directories of their choice.
         """
         attach = self.attach
         if attach.workspace or attach.streams or attach.control or attach.run is not None:
             return False
-        return self.moved is None or self.moved.by_roots
+        return self.workspace_change is None or self.workspace_change.by_roots

@@ -13,19 +13,25 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.config.locations import Spot, Wish, spot_of
-from carpool_protocol.config.reading.load import ConfigFile, Layer, Texts, load_layer
-from carpool_protocol.config.reading.project import Workspace, find_workspace
-from carpool_protocol.config.reading.trust import complaint, judged, key_of, read_listed, read_trust
+from carpool_broker.config.locations import Location, WorkspaceRequest, locate
+from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, LayerTexts, load_layer
+from carpool_protocol.config.reading.project import FoundWorkspace, find_workspace
+from carpool_protocol.config.reading.trust import (
+    read_listed,
+    read_trust,
+    store_problem,
+    trust_key,
+    trust_state,
+)
 from carpool_protocol.config.schema.model import Config, variables
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 
-class ProjectRead(Struct, frozen=True):
+class ProjectReading(Struct, frozen=True):
     """One reading of a project's file."""
 
-    layer: Layer
-    kept: Layer | None = None
+    layer: ConfigLayer
+    kept: ConfigLayer | None = None
     """Where it is broken: what an earlier broker has kept of it, if that is good."""
     trusted: str | None = None
     """The digest of what is trusted of it; None: nothing is."""
@@ -38,21 +44,21 @@ class ProjectRead(Struct, frozen=True):
     wrong: str = ""
     """What is wrong with that file, a sentence."""
 
-    def comes_back(self) -> Layer | None:
+    def comes_back(self) -> ConfigLayer | None:
         """What was kept, where its very bytes are trusted still."""
-        is_trusted = self.kept is not None and judged(self.trusted, self.kept.digest) == "trusted"
+        is_trusted = self.kept is not None and trust_state(self.trusted, self.kept.digest) == "trusted"
         return self.kept if is_trusted else None
 
 
-class Sight(Struct, frozen=True):
+class WorkspaceScan(Struct, frozen=True):
     """What one look has found."""
 
-    wish: Wish
+    wish: WorkspaceRequest
     number: int = 0
     """Of two looks at the same, that with the higher number began later."""
-    spot: Spot = Spot()
-    workspace: Workspace = Workspace("")
-    project: ProjectRead | None = None
+    spot: Location = Location()
+    workspace: FoundWorkspace = FoundWorkspace("")
+    project: ProjectReading | None = None
     """What its file says; None: there is none, or it was known."""
     directory: str = ""
     """That which `wish.workspace` names, in the spelling that sessions share; empty: there is none."""
@@ -65,34 +71,34 @@ class Sight(Struct, frozen=True):
         return "there is no such directory"
 
 
-def look(
-    wish: Wish,
+def scan_workspace(
+    wish: WorkspaceRequest,
     config: Config,
     home: str,
     store: str,
     *,
     number: int = 0,
     known: frozenset[str] = frozenset(),
-    kept: Callable[[str], Texts | None] = lambda _: None,
-) -> Sight:
+    kept: Callable[[str], LayerTexts | None] = lambda _: None,
+) -> WorkspaceScan:
     """Look there. `config`: the user's; `store`: the file of trust, empty: nothing is trusted; `known`: files
     of projects that need not be read; `kept`: the texts of such a file that an earlier broker has kept.
     """
     named = wish.workspace
     directory = os.path.realpath(named) if named.startswith("/") and os.path.isdir(named) else ""
-    spot = spot_of(config, home, wish)
-    workspace = find_workspace(spot.base, home, spot.root, config.files) if spot.base else Workspace("")
+    spot = locate(config, home, wish)
+    workspace = find_workspace(spot.base, home, spot.root, config.files) if spot.base else FoundWorkspace("")
     needed = workspace.file and workspace.file not in known
     project = read_project(workspace, home, store, kept) if needed else None
-    return Sight(wish, number, spot, workspace, project, directory)
+    return WorkspaceScan(wish, number, spot, workspace, project, directory)
 
 
 def read_project(
-    workspace: Workspace, home: str, store: str, kept: Callable[[str], Texts | None]
-) -> ProjectRead:
+    workspace: FoundWorkspace, home: str, store: str, kept: Callable[[str], LayerTexts | None]
+) -> ProjectReading:
     """What its file says now."""
     file = ConfigFile(workspace.file, asked_for=True)
-    read = ProjectRead(good := load_layer(file, home, project=True))
+    read = ProjectReading(good := load_layer(file, home, project=True))
     if good.loaded.config is None and (texts := kept(workspace.file)) is not None:
         good = load_layer(file, home, project=True, earlier=texts)
         read = replace(read, kept=good if good.loaded.config is not None else None)
@@ -103,7 +109,7 @@ def read_project(
     return replace(
         read,
         store=stamp(store),
-        trusted=read_trust(store).get(key_of(workspace)),
+        trusted=read_trust(store).get(trust_key(workspace)),
         listed=read_listed(store, workspace),
-        wrong=complaint(store),
+        wrong=store_problem(store),
     )

@@ -5,33 +5,33 @@ Knows nothing of: files, how what is kept is looked through for them (`catalog_c
 
 from carpool_broker.config.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.model.effects import KeepPins
-from carpool_broker.storage.approval_store import PinBoard
+from carpool_broker.core.model.effects import SaveApprovals
+from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_protocol.carrier.remote import secrets_of
 from carpool_protocol.ids import PoolKey
 
 
-class Withheld:
+class SecretFilter:
     """Those of one broker."""
 
-    def __init__(self, core: BrokerCore, configuration: Configuration, pins: PinBoard) -> None:
+    def __init__(self, core: BrokerCore, configuration: Configuration, pins: ApprovalStore) -> None:
         self._core = core
         self._configuration = configuration
-        self._pins = pins
+        self._approvals = pins
 
-    def of(self, key: PoolKey) -> list[str] | None:
+    def for_pool(self, key: PoolKey) -> list[str] | None:
         """Not to be kept with a pool's catalog; None where nobody here knows what it was given."""
-        spec = next((each for each in self._core.sources.wanted().pools if each.key == key), None)
+        spec = next((each for each in self._core.sources.wanted_pools().pools if each.key == key), None)
         if spec is None:
             return None
         own = set(self._configuration.own_environment().values())
         return [*(secrets_of(spec.env) - own), *self._configuration.secrets()]
 
-    def keep_pins(self, effect: KeepPins) -> None:
+    def keep_approvals(self, effect: SaveApprovals) -> None:
         """Keep what is approved of a server, without them."""
-        approved = self._core.registry.pins.known.get(effect.pin)
+        approved = self._core.registry.approvals.approved.get(effect.pin)
         if approved is not None:
             secrets = [*self._configuration.secrets()]
-            for key in self._core.registry.pinned().get(effect.pin, ()):
-                secrets += self.of(key) or ()
-            self._pins.keep(effect.pin, approved, secrets)
+            for key in self._core.registry.pinned_servers().get(effect.pin, ()):
+                secrets += self.for_pool(key) or ()
+            self._approvals.save(effect.pin, approved, secrets)

@@ -17,20 +17,20 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from carpool_broker.config.locations import Spot
-from carpool_broker.core.configuration.overrides import Own
+from carpool_broker.config.locations import Location
+from carpool_broker.core.configuration.overrides import SessionOverrides
 from carpool_broker.core.configuration.resolve_servers import Resolution
 from carpool_broker.core.model.approval import Approved, PinId
-from carpool_broker.core.model.events import OwnEvent, SourceId, SourceRead, SourcesRead
-from carpool_broker.core.model.scope import Off, Scope
-from carpool_broker.storage.catalog_cache import Kept
+from carpool_broker.core.model.events import LocalEvent, SourceId, SourceRead, SourcesRead
+from carpool_broker.core.model.scope import DisabledServer, Scope
+from carpool_broker.storage.catalog_cache import CachedCatalog
 from carpool_protocol.carrier.attach import RunCommand
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import Catalog, Root
 
 
-class Basis:
+class SourceBasis:
     """What one source is resolved from."""
 
     def __init__(
@@ -41,10 +41,10 @@ class Basis:
         *,
         run: RunCommand | None = None,
         roots: tuple[Root, ...] | None = None,
-        spot: Spot | None = None,
+        spot: Location | None = None,
         project: str = "",
         server: str = "",
-        own: Own = (),
+        own: SessionOverrides = (),
         profile: str = "",
         tool_name_length: int = 0,
     ) -> None:
@@ -107,19 +107,19 @@ class Basis:
         return SourceId(hashlib.blake2b(what, key=secret, digest_size=8).hexdigest())
 
 
-E = TypeVar("E", bound=OwnEvent)
+E = TypeVar("E", bound=LocalEvent)
 
-Find = Callable[[PoolKey], Kept | None]
+FindCatalog = Callable[[PoolKey], CachedCatalog | None]
 """What a pool told an earlier carpool."""
 
 
-def reading(
+def make_source_read(
     source: SourceId,
     config: Config,
     found: Resolution,
     whys: Mapping[ServerName, str],
     *,
-    find: Find,
+    find: FindCatalog,
     frame: Scope,
     pins: Callable[[PinId], Approved | None],
 ) -> SourceRead:
@@ -127,7 +127,7 @@ def reading(
     kept: dict[PoolKey, Catalog] = {}
     for spec in found.specs:
         others = (found.twins.get(spec.key), found.stateless.get(spec.key))
-        kept |= _kept_of([spec.key, *(other.key for other in others if other is not None)], find)
+        kept |= _cached_catalogs([spec.key, *(other.key for other in others if other is not None)], find)
     return SourceRead(
         source=source,
         scope=replace(frame, servers=tuple(found.entries)),
@@ -150,11 +150,11 @@ def reading(
             for name in found.misconfigured
             if name in config.servers and (prefix := config.servers[name].tools_prefix) is not None
         },
-        disabled={name: Off(why, config.servers[name].tools_prefix) for name, why in whys.items()},
+        disabled={name: DisabledServer(why, config.servers[name].tools_prefix) for name, why in whys.items()},
     )
 
 
-def at_once(followed: Iterable[E]) -> list[E | SourcesRead]:
+def group_changes(followed: Iterable[E]) -> list[E | SourcesRead]:
     """What follows of one change, in order: the readings that it begins with as one event."""
     rest = list(followed)
     found = list(takewhile(lambda event: isinstance(event, SourceRead), rest))
@@ -162,7 +162,7 @@ def at_once(followed: Iterable[E]) -> list[E | SourcesRead]:
     return [SourcesRead(readings), *rest[len(found) :]] if len(found) > 1 else [*rest]
 
 
-def _kept_of(keys: list[PoolKey], find: Find) -> dict[PoolKey, Catalog]:
+def _cached_catalogs(keys: list[PoolKey], find: FindCatalog) -> dict[PoolKey, Catalog]:
     """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
     found = {key: it.catalog for key in keys if (it := find(key)) is not None}
     other = next(iter(found.values()), None)

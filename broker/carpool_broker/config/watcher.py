@@ -1,6 +1,6 @@
 """Schedules scans of workspaces and readings of the user's file, and brings into force what they find.
 
-Owns when and where to scan, that nobody waits longer than `blocking_io.PATIENCE_S`, and that of two
+Owns when and where to scan, that nobody waits longer than `blocking_io.BLOCKING_TIMEOUT_S`, and that of two
 overlapping scans of one place the later wins. A place that takes longer is given up: its sessions go on
 without it, what comes in the end is brought into force under them, and meanwhile nobody scans it again.
 Owns also how long to wait for a file that is still being written. Many programs do not save in one step: a
@@ -17,47 +17,49 @@ from typing import Final
 
 import trio
 
-from carpool_broker.config.blocking_io import PATIENCE_S, Errands, StartSoon
-from carpool_broker.config.configuration import Configuration, Followed
-from carpool_broker.config.locations import Wish
-from carpool_broker.config.scan import Sight
-from carpool_broker.config.workspaces import Watched
+from carpool_broker.config.blocking_io import BLOCKING_TIMEOUT_S, BlockingWork, StartSoon
+from carpool_broker.config.configuration import Configuration, ConfigurationChange
+from carpool_broker.config.locations import WorkspaceRequest
+from carpool_broker.config.scan import WorkspaceScan
+from carpool_broker.config.workspaces import WatchedFiles
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp, is_current, stamp
 
-STILL_S: Final = 0.1
-MOST_LOOKS: Final = 10
+STABLE_S: Final = 0.1
+MAX_CHECKS: Final = 10
 """A file that changes all the time is read all the same."""
 
 
 async def settled(
     files: Collection[str], stamps: Callable[[Collection[str]], Awaitable[list[Stamp]]]
 ) -> None:
-    """Return once the files have stayed as they are for `STILL_S`, as `stamps` tells."""
+    """Return once the files have stayed as they are for `STABLE_S`, as `stamps` tells."""
     before = await stamps(files)
-    for _ in range(MOST_LOOKS):
-        await trio.sleep(STILL_S)
+    for _ in range(MAX_CHECKS):
+        await trio.sleep(STABLE_S)
         now = await stamps(files)
         if now == before:
             return
         before = now
 
 
-TOO_SLOW = f"could not be read within {PATIENCE_S:g} s; what it says counts as soon as it can be"
-USERS = ""
-"""The key of the user's own files (`Configuration.watched`)."""
-EVERYTHING: Final = (Watched(USERS, {}),)
+READ_TIMED_OUT = (
+    f"could not be read within {BLOCKING_TIMEOUT_S:g} s; what it says counts as soon as it can be"
+)
+USER_FILE = ""
+"""The key of the user's own files (`Configuration.watched_files`)."""
+EVERYTHING: Final = (WatchedFiles(USER_FILE, {}),)
 """As if the user's file had changed: then each place may be another one."""
-Then = Callable[[Sight], None]
+ScanDone = Callable[[WorkspaceScan], None]
 
 
-class Reader:
+class ConfigWatcher:
     """That of one broker. `feed` takes what follows of late news for the core; `settle`: a burst is over."""
 
     def __init__(
         self,
         configuration: Configuration,
-        feed: Callable[[list[Followed]], None],
+        feed: Callable[[list[ConfigurationChange]], None],
         settle: Callable[[], None],
         start_soon: StartSoon,
     ) -> None:
@@ -66,106 +68,112 @@ class Reader:
         self._feed = feed
         self._settle = settle
         self._start_soon = start_soon
-        self.errands = Errands(settle, start_soon)
+        self.blocking_work = BlockingWork(settle, start_soon)
         self._numbers = count(1)
-        self._waiting: dict[Wish, list[Then]] = {}
+        self._waiting: dict[WorkspaceRequest, list[ScanDone]] = {}
         """Whom to tell of a look that is under way."""
         self._stuck: set[str] = set()
-        """Which of `Watched` do not answer, so that what changes there is not looked for."""
+        """Which of `WatchedFiles` do not answer, so that what changes there is not looked for."""
         self._changing = trio.Lock()
         """What everybody sees is changed by one at a time."""
 
     # --- one session ------------------------------------------------------------------------------------
 
-    def look(self, wish: Wish, then: Then, *, spell: bool = False) -> None:
+    def scan(self, wish: WorkspaceRequest, then: ScanDone, *, spell: bool = False) -> None:
         """See `workspace_moves.Looks`."""
         if spell:
             then = partial(self._spelled, then)
-        if self._workspaces.knows(wish):
-            then(self._workspaces.sight_of(wish))
+        if self._workspaces.has_scan(wish):
+            then(self._workspaces.scan_of(wish))
         elif wish in self._waiting:
             self._waiting[wish].append(then)
         else:
             self._waiting[wish] = [then]
-            self._start_soon(self._look, wish)
+            self._start_soon(self._scan, wish)
 
-    def _spelled(self, then: Then, sight: Sight) -> None:
+    def _spelled(self, then: ScanDone, sight: WorkspaceScan) -> None:
         if sight.directory in {"", sight.wish.workspace}:
             then(sight)
         else:
-            self.look(Wish(sight.directory, sight.wish.cwd), then)
+            self.scan(WorkspaceRequest(sight.directory, sight.wish.cwd), then)
 
-    async def _look(self, wish: Wish) -> None:
-        await self._find(wish)
+    async def _scan(self, wish: WorkspaceRequest) -> None:
+        await self._scan_until_current(wish)
         for then in self._waiting.pop(wish):
-            self.look(wish, then)  # one who was told may have left at once, and all that is known with them
+            self.scan(wish, then)  # one who was told may have left at once, and all that is known with them
         self._settle()
 
-    async def _find(self, wish: Wish) -> None:
+    async def _scan_until_current(self, wish: WorkspaceRequest) -> None:
         """Have it known what is there, by the configuration that is in force in the end."""
         workspaces, configuration = self._workspaces, self._configuration
-        while not workspaces.knows(wish):
+        while not workspaces.has_scan(wish):
             config, number = configuration.config, next(self._numbers)
-            look = workspaces.looker(wish, config, number)
-            sight = await self.errands.run(wish, look, partial(self._late, config))
+            look = workspaces.make_scan(wish, config, number)
+            sight = await self.blocking_work.run(wish, look, partial(self._late_scan_done, config))
             if sight is None:
-                workspaces.give_up(wish, number, TOO_SLOW)
+                workspaces.scan_timed_out(wish, number, READ_TIMED_OUT)
             elif configuration.config is config:
-                workspaces.take(sight)
+                workspaces.add_scan(sight)
 
-    def _late(self, config: Config, sight: Sight) -> None:
+    def _late_scan_done(self, config: Config, sight: WorkspaceScan) -> None:
         """It has come in the end. Whoever asked for it goes on without it since."""
-        if sight.wish not in (wishes := self._configuration.wishes()):
-            self._workspaces.keep(wishes)  # whoever is on the way there has it looked once more
+        if sight.wish not in (wishes := self._configuration.workspace_requests()):
+            self._workspaces.retain(wishes)  # whoever is on the way there has it looked once more
             return
         if config is self._configuration.config:
-            self._feed(self._configuration.looked([sight]))
+            self._feed(self._configuration.workspaces_scanned([sight]))
         else:
             self._start_soon(self._catch_up, sight.wish)
 
-    async def _catch_up(self, wish: Wish) -> None:
-        self._feed(await self.again([wish]))
+    async def _catch_up(self, wish: WorkspaceRequest) -> None:
+        self._feed(await self.rescan([wish]))
         self._settle()
 
     # --- all of them ------------------------------------------------------------------------------------
 
-    async def reload(self, changed: Sequence[Watched] = EVERYTHING) -> list[Followed]:
+    async def reload(self, changed: Sequence[WatchedFiles] = EVERYTHING) -> list[ConfigurationChange]:
         """Read again what has changed, or everything; what follows is for the core, at once."""
         if all(each.wishes for each in changed):
-            return await self.again({wish for each in changed for wish in each.wishes})
+            return await self.rescan({wish for each in changed for wish in each.wishes})
         async with self._changing:
-            configuration, users = self._configuration, self._configuration.users
-            layer = await self.errands.run(USERS, users.load)
+            configuration, users = self._configuration, self._configuration.user_file
+            layer = await self.blocking_work.run(USER_FILE, users.load)
             if layer is None:
-                users.give_up(TOO_SLOW)
+                users.load_timed_out(READ_TIMED_OUT)
             config = (layer.loaded.config if layer is not None else None) or configuration.config
-            found: dict[Wish, Sight | None] = {}
-            while missing := {each for each in configuration.wishes() if self._is_missing(each, found)}:
-                found |= await self._all(missing, config)
+            found: dict[WorkspaceRequest, WorkspaceScan | None] = {}
+            while missing := {
+                each for each in configuration.workspace_requests() if self._needs_scan(each, found)
+            }:
+                found |= await self._scan_all(missing, config)
             return configuration.reload(layer, filter(None, found.values()))
 
-    def _is_missing(self, wish: Wish, found: dict[Wish, Sight | None]) -> bool:
+    def _needs_scan(
+        self, wish: WorkspaceRequest, found: dict[WorkspaceRequest, WorkspaceScan | None]
+    ) -> bool:
         """Whether one has come there in between, and it was not looked yet, or since then by what is over."""
         if wish not in found:
             return True
         sight = found[wish]
-        return sight is not None and sight.number < self._workspaces.sight_of(wish).number
+        return sight is not None and sight.number < self._workspaces.scan_of(wish).number
 
-    async def again(self, wishes: Collection[Wish]) -> list[Followed]:
+    async def rescan(self, wishes: Collection[WorkspaceRequest]) -> list[ConfigurationChange]:
         """Look there again; what follows is for the core, at once."""
         async with self._changing:
-            found = await self._all(wishes, self._configuration.config)
-            return self._configuration.looked(filter(None, found.values()))
+            found = await self._scan_all(wishes, self._configuration.config)
+            return self._configuration.workspaces_scanned(filter(None, found.values()))
 
-    async def _all(self, wishes: Collection[Wish], config: Config) -> dict[Wish, Sight | None]:
-        found: dict[Wish, Sight | None] = {}
+    async def _scan_all(
+        self, wishes: Collection[WorkspaceRequest], config: Config
+    ) -> dict[WorkspaceRequest, WorkspaceScan | None]:
+        found: dict[WorkspaceRequest, WorkspaceScan | None] = {}
 
-        async def one(wish: Wish) -> None:
+        async def one(wish: WorkspaceRequest) -> None:
             number = next(self._numbers)
-            look = self._workspaces.looker(wish, config, number, again=True)
-            found[wish] = await self.errands.run(wish, look, partial(self._late, config))
+            look = self._workspaces.make_scan(wish, config, number, again=True)
+            found[wish] = await self.blocking_work.run(wish, look, partial(self._late_scan_done, config))
             if found[wish] is None:
-                self._workspaces.give_up(wish, number, TOO_SLOW)
+                self._workspaces.scan_timed_out(wish, number, READ_TIMED_OUT)
 
         async with trio.open_nursery() as nursery:
             for wish in wishes:
@@ -174,38 +182,38 @@ class Reader:
 
     # --- what changes on disk ---------------------------------------------------------------------------
 
-    async def changed(self) -> list[Watched]:
+    async def find_changes(self) -> list[WatchedFiles]:
         """What is another than it was, by now; files that are just being saved are waited for."""
-        hanging = self._stuck | ({USERS} if self.errands.hangs(USERS) else set())
-        once = _Round([each for each in self._configuration.watched() if each.key not in hanging])
-        if await self.errands.run(once, once.run, self._unstuck) is None:
+        hanging = self._stuck | ({USER_FILE} if self.blocking_work.is_hanging(USER_FILE) else set())
+        once = _ChangeCheck([each for each in self._configuration.watched_files() if each.key not in hanging])
+        if await self.blocking_work.run(once, once.run, self._retry_hanging) is None:
             once.stuck_at = once.at
             self._stuck.add(once.at)  # without it the next round comes further
         changed = [*once.changed]
         if changed:
-            await settled([file for each in changed for file in each.seen], self._stamps)
+            await settled([file for each in changed for file in each.seen], self._read_stamps)
         return changed
 
-    def _unstuck(self, once: "_Round") -> None:
+    def _retry_hanging(self, once: "_ChangeCheck") -> None:
         self._stuck.discard(once.stuck_at)
 
-    async def _stamps(self, files: Collection[str]) -> list[Stamp]:
-        found = await self.errands.run(object(), lambda: [stamp(each) for each in files])
+    async def _read_stamps(self, files: Collection[str]) -> list[Stamp]:
+        found = await self.blocking_work.run(object(), lambda: [stamp(each) for each in files])
         return found or []
 
 
-class _Round:
+class _ChangeCheck:
     """One look at whether anything has changed, in a thread."""
 
-    def __init__(self, groups: Sequence[Watched]) -> None:
+    def __init__(self, groups: Sequence[WatchedFiles]) -> None:
         self._groups = groups
-        self.at = USERS
+        self.at = USER_FILE
         """What is being looked at."""
-        self.stuck_at = USERS
+        self.stuck_at = USER_FILE
         """The same, when it was given up."""
-        self.changed: list[Watched] = []
+        self.changed: list[WatchedFiles] = []
 
-    def run(self) -> "_Round":
+    def run(self) -> "_ChangeCheck":
         for each in self._groups:
             self.at = each.key
             if not is_current(each.seen):

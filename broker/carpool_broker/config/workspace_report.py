@@ -7,12 +7,12 @@ Knows nothing of: sessions, sources.
 from collections.abc import Iterable
 
 from carpool_broker.config.workspaces import Project
-from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.reading.merge import cap_problem, merge_configs, shadowed
 from carpool_protocol.config.reading.workspaces import root_of
 from carpool_protocol.config.schema.model import Config
 
 
-def named_places(config: Config, home: str) -> list[dict[str, object]]:
+def named_workspace_rows(config: Config, home: str) -> list[dict[str, object]]:
     """The workspaces that the user's file names, in its order."""
     return [
         {
@@ -28,15 +28,15 @@ def named_places(config: Config, home: str) -> list[dict[str, object]]:
     ]
 
 
-def project_places(config: Config, projects: Iterable[Project]) -> list[dict[str, object]]:
+def project_rows(config: Config, projects: Iterable[Project]) -> list[dict[str, object]]:
     """Those with a project file."""
     found: list[dict[str, object]] = []
     for project in projects:
         root, file = project.workspace.root, project.workspace.file
         name = project.name
-        user = merge(config, config.workspaces[name]) if name in config.workspaces else config
+        user = merge_configs(config, config.workspaces[name]) if name in config.workspaces else config
         over = project.config
-        too_many = cap_problem(user if over is None else merge(user, over), file)
+        too_many = cap_problem(user if over is None else merge_configs(user, over), file)
         found.append(
             {
                 "name": name,

@@ -18,12 +18,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_broker.config.locations import Spot, Wish
-from carpool_broker.config.scan import ProjectRead, Sight, look
-from carpool_protocol.config.reading.last_good import LastGood
-from carpool_protocol.config.reading.load import Layer
-from carpool_protocol.config.reading.project import Workspace, unread
-from carpool_protocol.config.reading.trust import Trust, judged
+from carpool_broker.config.locations import Location, WorkspaceRequest
+from carpool_broker.config.scan import ProjectReading, WorkspaceScan, scan_workspace
+from carpool_protocol.config.reading.last_good import LastGoodReadings
+from carpool_protocol.config.reading.load import ConfigLayer
+from carpool_protocol.config.reading.project import FoundWorkspace, unread_warnings
+from carpool_protocol.config.reading.trust import Trust, trust_state
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp
 
@@ -34,19 +34,19 @@ log = logging.getLogger("carpool.broker")
 
 BROKEN = "its file is broken"
 LOST = "its directory could not be read in time"
-LONGEST_PATH: Final = 200
+MAX_SHOWN_PATH_CHARS: Final = 200
 """Characters of a directory that agents are told by name."""
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_./~+@-]+")
 
 
-class Watched(Struct, frozen=True):
+class WatchedFiles(Struct, frozen=True):
     """Files on disk that stand and fall together."""
 
     key: str
     """What they are told apart by."""
     seen: Mapping[str, Stamp]
     """As they were."""
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[WorkspaceRequest, ...] = ()
     """Where there is to be looked again when one is another; empty: everywhere, they are the user's."""
 
 
@@ -54,7 +54,7 @@ class Project:
     """One project file and its last good reading."""
 
     def __init__(self) -> None:
-        self.workspace = Workspace("")
+        self.workspace = FoundWorkspace("")
         self.config: Config | None = None
         """None: it never was good."""
         self.number = -1
@@ -62,7 +62,7 @@ class Project:
         self.env: dict[str, str] = {}
         self.digest = ""
         self.trust: Trust = "untrusted"
-        self.store: Stamp = None
+        self.trust_store: Stamp = None
         """The file of trust as it was then."""
         self.listed: frozenset[str] = frozenset()
         """Servers that were named as taking the place of the user's when trust was asked for."""
@@ -75,33 +75,33 @@ class Project:
         self.name = ""
         """Of the named workspace that it is in."""
 
-    def take(self, sight: Sight, read: ProjectRead) -> None:
+    def apply(self, sight: WorkspaceScan, read: ProjectReading) -> None:
         """It was read."""
         layer = read.layer
         self.number, self.workspace, self.name = sight.number, sight.workspace, sight.spot.name
         self.seen = layer.seen
-        self.store, self.listed = read.store, read.listed
+        self.trust_store, self.listed = read.store, read.listed
         self.problems = [each.render() for each in layer.loaded.problems]
         if layer.loaded.config is not None:
-            self._stand_on(layer, read)
+            self._use_reading(layer, read)
         elif self.config is None and (kept := read.comes_back()) is not None:
             # It never was good here, and this is what it was before.
-            self._stand_on(kept, read)
+            self._use_reading(kept, read)
             self.seen = {**kept.seen, **self.seen}
-        self.trust = judged(read.trusted, self.digest)
+        self.trust = trust_state(read.trusted, self.digest)
 
-    def _stand_on(self, layer: Layer, read: ProjectRead) -> None:
+    def _use_reading(self, layer: ConfigLayer, read: ProjectReading) -> None:
         self.config, self.env, self.digest = layer.loaded.config, layer.env, layer.digest
         self.variables = read.variables
         self.warnings = [each.render() for each in layer.loaded.warnings]
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """What its author should know."""
         return [*self.problems, *self.notes()]
 
     def notes(self) -> list[str]:
         """The same without what keeps the file as it is now from being in force."""
-        return [*unread(self.workspace), *self.warnings]
+        return [*unread_warnings(self.workspace), *self.warnings]
 
     def holds_servers(self) -> bool:
         """Whether there is anything in it that could be run."""
@@ -111,35 +111,35 @@ class Project:
         """Whether it is broken and nothing of an earlier reading could be run either."""
         return bool(self.problems) and not self.holds_servers()
 
-    def why_lost(self) -> str:
+    def lost_reason(self) -> str:
         """The same as a clause for agents; empty: it is not."""
         if not self.is_lost():
             return ""
         return BROKEN if self.workspace.file else LOST
 
-    def awaits(self) -> str:
-        """Why its servers may not run yet; empty: they may. Agents read this: see `_harmless`."""
+    def trust_needed(self) -> str:
+        """Why its servers may not run yet; empty: they may. Agents read this: see `_safe_path`."""
         if self.trust == "trusted":
             return ""
         root = self.workspace.root
         path, command = self.workspace.file, f"`carpool trust {root}`"
-        if not _harmless(root):
+        if not _safe_path(root):
             path = f"the file {os.path.relpath(path, root)} of this project"
             command = "`carpool trust` in the project's directory"
         what = "has changed since it was trusted" if self.trust == "changed" else "is not trusted yet"
         return f"{path} {what}; look at it with {command}"
 
 
-def _harmless(path: str) -> bool:
+def _safe_path(path: str) -> bool:
     """Agents are told this directory, which a stranger may have named: no sentence, nothing for a shell."""
-    return len(path) <= LONGEST_PATH and _PLAIN_PATH.fullmatch(path) is not None
+    return len(path) <= MAX_SHOWN_PATH_CHARS and _PLAIN_PATH.fullmatch(path) is not None
 
 
 class Workspaces:
     """All that sessions are in."""
 
-    def __init__(self, home: str, store: str, last_good: LastGood) -> None:
-        """`store`: the file of trust; empty: nothing is trusted. `last_good`: what is kept."""
+    def __init__(self, home: str, store: str, last_good: LastGoodReadings) -> None:
+        """`trust_store`: the file of trust; empty: nothing is trusted. `last_good`: what is kept."""
         self._home = home
         self._store = store
         self._last_good = last_good
@@ -148,58 +148,62 @@ class Workspaces:
         """Why the last one that was to be kept is not."""
         self._store_wrong = ""
         """What was last said of it."""
-        self.sights: dict[Wish, Sight] = {}
-        self._by_spot: dict[Spot, Workspace] = {}
+        self.scans: dict[WorkspaceRequest, WorkspaceScan] = {}
+        self._by_location: dict[Location, FoundWorkspace] = {}
         self.projects: dict[str, Project] = {}
         """By the path of the project file; those that could not be looked at, by their directory."""
 
-    def knows(self, wish: Wish) -> bool:
+    def has_scan(self, wish: WorkspaceRequest) -> bool:
         """Whether it is known what is there."""
-        return wish == Wish() or wish in self.sights
+        return wish == WorkspaceRequest() or wish in self.scans
 
-    def sight_of(self, wish: Wish) -> Sight:
+    def scan_of(self, wish: WorkspaceRequest) -> WorkspaceScan:
         """What was found there; where nobody has looked: nothing."""
-        return self.sights.get(wish) or Sight(wish)
+        return self.scans.get(wish) or WorkspaceScan(wish)
 
-    def looker(self, wish: Wish, config: Config, number: int, *, again: bool = False) -> Callable[[], Sight]:
+    def make_scan(
+        self, wish: WorkspaceRequest, config: Config, number: int, *, again: bool = False
+    ) -> Callable[[], WorkspaceScan]:
         """How to look there; it waits for the disk. `config`: the user's. `again`: whatever is known."""
         known = frozenset[str]() if again else frozenset(self.projects)
         kept = self._last_good.find
-        return partial(look, wish, config, self._home, self._store, number=number, known=known, kept=kept)
+        return partial(
+            scan_workspace, wish, config, self._home, self._store, number=number, known=known, kept=kept
+        )
 
-    def at(self, spot: Spot) -> Workspace:
+    def workspace_at(self, spot: Location) -> FoundWorkspace:
         """The workspace of a place."""
-        return self._by_spot.get(spot, _NOWHERE)
+        return self._by_location.get(spot, _NO_WORKSPACE)
 
-    def project(self, spot: Spot) -> Project | None:
+    def project_at(self, spot: Location) -> Project | None:
         """The project of a place, if it has a file with servers, or one that is broken."""
-        found = self.projects.get(self.at(spot).file)
+        found = self.projects.get(self.workspace_at(spot).file)
         return found if found is not None and (found.holds_servers() or found.is_lost()) else None
 
-    def take(self, sight: Sight) -> bool:
+    def add_scan(self, sight: WorkspaceScan) -> bool:
         """This was found. False: it is of no use without the project's file, which is not known any more."""
         workspace, read = sight.workspace, sight.project
         if workspace.file and read is None and workspace.file not in self.projects:
             return False
-        before = self.sights.get(sight.wish)
+        before = self.scans.get(sight.wish)
         if before is None or before.number <= sight.number:
-            self.sights[sight.wish] = sight
-            self._by_spot[sight.spot] = workspace
+            self.scans[sight.wish] = sight
+            self._by_location[sight.spot] = workspace
         if read is not None:
             project = self.projects.setdefault(workspace.file, Project())
             if project.number <= sight.number:
-                self._read(project, sight, read)
+                self._apply_reading(project, sight, read)
         return True
 
-    def take_all(self, sights: Iterable[Sight]) -> None:
+    def replace_scans(self, sights: Iterable[WorkspaceScan]) -> None:
         """These were found. A project whose file is not there any more is forgotten."""
         for each in sights:
-            self.take(each)
+            self.add_scan(each)
         self._prune()
 
-    def give_up(self, wish: Wish, number: int, why: str) -> None:
+    def scan_timed_out(self, wish: WorkspaceRequest, number: int, why: str) -> None:
         """Looking there takes too long. `why`: a clause. What was known before stays in force."""
-        if (before := self.sights.get(wish)) is not None:
+        if (before := self.scans.get(wish)) is not None:
             project = self.projects.get(before.workspace.file)
             if project is not None and not project.workspace.file:
                 return  # it was lost already
@@ -209,61 +213,61 @@ class Workspaces:
         what = directory or f"the workspace {wish.workspace}"
         log.warning("%s %s", what, why)
         if before is None:
-            spot = Spot(lost=directory or wish.workspace)
-            self.sights[wish] = Sight(wish, number, spot)
-            self._by_spot[spot] = Workspace("", spot.lost)
+            spot = Location(lost=directory or wish.workspace)
+            self.scans[wish] = WorkspaceScan(wish, number, spot)
+            self._by_location[spot] = FoundWorkspace("", spot.lost)
             project = self.projects.setdefault(spot.lost, Project())
-            project.workspace, project.problems = Workspace(directory), [f"{what} {why}"]
+            project.workspace, project.problems = FoundWorkspace(directory), [f"{what} {why}"]
             project.name = "" if directory else wish.workspace
 
-    def keep(self, wishes: Set[Wish]) -> None:
+    def retain(self, wishes: Set[WorkspaceRequest]) -> None:
         """Forget everything but these."""
-        if self.sights.keys() - wishes:
-            self.sights = {wish: sight for wish, sight in self.sights.items() if wish in wishes}
+        if self.scans.keys() - wishes:
+            self.scans = {wish: sight for wish, sight in self.scans.items() if wish in wishes}
         self._prune()
 
     def _prune(self) -> None:
         """Forget the places and projects that no sight leads to."""
-        self._by_spot = {
+        self._by_location = {
             each.spot: found
-            for each in self.sights.values()
-            if (found := self._by_spot.get(each.spot)) is not None
+            for each in self.scans.values()
+            if (found := self._by_location.get(each.spot)) is not None
         }
-        for file in self.projects.keys() - {each.file for each in self._by_spot.values()}:
+        for file in self.projects.keys() - {each.file for each in self._by_location.values()}:
             del self.projects[file]
 
-    def watched(self) -> list[Watched]:
+    def watched_files(self) -> list[WatchedFiles]:
         """Everything on disk that was looked at, as it was then, by workspace."""
-        found: dict[str, tuple[dict[str, Stamp], list[Wish]]] = {}
-        for wish, sight in self.sights.items():
+        found: dict[str, tuple[dict[str, Stamp], list[WorkspaceRequest]]] = {}
+        for wish, sight in self.scans.items():
             seen, wishes = found.setdefault(sight.workspace.file or sight.spot.base, ({}, []))
             seen |= sight.workspace.seen
             wishes.append(wish)
             project = self.projects.get(sight.workspace.file)
             if project is not None and project.workspace.file:
-                seen |= {**project.seen, self._store: project.store}
-        return [Watched(key, seen, tuple(wishes)) for key, (seen, wishes) in found.items() if seen]
+                seen |= {**project.seen, self._store: project.trust_store}
+        return [WatchedFiles(key, seen, tuple(wishes)) for key, (seen, wishes) in found.items() if seen]
 
-    def _read(self, project: Project, sight: Sight, read: ProjectRead) -> None:
-        before = set(project.said())
-        project.take(sight, read)
+    def _apply_reading(self, project: Project, sight: WorkspaceScan, read: ProjectReading) -> None:
+        before = set(project.messages())
+        project.apply(sight, read)
         if read.wrong and read.wrong != self._store_wrong:
             log.warning("%s", read.wrong)
         self._store_wrong = read.wrong
-        self._keep(project, read.layer)
-        for text in project.said():
+        self._save_last_good(project, read.layer)
+        for text in project.messages():
             if text not in before:
                 log.warning("%s", text)
 
-    def _keep(self, project: Project, layer: Layer) -> None:
+    def _save_last_good(self, project: Project, layer: ConfigLayer) -> None:
         """For the brokers after this one: what stands is trusted, or nothing is to come back."""
         if project.trust != "trusted":
-            self._last_good.forget(project.workspace.file)
+            self._last_good.delete(project.workspace.file)
         elif layer.loaded.config is not None:
-            why = self._last_good.keep(layer)
+            why = self._last_good.save(layer)
             if why and why != self._unkept:
                 log.warning("%s: if carpool dies while a project's file is broken, that has no servers", why)
             self._unkept = why
 
 
-_NOWHERE = Workspace("")
+_NO_WORKSPACE = FoundWorkspace("")

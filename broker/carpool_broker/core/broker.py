@@ -17,81 +17,81 @@ from msgspec import Struct
 
 from carpool_broker.core import invariants
 from carpool_broker.core.calls import lost_state
-from carpool_broker.core.calls.audit import Trail
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.calls.input_required import Parked
-from carpool_broker.core.calls.server_requests import Asks
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.hooks.hook_points import Hooks
-from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.calls.audit import AuditTrail
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.input_required import ParkedCalls
+from carpool_broker.core.calls.server_requests import AgentAsks
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.hooks.hook_points import CallHooks
+from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import AnyEffect, Reply
 from carpool_broker.core.model.events import (
-    AgentAnswered,
-    AgentCalled,
-    AgentCame,
-    AgentCancelled,
-    AgentCarried,
-    AgentDiscovered,
-    AgentErred,
     AgentEvent,
-    AgentGranted,
-    AgentGreeted,
-    AgentLeft,
-    AgentListed,
-    AgentListened,
-    AgentPinged,
-    AgentProgressed,
-    AgentReady,
-    AgentResumed,
-    AgentRooted,
-    AgentRootsChanged,
-    AgentSetLevel,
-    AgentUnread,
-    AgentWatched,
     AnyEvent,
-    DrainMeant,
-    EndMeant,
+    AskAnswered,
+    AskProgressed,
+    BadLineReceived,
+    CallRequested,
+    CarrierAnnounced,
+    DiscoverRequested,
+    DrainRequested,
+    EndRequested,
     HookAnswered,
     HooksRead,
+    InitializedReceived,
+    InitializeRequested,
     LimitsRead,
+    ListenRequested,
+    ListenResumed,
+    ListPageRequested,
+    LogLevelRequested,
+    PingRequested,
     PinsApproved,
-    SessionMoved,
+    RequestCancelled,
+    RootsAnswered,
+    RootsListChanged,
+    SessionClosed,
+    SessionOpened,
+    SessionResumed,
+    SessionSourceChanged,
     SourceDropped,
     SourceRead,
     SourcesRead,
-    SupervisorCame,
-    SupervisorWent,
+    SubscribeRequested,
+    SupervisorConnected,
+    SupervisorLost,
+    UnreadChanged,
 )
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers, TimerKind
 from carpool_broker.core.recovery.recovery import Recovery
-from carpool_broker.core.recovery.supervisor_record import Record
-from carpool_broker.core.recovery.supervisor_sync import Linking
+from carpool_broker.core.recovery.supervisor_record import RecordedCalls
+from carpool_broker.core.recovery.supervisor_sync import SupervisorSync
 from carpool_broker.core.registry.catalog_queue import CatalogQueue
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import View
-from carpool_broker.core.requests.dispatch import Requests
-from carpool_broker.core.requests.drain import Draining
-from carpool_broker.core.requests.initialize import Greetings
-from carpool_broker.core.requests.notifications import Hearing
-from carpool_broker.core.requests.roots import Roots
-from carpool_broker.core.requests.stateless_course import Course
-from carpool_broker.core.updates import Following
+from carpool_broker.core.requests.dispatch import RequestDispatch
+from carpool_broker.core.requests.drain import Drain
+from carpool_broker.core.requests.initialize import Initialization
+from carpool_broker.core.requests.notifications import Notifications
+from carpool_broker.core.requests.roots import AgentRoots
+from carpool_broker.core.requests.stateless_course import StatelessCallHandler
+from carpool_broker.core.updates import Updates
 from carpool_protocol.ids import EMPTY_OBJECT, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
-    Asked,
+    AskOpened,
     AskWithdrawn,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
+    CallsRecorded,
     Catalog,
     Credit,
-    Elicited,
-    Failed,
-    Logged,
+    ElicitationFinished,
+    LogForSession,
     PoolChanged,
-    Progressed,
-    Recorded,
-    TaskTold,
-    Updated,
+    ResourceChanged,
+    TaskStatusChanged,
 )
 from carpool_protocol.machine.timers import Timers
 
@@ -102,7 +102,7 @@ class BrokerCore:
     def __init__(
         self,
         registry: Registry,
-        bounds: Bounds,
+        bounds: SessionBounds,
         list_wait_s: float,
         *,
         secret: bytes = b"",
@@ -114,51 +114,61 @@ class BrokerCore:
         """
         self._effects: list[AnyEffect] = []
         self.timers: BrokerTimers = Timers(ORDER)
-        self._trail: Trail | None = None
+        self._audit_trail: AuditTrail | None = None
         self.registry = registry
-        registry.pins.out = self._out
+        registry.approvals.out = self._emit
         self.sessions: dict[SessionId, Session] = {}
-        self.outlook = Outlook(registry, self._out)
-        self.states = self.outlook.states
-        self.sources = self.outlook.sources
-        self.ledger = Ledger(self.sessions, bounds, self._out, self.timers, life)
-        self.admission = self.ledger.admission
-        self.ledger.states = self.states
-        self.parked = Parked(self.sessions, self.ledger, self._out, secret, self.timers)
-        self.requests = Requests(
-            self.sessions, registry, self.outlook, self.ledger, self._out,
-            parked=self.parked, timers=self.timers, secret=secret, life=life, list_wait_s=list_wait_s,
+        self.session_views = SessionViews(registry, self._emit)
+        self.states = self.session_views.states
+        self.sources = self.session_views.sources
+        self.call_table = CallTable(self.sessions, bounds, self._emit, self.timers, life)
+        self.admission = self.call_table.admission
+        self.call_table.states = self.states
+        self.parked_calls = ParkedCalls(self.sessions, self.call_table, self._emit, secret, self.timers)
+        self.requests = RequestDispatch(
+            self.sessions, registry, self.session_views, self.call_table, self._emit,
+            parked=self.parked_calls, timers=self.timers, secret=secret, life=life, list_wait_s=list_wait_s,
         )  # fmt: skip
-        self.interests = self.requests.interests
-        self.hearing = Hearing(self.sessions, self.outlook, self.ledger, self.requests, self._out)
-        record = Record(self._out, self.timers)
-        self.asks = Asks(
-            self.sessions, self.ledger, self.parked, self._out, self.timers, returning=record.holds
+        self.interests = self.requests.subscriptions
+        self.notifications = Notifications(
+            self.sessions, self.session_views, self.call_table, self.requests, self._emit
         )
-        self.roots = Roots(self.sessions, self.sources, self._out)
+        record = RecordedCalls(self._emit, self.timers)
+        self.agent_asks = AgentAsks(
+            self.sessions, self.call_table, self.parked_calls, self._emit, self.timers, returning=record.holds
+        )
+        self.roots = AgentRoots(self.sessions, self.sources, self._emit)
         self.recovery = Recovery(
-            self.sessions, self.ledger, self.requests, self.parked, self.asks.before,
-            record=record, out=self._out, timers=self.timers, life=life,
+            self.sessions, self.call_table, self.requests, self.parked_calls, self.agent_asks.repeated_asks,
+            record=record, out=self._emit, timers=self.timers, life=life,
         )  # fmt: skip
         queue = CatalogQueue(registry, self.timers)
-        self.linking = Linking(
-            self.sessions, registry, self.outlook, self.ledger, self.requests,
-            recovery=self.recovery, hearing=self.hearing, queue=queue, out=self._out,
+        self.supervisor_sync = SupervisorSync(
+            self.sessions, registry, self.session_views, self.call_table, self.requests,
+            recovery=self.recovery, hearing=self.notifications, queue=queue, out=self._emit,
         )  # fmt: skip
-        self.following = Following(
-            self.sessions, registry, self.outlook, self.ledger, self.requests,
-            hearing=self.hearing, roots=self.roots, recovery=self.recovery, linking=self.linking,
-            queue=queue, out=self._out,
+        self.updates = Updates(
+            self.sessions, registry, self.session_views, self.call_table, self.requests,
+            hearing=self.notifications, roots=self.roots, recovery=self.recovery,
+            linking=self.supervisor_sync,
+            queue=queue, out=self._emit,
         )  # fmt: skip
-        self.greetings = Greetings(self.outlook, self.roots, self._out, self.following.classed)
-        self.ledger.aftermath = Course(
-            registry, self.interests, self.parked, self.linking.is_heard, self._out,
+        self.initialization = Initialization(
+            self.session_views, self.roots, self._emit, self.updates.class_changed
+        )
+        self.call_table.stateless_listener = StatelessCallHandler(
+            registry, self.interests, self.parked_calls, self.supervisor_sync.accepts_subscriptions,
+            self._emit,
             tasks=self.requests.tasks,
         )  # fmt: skip
-        self.draining = Draining(self.ledger, self.requests, self._out, self.timers)
-        second_look = self.requests.second_look
-        self.hooks = Hooks(
-            self.ledger, self._out, self.timers, may_leave=second_look.may_leave, strays=second_look.strays
+        self.drain = Drain(self.call_table, self.requests, self._emit, self.timers)
+        second_look = self.requests.recheck
+        self.hooks = CallHooks(
+            self.call_table,
+            self._emit,
+            self.timers,
+            may_leave=second_look.may_be_sent,
+            strays=second_look.is_unclear_resource,
         )
         self.audit(audits)
 
@@ -166,21 +176,26 @@ class BrokerCore:
         """Take one event; return what is to be done, in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
-        if self._trail is not None:
-            self._trail.now = now
+        if self._audit_trail is not None:
+            self._audit_trail.now = now
         # The two events of every call come first.
-        if type(event) is Answered:
-            self.ledger.answered(event, now)
-        elif type(event) is AgentCalled:
+        if type(event) is CallAnswered:
+            self.call_table.call_answered(event, now)
+        elif type(event) is CallRequested:
             if event.by is not None and (session := self.sessions.get(event.session)) is not None:
-                self.greetings.met(session, event.by, settles=True)
-            if not self.requests.called(event, now):
-                self.recovery.retried(self.sessions[event.session], event, now)
-            if self.recovery.has_kept:  # the first call of an agent may make a pool wanted
-                self._take_kept(now)
+                self.initialization.first_request(session, event.by, settles=True)
+            if not self.requests.call_requested(event, now):
+                self.recovery.retry_received(self.sessions[event.session], event, now)
+            if self.recovery.has_kept_pools:  # the first call of an agent may make a pool wanted
+                self._take_cached_catalogs(now)
         else:
             self._handle_rare(event, now)
-        if self.interests.is_stale or self.hearing.changed or self.hooks.pending or self.admission.draining:
+        if (
+            self.interests.is_stale
+            or self.notifications.changed
+            or self.hooks.pending
+            or self.admission.draining
+        ):
             self._say_what_follows(now)
         return effects
 
@@ -188,8 +203,8 @@ class BrokerCore:
         """Time has passed."""
         effects: list[AnyEffect] = []
         self._effects = effects
-        if self._trail is not None:
-            self._trail.now = now
+        if self._audit_trail is not None:
+            self._audit_trail.now = now
         for kind, keys in self.timers.due(now):
             self._time_out(kind, keys, now)
         self._say_what_follows(now)
@@ -198,33 +213,33 @@ class BrokerCore:
     def _say_what_follows(self, now: float) -> None:
         """Send what goes out once per event or tick: subscriptions, changed lists, hook runs, drain."""
         if self.interests.is_stale:
-            self.linking.say_interests()
-        if self.hearing.changed:
-            self.hearing.say_changed()
+            self.supervisor_sync.say_interests()
+        if self.notifications.changed:
+            self.notifications.send_list_changes()
         if self.hooks.pending:
-            self.hooks.tell(now)
+            self.hooks.send_outcomes(now)
         if self.admission.draining:
-            self.draining.look()
+            self.drain.recheck()
 
     def _time_out(self, kind: TimerKind, keys: list[Any], now: float) -> None:  # noqa: C901 - an arm per kind
         match kind:
             case "queued_call":
-                self.ledger.end_queued(keys, now)
+                self.call_table.end_queued(keys, now)
             case "sent_call":
-                self.ledger.end_sent(keys, now)
+                self.call_table.end_sent(keys, now)
             case "task":
                 self.requests.tasks.expire(keys)
             case "deferred_request":
                 self.requests.time_out(keys, now)
             case "gathered_round":
-                self.parked.require_gathered(keys, now)
+                self.parked_calls.require_gathered(keys, now)
             case "parked_call":
-                self.parked.end_parked(keys, now)
+                self.parked_calls.end_parked(keys, now)
             case "recorded_call":
                 self.recovery.record.end_parked(keys)
             case "earlier_asks":
                 for session in keys:
-                    self.asks.before.over(session)
+                    self.agent_asks.repeated_asks.stop_waiting(session)
             case "returning_session":
                 self.recovery.end_returning(keys)
             case "return_window":
@@ -232,10 +247,10 @@ class BrokerCore:
             case "hook_run":
                 self.hooks.end_runs(keys, now)
             case "catalog_slice":
-                self.following.learn_slice(now)
-                self._take_kept(now)
+                self.updates.learn_slice(now)
+                self._take_cached_catalogs(now)
             case "drain":
-                self.draining.end()
+                self.drain.end()
             case _:
                 assert_never(kind)
 
@@ -245,125 +260,129 @@ class BrokerCore:
 
     def check(self) -> None:
         """Assert every invariant of every part."""
-        invariants.check(self.ledger, self.sessions, self.timers)
+        invariants.check(self.call_table, self.sessions, self.timers)
         self.timers.check()
-        self.asks.check()
-        self.parked.check()
+        self.agent_asks.check()
+        self.parked_calls.check()
         self.recovery.check()
         self.roots.check()
-        self.outlook.check(self.sessions.values())
+        self.session_views.check(self.sessions.values())
         self.requests.check()
         self.hooks.check()
         self.registry.check()
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
         """Assert what must hold of the records that these name."""
-        invariants.check_touched(self.ledger, self.sessions, self.timers, (event, *effects))
+        invariants.check_touched(self.call_table, self.sessions, self.timers, (event, *effects))
 
     def view_of(self, session: SessionId) -> View:
         """What this session sees."""
-        return self.outlook.view(self.sessions[session])
+        return self.session_views.view_of(self.sessions[session])
 
     def audit(self, on: bool) -> None:
         """Whether each call that ends is put down."""
-        if on != (self.ledger.trail is not None):
-            self._trail = Trail(self._out, self.ledger.before) if on else None
-            self.ledger.trail = self.recovery.record.trail = self._trail
+        if on != (self.call_table.audit_trail is not None):
+            self._audit_trail = AuditTrail(self._emit, self.call_table.before) if on else None
+            self.call_table.audit_trail = self.recovery.record.trail = self._audit_trail
 
-    def _out(self, effect: AnyEffect) -> None:
+    def _emit(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
 
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
-            case AgentCalled() | Answered():  # pragma: no cover
+            case CallRequested() | CallAnswered():  # pragma: no cover
                 pass  # handled in `handle`
-            case Failed():
-                self.ledger.failed(event, now)
-            case Progressed():
-                self.ledger.progressed(event)
-            case Logged():
-                self.hearing.logged(event)
-            case Updated():
-                self.ledger.fresh.changed(event.key, event.uri)
-                self.hearing.updated(event)
-            case Asked():
-                self.asks.asked(event, now)
+            case CallFailed():
+                self.call_table.call_failed(event, now)
+            case CallProgressed():
+                self.call_table.call_progressed(event)
+            case LogForSession():
+                self.notifications.log_received(event)
+            case ResourceChanged():
+                self.call_table.resource_cache.resource_changed(event.key, event.uri)
+                self.notifications.resource_updated(event)
+            case AskOpened():
+                self.agent_asks.ask_opened(event, now)
             case AskWithdrawn():
-                self.asks.withdrawn(event)
-            case Elicited():
-                self.asks.elicited(event)
-            case TaskTold():
-                self.requests.tasks.told(event)
-            case Recorded():
-                self.linking.heard(event, now)
+                self.agent_asks.ask_withdrawn(event)
+            case ElicitationFinished():
+                self.agent_asks.elicitation_finished(event)
+            case TaskStatusChanged():
+                self.requests.tasks.task_status_changed(event)
+            case CallsRecorded():
+                self.supervisor_sync.record_received(event, now)
             case Credit():
                 if self.admission.credit_bytes is not None:
                     self.admission.credit_bytes += event.size_bytes
-                    self.admission.pump_all(now)
-            case Catalog() | PoolChanged() if event.key not in self.linking.wanted:
-                self.recovery.keep(event)  # said before the supervisor heard that nobody wants this any more
+                    self.admission.send_queued_of_all(now)
+            case Catalog() | PoolChanged() if event.key not in self.supervisor_sync.wanted_pools:
+                self.recovery.keep_pool_state(
+                    event
+                )  # said before the supervisor heard that nobody wants this any more
             case Catalog():
-                self.following.catalog(event, now)
+                self.updates.catalog_received(event, now)
             case PoolChanged():
-                self.following.pool_changed(event, now)
+                self.updates.pool_changed(event, now)
             case SourceRead():
-                self.following.read((event,), now)
+                self.updates.sources_read((event,), now)
             case SourcesRead():
-                self.following.read(event.readings, now)
+                self.updates.sources_read(event.readings, now)
             case SourceDropped():
-                self.following.source_dropped(event)
+                self.updates.source_dropped(event)
             case PinsApproved():
-                self.following.approved(event, now)
+                self.updates.tools_approved(event, now)
             case LimitsRead():
-                self.ledger.bounds = event.bounds
+                self.call_table.bounds = event.bounds
                 self.audit(event.audits)
-                self.admission.quotas.limit(event.bounds.profiles)
+                self.admission.quotas.set_limits(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():
-                    self.admission.pump(each, now)
+                    self.admission.send_queued(each, now)
             case HooksRead():
-                self.hooks.read(event.rules)
+                self.hooks.hooks_read(event.rules)
             case HookAnswered():
-                self.hooks.answered(event, now)
-            case AgentCame():
+                self.hooks.run_ended(event, now)
+            case SessionOpened():
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
                 came.asking = came.control = event.control
                 came.shared = came.stateless = event.shared
-                came.keeps, came.fleeting = event.keeps, event.fleeting
-                came.wanders = event.wanders
+                came.carrier_keeps_lines, came.is_unresumable = event.keeps, event.fleeting
+                came.follows_roots = event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 came.profile, came.principal = event.profile, event.principal
                 self.sessions[event.session] = came
-                self.admission.quotas.enter(came, self.ledger.bounds.profiles, now)
-                self.outlook.enter(came)
-                if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
-                    self.following.follow()
-            case SupervisorCame():
-                self.linking.came(event)
-            case EndMeant():
-                self.requests.end(again=event.again)
-            case DrainMeant():
-                self.draining.begin(now)
-            case SupervisorWent():
-                self.following.finish(now)
+                self.admission.quotas.session_opened(came, self.call_table.bounds.profiles, now)
+                self.session_views.session_opened(came)
+                if event.shared and self.sources.add_variant(
+                    event.source, asking=came.asking, stateless=True
+                ):
+                    self.updates.update_scopes()
+            case SupervisorConnected():
+                self.supervisor_sync.supervisor_connected(event)
+            case EndRequested():
+                self.requests.end_all(again=event.again)
+            case DrainRequested():
+                self.drain.begin(now)
+            case SupervisorLost():
+                self.updates.finish_slices(now)
                 was_heard = self.recovery.heard
-                self.linking.went()
-                self.asks.supervisor_went()
-                self.ledger.supervisor_went()
-                self.requests.listens.supervisor_went()
-                self.requests.tasks.supervisor_went()
+                self.supervisor_sync.supervisor_lost()
+                self.agent_asks.supervisor_lost()
+                self.call_table.supervisor_lost()
+                self.requests.listen_streams.supervisor_lost()
+                self.requests.tasks.supervisor_lost()
                 if was_heard:  # else all is as the one before has left it
-                    lost_state.part(self.sessions.values(), self.states)
+                    lost_state.supervisor_lost(self.sessions.values(), self.states)
                 self.states.clear()
-                self.outlook.slow.clear()
+                self.session_views.slow.clear()
             case _:
                 session = self.sessions.get(event.session)
                 if session is not None:
                     self._handle_agent(session, event, now)
-        self._take_kept(now)
+        self._take_cached_catalogs(now)
 
-    def _take_kept(self, now: float) -> None:
-        for kept in self.recovery.kept(self.linking.wanted):
+    def _take_cached_catalogs(self, now: float) -> None:
+        for kept in self.recovery.take_kept_pools(self.supervisor_sync.wanted_pools):
             self._handle_rare(kept, now)
 
     def _handle_agent(  # noqa: C901 - an arm per event
@@ -373,67 +392,67 @@ class BrokerCore:
         now: float,
     ) -> None:
         match event:
-            case AgentGreeted():
-                self.greetings.greet(session, event)
-            case AgentPinged():
-                self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
-            case AgentListed():
+            case InitializeRequested():
+                self.initialization.initialize(session, event)
+            case PingRequested():
+                self._emit(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
+            case ListPageRequested():
                 if event.by is not None:
-                    self.greetings.met(session, event.by, settles=True)
+                    self.initialization.first_request(session, event.by, settles=True)
                 self.requests.asked(session, event, now)
-            case AgentDiscovered():
-                self.greetings.met(session, event.by, settles=False)
+            case DiscoverRequested():
+                self.initialization.first_request(session, event.by, settles=False)
                 self.requests.asked(session, event, now)
-            case AgentGranted():
-                self.requests.listens.granted(session, event)
-            case AgentListened():
-                self.greetings.met(session, event.by, settles=True)
+            case ListenResumed():
+                self.requests.listen_streams.grant_resumed(session, event)
+            case ListenRequested():
+                self.initialization.first_request(session, event.by, settles=True)
                 self.requests.asked(session, event, now)
-            case AgentCancelled():
-                self.requests.cancelled(session, event, now)
-            case AgentSetLevel():
-                self.requests.watching.set_level(session, event)
-            case AgentWatched():
+            case RequestCancelled():
+                self.requests.request_cancelled(session, event, now)
+            case LogLevelRequested():
+                self.requests.subscribe.set_level(session, event)
+            case SubscribeRequested():
                 self.requests.asked(session, event, now)
-            case AgentErred():
+            case BadLineReceived():
                 self.requests.refuse(session, event.id, event.fault, event.detail)
-            case AgentAnswered():
-                self.asks.answered(session, event)
-            case AgentRooted():
-                if self.roots.answered(session, event):
-                    self.requests.moved(now)
-            case AgentProgressed():
-                self.asks.progressed(session, event)
-            case AgentUnread():
-                self.ledger.has_read(session, event.unread_bytes, now)
-            case AgentReady():
-                self.roots.ready(session)
-            case AgentRootsChanged():
-                self.roots.changed(session)
-            case SessionMoved():
-                self.following.move(session, event, now)
-            case AgentResumed():
+            case AskAnswered():
+                self.agent_asks.ask_answered(session, event)
+            case RootsAnswered():
+                if self.roots.roots_answered(session, event):
+                    self.requests.catalogs_changed(now)
+            case AskProgressed():
+                self.agent_asks.ask_progressed(session, event)
+            case UnreadChanged():
+                self.call_table.unread_changed(session, event.unread_bytes, now)
+            case InitializedReceived():
+                self.roots.agent_ready(session)
+            case RootsListChanged():
+                self.roots.roots_changed(session)
+            case SessionSourceChanged():
+                self.updates.session_source_changed(session, event, now)
+            case SessionResumed():
                 for call in event.calls:
                     if call.by is not None:
-                        self.greetings.met(session, call.by, settles=True)
-                self.recovery.resumed(session, event, now)
-            case AgentCarried():
+                        self.initialization.first_request(session, call.by, settles=True)
+                self.recovery.session_resumed(session, event, now)
+            case CarrierAnnounced():
                 session.pid = event.pid
-            case AgentLeft():
-                self.roots.forget(session)
-                self.requests.forget(session)
-                self.parked.forget(session)
-                self.ledger.forget(session)
-                self.admission.quotas.leave(session)
-                self.admission.pump(session, now)
-                self.ledger.fresh.forget_session(session.id)
-                self.asks.forget(session)
-                self.recovery.forget(session)
-                self.linking.forget(session.id)
-                self.outlook.leave(session)
+            case SessionClosed():
+                self.roots.session_closed(session)
+                self.requests.session_closed(session)
+                self.parked_calls.session_closed(session)
+                self.call_table.session_closed(session)
+                self.admission.quotas.session_closed(session)
+                self.admission.send_queued(session, now)
+                self.call_table.resource_cache.session_closed(session.id)
+                self.agent_asks.session_closed(session)
+                self.recovery.session_closed(session)
+                self.supervisor_sync.session_closed(session.id)
+                self.session_views.session_closed(session)
                 del self.sessions[session.id]
-                self.recovery.look()
-            case AgentCalled():  # pragma: no cover
+                self.recovery.recheck()
+            case CallRequested():  # pragma: no cover
                 pass  # handled in `handle`
             case _:
                 assert_never(event)

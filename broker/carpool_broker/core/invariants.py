@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, Session, Stage
 from carpool_broker.core.model.timer_kinds import BrokerTimers, TimerKind
 from carpool_protocol.ids import CallId, SessionId
@@ -19,27 +19,27 @@ _STAGES: Final[tuple[tuple[TimerKind, Stage], ...]] = (("sent_call", "sent"), ("
 """Timers that a call has exactly while it is in a stage."""
 
 
-def check(ledger: Ledger, sessions: Mapping[SessionId, Session], timers: BrokerTimers) -> None:
+def check(ledger: CallTable, sessions: Mapping[SessionId, Session], timers: BrokerTimers) -> None:
     """Assert every invariant of the ledger of these sessions."""
     ledger.arguments.check(sessions.values())
     ledger.unread.check(sessions.values())
     ledger.admission.quotas.check(sessions.values())
-    parked = [owed for owed in ledger.calls.values() if owed.parked]
+    parked = [owed for owed in ledger.calls.values() if owed.is_parked]
     of = Counter(owed.session.id for owed in parked)
-    known = sum(len(s.owed) for s in sessions.values()) + len(parked)
+    known = sum(len(s.open_calls) for s in sessions.values()) + len(parked)
     assert known == len(ledger.calls), "a call of nobody"
     for owed in parked:
         assert owed.stage in AT_SERVER
         assert owed.asked.by is not None
         assert sessions.get(owed.session.id) is owed.session
-        assert all(other is not owed for other in owed.session.owed.values())
+        assert all(other is not owed for other in owed.session.open_calls.values())
     for session in sessions.values():
-        sent = sum(1 for o in session.owed.values() if o.stage in IN_FLIGHT)
+        sent = sum(1 for o in session.open_calls.values() if o.stage in IN_FLIGHT)
         assert session.sent == sent + of[session.id]
         assert session.waiting_bytes == sum(o.size_bytes for o in session.waiting)
-        assert {*session.waiting} == {o for o in session.owed.values() if o.stage == "waiting"}
+        assert {*session.waiting} == {o for o in session.open_calls.values() if o.stage == "waiting"}
         check_session(session, ledger)
-        for request, owed in session.owed.items():
+        for request, owed in session.open_calls.items():
             assert owed.asked.id == request
             assert ledger.calls[owed.call] is owed
     for call in ledger.calls:
@@ -50,7 +50,7 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session], timers: BrokerT
 
 
 def check_touched(
-    ledger: Ledger, sessions: Mapping[SessionId, Session], timers: BrokerTimers, named: Iterable[Struct]
+    ledger: CallTable, sessions: Mapping[SessionId, Session], timers: BrokerTimers, named: Iterable[Struct]
 ) -> None:
     """Assert what must hold of the records that an event and its effects name: whatever an event changed for
     others is said by an effect. One that is over has left nothing behind.
@@ -68,23 +68,27 @@ def check_touched(
         check_session(sessions[session], ledger)
 
 
-def check_call(call: CallId, ledger: Ledger, timers: BrokerTimers) -> None:
+def check_call(call: CallId, ledger: CallTable, timers: BrokerTimers) -> None:
     """Assert that this call has the limit of its stage, and none once it is over."""
     owed = ledger.calls.get(call)
     stage = None if owed is None else owed.stage
     for kind, its in _STAGES:
         assert timers.has(kind, call) == (stage == its), f"call {call}: its timer is not that of {stage}"
-    if owed is not None and not owed.parked:
-        assert owed.session.owed.get(owed.asked.id) is owed, f"nobody is owed call {call}"
+    if owed is not None and not owed.is_parked:
+        assert owed.session.open_calls.get(owed.asked.id) is owed, f"nobody is owed call {call}"
 
 
-def check_session(session: Session, ledger: Ledger) -> None:
+def check_session(session: Session, ledger: CallTable) -> None:
     """Assert that this session has no more at once than it may, and waits only for a reason."""
     admission = ledger.admission
-    if session.sent > admission.most(session):  # an earlier broker's calls may be back beside its own
+    if session.sent > admission.max_open_calls(
+        session
+    ):  # an earlier broker's calls may be back beside its own
         ours = sum(
-            1 for each in session.owed.values() if each.stage in IN_FLIGHT and each.call >= ledger.before
+            1
+            for each in session.open_calls.values()
+            if each.stage in IN_FLIGHT and each.call >= ledger.before
         )
-        assert ours <= admission.most(session), f"{session.id} has more calls open than it may"
+        assert ours <= admission.max_open_calls(session), f"{session.id} has more calls open than it may"
     could_go = admission.may_send(session)
     assert not (session.waiting and could_go), f"{session.id} waits without a reason"

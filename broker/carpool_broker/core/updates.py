@@ -11,59 +11,59 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from carpool_broker.core.calls import lost_state
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.configuration.session_views import Followed, Outlook
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.configuration.session_views import ScopeChanged, SessionViews
 from carpool_broker.core.model.effects import AnyEffect
-from carpool_broker.core.model.events import PinsApproved, SessionMoved, SourceDropped, SourceRead
+from carpool_broker.core.model.events import PinsApproved, SessionSourceChanged, SourceDropped, SourceRead
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.recovery.recovery import Recovery
-from carpool_broker.core.recovery.supervisor_sync import Linking
+from carpool_broker.core.recovery.supervisor_sync import SupervisorSync
 from carpool_broker.core.registry.catalog_queue import CatalogQueue, Learned
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.requests.dispatch import Requests
-from carpool_broker.core.requests.notifications import Hearing
-from carpool_broker.core.requests.roots import Roots
+from carpool_broker.core.requests.dispatch import RequestDispatch
+from carpool_broker.core.requests.notifications import Notifications
+from carpool_broker.core.requests.roots import AgentRoots
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import Catalog, PoolChanged
 
-AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
+AWAY_STATES: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
 """States in which a server leaves every list."""
 
 
-class Following:
+class Updates:
     """For all sessions."""
 
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
         registry: Registry,
-        outlook: Outlook,
-        ledger: Ledger,
-        requests: Requests,
+        outlook: SessionViews,
+        ledger: CallTable,
+        requests: RequestDispatch,
         *,
-        hearing: Hearing,
-        roots: Roots,
+        hearing: Notifications,
+        roots: AgentRoots,
         recovery: Recovery,
-        linking: Linking,
+        linking: SupervisorSync,
         queue: CatalogQueue,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
         self._registry = registry
-        self._outlook = outlook
+        self._session_views = outlook
         self._sources = outlook.sources
-        self._ledger = ledger
+        self._call_table = ledger
         self._requests = requests
-        self._hearing = hearing
+        self._notifications = hearing
         self._roots = roots
         self._recovery = recovery
         self._linking = linking
         self._queue = queue
-        self._out = out
+        self._emit = out
 
     # --- what happens ----------------------------------------------------------------------------------
 
-    def catalog(self, event: Catalog, now: float) -> None:
+    def catalog_received(self, event: Catalog, now: float) -> None:
         """The supervisor tells what a pool offers."""
         self._queue.add(event, now)
         if len(self._queue) == 1:
@@ -74,112 +74,114 @@ class Following:
         if self._queue.holds(event.key):
             self._queue.add(event, now)
         else:
-            self._pool_changed(event, now)
+            self._apply_pool_state(event, now)
 
     def learn_slice(self, now: float) -> None:
         """The next slice of what is told."""
         for told in self._queue.advance(now):
             if isinstance(told, PoolChanged):
-                self._pool_changed(told, now)
+                self._apply_pool_state(told, now)
             else:
-                self._learned(told, now)
+                self._catalog_applied(told, now)
 
-    def finish(self, now: float) -> None:
+    def finish_slices(self, now: float) -> None:
         """All that was told, at once: who has told it is gone."""
         while self._queue:
             self.learn_slice(now)
 
-    def _learned(self, learned: Learned, now: float) -> None:
+    def _catalog_applied(self, learned: Learned, now: float) -> None:
         event = learned.catalog
-        self._outlook.slow.discard(event.key)
-        self._requests.hints.told(event, learned.came)
-        self._ledger.fresh.forget(event.key)
-        self._hearing.tell_all(learned.changes)
-        if self._registry.pins.known:
-            self._requests.second_look.at_held()
-        self._recovery.moved()
-        self._moved(now, event.key)
+        self._session_views.slow.discard(event.key)
+        self._requests.list_freshness.catalog_received(event, learned.came)
+        self._call_table.resource_cache.forget_pool(event.key)
+        self._notifications.tell_all(learned.changes)
+        if self._registry.approvals.approved:
+            self._requests.recheck.recheck_held()
+        self._recovery.catalogs_changed()
+        self._catalogs_changed(now, event.key)
 
-    def _pool_changed(self, event: PoolChanged, now: float) -> None:
-        was = self._outlook.states.get(event.key)
-        self._outlook.learn(event, now)
+    def _apply_pool_state(self, event: PoolChanged, now: float) -> None:
+        was = self._session_views.states.get(event.key)
+        self._session_views.state_changed(event, now)
         if event.mode == "session" and (was is None or was.mode != "session"):
-            for each in lost_state.became_stateful(self._sessions.values(), event):
-                self._out(each)
-        self._ledger.fresh.forget(event.key)
-        hidden = event.state in AWAY
-        self._hearing.tell_all(self._registry.hide(event.key) if hidden else self._registry.show(event.key))
-        self._moved(now, event.key)
+            for each in lost_state.pool_became_stateful(self._sessions.values(), event):
+                self._emit(each)
+        self._call_table.resource_cache.forget_pool(event.key)
+        hidden = event.state in AWAY_STATES
+        self._notifications.tell_all(
+            self._registry.hide_pool(event.key) if hidden else self._registry.show_pool(event.key)
+        )
+        self._catalogs_changed(now, event.key)
 
-    def read(self, readings: Sequence[SourceRead], now: float) -> None:
+    def sources_read(self, readings: Sequence[SourceRead], now: float) -> None:
         """Configurations were read. The supervisor hears once what is wanted after all of them."""
         for reading in readings:
-            self._registry.pins.read(reading.pins)
-            self._hearing.tell_all(self._sources.read(reading))
-        self.follow()
+            self._registry.approvals.pins_read(reading.pins)
+            self._notifications.tell_all(self._sources.source_read(reading))
+        self.update_scopes()
         sources = {reading.source for reading in readings}
         for each in self._sessions.values():
             if each.source in sources:
-                self._roots.look(each)
-        self._moved(now)
+                self._roots.recheck(each)
+        self._catalogs_changed(now)
 
     def source_dropped(self, event: SourceDropped) -> None:
         """Nobody uses a configuration any more."""
-        self._hearing.tell_all(self._sources.drop(event.source))
-        self._linking.say_wanted()
+        self._notifications.tell_all(self._sources.drop_source(event.source))
+        self._linking.send_pools()
 
-    def approved(self, event: PinsApproved, now: float) -> None:
+    def tools_approved(self, event: PinsApproved, now: float) -> None:
         """Tools that were held are let out."""
-        self._hearing.tell_all(self._registry.approve(event.pin, event.tools))
-        self._requests.moved(now)
+        self._notifications.tell_all(self._registry.approve(event.pin, event.tools))
+        self._requests.catalogs_changed(now)
 
-    def move(self, session: Session, event: SessionMoved, now: float) -> None:
+    def session_source_changed(self, session: Session, event: SessionSourceChanged, now: float) -> None:
         """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
-        if self._ledger.trail is not None:
-            self._ledger.trail.forget(session)
-        session.rooting = False
+        if self._call_table.audit_trail is not None:
+            self._call_table.audit_trail.forget_caller(session)
+        session.awaits_roots = False
         session.source = event.source
         if (session.asking or session.stateless) and not session.control:
-            self._sources.enter(event.source, asking=session.asking, stateless=session.stateless)
+            self._sources.add_variant(event.source, asking=session.asking, stateless=session.stateless)
         before = session.scope
-        self.follow(session)
+        self.update_scopes(session)
         if event.elsewhere:
-            self._hearing.left(session, before)
-        self._roots.look(session)
-        if session.served:
-            self._outlook.discover(session, self._outlook.view(session))
-        self._moved(now)
+            self._notifications.workspace_left(session, before)
+        self._roots.recheck(session)
+        if session.may_use_servers:
+            self._session_views.discover_catalogs(session, self._session_views.view_of(session))
+        self._catalogs_changed(now)
 
     # --- what comes of it ------------------------------------------------------------------------------
 
-    def follow(self, gone: Session | None = None) -> None:
+    def update_scopes(self, gone: Session | None = None) -> None:
         """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told.
         `gone`: it is served elsewhere by what it has done itself.
         """
-        self._registry.meet()
-        moved = self._outlook.follow(self._sessions.values())
-        self._linking.say_wanted()
-        self._led(moved, gone)
+        self._registry.approve_unmet()
+        moved = self._session_views.apply_scopes(self._sessions.values())
+        self._linking.send_pools()
+        self._sessions_rescoped(moved, gone)
 
-    def classed(self, session: Session) -> None:
+    def class_changed(self, session: Session) -> None:
         """It is of another class of agents now: it sees what that one does (rule 12)."""
-        if self._sources.enter(session.source, asking=session.asking, stateless=session.stateless):
-            self.follow(session)
+        if self._sources.add_variant(session.source, asking=session.asking, stateless=session.stateless):
+            self.update_scopes(session)
         else:
-            self._led(self._outlook.follow([session]), session)
+            self._sessions_rescoped(self._session_views.apply_scopes([session]), session)
 
-    def _moved(self, now: float, key: PoolKey | None = None) -> None:
+    def _catalogs_changed(self, now: float, key: PoolKey | None = None) -> None:
         """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
-        if self._sources.advance(key):
-            self.follow()
-        self._requests.moved(now)
+        if self._sources.pool_changed(key):
+            self.update_scopes()
+        self._requests.catalogs_changed(now)
 
-    def _led(self, moved: list[Followed], gone: Session | None) -> None:
+    def _sessions_rescoped(self, moved: list[ScopeChanged], gone: Session | None) -> None:
         for session, before, _ in moved:
-            for word in lost_state.moved(session, before):
+            for word in lost_state.scope_changed(session, before):
                 # A pool that nobody has any more gives its leases back by itself, and lets them finish.
-                if session is gone or self._sources.goes_on(session.source, word.old, word.new):
-                    self._linking.say_rekeyed(word)
+                if session is gone or self._sources.is_still_used(session.source, word.old, word.new):
+                    self._linking.send_pool_changed(word)
         for session, _, families in moved:
-            self._hearing.tell(session, families)
-            self._requests.followed(session)
+            self._notifications.lists_changed(session, families)
+            self._requests.scope_changed(session)

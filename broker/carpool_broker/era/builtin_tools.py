@@ -12,8 +12,8 @@ Knows nothing of: sessions, views, what the name that is meant stands for.
 
 from typing import Final
 
-from carpool_broker.core.model.events import Own
-from carpool_broker.core.registry.builtin_tools import REDIRECTED, SPELLINGS
+from carpool_broker.core.model.events import BuiltinCall
+from carpool_broker.core.registry.builtin_tools import SPELLINGS, TARGET_METHODS
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
 from carpool_protocol.wire.content import value_of
 from carpool_protocol.wire.json_scan import fields, key_text
@@ -22,25 +22,25 @@ NAMES: Final = frozenset(SPELLINGS)
 """Calls of other names are not looked at."""
 
 
-def read_own(name: str, rest: RawJson) -> tuple[Own, ...]:
-    """What a call of this name, one of `NAMES`, is about. `rest`: see `AgentCalled`."""
+def read_builtin_call(name: str, rest: RawJson) -> tuple[BuiltinCall, ...]:
+    """What a call of this name, one of `NAMES`, is about. `rest`: see `CallRequested`."""
     kind = SPELLINGS[name]
-    if kind not in REDIRECTED:
+    if kind not in TARGET_METHODS:
         return ()
     key = "uri" if kind == "read_resource" else "name"
     takes = {key} if kind == "read_resource" else {key, "arguments"}
     found = fields(value_of(rest, "arguments") or EMPTY_OBJECT)
     subject = key_text(found.get(key, b"")) if found is not None else None
     if found is None or not subject:
-        return (Own("", EMPTY_OBJECT, f"{name} needs an argument {key}, a string."),)
+        return (BuiltinCall("", EMPTY_OBJECT, f"{name} needs an argument {key}, a string."),)
     if found.keys() - takes:
         more = "the tool's own arguments belong into the object arguments" if "arguments" in takes else ""
         only = f"{name} takes only {' and '.join(sorted(takes, reverse=True))}"
-        return (Own("", EMPTY_OBJECT, f"{only}; {more}." if more else f"{only}."),)
+        return (BuiltinCall("", EMPTY_OBJECT, f"{only}; {more}." if more else f"{only}."),)
     arguments = found.get("arguments", b"null")
     if arguments == b"null":
-        return (Own(subject, EMPTY_OBJECT),)
+        return (BuiltinCall(subject, EMPTY_OBJECT),)
     if arguments[:1] != b"{":
         given = {b'"': "text", b"[": "an array"}.get(bytes(arguments[:1]), "a single value")
-        return (Own("", EMPTY_OBJECT, f"The arguments of {name} must be an object, not {given}."),)
-    return (Own(subject, RawJson(b'{"arguments":%b}' % arguments)),)
+        return (BuiltinCall("", EMPTY_OBJECT, f"The arguments of {name} must be an object, not {given}."),)
+    return (BuiltinCall(subject, RawJson(b'{"arguments":%b}' % arguments)),)

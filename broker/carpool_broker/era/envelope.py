@@ -16,19 +16,19 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.model.capabilities import StatelessAgent
 from carpool_broker.core.subscriptions.subscription_table import LEVELS
 from carpool_broker.era import server_requests
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire import stateless
 from carpool_protocol.wire.content import text_of, value_of
 from carpool_protocol.wire.downgrade import NEWEST
 from carpool_protocol.wire.json_scan import fields, key_text
 from carpool_protocol.wire.jsonrpc import quote
-from carpool_protocol.wire.traceparent import said_in
+from carpool_protocol.wire.traceparent import traceparent_in
 
-MARK: Final = b'"%b"' % stateless.PROTOCOL_VERSION.encode()
+VERSION_MARK: Final = b'"%b"' % stateless.PROTOCOL_VERSION.encode()
 """A `_meta` whose keys are written without escapes and that holds no such bytes names no version."""
 
 _NAMES: Final = frozenset(
@@ -45,31 +45,31 @@ _LARGE_BYTES: Final = 64 * 1024
 _MAX_NAME_CHARS: Final = 100
 
 
-class Refused(Struct, frozen=True):
+class RefusedEnvelope(Struct, frozen=True):
     """The request gets this error object."""
 
     error: RawJson
 
 
-class Envelope(Struct, frozen=True):
+class RequestMeta(Struct, frozen=True):
     """What a request says beside its params."""
 
-    by: Asker
+    by: StatelessAgent
     meta: RawJson
     """What goes on to a server; `ABSENT` where nothing is left."""
     trace: str
-    """See `traceparent.said_in`."""
+    """See `traceparent.traceparent_in`."""
 
 
 _decode = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def refusal(slug: str, detail: str = "") -> Refused:
+def refused_request(slug: str, detail: str = "") -> RefusedEnvelope:
     """A refusal of our own table, as an error."""
-    return Refused(for_method(fault(slug, detail=detail), "")[1])
+    return RefusedEnvelope(fault_answer(fault(slug, detail=detail), "")[1])
 
 
-def read_envelope(meta: bytes, *, is_required: bool) -> Envelope | Refused | None:
+def read_envelope(meta: bytes, *, is_required: bool) -> RequestMeta | RefusedEnvelope | None:
     """The `_meta` of a request (`b""` for none). None where it names no version and need not: then the
     request is none of this era.
     """
@@ -78,24 +78,24 @@ def read_envelope(meta: bytes, *, is_required: bool) -> Envelope | Refused | Non
     return _read(meta, is_required)
 
 
-def _read(meta: bytes, is_required: bool) -> Envelope | Refused | None:
+def _read(meta: bytes, is_required: bool) -> RequestMeta | RefusedEnvelope | None:
     said = _members(meta)
     if said is None or stateless.PROTOCOL_VERSION not in said:
         if not is_required:
             return None
-        return _lacks("_meta" if not meta else "an object _meta" if said is None else _VERSION)
+        return _missing("_meta" if not meta else "an object _meta" if said is None else _VERSION)
     version = key_text(bytes(said[stateless.PROTOCOL_VERSION]))
     capabilities = bytes(said.get(stateless.CLIENT_CAPABILITIES, b""))
     if version is None:
-        return _lacks(_VERSION)
+        return _missing(_VERSION)
     if capabilities[:1] != b"{":
-        return _lacks(_CAPABILITIES)
+        return _missing(_CAPABILITIES)
     if version not in stateless.SUPPORTED:
-        return Refused(stateless.unsupported_version(version))
+        return RefusedEnvelope(stateless.unsupported_version(version))
     info, level = said.get(stateless.CLIENT_INFO, b""), said.get(stateless.LOG_LEVEL, b"")
-    asker = _known_asker if len(meta) <= _SMALL_BYTES else _asker  # what is kept stays small
+    asker = _cached_agent if len(meta) <= _SMALL_BYTES else _stateless_agent  # what is kept stays small
     by = asker(capabilities, bytes(info), bytes(level))
-    if isinstance(by, Refused):
+    if isinstance(by, RefusedEnvelope):
         return by
     kept = [
         quote(name) + b":" + bytes(raw)
@@ -103,9 +103,9 @@ def _read(meta: bytes, is_required: bool) -> Envelope | Refused | None:
         if name not in _NAMES and name.casefold() not in stateless.HOP_BY_HOP
     ]
     if not kept:
-        return Envelope(by, ABSENT, "")
+        return RequestMeta(by, ABSENT, "")
     left = RawJson(b"{%b}" % b",".join(kept))
-    return Envelope(by, left, said_in(left))
+    return RequestMeta(by, left, traceparent_in(left))
 
 
 _read_small = lru_cache(_KEPT)(_read)
@@ -114,8 +114,8 @@ _VERSION: Final = f"a string {stateless.PROTOCOL_VERSION} in _meta"
 _CAPABILITIES: Final = f"an object {stateless.CLIENT_CAPABILITIES} in _meta"
 
 
-def _lacks(what: str) -> Refused:
-    return refusal("bad_params", f"A request of MCP {stateless.VERSION} needs {what}.")
+def _missing(what: str) -> RefusedEnvelope:
+    return refused_request("bad_params", f"A request of MCP {stateless.VERSION} needs {what}.")
 
 
 def _members(meta: bytes) -> Mapping[str, Raw | bytes] | None:
@@ -128,19 +128,19 @@ def _members(meta: bytes) -> Mapping[str, Raw | bytes] | None:
     return fields(meta)  # so many members and no more
 
 
-def _asker(capabilities: bytes, info: bytes, level: bytes) -> Asker | Refused:
+def _stateless_agent(capabilities: bytes, info: bytes, level: bytes) -> StatelessAgent | RefusedEnvelope:
     minimum = ""
     if level and level != b"null":
         minimum = key_text(level) or "" if level[:1] == b'"' else ""
         if minimum not in LEVELS:
-            return refusal("bad_params", f"{stateless.LOG_LEVEL} is one of {', '.join(LEVELS)}.")
+            return refused_request("bad_params", f"{stateless.LOG_LEVEL} is one of {', '.join(LEVELS)}.")
     extensions = value_of(capabilities, "extensions") or b""
-    return Asker(
-        capabilities=server_requests.declared(NEWEST, capabilities),
+    return StatelessAgent(
+        capabilities=server_requests.declared_capabilities(NEWEST, capabilities),
         agent=(text_of(info, "name") or "")[:_MAX_NAME_CHARS],
         level=minimum,
         tasks=(value_of(extensions, stateless.TASKS) or b"")[:1] == b"{",
     )
 
 
-_known_asker = lru_cache(_KEPT)(_asker)
+_cached_agent = lru_cache(_KEPT)(_stateless_agent)

@@ -13,31 +13,37 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_broker.core.model.effects import Greet, Reply, ReportProgress, SayLog, SayUpdated
+from carpool_broker.core.model.effects import (
+    AnswerInitialize,
+    Reply,
+    SendLog,
+    SendProgress,
+    SendResourceUpdated,
+)
 from carpool_broker.core.model.events import (
-    AgentCalled,
-    AgentCancelled,
-    AgentErred,
-    AgentGreeted,
-    AgentListed,
-    AgentPinged,
-    AgentReady,
-    AgentRootsChanged,
-    AgentSetLevel,
-    AgentWatched,
-    Event,
-    OwnEvent,
+    BadLineReceived,
+    BrokerEvent,
+    CallRequested,
+    InitializedReceived,
+    InitializeRequested,
+    ListPageRequested,
+    LocalEvent,
+    LogLevelRequested,
+    PingRequested,
+    RequestCancelled,
+    RootsListChanged,
+    SubscribeRequested,
 )
 from carpool_broker.core.model.pagination import Family
 from carpool_broker.era import builtin_tools, server_requests, stateless_decode
-from carpool_broker.era.envelope import MARK, Refused, read_envelope, refusal
+from carpool_broker.era.envelope import VERSION_MARK, RefusedEnvelope, read_envelope, refused_request
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.machine.journal_shapes import kept_bytes
 from carpool_protocol.wire.capabilities import capabilities_of
-from carpool_protocol.wire.content import at, elements, text_of
+from carpool_protocol.wire.content import change_members, elements, text_of
 from carpool_protocol.wire.jsonrpc import (
-    Garbage,
+    InvalidLine,
     Notification,
     Request,
     decode,
@@ -57,8 +63,8 @@ from carpool_protocol.wire.params import (
     split_call_line,
     split_cancelled,
 )
-from carpool_protocol.wire.request_targets import SUBJECTS, split_subject
-from carpool_protocol.wire.traceparent import said_in
+from carpool_protocol.wire.request_targets import TARGET_KEYS, split_target
+from carpool_protocol.wire.traceparent import traceparent_in
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -72,14 +78,14 @@ LIST_CHANGED: Final = {
     family: notification_line(f"notifications/{family}/list_changed", ABSENT)
     for family in ("tools", "prompts", "resources")
 }
-BATCHING: Final = "2025-03-26"
+BATCH_VERSION: Final = "2025-03-26"
 """The one version with JSON-RPC batches. They must be accepted; their requests are answered one by one."""
 MAX_BATCH: Final = 1000
-CONTROL: Final = "carpool/"
+CONTROL_PREFIX: Final = "carpool/"
 """Methods of the command line; not MCP's."""
 
 
-class ControlAsked(Struct, frozen=True):
+class ControlRequested(Struct, frozen=True):
     """A `carpool/…` request. Only control sessions may; the shell answers it."""
 
     id: RawJson
@@ -88,10 +94,10 @@ class ControlAsked(Struct, frozen=True):
 
 
 MAX_KEPT_BYTES: Final = 128 * 1024
-"""Of one event, beside its payloads (`bounded`)."""
+"""Of one event, beside its payloads (`bound_size`)."""
 
 
-class Unservable(Struct, frozen=True):
+class UnservableLine(Struct, frozen=True):
     """A line that gets this line back, whatever the session's state."""
 
     line: bytes
@@ -99,8 +105,8 @@ class Unservable(Struct, frozen=True):
     """The id of the request that `line` answers, where that could be read."""
 
 
-class Batch(Struct, frozen=True):
-    """Several messages in one line. In a session of `BATCHING` each is read as a line of its own."""
+class LineBatch(Struct, frozen=True):
+    """Several messages in one line. In a session of `BATCH_VERSION` each is read as a line of its own."""
 
     lines: list[bytes]
     refusal: bytes
@@ -119,166 +125,176 @@ class _Initialize(Struct):
 
 _initialize = msgspec.json.Decoder(_Initialize)
 
-Meaning = OwnEvent | ControlAsked | Unservable | Batch | None
+LineMeaning = LocalEvent | ControlRequested | UnservableLine | LineBatch | None
 """None: nothing is to be done."""
 
 
-def read(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = b"") -> Meaning:
+def read_line(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = b"") -> LineMeaning:
     """What a line of this agent means. On a `shared` session every request is of the stateless era, whatever
     it says, and nothing but requests means anything: those who post there know nothing of each other. `key`:
-    see `stateless_decode.read`.
+    see `stateless_decode.read_line`.
     """
     called = split_call_line(line)
     if called is not None and type(called[1]) is CallParams:
-        return _called(session, called[0], called[1], shared, key)
+        return _call_requested(session, called[0], called[1], shared, key)
     message = decode(line)
     if isinstance(message, Request):
-        other = stateless_decode.read(session, message, is_required=shared, key=key)
+        other = stateless_decode.read_request(session, message, is_required=shared, key=key)
         if other is not None:
-            return _unservable(message.id, other) if isinstance(other, Refused) else other
+            return _unservable(message.id, other) if isinstance(other, RefusedEnvelope) else other
         if message.method == TOOLS_CALL:
             call = split_call(message.params)
             if isinstance(call, ParamsError):
-                return AgentErred(session, message.id, "bad_params", call.text)
-            return _called(session, message.id, call, shared, key)
+                return BadLineReceived(session, message.id, "bad_params", call.text)
+            return _call_requested(session, message.id, call, shared, key)
         return _read_request(session, message, key)
-    if isinstance(message, Garbage):
+    if isinstance(message, InvalidLine):
         if message.why == "batch":
             refused = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
             lines = [] if shared else elements(line.strip()) or []
-            return Unservable(refused) if shared or len(lines) > MAX_BATCH else Batch(lines, refused)
+            return UnservableLine(refused) if shared or len(lines) > MAX_BATCH else LineBatch(lines, refused)
         return None if shared and message.kind == "answer" else _read_garbage(session, message)
     if shared:
         return None
     if isinstance(message, Notification):
         return _read_notification(session, message)
-    return server_requests.answered(session, message)
+    return server_requests.ask_answered(session, message)
 
 
-def _read_notification(session: SessionId, message: Notification) -> Meaning:
+def _read_notification(session: SessionId, message: Notification) -> LineMeaning:
     match message.method:
         case "notifications/cancelled":
             request, reason = split_cancelled(message.params)
-            return None if request is None else AgentCancelled(session, request, reason)
+            return None if request is None else RequestCancelled(session, request, reason)
         case "notifications/progress":
-            return server_requests.progressed(session, message.params)
+            return server_requests.ask_progressed(session, message.params)
         case "notifications/initialized":
-            return AgentReady(session)
+            return InitializedReceived(session)
         case "notifications/roots/list_changed":
-            return AgentRootsChanged(session)
+            return RootsListChanged(session)
         case _:
             return None
 
 
-def _called(session: SessionId, request: RawJson, call: CallParams, shared: bool, key: bytes) -> Meaning:
+def _call_requested(
+    session: SessionId, request: RawJson, call: CallParams, shared: bool, key: bytes
+) -> LineMeaning:
     meta = call.meta
     trace = ""
-    if shared or (meta and len(meta) > len(MARK)):
-        if shared or meta.find(MARK) >= 0:
+    if shared or (meta and len(meta) > len(VERSION_MARK)):
+        if shared or meta.find(VERSION_MARK) >= 0:
             envelope = read_envelope(meta, is_required=shared)
             if envelope is not None:
-                event = stateless_decode.called(session, request, call, envelope, key)
-                return _unservable(request, event) if isinstance(event, Refused) else event
-        trace = said_in(meta)
+                event = stateless_decode.call_requested(session, request, call, envelope, key)
+                return _unservable(request, event) if isinstance(event, RefusedEnvelope) else event
+        trace = traceparent_in(meta)
     name, rest = call.name, call.rest
-    digest = stateless_decode.digest_of(TOOLS_CALL, name, rest, key)
+    digest = stateless_decode.request_digest(TOOLS_CALL, name, rest, key)
     if name in builtin_tools.NAMES:
-        about = builtin_tools.read_own(name, rest)
-        return AgentCalled(
+        about = builtin_tools.read_builtin_call(name, rest)
+        return CallRequested(
             session, request, name, rest, meta, call.token, TOOLS_CALL, trace, digest=digest, own=about
         )
-    return AgentCalled(session, request, name, rest, meta, call.token, TOOLS_CALL, trace, digest=digest)
+    return CallRequested(session, request, name, rest, meta, call.token, TOOLS_CALL, trace, digest=digest)
 
 
-def bounded(meaning: Meaning) -> Meaning:
+def bound_size(meaning: LineMeaning) -> LineMeaning:
     """The same, unless names, ids and the like in it are so long that a journal of it could fill our memory.
     For lines that are long enough for that.
     """
-    if isinstance(meaning, AgentCancelled) and len(meaning.reason) > MAX_KEPT_BYTES:
+    if isinstance(meaning, RequestCancelled) and len(meaning.reason) > MAX_KEPT_BYTES:
         # A journal keeps no reason, but the link takes a cancel without credit.
-        meaning = AgentCancelled(meaning.session, meaning.id, "")
-    if not isinstance(meaning, Event) or kept_bytes(meaning) <= MAX_KEPT_BYTES:
+        meaning = RequestCancelled(meaning.session, meaning.id, "")
+    if not isinstance(meaning, BrokerEvent) or kept_bytes(meaning) <= MAX_KEPT_BYTES:
         return meaning
     request = getattr(meaning, "id", None)
     if request is None:
         return None
     return _unservable(
-        request, refusal("too_large", f"Beside its arguments it has over {MAX_KEPT_BYTES} bytes.")
+        request, refused_request("too_large", f"Beside its arguments it has over {MAX_KEPT_BYTES} bytes.")
     )
 
 
-def _unservable(request: RawJson, refused: Refused) -> Unservable:
-    return Unservable(error_body_line(request, refused.error), request)
+def _unservable(request: RawJson, refused: RefusedEnvelope) -> UnservableLine:
+    return UnservableLine(error_body_line(request, refused.error), request)
 
 
-def _read_request(session: SessionId, message: Request, key: bytes) -> Meaning:
+def _read_request(session: SessionId, message: Request, key: bytes) -> LineMeaning:
     match message.method:
         case method if method in LISTS:
             cursor = list_params(message.params)
             if isinstance(cursor, ParamsError):
-                return AgentErred(session, message.id, "bad_params", cursor.text)
-            return AgentListed(session, message.id, cursor, LISTS[method])
-        case method if method in SUBJECTS:
-            subject = split_subject(method, message.params)
+                return BadLineReceived(session, message.id, "bad_params", cursor.text)
+            return ListPageRequested(session, message.id, cursor, LISTS[method])
+        case method if method in TARGET_KEYS:
+            subject = split_target(method, message.params)
             if isinstance(subject, ParamsError):
-                return AgentErred(session, message.id, "bad_params", subject.text)
+                return BadLineReceived(session, message.id, "bad_params", subject.text)
             name, rest, meta, token = subject.text, subject.rest, subject.meta, subject.token
-            digest = stateless_decode.digest_of(method, name, rest, key)
-            return AgentCalled(
-                session, message.id, name, rest, meta, token, method, said_in(meta), digest=digest
+            digest = stateless_decode.request_digest(method, name, rest, key)
+            return CallRequested(
+                session, message.id, name, rest, meta, token, method, traceparent_in(meta), digest=digest
             )
         case "logging/setLevel":
             level = text_of(message.params or EMPTY_OBJECT, "level")
-            return AgentSetLevel(session, message.id, level or "")
+            return LogLevelRequested(session, message.id, level or "")
         case "resources/subscribe" | "resources/unsubscribe":
             uri = text_of(message.params or EMPTY_OBJECT, "uri")
             if uri is None:
-                return AgentErred(session, message.id, "bad_params", f"{message.method} needs a uri.")
-            return AgentWatched(session, message.id, uri, message.method == "resources/subscribe")
+                return BadLineReceived(session, message.id, "bad_params", f"{message.method} needs a uri.")
+            return SubscribeRequested(session, message.id, uri, message.method == "resources/subscribe")
         case "ping":
-            return AgentPinged(session, message.id)
+            return PingRequested(session, message.id)
         case "initialize":
             try:
                 params = _initialize.decode(message.params or EMPTY_OBJECT)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-                return AgentErred(session, message.id, "bad_params", "initialize needs a protocolVersion.")
+                return BadLineReceived(
+                    session, message.id, "bad_params", "initialize needs a protocolVersion."
+                )
             version = params.protocolVersion
-            declared = server_requests.declared(version, bytes(params.capabilities))
-            return AgentGreeted(session, message.id, version, params.clientInfo.name[:100], declared)
-        case method if method.startswith(CONTROL):
-            return ControlAsked(message.id, method, message.params)
+            declared = server_requests.declared_capabilities(version, bytes(params.capabilities))
+            return InitializeRequested(session, message.id, version, params.clientInfo.name[:100], declared)
+        case method if method.startswith(CONTROL_PREFIX):
+            return ControlRequested(message.id, method, message.params)
         case _:
-            return AgentErred(session, message.id, "unknown_method", "")
+            return BadLineReceived(session, message.id, "unknown_method", "")
 
 
-def _read_garbage(session: SessionId, garbage: Garbage) -> Meaning:
+def _read_garbage(session: SessionId, garbage: InvalidLine) -> LineMeaning:
     """JSON-RPC 2.0, section 5.1: what cannot be read is answered with id null."""
     if garbage.kind == "answer":
-        return server_requests.unreadable(session, garbage.id, garbage.text)
+        return server_requests.answer_unreadable(session, garbage.id, garbage.text)
     code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST
-    return Unservable(error_line(garbage.id or RawJson(b"null"), code, garbage.text), garbage.id or ABSENT)
+    return UnservableLine(
+        error_line(garbage.id or RawJson(b"null"), code, garbage.text), garbage.id or ABSENT
+    )
 
 
-def read_overlong(session: SessionId, line: OverlongLine, cap_bytes: int, *, shared: bool = False) -> Meaning:
+def read_overlong(
+    session: SessionId, line: OverlongLine, cap_bytes: int, *, shared: bool = False
+) -> LineMeaning:
     """A line longer than we read: its request gets a definite answer, and so does whoever it answers."""
     detail = f"The line had {line.size_bytes} bytes; carpool reads up to {cap_bytes}."
     if line.is_answer:
-        return None if shared else server_requests.unreadable(session, line.id, detail.removesuffix("."))
+        return (
+            None if shared else server_requests.answer_unreadable(session, line.id, detail.removesuffix("."))
+        )
     if line.id is None:
-        return Unservable(error_line(RawJson(b"null"), INVALID_REQUEST, detail))
+        return UnservableLine(error_line(RawJson(b"null"), INVALID_REQUEST, detail))
     if shared:
-        return _unservable(line.id, refusal("too_large", detail))
-    return AgentErred(session, line.id, "too_large", detail)
+        return _unservable(line.id, refused_request("too_large", detail))
+    return BadLineReceived(session, line.id, "too_large", detail)
 
 
-def reply(effect: Reply) -> bytes:
+def reply_line(effect: Reply) -> bytes:
     """An answer, with the agent's own id byte for byte."""
     if effect.is_error:
         return error_body_line(effect.id, effect.body)
     return result_line(effect.id, effect.body)
 
 
-def greeting(effect: Greet, release: str) -> bytes:
+def initialize_line(effect: AnswerInitialize, release: str) -> bytes:
     """The InitializeResult."""
     result: dict[str, object] = {
         "protocolVersion": effect.version,
@@ -292,17 +308,17 @@ def greeting(effect: Greet, release: str) -> bytes:
     return result_line(effect.id, RawJson(msgspec.json.encode(result)))
 
 
-def progress(effect: ReportProgress) -> bytes:
+def progress(effect: SendProgress) -> bytes:
     """`notifications/progress` under the agent's own token."""
     return progress_line(effect.token, effect.params)
 
 
-def log_message(effect: SayLog) -> bytes:
+def log_line(effect: SendLog) -> bytes:
     """`notifications/message`."""
     return notification_line("notifications/message", effect.params)
 
 
-def updated(effect: SayUpdated) -> bytes:
+def resource_updated_line(effect: SendResourceUpdated) -> bytes:
     """`notifications/resources/updated`, with the URI that this agent knows."""
-    params = at(effect.params, {"uri": lambda _: quote(effect.uri)})
+    params = change_members(effect.params, {"uri": lambda _: quote(effect.uri)})
     return notification_line("notifications/resources/updated", RawJson(params))

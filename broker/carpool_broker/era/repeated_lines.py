@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core.model.events import AgentGranted, AgentWatched
+from carpool_broker.core.model.events import ListenResumed, SubscribeRequested
 from carpool_broker.era import handshake
-from carpool_broker.era.stateless_decode import Filter
+from carpool_broker.era.stateless_decode import ListenFilter
 from carpool_broker.era.stateless_encode import ACKNOWLEDGED
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.wire.content import value_of
@@ -22,13 +22,13 @@ from carpool_protocol.wire.stateless import SUBSCRIPTION_ID
 
 
 class _Acknowledged(Struct):
-    notifications: Filter
+    notifications: ListenFilter
 
 
 _read = msgspec.json.Decoder(_Acknowledged).decode
 
 
-def granted(session: SessionId, line: bytes) -> AgentGranted | None:
+def read_acknowledgement(session: SessionId, line: bytes) -> ListenResumed | None:
     """What an acknowledgement of ours says; None: the line is none."""
     if SUBSCRIPTION_ID.encode() not in line:
         return None
@@ -43,9 +43,9 @@ def granted(session: SessionId, line: bytes) -> AgentGranted | None:
     if not request:
         return None
     uris, tasks = tuple(was.resource_subscriptions), tuple(was.task_ids)
-    return AgentGranted(session, RawJson(request), was.families, uris, tasks)
+    return ListenResumed(session, RawJson(request), was.families, uris, tasks)
 
 
-def made(meaning: handshake.Meaning) -> handshake.Meaning:
+def as_resumed(meaning: handshake.LineMeaning) -> handshake.LineMeaning:
     """What a request means that was answered by an earlier broker."""
-    return replace(meaning, granted=True) if isinstance(meaning, AgentWatched) else meaning
+    return replace(meaning, granted=True) if isinstance(meaning, SubscribeRequested) else meaning

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from carpool_broker.core.calls.server_requests import error_object
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.model.events import AgentAnswered, AgentProgressed, AgentRooted
+from carpool_broker.core.model.effects import SendAsk, SendElicitationComplete, WithdrawAsk
+from carpool_broker.core.model.events import AskAnswered, AskProgressed, RootsAnswered
 from carpool_broker.core.requests.initialize import VERSIONS
 from carpool_broker.core.requests.roots import PREFIX
 from carpool_protocol.config.schema.expand import is_usable
@@ -29,16 +29,16 @@ from carpool_protocol.ids import AskId, RawJson, SessionId
 from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.asking_server import meta_server, name_server
 from carpool_protocol.wire.content import value_of
-from carpool_protocol.wire.downgrade import ELICITATION_SINCE, NEWEST, Unknowable, downgrade_ask
+from carpool_protocol.wire.downgrade import ELICITATION_SINCE, NEWEST, CannotDowngrade, downgrade_ask
 from carpool_protocol.wire.json_scan import key_text
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, notification_line, quote, request_line
 from carpool_protocol.wire.params import ParamsError, meta_params, split_meta, split_progress
 
 UNREADABLE: Final = -32603
 """JSON-RPC's internal error, for an answer of the agent that cannot be passed on."""
 
 
-def declared(version: str, capabilities: bytes) -> Capabilities:
+def declared_capabilities(version: str, capabilities: bytes) -> Capabilities:
     """The `capabilities` of an `initialize` that asks for `version`. Whatever is no object is not declared.
 
     What the version that we will agree on does not have counts for nothing, also where it is declared: by
@@ -65,54 +65,58 @@ def _object(raw: bytes, key: str) -> bytes:
     return found if found is not None and found[:1] == b"{" else b""
 
 
-def answered(session: SessionId, message: Result | ErrorAnswer) -> AgentAnswered | AgentRooted | None:
+def ask_answered(
+    session: SessionId, message: ResultAnswer | ErrorAnswer
+) -> AskAnswered | RootsAnswered | None:
     """An answer of the agent."""
-    ask = _ask(message.id)
+    ask = _ask_id(message.id)
     if ask is None:
         return None
-    is_error = not isinstance(message, Result)
+    is_error = not isinstance(message, ResultAnswer)
     body = message.error if isinstance(message, ErrorAnswer) else message.result
     if ask.startswith(PREFIX):
-        return AgentRooted(session, ask, None if is_error else read_roots(body))
-    return AgentAnswered(session, ask, is_error, body)
+        return RootsAnswered(session, ask, None if is_error else read_roots(body))
+    return AskAnswered(session, ask, is_error, body)
 
 
-def unreadable(session: SessionId, raw_id: RawJson | None, why: str) -> AgentAnswered | AgentRooted | None:
+def answer_unreadable(
+    session: SessionId, raw_id: RawJson | None, why: str
+) -> AskAnswered | RootsAnswered | None:
     """An answer that cannot be passed on: whoever asked gets an error instead of waiting for ever."""
-    ask = None if raw_id is None else _ask(raw_id)
+    ask = None if raw_id is None else _ask_id(raw_id)
     if ask is None:
         return None
     if ask.startswith(PREFIX):
-        return AgentRooted(session, ask, None)
+        return RootsAnswered(session, ask, None)
     text = f"The agent's answer cannot be passed on: {why}."
-    return AgentAnswered(session, ask, is_error=True, body=error_object(UNREADABLE, text))
+    return AskAnswered(session, ask, is_error=True, body=error_object(UNREADABLE, text))
 
 
-def progressed(session: SessionId, params: RawJson) -> AgentProgressed | None:
+def ask_progressed(session: SessionId, params: RawJson) -> AskProgressed | None:
     """`notifications/progress` of the agent."""
     split = split_progress(params)
     if isinstance(split, ParamsError):
         return None
-    ask = _ask(split[0])
-    return None if ask is None else AgentProgressed(session, ask, split[1])
+    ask = _ask_id(split[0])
+    return None if ask is None else AskProgressed(session, ask, split[1])
 
 
-def _ask(raw: RawJson) -> AskId | None:
+def _ask_id(raw: RawJson) -> AskId | None:
     """The ask that an id or token names, however it is escaped; None for one that can be none."""
     text = key_text(raw) if raw[:1] == b'"' else None
     return None if text is None else AskId(text)
 
 
-def ask(effect: SendAsk) -> bytes | AgentAnswered:
+def ask_line(effect: SendAsk) -> bytes | AskAnswered:
     """The request to the agent, in words that its version knows. Where there are none, the error it would
     have to answer with, to be fed as if it had: so the journal shows it, and whoever asked does not wait.
     The core cannot decide this: what is in params decides it, and a journal does not keep them.
     """
     asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
     name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, asked)
-    if isinstance(params, Unknowable):
+    if isinstance(params, CannotDowngrade):
         error = error_object(params.code, params.text)
-        return AgentAnswered(effect.session, effect.ask, is_error=True, body=error)
+        return AskAnswered(effect.session, effect.ask, is_error=True, body=error)
     if effect.wants_progress:
         split = split_meta(params)
         if not isinstance(split, ParamsError):  # what cannot be cut goes without: progress is a courtesy
@@ -120,13 +124,13 @@ def ask(effect: SendAsk) -> bytes | AgentAnswered:
     return request_line(name, effect.method, params)
 
 
-def withdrawal(effect: WithdrawAsk) -> bytes:
+def withdraw_line(effect: WithdrawAsk) -> bytes:
     """`notifications/cancelled` for an ask."""
     params = b'{"requestId":%b,"reason":%b}' % (quote(effect.ask), quote(effect.reason))
     return notification_line("notifications/cancelled", RawJson(params))
 
 
-def elicited(effect: SayElicited) -> bytes:
+def elicitation_complete_line(effect: SendElicitationComplete) -> bytes:
     """`notifications/elicitation/complete` (2025-11-25, client/elicitation)."""
     return notification_line("notifications/elicitation/complete", effect.params)
 
@@ -136,13 +140,13 @@ MAX_URI_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 256
 
 
-class _Said(Struct):
+class _Root(Struct):
     uri: str = ""
     name: str | None = None
 
 
 class _Answer(Struct):
-    roots: list[_Said]
+    roots: list[_Root]
 
 
 _answer = msgspec.json.Decoder(_Answer)

@@ -16,36 +16,36 @@ from typing import Final
 import msgspec
 
 from carpool_broker.core.model.effects import (
-    Acknowledge,
-    Describe,
+    AcknowledgeListen,
+    AnswerDiscover,
     EndListen,
     ReplyStateless,
     RequireInput,
-    SayListChanged,
-    SayTask,
-    SayUpdated,
+    SendListChanged,
+    SendResourceUpdated,
+    SendTaskStatus,
 )
-from carpool_broker.era.exchange_ids import exchange_of, raw_of
+from carpool_broker.era.exchange_ids import exchange_of_id, id_as_json
 from carpool_broker.era.stateless_decode import DISCOVER, LISTS
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.faults.kinds import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire import stateless
 from carpool_protocol.wire.asking_server import name_server
 from carpool_protocol.wire.capabilities import capabilities_of
-from carpool_protocol.wire.content import at, mentions, value_of
+from carpool_protocol.wire.content import change_members, mentions, value_of
 from carpool_protocol.wire.json_scan import key_text, members
 from carpool_protocol.wire.jsonrpc import error_body_line, notification_line, quote, result_line
 
-READ: Final = "resources/read"
-CACHEABLE: Final = frozenset({DISCOVER, READ, *LISTS})
+RESOURCES_READ: Final = "resources/read"
+CACHEABLE: Final = frozenset({DISCOVER, RESOURCES_READ, *LISTS})
 """Whose complete results must say how long they are current (server/utilities/caching)."""
-_OUR_OWN: Final = frozenset({DISCOVER, *LISTS})
+_OWN_METHODS: Final = frozenset({DISCOVER, *LISTS})
 """Their results are put together here: no server can have put anything into them that is ours to say."""
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
-_OURS: Final = frozenset({"resultType", "_meta"})
-_OURS_TOO: Final = _OURS | {"ttlMs", "cacheScope"}
+_OWN_MEMBERS: Final = frozenset({"resultType", "_meta"})
+_OWN_CACHE_MEMBERS: Final = _OWN_MEMBERS | {"ttlMs", "cacheScope"}
 _INFO: Final = {stateless.SERVER_INFO: None}
 _INFO_NAME: Final = stateless.SERVER_INFO.rpartition("/")[2].encode()
 _SMALL_BYTES: Final = 16 * 1024
@@ -53,12 +53,12 @@ _SUBSCRIPTION: Final = {stateless.SUBSCRIPTION_ID: None}
 _INTERNAL: Final = b"-32603"
 _INVALID: Final = b"%d" % INVALID_PARAMS
 _NOT_FOUND: Final = b"%d" % RESOURCE_NOT_FOUND
-_URLS_FIRST: Final = b"-32042"
+_URL_ELICITATION_REQUIRED: Final = b"-32042"
 _CLOSE = b"}"[0]
 _NO_MEMBER: Final = b" {"
 
 
-class Words:
+class StatelessEncoder:
     """The lines of one broker."""
 
     def __init__(self, release: str) -> None:
@@ -69,29 +69,32 @@ class Words:
 
     # --- answers ---------------------------------------------------------------------------------------
 
-    def reply(self, effect: ReplyStateless, body: RawJson | None = None) -> bytes:
+    def reply_line(self, effect: ReplyStateless, body: RawJson | None = None) -> bytes:
         """The answer to a request. `body`: what to say in place of the effect's."""
-        raw_id = raw_of(effect.id)
+        raw_id = id_as_json(effect.id)
         body = effect.body if body is None else body
         if effect.is_error:
-            return error_body_line(raw_id, error(body, effect.uri))
+            return error_body_line(raw_id, stateless_error(body, effect.uri))
         if body[:1] != b"{" or body[-1] != _CLOSE:  # only `tools/call` is repaired on its way here
-            return error_body_line(raw_id, for_method(fault("bad_answer"), "")[1])
+            return error_body_line(raw_id, fault_answer(fault("bad_answer"), "")[1])
         ours, hints = self._begun if effect.begins_task else self._complete, b""
         if effect.task:
-            body = RawJson(at(body, {"taskId": lambda _: quote(effect.task)}))
+            body = RawJson(change_members(body, {"taskId": lambda _: quote(effect.task)}))
         if effect.method in CACHEABLE:
             scope = b"public" if effect.public else b"private"
             hints = b'"ttlMs":%d,"cacheScope":"%b",' % (max(effect.ttl_ms, 0), scope)
-        if effect.method not in _OUR_OWN and _may_hold_ours(body, effect.method):
-            body, meta = _apart(body, _OURS_TOO if hints else _OURS)
+        if effect.method not in _OWN_METHODS and _may_hold_own_members(body, effect.method):
+            body, meta = _without_members(body, _OWN_CACHE_MEMBERS if hints else _OWN_MEMBERS)
             if meta[:1] == b"{":
                 kind = b"task" if effect.begins_task else b"complete"
-                ours = b'"resultType":"%b","_meta":%b}' % (kind, _with(_without_info(meta), self._info))
+                ours = b'"resultType":"%b","_meta":%b}' % (
+                    kind,
+                    _with_members(_without_info(meta), self._info),
+                )
         begin = (b'{"jsonrpc":"2.0","id":', raw_id, b',"result":', memoryview(body)[:-1])  # copied once
         return b"".join((*begin, b"" if _is_empty(body) else b",", hints, ours, b"}\n"))
 
-    def describe(self, effect: Describe) -> bytes:
+    def discover_line(self, effect: AnswerDiscover) -> bytes:
         """The DiscoverResult (server/discover)."""
         capabilities: dict[str, object] = {**capabilities_of(effect.features)}
         if effect.tasks:
@@ -103,7 +106,7 @@ class Words:
         if effect.instructions:
             result["instructions"] = effect.instructions
         body = RawJson(msgspec.json.encode(result))
-        return self.reply(
+        return self.reply_line(
             ReplyStateless(
                 effect.session,
                 effect.id,
@@ -115,18 +118,22 @@ class Words:
             )
         )
 
-    def require(self, effect: RequireInput) -> bytes:
+    def input_required_line(self, effect: RequireInput) -> bytes:
         """`input_required` (basic/utilities/mrtr). What is asked has no `_meta` there; an elicitation has no
         id of its own in this era.
         """
         inputs: list[bytes] = []
         for wanted in effect.inputs:
-            params = at(wanted.params, {"_meta": None, "elicitationId": None}) if wanted.params else b""
+            params = (
+                change_members(wanted.params, {"_meta": None, "elicitationId": None})
+                if wanted.params
+                else b""
+            )
             params = name_server(wanted.method, RawJson(params), wanted.server)
             said = b',"params":' + params if params not in {b"", b"{}", b"null"} else b""
             inputs.append(b'%b:{"method":%b%b}' % (quote(wanted.key), quote(wanted.method), said))
         return result_line(
-            raw_of(effect.id),
+            id_as_json(effect.id),
             RawJson(
                 b'{"resultType":"input_required","inputRequests":{%b},"requestState":%b,"_meta":{%b}}'
                 % (b",".join(inputs), quote(effect.state), self._info)
@@ -135,29 +142,29 @@ class Words:
 
     # --- listens ---------------------------------------------------------------------------------------
 
-    def end(self, effect: EndListen) -> list[bytes]:
+    def listen_end_line(self, effect: EndListen) -> list[bytes]:
         """The end of a listen. On a stream of many, HTTP's, the answer alone ends it; else it is also
         cancelled (basic/utilities/cancellation).
         """
-        raw_id = raw_of(effect.id)
+        raw_id = id_as_json(effect.id)
         meta = b'"_meta":{%b,%b}' % (_subscription(raw_id), self._info)
         result = result_line(raw_id, RawJson(b'{"resultType":"complete",%b}' % meta))
-        if exchange_of(effect.id):
+        if exchange_of_id(effect.id):
             return [result]
         cancel = notification_line("notifications/cancelled", RawJson(b'{"requestId":%b}' % raw_id))
         return [cancel, result]
 
 
-def _may_hold_ours(body: bytes, method: str) -> bool:
+def _may_hold_own_members(body: bytes, method: str) -> bool:
     """Whether a server's result can have a member that is ours to say. Nearly every answer is searched here,
     so a large one only for `_meta`, and that where it has the rare byte at all.
     """
     if mentions(body, b"_") and mentions(body, b'"_meta"'):
         return True
-    return method == READ or (len(body) <= _SMALL_BYTES and mentions(body, b'"resultType"'))
+    return method == RESOURCES_READ or (len(body) <= _SMALL_BYTES and mentions(body, b'"resultType"'))
 
 
-def _apart(body: RawJson, names: frozenset[str]) -> tuple[RawJson, bytes]:
+def _without_members(body: RawJson, names: frozenset[str]) -> tuple[RawJson, bytes]:
     """A result without these members, and its `_meta` (the last of doubles). One that cannot be cut stays."""
     cuts = members(body)
     if cuts is None:
@@ -174,30 +181,35 @@ def _apart(body: RawJson, names: frozenset[str]) -> tuple[RawJson, bytes]:
 
 
 def _without_info(meta: bytes) -> bytes:
-    return at(meta, _INFO) if mentions(meta, _INFO_NAME) or mentions(meta, b"\\") else meta
+    return change_members(meta, _INFO) if mentions(meta, _INFO_NAME) or mentions(meta, b"\\") else meta
 
 
-def error(body: RawJson, uri: str) -> RawJson:
+def stateless_error(body: RawJson, uri: str) -> RawJson:
     """An error as agents of this era know it: a resource that is not there has no code of its own any more
     and should be named (server/resources, "Error Handling"); none is sent to URLs by an error. `uri`: of a
     read, where -32602 can be about little else: servers of the handshake era say that too.
     """
     code = value_of(body, "code")
-    if code == _URLS_FIRST:
-        return RawJson(at(body, {"code": lambda _: _INTERNAL, "data": None}))
+    if code == _URL_ELICITATION_REQUIRED:
+        return RawJson(change_members(body, {"code": lambda _: _INTERNAL, "data": None}))
     if code != _NOT_FOUND and not (code == _INVALID and uri):
         return body
-    changed = at(body, {"code": lambda _: _INVALID})
+    changed = change_members(body, {"code": lambda _: _INVALID})
     if not uri:
         return RawJson(changed)
     data = value_of(changed, "data") or b""
     if code == _INVALID and data[:1] not in {b"", b"{", b"n"}:
         return body  # what its server says instead
-    kept = at(data, {"uri": None}) if data[:1] == b"{" else b"{}"
-    return RawJson(_with(at(changed, {"data": None}), b'"data":%b' % _with(kept, b'"uri":' + quote(uri))))
+    kept = change_members(data, {"uri": None}) if data[:1] == b"{" else b"{}"
+    return RawJson(
+        _with_members(
+            change_members(changed, {"data": None}),
+            b'"data":%b' % _with_members(kept, b'"uri":' + quote(uri)),
+        )
+    )
 
 
-def acknowledgement(effect: Acknowledge) -> bytes:
+def acknowledged_line(effect: AcknowledgeListen) -> bytes:
     """`notifications/subscriptions/acknowledged`."""
     honoured = [b'"%bListChanged":true' % family.encode() for family in effect.families]
     if effect.uris:
@@ -205,36 +217,42 @@ def acknowledgement(effect: Acknowledge) -> bytes:
     if effect.tasks:
         honoured.append(b'"taskIds":[%b]' % b",".join(map(quote, effect.tasks)))
     params = b'{"_meta":{%b},"notifications":{%b}}' % (
-        _subscription(raw_of(effect.id)),
+        _subscription(id_as_json(effect.id)),
         b",".join(honoured),
     )
     return notification_line(ACKNOWLEDGED, RawJson(params))
 
 
-def list_changed(effect: SayListChanged) -> bytes:
+def list_changed_line(effect: SendListChanged) -> bytes:
     """`notifications/…/list_changed` on a listen."""
-    params = b'{"_meta":{%b}}' % _subscription(raw_of(effect.listen))
+    params = b'{"_meta":{%b}}' % _subscription(id_as_json(effect.listen))
     return notification_line(f"notifications/{effect.family}/list_changed", RawJson(params))
 
 
-def updated(effect: SayUpdated) -> bytes:
+def resource_updated_line(effect: SendResourceUpdated) -> bytes:
     """`notifications/resources/updated` on a listen, with the URI that this agent knows."""
     meta = value_of(effect.params, "_meta") or b""
-    kept = at(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
-    rest = at(effect.params, {"_meta": None, "uri": None})
-    ours = b'"uri":%b,"_meta":%b' % (quote(effect.uri), _with(kept, _subscription(raw_of(effect.listen))))
-    return notification_line("notifications/resources/updated", RawJson(_with(rest, ours)))
+    kept = change_members(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
+    rest = change_members(effect.params, {"_meta": None, "uri": None})
+    ours = b'"uri":%b,"_meta":%b' % (
+        quote(effect.uri),
+        _with_members(kept, _subscription(id_as_json(effect.listen))),
+    )
+    return notification_line("notifications/resources/updated", RawJson(_with_members(rest, ours)))
 
 
-def task_told(effect: SayTask, params: RawJson) -> bytes:
+def task_status_line(effect: SendTaskStatus, params: RawJson) -> bytes:
     """`notifications/tasks` on a listen, with the id that this agent knows. `params`: the effect's, as this
     agent is to read them.
     """
     meta = value_of(params, "_meta") or b""
-    kept = at(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
-    rest = at(params, {"_meta": None, "taskId": None})
-    ours = b'"taskId":%b,"_meta":%b' % (quote(effect.task), _with(kept, _subscription(raw_of(effect.listen))))
-    return notification_line("notifications/tasks", RawJson(_with(rest, ours)))
+    kept = change_members(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
+    rest = change_members(params, {"_meta": None, "taskId": None})
+    ours = b'"taskId":%b,"_meta":%b' % (
+        quote(effect.task),
+        _with_members(kept, _subscription(id_as_json(effect.listen))),
+    )
+    return notification_line("notifications/tasks", RawJson(_with_members(rest, ours)))
 
 
 def _subscription(raw_id: RawJson) -> bytes:
@@ -245,6 +263,6 @@ def _is_empty(raw: bytes) -> bool:
     return raw[-2] in _NO_MEMBER and not raw[1:-1].strip()
 
 
-def _with(raw: bytes, more: bytes) -> bytes:
+def _with_members(raw: bytes, more: bytes) -> bytes:
     """An object with more members."""
     return b"%b%b%b}" % (raw[:-1], b"" if _is_empty(raw) else b",", more)

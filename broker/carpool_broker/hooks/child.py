@@ -26,38 +26,38 @@ from msgspec import Raw
 from carpool_protocol.hooks.lines import (
     MAX_RUNNING,
     NOTHING,
-    Begin,
-    Start,
-    Told,
+    BeginHookRun,
+    HookAnswer,
+    StartHook,
     line_of,
-    read_begin,
+    read_begin_run,
     read_start,
 )
 from carpool_protocol.hooks.verdicts import (
     ARGUMENTS_CAP_BYTES,
+    DUPLICATE_NAME,
     RESULT_CAP_BYTES,
-    TWICE,
     HookCall,
     HookVerdict,
     deny,
-    says_twice,
+    has_duplicate_keys,
 )
 
 LINE_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES + 1024 * 1024
 _ALLOW: Final = Raw(b'{"verdict":"allow"}')
-_DENY_TWICE: Final = Raw(msgspec.json.encode(deny(TWICE)))
+_DENY_DUPLICATE_KEY: Final = Raw(msgspec.json.encode(deny(DUPLICATE_NAME)))
 _ENDED: Final = "it was ended"
 _read_call = msgspec.json.Decoder(HookCall).decode
 
-Run = Callable[[int, bytes], Awaitable[Told]]
+RunHookCall = Callable[[int, bytes], Awaitable[HookAnswer]]
 
 
-class UnfitError(Exception):
+class HookNotRunnableError(Exception):
     """No call can be looked at. The text is for people."""
 
 
-def find(entry: str, folders: list[str]) -> Callable[[HookCall], Any]:
-    """The function that `package.module:function` names. Raises `UnfitError`."""
+def find_function(entry: str, folders: list[str]) -> Callable[[HookCall], Any]:
+    """The function that `package.module:function` names. Raises `HookNotRunnableError`."""
     sys.path += folders
     module, _, name = entry.partition(":")
     try:
@@ -65,13 +65,13 @@ def find(entry: str, folders: list[str]) -> Callable[[HookCall], Any]:
         for part in name.split("."):
             found = getattr(found, part)
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        raise UnfitError(f"{entry} cannot be imported: {type(error).__name__}") from error
+        raise HookNotRunnableError(f"{entry} cannot be imported: {type(error).__name__}") from error
     if not callable(found):
-        raise UnfitError(f"{entry} is no function")
+        raise HookNotRunnableError(f"{entry} is no function")
     return found  # type: ignore[no-any-return]
 
 
-class Functions:
+class FunctionHook:
     """Runs of a Python function."""
 
     def __init__(self, function: Callable[[HookCall], Any]) -> None:
@@ -79,7 +79,7 @@ class Functions:
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = ThreadPoolExecutor(MAX_RUNNING, "hook")
 
-    async def run(self, number: int, call: bytes) -> Told:
+    async def run(self, number: int, call: bytes) -> HookAnswer:
         """What it says of this call."""
         told = _read_call(call)
         try:
@@ -91,15 +91,17 @@ class Functions:
                     said = await said
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a hook raises
             traceback.print_tb(error.__traceback__)  # its text may hold what agents wrote
-            return Told(run=number, failed=f"it raised {type(error).__name__}")
+            return HookAnswer(run=number, failed=f"it raised {type(error).__name__}")
         if said is None:
-            return Told(run=number, verdict=_ALLOW)
+            return HookAnswer(run=number, verdict=_ALLOW)
         if not isinstance(said, HookVerdict):
-            return Told(run=number, failed=f"it returned {type(said).__name__}, not a HookVerdict or None")
+            return HookAnswer(
+                run=number, failed=f"it returned {type(said).__name__}, not a HookVerdict or None"
+            )
         try:
-            return Told(run=number, verdict=Raw(msgspec.json.encode(said)))
+            return HookAnswer(run=number, verdict=Raw(msgspec.json.encode(said)))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            return Told(run=number, failed="what it returned cannot be written as JSON")
+            return HookAnswer(run=number, failed="what it returned cannot be written as JSON")
 
     async def _in_thread(self, call: HookCall) -> Any:
         """A thread cannot be ended: cancelled, this is over when the function is, and whoever waits for that
@@ -113,15 +115,15 @@ class Functions:
             raise
 
 
-class Commands:
+class CommandHook:
     """Runs of a command: the call on its stdin, a verdict on its stdout."""
 
-    def __init__(self, argv: list[str], say: Callable[[Told], None]) -> None:
+    def __init__(self, argv: list[str], say: Callable[[HookAnswer], None]) -> None:
         self._argv = argv
-        self._say = say
+        self._send = say
         self.groups: set[int] = set()
 
-    async def run(self, number: int, call: bytes) -> Told:
+    async def run(self, number: int, call: bytes) -> HookAnswer:
         """What it says of this call. Cancelled: its group is ended."""
         pipe = asyncio.subprocess.PIPE
         try:
@@ -130,16 +132,16 @@ class Commands:
             )
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
-            return Told(run=number, failed=f"its command cannot be started: {why}")
+            return HookAnswer(run=number, failed=f"its command cannot be started: {why}")
         self.groups.add(process.pid)
-        self._say(Told(run=number, group=process.pid))
+        self._send(HookAnswer(run=number, group=process.pid))
         try:
             return await self._finish(number, process, call)
         finally:
             end_group(process.pid)
             self.groups.discard(process.pid)
 
-    async def _finish(self, number: int, process: asyncio.subprocess.Process, call: bytes) -> Told:
+    async def _finish(self, number: int, process: asyncio.subprocess.Process, call: bytes) -> HookAnswer:
         assert process.stdin is not None
         assert process.stdout is not None
 
@@ -156,18 +158,18 @@ class Commands:
         finally:
             giving.cancel()
         if said is None:
-            return Told(run=number, failed="it prints more than a verdict can hold")
+            return HookAnswer(run=number, failed="it prints more than a verdict can hold")
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return Told(run=number, failed=f"its command ended with {how}")
+            return HookAnswer(run=number, failed=f"its command ended with {how}")
         if not said.strip():
-            return Told(run=number, verdict=_ALLOW)
+            return HookAnswer(run=number, verdict=_ALLOW)
         try:
             msgspec.json.decode(said, type=Raw)
         except (msgspec.DecodeError, RecursionError):
-            return Told(run=number, failed="what it printed is no JSON")
+            return HookAnswer(run=number, failed="what it printed is no JSON")
         # Between two tokens a line end is a blank; inside of a text JSON has none.
-        return Told(run=number, verdict=Raw(said.strip().replace(b"\n", b" ").replace(b"\r", b" ")))
+        return HookAnswer(run=number, verdict=Raw(said.strip().replace(b"\n", b" ").replace(b"\r", b" ")))
 
 
 async def _read_all(stdout: asyncio.StreamReader) -> bytes | None:
@@ -187,31 +189,31 @@ def end_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-async def serve(lines: asyncio.StreamReader, run: Run, say: Callable[[Told], None]) -> None:
+async def serve(lines: asyncio.StreamReader, run: RunHookCall, say: Callable[[HookAnswer], None]) -> None:
     """Until nothing more is said to us."""
     tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def one(begin: Begin) -> None:
+    async def one(begin: BeginHookRun) -> None:
         call = bytes(begin.call)
         try:
-            if _read_call(call).phase == "before" and says_twice(call):
-                told = Told(run=begin.run, verdict=_DENY_TWICE)
+            if _read_call(call).phase == "before" and has_duplicate_keys(call):
+                told = HookAnswer(run=begin.run, verdict=_DENY_DUPLICATE_KEY)
             else:
                 told = await run(begin.run, call)
         except asyncio.CancelledError:
-            told = Told(run=begin.run, failed=_ENDED)
+            told = HookAnswer(run=begin.run, failed=_ENDED)
         except (msgspec.MsgspecError, RecursionError):
-            told = Told(run=begin.run, failed="the call cannot be read by it")
+            told = HookAnswer(run=begin.run, failed="the call cannot be read by it")
         tasks.pop(begin.run, None)
         say(told)
 
     def over(run: int, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # ended before its first step: `one` could say nothing
             tasks.pop(run, None)
-            say(Told(run=run, failed=_ENDED))
+            say(HookAnswer(run=run, failed=_ENDED))
 
     while line := await lines.readline():
-        begin = read_begin(line)
+        begin = read_begin_run(line)
         if begin.call is not NOTHING:
             tasks[begin.run] = task = asyncio.create_task(one(begin))
             task.add_done_callback(functools.partial(over, begin.run))
@@ -225,22 +227,26 @@ async def _main(stdin: int, stdout: int) -> None:
         lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(stdin, "rb", 0)
     )
 
-    def say(told: Told) -> None:
+    def say(told: HookAnswer) -> None:
         left = memoryview(line_of(told))
         while left:
             left = left[os.write(stdout, left) :]
 
-    start: Start = read_start(await lines.readline())
-    commands = Commands(start.argv, say)
+    start: StartHook = read_start(await lines.readline())
+    commands = CommandHook(start.argv, say)
     try:
-        run = commands.run if start.python is None else Functions(find(start.python, start.folders)).run
-    except UnfitError as error:
+        run = (
+            commands.run
+            if start.python is None
+            else FunctionHook(find_function(start.python, start.folders)).run
+        )
+    except HookNotRunnableError as error:
         if error.__cause__ is not None:
             traceback.print_tb(error.__cause__.__traceback__)
             print(error.__cause__, file=sys.stderr)  # noqa: T201 - its log
-        say(Told(failed=str(error)))
+        say(HookAnswer(failed=str(error)))
         return
-    say(Told())
+    say(HookAnswer())
     try:
         await serve(lines, run, say)
     finally:

@@ -23,7 +23,7 @@ import carpool_broker
 import carpool_protocol
 from carpool_broker.hooks.spec import HookSpec
 from carpool_protocol.files.redaction import Mask
-from carpool_protocol.hooks.lines import Begin, Start, Told, line_of, read_told
+from carpool_protocol.hooks.lines import BeginHookRun, HookAnswer, StartHook, line_of, read_answer
 from carpool_protocol.hooks.verdicts import ARGUMENTS_CAP_BYTES, RESULT_CAP_BYTES
 from carpool_protocol.wire.lines import LineBuffer
 
@@ -33,7 +33,7 @@ LINE_CAP_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES
 STDERR_CHARS: Final = 500
 STDERR_LINES: Final = 200
 """So many lines of one process go to the log; what follows is passed over."""
-ENDS_IN_S: Final = 0.5
+END_TIMEOUT_S: Final = 0.5
 """From the end of its stdin to SIGKILL."""
 _READ_BYTES: Final = 1 << 18
 _CODE: Final = (
@@ -54,55 +54,59 @@ def _argv() -> list[str]:
 class HookProcess:
     """One process. `heard` is told of each run that is over."""
 
-    def __init__(self, spec: HookSpec, environment: Mapping[str, str], heard: Callable[[Told], None]) -> None:
+    def __init__(
+        self, spec: HookSpec, environment: Mapping[str, str], heard: Callable[[HookAnswer], None]
+    ) -> None:
         self._spec = spec
         self._mask = Mask(spec.secrets, "…")
         self._environment = environment
-        self._heard = heard
+        self._run_ended = heard
         self.open: set[int] = set()
-        self.leaves = False
+        self.is_ending = False
         """No run begins any more: it ends with the last of those that are open."""
         self.why = ""
         """Why it has ended."""
         self.ready = trio.Event()
         """Its module is imported, or it will never be."""
-        self._hung: set[int] = set()
+        self._abandoned_runs: set[int] = set()
         self._groups: dict[int, int] = {}
         self._input: list[bytes] = []
-        self._news = trio.Event()
+        self._wakeup = trio.Event()
         self._end = trio.Event()
         self.pid = 0
 
     def begin(self, run: int, call: bytes) -> None:
         """Have the hook look at this call."""
         self.open.add(run)
-        self._say(Begin(run=run, call=msgspec.Raw(call)))
+        self._send(BeginHookRun(run=run, call=msgspec.Raw(call)))
 
     def end_run(self, run: int) -> None:
         """Nobody waits for this one any more."""
         if run in self.open:
-            self._say(Begin(run=run))
+            self._send(BeginHookRun(run=run))
 
-    def leave(self) -> None:
+    def end_after_open(self) -> None:
         """End, after what is open."""
-        self.leaves = True
-        self._look()
+        self.is_ending = True
+        self._check_idle()
 
-    def abandon(self, run: int) -> None:
+    def end_without(self, run: int) -> None:
         """The same, but this run is not waited for."""
-        self._hung.add(run)
-        self.leave()
+        self._abandoned_runs.add(run)
+        self.end_after_open()
 
-    def _look(self) -> None:
-        if self.leaves and not self.open - self._hung:
+    def _check_idle(self) -> None:
+        if self.is_ending and not self.open - self._abandoned_runs:
             self._end.set()
 
-    def _say(self, what: Begin) -> None:
+    def _send(self, what: BeginHookRun) -> None:
         self._input.append(line_of(what))
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
-        """From its start to its end, which is the end of all that it has started. `give_up` comes next."""
+        """From its start to its end, which is the end of all that it has started. `process_ended` comes
+        next.
+        """
         spec = self._spec
         try:
             process = await trio.lowlevel.open_process(
@@ -119,9 +123,9 @@ class HookProcess:
             return
         self.pid = process.pid
         assert process.stdin is not None
-        start = Start(python=spec.python, argv=list(spec.argv), folders=[spec.folder])
+        start = StartHook(python=spec.python, argv=list(spec.argv), folders=[spec.folder])
         self._input.insert(0, line_of(start))
-        self._news.set()
+        self._wakeup.set()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, process.stdin)
@@ -132,14 +136,14 @@ class HookProcess:
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
-                await self._bury(process)
+                await self._end_process(process)
 
-    async def _bury(self, process: trio.Process) -> None:
+    async def _end_process(self, process: trio.Process) -> None:
         """See to its end and that of its groups."""
         assert process.stdin is not None
         with suppress(trio.BrokenResourceError):
             await process.stdin.aclose()
-        with trio.move_on_after(ENDS_IN_S):
+        with trio.move_on_after(END_TIMEOUT_S):
             await process.wait()
         for group in (process.pid, *self._groups.values()):
             with suppress(ProcessLookupError, PermissionError):
@@ -152,13 +156,13 @@ class HookProcess:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.why = self.why or f"its process ended with {how}"
 
-    def give_up(self) -> None:
+    def process_ended(self) -> None:
         """It has ended, and with it the runs that are open. What is begun here after this is never over."""
-        self.leaves = True
+        self.is_ending = True
         self.ready.set()
         over, self.open = self.open, set()
         for run in sorted(over):
-            self._heard(Told(run=run, failed=self.why))
+            self._run_ended(HookAnswer(run=run, failed=self.why))
 
     async def _wait_for_end(self, scope: trio.CancelScope) -> None:
         await self._end.wait()
@@ -167,14 +171,14 @@ class HookProcess:
     async def _wait_for_death(self, process: trio.Process, scope: trio.CancelScope) -> None:
         """What a hook has forked may hold its pipes open."""
         await process.wait()
-        await trio.sleep(ENDS_IN_S)
+        await trio.sleep(END_TIMEOUT_S)
         scope.cancel()
 
     async def _write(self, stdin: trio.abc.SendStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while True:
-                await self._news.wait()
-                self._news = trio.Event()
+                await self._wakeup.wait()
+                self._wakeup = trio.Event()
                 lines, self._input = self._input, []
                 for line in lines:
                     await stdin.send_all(line)
@@ -184,14 +188,14 @@ class HookProcess:
         lines = LineBuffer(LINE_CAP_BYTES)
         while data := await process.stdout.receive_some(_READ_BYTES):
             for line in lines.feed(bytes(data)):
-                if not isinstance(line, bytes) or not self._take(line):
+                if not isinstance(line, bytes) or not self._line_received(line):
                     self.why = self.why or "its process wrote what we cannot read"
                     return
 
-    def _take(self, line: bytes) -> bool:
+    def _line_received(self, line: bytes) -> bool:
         """One line of the process. False: nothing more is to be expected of it."""
         try:
-            told = read_told(line)
+            told = read_answer(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
         if not told.run:
@@ -204,8 +208,8 @@ class HookProcess:
         self._groups.pop(told.run, None)
         if told.run in self.open:
             self.open.discard(told.run)
-            self._heard(told)
-        self._look()
+            self._run_ended(told)
+        self._check_idle()
         return True
 
     async def _log(self, process: trio.Process) -> None:
@@ -222,5 +226,5 @@ class HookProcess:
                     log.warning("hook %s writes much to stderr; the rest is passed over", self._spec.name)
 
     def _masked(self, line: bytes) -> str:
-        text = self._mask.over(line.decode(errors="replace"))
+        text = self._mask.redact(line.decode(errors="replace"))
         return "".join(each if each.isprintable() else " " for each in text)[:STDERR_CHARS]

@@ -17,15 +17,15 @@ from msgspec import Raw
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from carpool_broker.core.model.effects import EndHook, RunHook
+from carpool_broker.core.model.effects import BeginHook, EndHook
 from carpool_broker.core.model.events import HookAnswered, RunId
 from carpool_broker.core.model.session import Session
 from carpool_broker.hooks.process import HookProcess
 from carpool_broker.hooks.spec import HookSpec
-from carpool_protocol.hooks.lines import NOTHING, Told
+from carpool_protocol.hooks.lines import NOTHING, HookAnswer
 from carpool_protocol.hooks.verdicts import (
-    TWICE,
-    Telling,
+    DUPLICATE_NAME,
+    HookDescription,
     arguments_of,
     is_plain,
     read_verdict,
@@ -35,15 +35,15 @@ from carpool_protocol.ids import ABSENT, RawJson, SessionId, call_name
 
 log = logging.getLogger("carpool.hooks")
 
-HANGS_AFTER_S: Final = 1.0
+HANG_TIMEOUT_S: Final = 1.0
 """A run that is to end and does not within this time has its process replaced."""
-READY_IN_S: Final = 60.0
+READY_TIMEOUT_S: Final = 60.0
 """Until then a process may import its module: another one would have to begin with that again."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
 
-class _Hook:
+class _HookSlot:
     """One hook as configured, and its process."""
 
     def __init__(self, spec: HookSpec) -> None:
@@ -56,7 +56,7 @@ class _Hook:
         """The reason of the last death."""
 
 
-class Hooking:
+class HookRunner:
     """All hooks of one broker. `feed` takes events for the core, `settle` ends a burst."""
 
     def __init__(
@@ -73,22 +73,22 @@ class Hooking:
         self._environment = environment
         self._feed = feed
         self._settle = settle
-        self._hooks: dict[str, _Hook] = {}
-        self._runs: dict[RunId, tuple[HookProcess, RunHook]] = {}
+        self._hooks: dict[str, _HookSlot] = {}
+        self._runs: dict[RunId, tuple[HookProcess, BeginHook]] = {}
         self._nursery: trio.Nursery | None = None
 
-    def read(self, specs: Sequence[HookSpec]) -> None:
+    def hooks_read(self, specs: Sequence[HookSpec]) -> None:
         """These are the hooks from now on (while this runs). A process of another launch ends after what
         it has open.
         """
         before, self._hooks = self._hooks, {}
         for spec in specs:
             found = before.get(spec.name)
-            self._hooks[spec.name] = found if found is not None and found.spec == spec else _Hook(spec)
+            self._hooks[spec.name] = found if found is not None and found.spec == spec else _HookSlot(spec)
         kept = {id(each) for each in self._hooks.values()}
         for each in before.values():
             if id(each) not in kept and each.process is not None:
-                each.process.leave()
+                each.process.end_after_open()
         for each in self._hooks.values() if self._nursery is not None else ():
             if each.process is None and not each.spec.problem:
                 self._process_of(each)  # else the first call would wait for its start
@@ -115,7 +115,7 @@ class Hooking:
 
     # --- effects ---------------------------------------------------------------------------------------
 
-    def begin(self, effect: RunHook) -> None:
+    def begin_run(self, effect: BeginHook) -> None:
         """Have a hook look at a call."""
         hook = self._hooks.get(effect.hook)
         if hook is None:
@@ -128,22 +128,22 @@ class Hooking:
             self._feed(HookAnswered(effect.run, "failed", why))
             return
         if not effect.outcome and not is_plain(effect.arguments):
-            self._feed(HookAnswered(effect.run, "deny", TWICE))
+            self._feed(HookAnswered(effect.run, "deny", DUPLICATE_NAME))
             return
         process = self._process_of(hook)
         self._runs[effect.run] = (process, replace(effect, body=ABSENT))
-        process.begin(effect.run, encode(self._told(effect)))
+        process.begin(effect.run, encode(self._hook_call(effect)))
 
-    def end(self, effect: EndHook) -> None:
+    def end_run(self, effect: EndHook) -> None:
         """Nobody waits for this run any more."""
         found = self._runs.get(effect.run)
         if found is not None and self._nursery is not None:
             found[0].end_run(effect.run)
-            self._nursery.start_soon(self._see_to_end, effect.run, effect.hook)
+            self._nursery.start_soon(self._end_overdue, effect.run, effect.hook)
 
-    def _told(self, effect: RunHook) -> Telling:
+    def _hook_call(self, effect: BeginHook) -> HookDescription:
         session = self._sessions.get(effect.session)
-        telling = Telling(
+        telling = HookDescription(
             hook=effect.hook,
             phase="after" if effect.outcome else "before",
             call=call_name(effect.call),
@@ -167,15 +167,17 @@ class Hooking:
 
     # --- processes -------------------------------------------------------------------------------------
 
-    def _process_of(self, hook: _Hook) -> HookProcess:
+    def _process_of(self, hook: _HookSlot) -> HookProcess:
         if hook.process is None:
             environment = {**self._environment, **hook.spec.env}
-            hook.process = process = HookProcess(hook.spec, environment, lambda told: self._heard(hook, told))
+            hook.process = process = HookProcess(
+                hook.spec, environment, lambda told: self._run_ended(hook, told)
+            )
             assert self._nursery is not None
-            self._nursery.start_soon(self._keep, hook, process)
+            self._nursery.start_soon(self._run_process, hook, process)
         return hook.process
 
-    async def _keep(self, hook: _Hook, process: HookProcess) -> None:
+    async def _run_process(self, hook: _HookSlot, process: HookProcess) -> None:
         """From its start to its end."""
         try:
             await process.run()
@@ -186,14 +188,14 @@ class Hooking:
                 pause_s = min(FIRST_PAUSE_S * 2**hook.deaths, LONGEST_PAUSE_S)
                 hook.deaths = min(hook.deaths + 1, 10)
                 hook.not_before = trio.current_time() + pause_s
-            process.give_up()  # last: what follows may begin another run of this hook
+            process.process_ended()  # last: what follows may begin another run of this hook
             self._settle()
 
-    async def _see_to_end(self, run: RunId, name: str) -> None:
+    async def _end_overdue(self, run: RunId, name: str) -> None:
         if (begun := self._runs.get(run)) is not None:
-            with trio.move_on_after(READY_IN_S):
+            with trio.move_on_after(READY_TIMEOUT_S):
                 await begun[0].ready.wait()
-        await trio.sleep(HANGS_AFTER_S)
+        await trio.sleep(HANG_TIMEOUT_S)
         found = self._runs.get(run)
         hook = self._hooks.get(name)
         if found is None:
@@ -203,9 +205,9 @@ class Hooking:
             log.warning("hook %s hangs in call %s: it gets another process", name, call_name(effect.call))
             hook.process = None
             self._process_of(hook)
-        process.abandon(run)
+        process.end_without(run)
 
-    def _heard(self, hook: _Hook, told: Told) -> None:
+    def _run_ended(self, hook: _HookSlot, told: HookAnswer) -> None:
         """A run is over."""
         found = self._runs.pop(RunId(told.run), None)
         if found is None:

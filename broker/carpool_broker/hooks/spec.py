@@ -14,7 +14,7 @@ from msgspec import Struct
 from carpool_broker.core.model.events import HookRule
 from carpool_protocol.carrier.remote import secrets_of
 from carpool_protocol.config.schema.capability import capability
-from carpool_protocol.config.schema.expand import Missing, expand, from_home
+from carpool_protocol.config.schema.expand import MissingValue, expand, from_home
 from carpool_protocol.config.schema.model import HookConfig
 
 
@@ -62,7 +62,7 @@ def spec_of(hook: HookConfig, file: str, variables: Mapping[str, str], home: str
     def filled(text: str) -> str:
         nonlocal problem
         found = expand(text, variables, {})
-        if isinstance(found, Missing):
+        if isinstance(found, MissingValue):
             problem = problem or found.render()
             return ""
         return found

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from carpool_broker.core.model.approval import Approved, Definition, PinId
-from carpool_broker.storage.catalog_cache import holds
+from carpool_broker.storage.catalog_cache import contains_secret
 from carpool_protocol.files import state_file
 from carpool_protocol.runtime.wallclock import wallclock
 
@@ -27,7 +27,7 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 _VERSION: Final = 2
 
 
-class PinFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ApprovalFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One file."""
 
     version: int
@@ -37,18 +37,18 @@ class PinFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=Tr
     also: dict[str, tuple[Definition, ...]] = {}
 
 
-_decode: Final = msgspec.json.Decoder(PinFile).decode
+_decode: Final = msgspec.json.Decoder(ApprovalFile).decode
 
 
-class PinBoard:
+class ApprovalStore:
     """The files of one state directory."""
 
     def __init__(self, state: str) -> None:
         """Without a state directory nothing is kept."""
         self._directory = os.path.join(state, DIRECTORY) if state else ""
-        self.trouble: dict[PinId, str] = {}
+        self.problem: dict[PinId, str] = {}
         """What could not be written, and why."""
-        self._found: dict[PinId, Approved | None] = {}
+        self._loaded: dict[PinId, Approved | None] = {}
 
     def path(self, pin: PinId) -> str:
         """Where it is kept."""
@@ -57,14 +57,14 @@ class PinBoard:
 
     def find(self, pin: PinId) -> Approved | None:
         """What was approved; None: the server was never met."""
-        if self._directory and pin not in self._found:
-            self._found[pin] = self._read(pin)
-        return self._found.get(pin)
+        if self._directory and pin not in self._loaded:
+            self._loaded[pin] = self._read(pin)
+        return self._loaded.get(pin)
 
     def _read(self, pin: PinId) -> Approved | None:
         path = self.path(pin)
         try:
-            data = state_file.read(path, MAX_FILE_BYTES)
+            data = state_file.read_state_file(path, MAX_FILE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -81,17 +81,17 @@ class PinBoard:
         log.error("%s", why)
         return Approved({}, why)
 
-    def keep(self, pin: PinId, approved: Approved, secrets: Iterable[str]) -> None:
+    def save(self, pin: PinId, approved: Approved, secrets: Iterable[str]) -> None:
         """This is approved now. Of a definition in which one of `secrets` stands the hash is kept alone."""
-        self._found[pin] = approved
+        self._loaded[pin] = approved
         if not self._directory:
             return
         values = [*secrets]
 
         def kept(each: Definition) -> Definition:
-            return Definition(each.digest) if holds(each.text.encode(), values) else each
+            return Definition(each.digest) if contains_secret(each.text.encode(), values) else each
 
-        held = PinFile(
+        held = ApprovalFile(
             version=_VERSION,
             pin=pin,
             kept_at=wallclock(),
@@ -101,9 +101,9 @@ class PinBoard:
         data = msgspec.json.format(msgspec.json.encode(held))
         path = self.path(pin)
         why = f"{path} would be larger than {MAX_FILE_BYTES} bytes" if len(data) > MAX_FILE_BYTES else ""
-        why = why or state_file.write(path, data + b"\n")
+        why = why or state_file.write_state_file(path, data + b"\n")
         if why:
-            self.trouble[pin] = why
+            self.problem[pin] = why
             log.error("what is approved of a pinned server is forgotten when the broker ends: %s", why)
         else:
-            self.trouble.pop(pin, None)
+            self.problem.pop(pin, None)

@@ -17,13 +17,13 @@ from typing import Final
 
 import msgspec
 
-from carpool_broker.core.model.effects import Audited
+from carpool_broker.core.model.effects import WriteAudit
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.files import private_files
 from carpool_protocol.ids import CALLS_OF_A_LIFE, SessionId, call_name
-from carpool_protocol.link.messages import Caller
+from carpool_protocol.link.messages import CallOrigin
 from carpool_protocol.runtime.wallclock import wallclock
-from carpool_protocol.wire.result_repair import says_failed
+from carpool_protocol.wire.result_repair import is_failed_result
 
 log = logging.getLogger("carpool.broker")
 
@@ -66,13 +66,13 @@ class AuditLog:
         self._answers_bytes = 0
         self._at = ""
         """Of this burst."""
-        self._whose: dict[SessionId, tuple[Caller, str]] = {}
+        self._session_members: dict[SessionId, tuple[CallOrigin, str]] = {}
         self._what: dict[tuple[str, str, str], str] = {}
-        self._owing = 0
+        self._missed_to_report = 0
         """Missed since the file last said so."""
         self._may_try = True
 
-    def switch(self, *, on: bool) -> None:
+    def set_enabled(self, *, on: bool) -> None:
         """Whether lines are to come: then whatever is wrong is known at once."""
         if not on:
             self.close()
@@ -80,17 +80,17 @@ class AuditLog:
             try:
                 self._open()
             except OSError as error:
-                self._cannot(error)
+                self._write_failed(error)
 
-    def take(self, ended: Audited) -> None:
+    def add(self, ended: WriteAudit) -> None:
         """A line of it."""
         # Every call comes through here: no call of a function that one look at a dictionary can save.
         body, call, outcome, duration_s = ended.body, ended.call, ended.outcome, ended.duration_s
-        if outcome == "ok" and ended.method == TOOLS_CALL and says_failed(body):
+        if outcome == "ok" and ended.method == TOOLS_CALL and is_failed_result(body):
             outcome = "tool_error"
         name = f"c{call}" if call < CALLS_OF_A_LIFE else call_name(call)
-        known = self._whose.get(ended.who.session)
-        who = known[1] if known is not None and known[0] is ended.who else self._who(ended.who)
+        known = self._session_members.get(ended.who.session)
+        who = known[1] if known is not None and known[0] is ended.who else self._session_member(ended.who)
         what = self._what.get((ended.method, ended.server, ended.target)) or self._spelled(ended)
         duration = f"{duration_s:.6f}" if duration_s >= 0 else "null"
         self._lines.append(
@@ -113,13 +113,15 @@ class AuditLog:
             return
         lines, self._lines, self._at, self._answers_bytes = self._lines, [], "", 0
         if not self._may_try:
-            self._miss(len(lines))
+            self._count_missed(len(lines))
             return
-        if self._owing:
-            lines.insert(0, f'{{"at":"{self._now_text()}","missed":{self._owing},"run":"{self.run}"}}\n')
+        if self._missed_to_report:
+            lines.insert(
+                0, f'{{"at":"{self._now_text()}","missed":{self._missed_to_report},"run":"{self.run}"}}\n'
+            )
         self._write(lines)
 
-    def look(self) -> None:
+    def retry(self) -> None:
         """Once in a while: what could not be written is tried again, and a file that was moved is let go."""
         self._may_try = True
         if self._fd < 0:
@@ -139,7 +141,7 @@ class AuditLog:
 
     # --- a line ------------------------------------------------------------------------------------------
 
-    def _who(self, who: Caller) -> str:
+    def _session_member(self, who: CallOrigin) -> str:
         said: dict[str, str | int] = {
             "session": who.session,
             "agent": who.agent,
@@ -150,12 +152,12 @@ class AuditLog:
             "workspace": self._whereabouts(who.session),
         }
         text = _inner(said)
-        if len(self._whose) >= _MAX_SPELLED:
-            self._whose.clear()
-        self._whose[who.session] = (who, text)
+        if len(self._session_members) >= _MAX_SPELLED:
+            self._session_members.clear()
+        self._session_members[who.session] = (who, text)
         return text
 
-    def _spelled(self, ended: Audited) -> str:
+    def _spelled(self, ended: WriteAudit) -> str:
         if len(self._what) >= _MAX_SPELLED:
             self._what.clear()
         text = _inner({"method": ended.method, "server": ended.server, "name": ended.target})
@@ -175,16 +177,16 @@ class AuditLog:
             written = os.write(self._fd, block)
             self._size_bytes += written
             if written == len(block):
-                self._well()
+                self._write_succeeded()
                 return
             lost = block[written:].count(b"\n")
             os.write(self._fd, b"\n")  # so that the next line begins on its own, if there will be one
-            self._cannot(None)
+            self._write_failed(None)
         except OSError as error:
-            self._cannot(error)
-        self._miss(min(lost, len(lines) - bool(self._owing)))
+            self._write_failed(error)
+        self._count_missed(min(lost, len(lines) - bool(self._missed_to_report)))
 
-    def _cannot(self, error: OSError | None) -> None:
+    def _write_failed(self, error: OSError | None) -> None:
         """`None`: the disk took a part only."""
         self._may_try = False
         if not self.problem:
@@ -192,14 +194,14 @@ class AuditLog:
             self.problem = f"{self.path} cannot be written ({reason})"
             log.error("the audit misses calls: %s; calls go on", self.problem)
 
-    def _miss(self, count: int) -> None:
+    def _count_missed(self, count: int) -> None:
         self.missed += count
-        self._owing += count
+        self._missed_to_report += count
 
-    def _well(self) -> None:
-        if self._owing:
-            log.warning("the audit is written again; it misses %d calls", self._owing)
-        self._owing, self.problem = 0, ""
+    def _write_succeeded(self) -> None:
+        if self._missed_to_report:
+            log.warning("the audit is written again; it misses %d calls", self._missed_to_report)
+        self._missed_to_report, self.problem = 0, ""
 
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)

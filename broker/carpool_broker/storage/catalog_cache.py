@@ -38,11 +38,11 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_FILES: Final = 512
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all files together."""
-MAX_WARM: Final = 256
+MAX_LOADED: Final = 256
 """So many catalogs are not read from disk again."""
-PAUSE_S: Final = 1.0
+WRITE_DELAY_S: Final = 1.0
 """Between writes: a server that tells of changes all the time is written down once in a while."""
-FLUSH_S: Final = 3.0
+FLUSH_TIMEOUT_S: Final = 3.0
 """The end of the process waits so long for a disk."""
 MIN_SECRET_CHARS: Final = 8
 """Shorter values are found in any text."""
@@ -54,39 +54,39 @@ _PART: Final = re.compile(r"[0-9a-f]{16}\.catalog\.part-([0-9]+)")
 """As `private_files.replace` names a file that is not whole yet; at the end who writes it."""
 
 
-class Kept(Struct, frozen=True, array_like=True):
+class CachedCatalog(Struct, frozen=True, array_like=True):
     """What one pool has told, and when (as `wallclock` writes it)."""
 
     catalog: Catalog
     told_at: str
 
 
-_decode = msgspec.msgpack.Decoder(Kept).decode
+_decode = msgspec.msgpack.Decoder(CachedCatalog).decode
 
 
-class KeptCatalogs:
+class CatalogCache:
     """The files of one broker."""
 
     def __init__(self, state: str, secret: bytes) -> None:
         """Without a secret nothing is kept."""
         self._directory = os.path.join(state, DIRECTORY)
         self._secret = blake2b(b"catalogs", key=secret, digest_size=32).digest() if secret else b""
-        self._warm: dict[PoolKey, Kept] = {}
+        self._loaded: dict[PoolKey, CachedCatalog] = {}
         self._unwritten: dict[PoolKey, bytes] = {}
         """The next content of these files; empty: none."""
-        self._news = trio.Event()
-        self._said: set[PoolKey] = set()
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._wakeup = trio.Event()
+        self._logged: set[PoolKey] = set()
+        self._disk_lock = trio.CapacityLimiter(1)
 
     # --- reading ---------------------------------------------------------------------------------------
 
-    def find(self, key: PoolKey) -> Kept | None:
+    def find(self, key: PoolKey) -> CachedCatalog | None:
         """What this pool told last, in this life or in an earlier one."""
-        kept = self._warm.get(key)
+        kept = self._loaded.get(key)
         if kept is None and self._secret:
             kept = self._read(key)
             if kept is not None:
-                self._remember(key, kept)
+                self._add_loaded(key, kept)
         return kept
 
     def told_at(self, key: PoolKey) -> str:
@@ -94,85 +94,86 @@ class KeptCatalogs:
         kept = self.find(key)
         return "" if kept is None else kept.told_at
 
-    def _read(self, key: PoolKey) -> Kept | None:
+    def _read(self, key: PoolKey) -> CachedCatalog | None:
         path = self._path(key)
         try:
-            data: bytes | str = state_file.read(path, MAX_FILE_BYTES)
+            data: bytes | str = state_file.read_state_file(path, MAX_FILE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             data = f"cannot be read ({error.strerror})"
         if isinstance(data, bytes):
-            kept = unsealed(data, self._secret)
+            kept = unseal(data, self._secret)
             if kept is not None and kept.catalog.key == key:
                 return kept
             data = "is no catalog of this carpool"
-        self._say_once(key, f"{path} {data}; it is passed over until the server has told its lists again")
+        self._log_once(key, f"{path} {data}; it is passed over until the server has told its lists again")
         return None
 
-    def _say_once(self, key: PoolKey, text: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
+    def _log_once(self, key: PoolKey, text: str) -> None:
+        if key not in self._logged:
+            self._logged.add(key)
             log.warning("%s", text)
 
-    def _remember(self, key: PoolKey, kept: Kept) -> None:
-        self._warm.pop(key, None)
-        self._warm[key] = kept
-        if len(self._warm) > MAX_WARM:
-            del self._warm[next(iter(self._warm))]
+    def _add_loaded(self, key: PoolKey, kept: CachedCatalog) -> None:
+        self._loaded.pop(key, None)
+        self._loaded[key] = kept
+        if len(self._loaded) > MAX_LOADED:
+            del self._loaded[next(iter(self._loaded))]
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def keep(self, catalog: Catalog, secrets: Iterable[str] | None) -> None:
+    def catalog_received(self, catalog: Catalog, secrets: Iterable[str] | None) -> None:
         """A pool has told what it offers. It is written soon. `secrets`: values of environment and variables
         that the pool was given; None where they are not known.
         """
         if not self._secret or secrets is None:
             return
-        kept = Kept(catalog, wallclock())
+        kept = CachedCatalog(catalog, wallclock())
         # All is told again with each change: what is too large by far is not written out to see that.
-        data = sealed(kept, self._secret) if definition_bytes(catalog) <= MAX_FILE_BYTES else b""
+        data = seal_catalog(kept, self._secret) if definition_bytes(catalog) <= MAX_FILE_BYTES else b""
         why = ""
         if not data or len(data) > MAX_FILE_BYTES:
             why = f"are larger than {MAX_FILE_BYTES} bytes"
-        elif holds(data, secrets):
+        elif contains_secret(data, secrets):
             why = "hold a value of its environment or of a variable"
         if why:
             server = catalog.key.rpartition(":")[0]
-            self._say_once(catalog.key, f"the lists of {server} {why}: they are not kept for the next start")
-            self._warm.pop(catalog.key, None)
+            self._log_once(catalog.key, f"the lists of {server} {why}: they are not kept for the next start")
+            self._loaded.pop(catalog.key, None)
             data = b""
         else:
-            self._remember(catalog.key, kept)
+            self._add_loaded(catalog.key, kept)
         self._unwritten[catalog.key] = data
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Write what was told, until cancelled."""
         if self._secret:
-            await self._in_thread(sweep, self._directory)
+            await self._in_thread(remove_old_files, self._directory)
         while True:
-            await self._news.wait()
+            await self._wakeup.wait()
             await self._write(abandon=False)
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(WRITE_DELAY_S)
 
     async def flush(self) -> None:
         """The end: write what is left, if the disk is quick enough."""
-        with trio.move_on_after(FLUSH_S):
-            if self._news.is_set():
+        with trio.move_on_after(FLUSH_TIMEOUT_S):
+            if self._wakeup.is_set():
                 await self._write(abandon=True)
 
     async def _write(self, *, abandon: bool) -> None:
-        self._news = trio.Event()
+        self._wakeup = trio.Event()
         todo, self._unwritten = self._unwritten, {}
         await self._in_thread(
-            write_all, self._directory, {self._path(key): data for key, data in todo.items()}, abandon=abandon
+            write_files,
+            self._directory,
+            {self._path(key): data for key, data in todo.items()},
+            abandon=abandon,
         )
 
     async def _in_thread(self, do: Callable[..., str], *what: object, abandon: bool = False) -> None:
-        trouble = await trio.to_thread.run_sync(
-            do, *what, limiter=self._one_at_a_time, abandon_on_cancel=abandon
-        )
+        trouble = await trio.to_thread.run_sync(do, *what, limiter=self._disk_lock, abandon_on_cancel=abandon)
         if trouble:
             log.warning("%s", trouble)
 
@@ -186,13 +187,13 @@ def definition_bytes(catalog: Catalog) -> int:
     return sum(len(offer.definition) for family in families for offer in family)
 
 
-def sealed(kept: Kept, secret: bytes) -> bytes:
+def seal_catalog(kept: CachedCatalog, secret: bytes) -> bytes:
     """The content of a file."""
     body = msgspec.msgpack.encode(kept)
     return _HEAD + _seal(body, secret) + body
 
 
-def unsealed(data: bytes, secret: bytes) -> Kept | None:
+def unseal(data: bytes, secret: bytes) -> CachedCatalog | None:
     """What is in a file, if it is one that a broker with this secret has written in this version."""
     seal, body = data[len(_HEAD) : len(_HEAD) + _SEAL_BYTES], data[len(_HEAD) + _SEAL_BYTES :]
     if not data.startswith(_HEAD) or not hmac.compare_digest(seal, _seal(body, secret)):
@@ -207,7 +208,7 @@ def _seal(body: bytes, secret: bytes) -> bytes:
     return blake2b(body, key=secret, digest_size=_SEAL_BYTES).digest()
 
 
-def holds(data: bytes, secrets: Iterable[str]) -> bool:
+def contains_secret(data: bytes, secrets: Iterable[str]) -> bool:
     """Whether one of these values stands in the data, as it is or as JSON writes it. Short ones and paths do
     not count: they are everywhere, and no secrets.
     """
@@ -230,19 +231,19 @@ def _is_path(value: str) -> bool:
         return False
 
 
-def write_all(directory: str, files: dict[str, bytes]) -> str:
+def write_files(directory: str, files: dict[str, bytes]) -> str:
     """Write these files, remove those without content, and keep the bounds. What went wrong, or nothing."""
     trouble = ""
     for path, data in files.items():
         if data:
-            trouble = state_file.write(path, data) or trouble
+            trouble = state_file.write_state_file(path, data) or trouble
         else:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-    return trouble or sweep(directory)
+    return trouble or remove_old_files(directory)
 
 
-def sweep(directory: str) -> str:
+def remove_old_files(directory: str) -> str:
     """Remove the oldest files above the bounds, and what dead brokers have not finished. Never says anything:
     it is tried again.
     """
@@ -253,7 +254,7 @@ def sweep(directory: str) -> str:
                 if _NAME.fullmatch(entry.name):
                     stat = entry.stat(follow_symlinks=False)
                     found.append((stat.st_mtime_ns, stat.st_size, entry.path))
-                elif (part := _PART.fullmatch(entry.name)) and not _lives(int(part[1])):
+                elif (part := _PART.fullmatch(entry.name)) and not _is_alive(int(part[1])):
                     os.unlink(entry.path)
     found.sort(reverse=True)
     total = 0
@@ -265,7 +266,7 @@ def sweep(directory: str) -> str:
     return ""
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     """Whether there is such a process. In doubt there is."""
     try:
         os.kill(pid, 0)

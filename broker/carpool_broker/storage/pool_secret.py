@@ -20,7 +20,7 @@ _FORM: Final = re.compile(rb"[0-9a-f]{64}\n?")
 _LOST: Final = "lists that were kept are read anew from their servers"
 
 
-def load(state: str) -> tuple[bytes, str]:
+def load_secret(state: str) -> tuple[bytes, str]:
     """The secret, made where there is none, and a sentence for the log where something was wrong (else
     empty). No bytes where it can be neither read nor made.
     """
@@ -42,7 +42,7 @@ def load(state: str) -> tuple[bytes, str]:
 def _read(path: str) -> bytes | str:
     """The secret, or what is wrong with the file, a clause; empty where there is none."""
     try:
-        data = state_file.read(path, 2 * SECRET_BYTES + 1)
+        data = state_file.read_state_file(path, 2 * SECRET_BYTES + 1)
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -17,13 +17,13 @@ from typing import Final
 
 import trio
 
-from carpool_broker.transport.attach import Attaching
-from carpool_broker.transport.connections import Agent, Connections
-from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.incarnation import Heritage
+from carpool_broker.transport.attach import AttachDialogue
+from carpool_broker.transport.connections import AgentConnection, Connections
+from carpool_broker.transport.delivery_log import DeliveryLog
+from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.listener import Listener
 from carpool_broker.transport.receive_budget import ReceiveBudget
-from carpool_broker.transport.server_interface import Host
+from carpool_broker.transport.server_interface import AgentServerHost
 from carpool_protocol.carrier.attach import ended_line, parse_environment
 from carpool_protocol.ids import Epoch, SessionId, session_of
 from carpool_protocol.runtime.poller import ReadySet
@@ -33,21 +33,21 @@ log = logging.getLogger("carpool.broker")
 
 ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 _ENVIRONMENT: Final = b'"carpool/environment"'
 _METHOD_BYTES: Final = 64
 """A carrier has named its method by then."""
 
 
-class Door:
+class AgentServer:
     """The listening socket, and the listener of all connections."""
 
     def __init__(
         self,
         path: str,
         ready: ReadySet,
-        host: Host,
-        heritage: Heritage,
+        host: AgentServerHost,
+        heritage: Incarnation,
         connections: Connections,
         *,
         slow_reader_s: float,
@@ -58,40 +58,42 @@ class Door:
         """`settle`: the burst is over. `clock`: one that stands still while we do not run, and could not see
         what agents do.
         """
-        self._listener = Listener(path, ready, self._connected)
+        self._listener = Listener(path, ready, self._accept)
         self._ready = ready
         self._clock = clock
-        self._host = host
-        self._heritage = heritage
+        self._line_handler = host
+        self._incarnation = heritage
         self.connections = connections
         self.slow_reader_s = slow_reader_s
-        self.budget = ReceiveBudget(receive_budget_bytes)
+        self.receive_budget = ReceiveBudget(receive_budget_bytes)
         self._settle = settle
         self._count = 0
-        self._attaching = Attaching(host, heritage, connections, mint=self._mint, take=self.took)
+        self._attach = AttachDialogue(
+            host, heritage, connections, mint=self._new_session_id, take=self.lines_received
+        )
 
     def open(self) -> None:
         """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
         self._listener.open()
 
-    def take_leave(self, why: str, *, again: bool) -> None:
+    def stop_accepting(self, why: str, *, again: bool) -> None:
         """Nobody comes in any more. Carriers that keep are told `why`, and whether to come back; without a
         reason it is as if we had died. Nothing that they say from now on is taken.
         """
         self._listener.close()
         for agent in self.connections.agents.values():
-            if agent.looking:
-                self._turn_away(agent, why, again=again)
-            elif why and agent.passage is not None:
+            if agent.is_scanning:
+                self._refuse_attaching(agent, why, again=again)
+            elif why and agent.delivery_log is not None:
                 agent.deaf = True
                 if again and agent.returning is not None:
                     continue  # nothing is known of its calls yet: no word, as of a broker that dies
                 if again:
-                    self.connections.tell_settled(agent, agent.passage)
+                    self.connections.tell_settled(agent, agent.delivery_log)
                 agent.io.write(ended_line(why, again=again))
             agent.io.flush()
 
-    def _turn_away(self, agent: Agent, why: str, *, again: bool) -> None:
+    def _refuse_attaching(self, agent: AgentConnection, why: str, *, again: bool) -> None:
         """One that waits for a look at its workspace. It must not come in once that is done: nothing of what
         it has said is taken, as its carrier is told.
         """
@@ -110,110 +112,114 @@ class Door:
             agent.io.close()
         self.connections.agents.clear()
 
-    def serve_by(self, epoch: Epoch) -> None:
+    def set_supervisor_epoch(self, epoch: Epoch) -> None:
         """Sessions that come from now on are served by this supervisor; empty: by none."""
-        self._attaching.epoch = epoch
+        self._attach.epoch = epoch
 
     async def watch(self) -> None:
         """Look at slow readers, late carriers and the receive budget, until cancelled."""
         while True:
-            await trio.sleep(LOOK_S)
-            self.look(self._clock())
-            self._listener.look()
+            await trio.sleep(CHECK_S)
+            self.check_timeouts(self._clock())
+            self._listener.check()
             self._settle()
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """See who takes too long, at this moment of the door's clock."""
         for agent in self.connections.agents.values():
             if agent.unread_s(now) > self.slow_reader_s:
                 self.connections.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
-            if agent.asked and now - agent.began_at > ENVIRONMENT_S:
+            if agent.environment_requests and now - agent.began_at > ENVIRONMENT_S:
                 log.warning("%s has not said its environment; until it does that is missing", agent.id)
-                self._attaching.welcome_early(agent)
+                self._attach.admit_without_environment(agent)
             if agent.answered < agent.questions and now - agent.asked_at > ENVIRONMENT_S:
                 log.warning("%s did not say more of its environment; that counts as missing", agent.id)
                 agent.asked_at = math.inf
-                self._host.environment_came(agent.id, agent.questions, {})
-        for stalled, why in self.budget.stalled(now, self.slow_reader_s):
+                self._line_handler.environment_received(agent.id, agent.questions, {})
+        for stalled, why in self.receive_budget.expired_agents(now, self.slow_reader_s):
             self.connections.drop(stalled.id, why)
-        self.end_lingering(now)
+        self.end_detached_sessions(now)
 
-    def end_lingering(self, now: float) -> None:
+    def end_detached_sessions(self, now: float) -> None:
         """Sessions whose door has died, and that no other door has asked for, are over."""
-        for stream in self.connections.lingering.due(now):
+        for stream in self.connections.lingering.expired(now):
             del self.connections.streams[stream.id]
-            self._host.farewell(stream.id)
+            self._line_handler.session_closed(stream.id)
 
     # --- connections -----------------------------------------------------------------------------------
 
-    def _connected(self, sock: socket.socket) -> None:
+    def _accept(self, sock: socket.socket) -> None:
         connections = self.connections
-        agent = Agent(self._mint(), sock, self._ready, self, written=connections.written, now=self._clock())
+        agent = AgentConnection(
+            self._new_session_id(), sock, self._ready, self, written=connections.written, now=self._clock()
+        )
         connections.agents[agent.id] = agent
 
-    def _mint(self) -> SessionId:
+    def _new_session_id(self) -> SessionId:
         self._count += 1
-        return session_of(self._heritage.life, self._count)
+        return session_of(self._incarnation.epoch, self._count)
 
-    def left(self, agent: Agent) -> None:
-        """See `connections.Listener`."""
+    def connection_closed(self, agent: AgentConnection) -> None:
+        """See `connections.ConnectionListener`."""
         if self.connections.agents.pop(agent.id, None) is None:
             return  # the door is closed: what is open is the next broker's
-        self.budget.look(agent)
+        self.receive_budget.line_changed(agent)
         if agent.carrier is not None:
-            agent.carrier.left(dropped=agent.dropped)
+            agent.carrier.connection_closed(dropped=agent.dropped)
         elif agent.welcomed:
-            self._host.farewell(agent.id)
+            self._line_handler.session_closed(agent.id)
 
-    def grew(self, agent: Agent) -> None:
-        """See `connections.Listener`."""
-        self.budget.look(agent)
+    def unfinished_line_changed(self, agent: AgentConnection) -> None:
+        """See `connections.ConnectionListener`."""
+        self.receive_budget.line_changed(agent)
 
-    def unread(self, agent: Agent, unread_bytes: int) -> None:
-        """See `connections.Listener`."""
+    def unread_changed(self, agent: AgentConnection, unread_bytes: int) -> None:
+        """See `connections.ConnectionListener`."""
         if agent.welcomed:
-            self._host.unread(agent.id, unread_bytes)
+            self._line_handler.unread_changed(agent.id, unread_bytes)
 
-    def took(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
-        """See `connections.Listener`."""
+    def lines_received(self, agent: AgentConnection, lines: list[bytes | OverlongLine]) -> None:
+        """See `connections.ConnectionListener`."""
         if agent.deaf:
             return
         if agent.welcomed:
-            if agent.passage is not None or agent.questions:
-                self._take_kept(agent, agent.passage, lines)
+            if agent.delivery_log is not None or agent.questions:
+                self._lines_received(agent, agent.delivery_log, lines)
             else:
-                self._host.take(agent.id, lines)
+                self._line_handler.lines_received(agent.id, lines)
         elif agent.carrier is not None:
-            agent.carrier.take(lines)
+            agent.carrier.lines_received(lines)
         else:
-            self._attaching.take(agent, lines)
+            self._attach.lines_received(agent, lines)
 
-    def _take_kept(self, agent: Agent, passage: Passage | None, lines: list[bytes | OverlongLine]) -> None:
+    def _lines_received(
+        self, agent: AgentConnection, passage: DeliveryLog | None, lines: list[bytes | OverlongLine]
+    ) -> None:
         """Lines of a welcome agent whose carrier keeps them, or has not said its environment yet."""
         if agent.answered < agent.questions:
-            lines = self._answered(agent, passage, lines)
+            lines = self._take_environment_lines(agent, passage, lines)
             if not lines:
                 return
         if passage is None:
-            self._host.take(agent.id, lines)
+            self._line_handler.lines_received(agent.id, lines)
             return
         returning = agent.returning
         if returning is not None:
-            lines = self._host.take_back(agent.id, lines, passage, returning)
-            if not returning.is_over:
+            lines = self._line_handler.resume_lines(agent.id, lines, passage, returning)
+            if not returning.is_complete:
                 return
             agent.returning = None
-            passage.came_back(returning.asks)
+            passage.resumed(returning.asks)
             # Before anything comes of it: see `Connections.write`.
             self.connections.tell_settled(agent, passage)
-            self._host.resumed(agent.id, returning, passage)
+            self._line_handler.session_resumed(agent.id, returning, passage)
         if lines:
-            self._host.take(agent.id, lines, passage)
+            self._line_handler.lines_received(agent.id, lines, passage)
         if passage.due:
             self.connections.await_flush(agent)
 
-    def _answered(
-        self, agent: Agent, passage: Passage | None, lines: list[bytes | OverlongLine]
+    def _take_environment_lines(
+        self, agent: AgentConnection, passage: DeliveryLog | None, lines: list[bytes | OverlongLine]
     ) -> list[bytes | OverlongLine]:
         """Take out what its carrier says of its environment, which is no line of the agent. What came before
         is taken first; what came after is given back.
@@ -224,9 +230,13 @@ class Door:
                 environment = parse_environment(line, agent.attach.mark)
                 if environment is not None:
                     if place:
-                        self._take_kept(agent, passage, lines[:place])
+                        self._lines_received(agent, passage, lines[:place])
                     agent.answered += 1
-                    self._host.environment_came(agent.id, agent.answered, environment)
+                    self._line_handler.environment_received(agent.id, agent.answered, environment)
                     rest = lines[place + 1 :]
-                    return self._answered(agent, passage, rest) if agent.answered < agent.questions else rest
+                    return (
+                        self._take_environment_lines(agent, passage, rest)
+                        if agent.answered < agent.questions
+                        else rest
+                    )
         return lines

@@ -17,49 +17,56 @@ from typing import Final, Protocol
 import trio
 
 from carpool_broker.core.model.effects import NO_CALL
-from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.detached_sessions import Lingering
-from carpool_broker.transport.multiplexed import Carrier
-from carpool_broker.transport.resume import Returning
+from carpool_broker.transport.delivery_log import DeliveryLog
+from carpool_broker.transport.detached_sessions import DetachedSessions
+from carpool_broker.transport.multiplexed import MultiplexedConnection
+from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.socket_io import AgentIo
-from carpool_broker.transport.streams import Stream
-from carpool_protocol.carrier.attach import Attach, Moved, ended_line, moved_line, settled_line, wanted_line
+from carpool_broker.transport.streams import SessionStream
+from carpool_protocol.carrier.attach import (
+    Attach,
+    WorkspaceChanged,
+    ended_line,
+    moved_line,
+    settled_line,
+    wanted_line,
+)
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import OverlongLine
 
 log = logging.getLogger("carpool.broker")
 
 NO_ASK: Final = AskId("")
-HEARD_LOOK_S: Final = 0.01
+SENT_CHECK_S: Final = 0.01
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
 """A multiplexed connection with more unread bytes is dropped at once, to protect the memory of others."""
 
 
-class Listener(Protocol):
-    """Receives the input of all connections (`agent_server.Door`)."""
+class ConnectionListener(Protocol):
+    """Receives the input of all connections (`agent_server.AgentServer`)."""
 
-    def took(self, agent: "Agent", lines: list[bytes | OverlongLine]) -> None:
+    def lines_received(self, agent: "AgentConnection", lines: list[bytes | OverlongLine]) -> None:
         """Lines arrived on this connection."""
 
-    def left(self, agent: "Agent") -> None:
+    def connection_closed(self, agent: "AgentConnection") -> None:
         """The socket is closed, and no input is being handled."""
 
-    def grew(self, agent: "Agent") -> None:
+    def unfinished_line_changed(self, agent: "AgentConnection") -> None:
         """The unfinished line has grown or is complete."""
 
-    def unread(self, agent: "Agent", unread_bytes: int) -> None:
+    def unread_changed(self, agent: "AgentConnection", unread_bytes: int) -> None:
         """This many bytes wait for the agent to read them."""
 
 
-class Agent:
+class AgentConnection:
     """One connection."""
 
     __slots__ = (
-        "answered", "asked", "asked_at", "attach", "began_at", "carrier", "deaf", "dropped", "id", "io",
-        "kept", "late", "line_at", "line_bytes", "looking", "passage", "questions", "returning", "seen_at",
-        "seen_progress", "welcomed",
+        "answered", "asked_at", "attach", "began_at", "carrier", "deaf", "delivery_log", "dropped",
+        "early_lines", "environment_requests", "id", "io", "is_late", "is_scanning", "line_at",
+        "line_bytes", "questions", "returning", "seen_at", "seen_progress", "welcomed",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +74,7 @@ class Agent:
         session: SessionId,
         sock: socket.socket,
         ready: ReadySet,
-        listener: Listener,
+        listener: ConnectionListener,
         *,
         written: list[CallId],
         now: float,
@@ -75,17 +82,17 @@ class Agent:
         """`written` takes the calls whose answers the socket has."""
         self.id = session
         self.attach: Attach | None = None
-        self.carrier: Carrier | None = None
+        self.carrier: MultiplexedConnection | None = None
         """Set on a multiplexed connection, which is not a session itself."""
-        self.passage: Passage | None = None
+        self.delivery_log: DeliveryLog | None = None
         """Set if the carrier keeps lines until they are settled."""
-        self.returning: Returning | None = None
+        self.returning: SessionResume | None = None
         """Set while the session resumes and lines that the carrier kept are still to come."""
-        self.asked: list[str] = []
+        self.environment_requests: list[str] = []
         """Environment variables that the carrier was asked for and has not sent yet."""
-        self.looking = False
+        self.is_scanning = False
         """True while the workspace of the session is scanned."""
-        self.late: list[str] = []
+        self.is_late: list[str] = []
         """Variables that were still missing when the session was opened."""
         self.questions = 0
         """Requests for variables since the session opened, and an unanswered one from before."""
@@ -93,7 +100,7 @@ class Agent:
         """How many of these the carrier has answered."""
         self.asked_at = now
         """Time of the last request for variables; infinite once nobody waits for the answer."""
-        self.kept: list[bytes | OverlongLine] = []
+        self.early_lines: list[bytes | OverlongLine] = []
         """Lines that arrived before the environment."""
         self.began_at = now
         self.welcomed = False
@@ -111,16 +118,16 @@ class Agent:
         self.io = AgentIo(
             sock,
             ready,
-            on_lines=partial(listener.took, self),
-            on_closed=partial(listener.left, self),
-            on_unfinished=partial(listener.grew, self),
-            on_unread=partial(listener.unread, self),
+            on_lines=partial(listener.lines_received, self),
+            on_closed=partial(listener.connection_closed, self),
+            on_unfinished=partial(listener.unfinished_line_changed, self),
+            on_unread=partial(listener.unread_changed, self),
             written=written,
         )
 
     def unread_s(self, now: float) -> float:
         """Seconds for which the agent has not read waiting output, as of the last checks."""
-        if not self.io.blocked or self.io.progress != self.seen_progress:
+        if not self.io.is_blocked or self.io.progress != self.seen_progress:
             self.seen_progress = self.io.progress
             self.seen_at = now
         return now - self.seen_at
@@ -137,14 +144,14 @@ class Connections:
         self._clock = clock
         self.written: list[CallId] = []
         """Calls whose answers the sockets have taken. The code that reports them empties this list."""
-        self.agents: dict[SessionId, Agent] = {}
-        self.streams: dict[SessionId, Stream] = {}
+        self.agents: dict[SessionId, AgentConnection] = {}
+        self.streams: dict[SessionId, SessionStream] = {}
         """Sessions on multiplexed connections, also those whose carrier has died."""
-        self.lingering: Lingering[Stream] = Lingering(self.written.append)
-        self._dirty: dict[SessionId, Agent] = {}
+        self.lingering: DetachedSessions[SessionStream] = DetachedSessions(self.written.append)
+        self._dirty: dict[SessionId, AgentConnection] = {}
         self._unflushed = 0
 
-    def await_flush(self, agent: Agent) -> None:
+    def await_flush(self, agent: AgentConnection) -> None:
         """Flush this connection with the burst, although no line was written to it."""
         self._dirty[agent.id] = agent
 
@@ -156,38 +163,38 @@ class Connections:
     def served_by(self, session: SessionId, epoch: Epoch) -> None:
         """Open and later requests of this session go to this supervisor."""
         agent = self.agents.get(session)
-        if agent is not None and agent.passage is not None:
-            agent.passage.served_by(epoch)
+        if agent is not None and agent.delivery_log is not None:
+            agent.delivery_log.set_supervisor_epoch(epoch)
             self._dirty[agent.id] = agent
         elif (stream := self.streams.get(session)) is not None:
-            stream.served_by(epoch)
+            stream.set_supervisor_epoch(epoch)
 
-    def ask_environment(self, session: SessionId, names: list[str]) -> int:
+    def request_environment(self, session: SessionId, names: list[str]) -> int:
         """See `workspace_moves.Carriers`."""
         agent = self.agents.get(session)
-        if agent is None or agent.passage is None or agent.attach is None or not agent.attach.tells:
+        if agent is None or agent.delivery_log is None or agent.attach is None or not agent.attach.tells:
             return 0
         agent.questions += 1
         agent.asked_at = self._clock()
         self.queue(agent, wanted_line(names))
         return agent.questions
 
-    def tell_moved(self, session: SessionId, moved: Moved) -> None:
+    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
         """See `workspace_moves.Carriers`."""
         agent = self.agents.get(session)
-        if agent is not None and agent.passage is not None:
+        if agent is not None and agent.delivery_log is not None:
             self.queue(agent, moved_line(moved))
         elif (stream := self.streams.get(session)) is not None:
-            stream.moved(moved)
+            stream.announce_workspace(moved)
 
     def stateful_at(self, session: SessionId, servers: Sequence[str]) -> None:
         """The carrier remembers that this session may have state at these servers."""
         agent = self.agents.get(session)
-        if agent is not None and agent.passage is not None:
-            agent.passage.stateful_at(servers)
+        if agent is not None and agent.delivery_log is not None:
+            agent.delivery_log.set_stateful_servers(servers)
             self._dirty[agent.id] = agent
         elif (stream := self.streams.get(session)) is not None:
-            stream.stateful_at(servers)
+            stream.set_stateful_servers(servers)
 
     def write(
         self,
@@ -206,22 +213,22 @@ class Connections:
         """
         agent = self.agents.get(session)
         if agent is not None:
-            passage = agent.passage
+            passage = agent.delivery_log
             if passage is not None:
                 if passage.due and agent.returning is None:
                     # Before the line: what that makes a part of the session is told before the agent has it.
                     self.tell_settled(agent, passage)
-                if not passage.goes(line, about, answers=answers):
+                if not passage.line_sent(line, about, answers=answers):
                     return
                 if ask:
-                    passage.asked(ask, about, line)
+                    passage.ask_sent(ask, about, line)
             # As `_queue`, without the call: all answers pass here.
             agent.io.write(line)
             if call:
-                agent.io.mark(call)
+                agent.io.mark_call(call)
             self._dirty[session] = agent
             self._unflushed += 1
-            if self._unflushed >= PIECE:
+            if self._unflushed >= OUTPUTS_PER_FLUSH:
                 self.flush()
             return
         stream = self.streams.get(session)
@@ -232,19 +239,19 @@ class Connections:
         """Add this call to `written` once the socket has taken everything written to this agent so far."""
         agent = self.agents.get(session)
         if agent is not None:
-            agent.io.mark(call)
+            agent.io.mark_call(call)
         elif (stream := self.streams.get(session)) is not None:
-            stream.let_go(call)
+            stream.forget_recorded_call(call)
 
-    def queue(self, agent: Agent, line: bytes, call: CallId = NO_CALL) -> None:
+    def queue(self, agent: AgentConnection, line: bytes, call: CallId = NO_CALL) -> None:
         """Write a line to this connection with the burst. `call`: the call that the line answers."""
         if line:
             agent.io.write(line)
         if call:
-            agent.io.mark(call)
+            agent.io.mark_call(call)
         self._dirty[agent.id] = agent
         self._unflushed += 1
-        if self._unflushed >= PIECE:
+        if self._unflushed >= OUTPUTS_PER_FLUSH:
             self.flush()
 
     def flush(self) -> None:
@@ -254,8 +261,8 @@ class Connections:
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for agent in dirty.values():
-                if agent.passage is not None and agent.passage.due and agent.returning is None:
-                    self.tell_settled(agent, agent.passage)
+                if agent.delivery_log is not None and agent.delivery_log.due and agent.returning is None:
+                    self.tell_settled(agent, agent.delivery_log)
                 agent.io.flush()
                 if agent.carrier is not None and agent.io.unread_bytes > UNREAD_CAP_BYTES:
                     self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
@@ -266,7 +273,7 @@ class Connections:
         if agent is not None and not agent.io.closed:
             log.warning("%s is dropped: %s", session, why)
             agent.dropped = True
-            if agent.passage is not None:
+            if agent.delivery_log is not None:
                 agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))
             agent.io.flush()
             agent.io.close()
@@ -274,9 +281,9 @@ class Connections:
     async def heard_out(self) -> None:
         """Wait until the operating system has taken all output."""
         while any(agent.io.unread_bytes for agent in self.agents.values()):  # noqa: ASYNC110 - rare, and short
-            await trio.sleep(HEARD_LOOK_S)
+            await trio.sleep(SENT_CHECK_S)
 
-    def tell_settled(self, agent: Agent, passage: Passage) -> None:
+    def tell_settled(self, agent: AgentConnection, passage: DeliveryLog) -> None:
         """Tell the carrier which of the lines that it keeps are settled."""
-        agent.io.write(settled_line(passage.settle()))
+        agent.io.write(settled_line(passage.take_settled()))
         self._dirty[agent.id] = agent

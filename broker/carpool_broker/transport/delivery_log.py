@@ -16,17 +16,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from carpool_broker.core.model.events import (
-    AgentAnswered,
-    AgentCalled,
-    AgentCancelled,
-    AgentGranted,
-    AgentGreeted,
-    AgentListed,
-    AgentListened,
-    AgentReady,
-    AgentSetLevel,
-    AgentWatched,
-    Event,
+    AskAnswered,
+    BrokerEvent,
+    CallRequested,
+    InitializedReceived,
+    InitializeRequested,
+    ListenRequested,
+    ListenResumed,
+    ListPageRequested,
+    LogLevelRequested,
+    RequestCancelled,
+    SubscribeRequested,
 )
 from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import Settled
@@ -34,8 +34,8 @@ from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
 from carpool_protocol.wire.jsonrpc import is_error_line
 from carpool_protocol.wire.lines import OverlongLine, name_of_any
 
-DUE_BYTES: Final = 16 * 1024
-DUE_LINES: Final = 64
+SETTLE_BYTES: Final = 16 * 1024
+SETTLE_LINES: Final = 64
 """After so much unsettled traffic the carrier is told: what it keeps besides what is open. With 64 KiB and
 512 lines shims grew by 0.7 MB that they never gave back.
 """
@@ -48,7 +48,7 @@ GREETING: Final = ("greeting", "")
 READY: Final = ("ready", "")
 
 
-class _Pending:
+class _PendingRequest:
     """A request that its answer makes a part of the session, or takes one out."""
 
     __slots__ = ("line", "slot", "stays")
@@ -58,12 +58,12 @@ class _Pending:
         self.line = line
         self.stays = stays
 
-    def is_before(self, other: "_Pending") -> bool:
+    def is_before(self, other: "_PendingRequest") -> bool:
         """It says of the same thing what the other one has said since."""
         return self.slot == other.slot and self.line < other.line
 
 
-class _Batch:
+class _OpenBatch:
     """Requests that came in one line: the answers to some are needed until all are answered."""
 
     __slots__ = ("held", "left")
@@ -73,21 +73,21 @@ class _Batch:
         self.held: list[int] = []
 
 
-class Passage:
+class DeliveryLog:
     """One connection."""
 
     __slots__ = (
-        "_acks", "_asked_earlier", "_asks", "_batches", "_bytes", "_kept", "_lines", "_listens", "_names",
-        "_new", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_stateful", "_twice",
-        "_up", "due", "epoch",
+        "_acks", "_asked_earlier", "_asks", "_batch_of", "_batches", "_bytes", "_duplicates", "_kept",
+        "_lines", "_listens", "_names", "_open", "_pending", "_ready", "_received", "_silent", "_special",
+        "_stateful", "_unsent_names", "due", "epoch",
     )  # fmt: skip
 
     def __init__(self, epoch: Epoch, stateful: Sequence[str] = ()) -> None:
         self.epoch = epoch
         """The supervisor's, under which all was sent that is open; empty for none."""
-        self._up = 0
+        self._received = 0
         """So many lines of the agent have come."""
-        self._new: list[int] = []
+        self._unsent_names: list[int] = []
         """Names of the last of them: of those that have come since the carrier was told."""
         self._names: dict[int, int] = {}
         """Names of earlier ones that count still."""
@@ -97,13 +97,13 @@ class Passage:
         """The carrier is to be told how far things are, now."""
         self._open: dict[RawJson, int] = {}
         """Requests without an answer, and their lines."""
-        self._twice: dict[RawJson, list[int]] = {}
+        self._duplicates: dict[RawJson, list[int]] = {}
         """Lines of later requests that have the id of one that is open."""
         self._special: set[RawJson] = set()
         """Those of them whose answer changes more than that they are open; listens also while in force."""
         self._kept: dict[Slot, int] = {}
-        self._pending: dict[RawJson, _Pending] = {}
-        self._riders: dict[RawJson, list[int]] = {}
+        self._pending: dict[RawJson, _PendingRequest] = {}
+        self._batch_of: dict[RawJson, list[int]] = {}
         """Lines that stay open as long as a request does. Under `ABSENT`: as long as any does."""
         self._ready = 0
         """The line that said so before the greeting was answered; 0: none did."""
@@ -115,7 +115,7 @@ class Passage:
         """
         self._asks: dict[AskId, tuple[int, RawJson]] = {}
         """Open questions: the name of the line, and the request that it is asked for."""
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, _OpenBatch] = {}
         self._silent: set[RawJson] = set()
         """Requests that are replayed: the first line about one is not for the agent."""
         self._stateful = stateful
@@ -125,83 +125,83 @@ class Passage:
 
     # --- the agent's lines ---
 
-    def came(self, meaning: object, line: bytes | OverlongLine) -> None:
+    def line_received(self, meaning: object, line: bytes | OverlongLine) -> None:
         """A line of the agent, before anything is done about it."""
-        self._up += 1
+        self._received += 1
         self._lines += 1
-        self._new.append(name_of_any(line))
+        self._unsent_names.append(name_of_any(line))
         if isinstance(line, bytes):
             self._bytes += len(line)
-        if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
+        if self._lines >= SETTLE_LINES or self._bytes >= SETTLE_BYTES:
             self.due = True
-        if type(meaning) is AgentCalled:
+        if type(meaning) is CallRequested:
             if meaning.id in self._open:
-                self._twice.setdefault(meaning.id, []).append(self._up)
+                self._duplicates.setdefault(meaning.id, []).append(self._received)
             else:
-                self._open[meaning.id] = self._up
+                self._open[meaning.id] = self._received
         elif meaning is not None:
-            self._note(meaning)
+            self._add_request(meaning)
 
-    def came_within(self, meaning: object) -> None:
+    def batch_part_received(self, meaning: object) -> None:
         """A part of the line that came last, which was a batch."""
-        if isinstance(meaning, AgentCancelled | AgentAnswered):
-            self._note(meaning)
-        elif (request := getattr(meaning, "id", None)) is not None and isinstance(meaning, Event):
-            self._open[request] = self._up
+        if isinstance(meaning, RequestCancelled | AskAnswered):
+            self._add_request(meaning)
+        elif (request := getattr(meaning, "id", None)) is not None and isinstance(meaning, BrokerEvent):
+            self._open[request] = self._received
             self._special.add(request)
-            self._batches.setdefault(self._up, _Batch()).left += 1
+            self._batches.setdefault(self._received, _OpenBatch()).left += 1
 
-    def replayed(self, meaning: object) -> None:
+    def line_replayed(self, meaning: object) -> None:
         """The line that came last is one whose answer the agent has: it is not told again."""
-        if isinstance(meaning, AgentCancelled | AgentGranted):
+        if isinstance(meaning, RequestCancelled | ListenResumed):
             return
         request = getattr(meaning, "id", None)
         if request is not None:
             self._silent.add(request)
 
-    def came_back(self, asks: Iterable[AskId]) -> None:
+    def resumed(self, asks: Iterable[AskId]) -> None:
         """All that was kept of an earlier passage has passed, and its carrier does not count it among what
         has passed here. `asks`: what the agent was asked there.
         """
         self._asked_earlier.update(asks)
-        self._forget_others()
+        self._drop_unused_names()
         self.due = True
 
-    def _note(self, meaning: object) -> None:  # noqa: C901 - an arm per event
-        line = self._up
+    def _add_request(self, meaning: object) -> None:  # noqa: C901 - an arm per event
+        line = self._received
         match meaning:
-            case AgentCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
+            case RequestCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
                 pass  # the agent has its answer
-            case AgentCancelled():
-                self._closed(meaning.id, is_error=True)
-            case AgentAnswered():
+            case RequestCancelled():
+                self._request_closed(meaning.id, is_error=True)
+            case AskAnswered():
                 asked = self._asks.pop(meaning.ask, None)
                 request: RawJson | None = ABSENT if asked is None else asked[1]
                 if request and request in self._open:
                     self._special.add(request)
-                    self._riders.setdefault(request, []).append(line)
+                    self._batch_of.setdefault(request, []).append(line)
                 elif meaning.ask in self._asked_earlier:
                     self._asked_earlier.discard(meaning.ask)
-                    self._riders.setdefault(ABSENT, []).append(line)
-            case AgentReady():
+                    self._batch_of.setdefault(ABSENT, []).append(line)
+            case InitializedReceived():
                 greeting = next((each for each, p in self._pending.items() if p.slot == GREETING), None)
                 if greeting is None:
                     self._kept[READY] = line
                     self.due = True
                 else:
-                    self._riders.setdefault(greeting, []).append(line)
+                    self._batch_of.setdefault(greeting, []).append(line)
                     self._ready = line
-            case AgentGreeted():
-                self._awaits(meaning.id, GREETING)
-            case AgentSetLevel():
-                self._awaits(meaning.id, ("level", ""))
-            case AgentWatched():
-                self._awaits(meaning.id, ("watch", meaning.uri), stays=meaning.on)
-            case AgentListed(by=None, cursor=None):
-                self._awaits(meaning.id, ("list", meaning.family))
-            case AgentGranted():
+            case InitializeRequested():
+                self._await_answer(meaning.id, GREETING)
+            case LogLevelRequested():
+                self._await_answer(meaning.id, ("level", ""))
+            case SubscribeRequested():
+                self._await_answer(meaning.id, ("watch", meaning.uri), stays=meaning.on)
+            case ListPageRequested(by=None, cursor=None):
+                self._await_answer(meaning.id, ("list", meaning.family))
+            case ListenResumed():
                 self._kept["granted", str(meaning.id)] = line
-            case AgentListened():
+            case ListenRequested():
                 self._open[meaning.id] = line
                 self._listens.add(meaning.id)
                 self._special.add(meaning.id)
@@ -210,67 +210,67 @@ class Passage:
                 if request is not None:
                     self._open[request] = line
 
-    def _awaits(self, request: RawJson, slot: Slot, *, stays: bool = True) -> None:
-        self._open[request] = self._up
+    def _await_answer(self, request: RawJson, slot: Slot, *, stays: bool = True) -> None:
+        self._open[request] = self._received
         self._special.add(request)
-        self._pending[request] = _Pending(slot, self._up, stays=stays)
+        self._pending[request] = _PendingRequest(slot, self._received, stays=stays)
         self.due = True
 
     # --- the broker's lines ---
 
-    def goes(self, line: bytes, about: RawJson, *, answers: bool) -> bool:
+    def line_sent(self, line: bytes, about: RawJson, *, answers: bool) -> bool:
         """A line for the agent. False: it is not to be written, the agent has had it."""
         if about and about in self._silent:
             self._silent.discard(about)
             if answers:
-                self._closed(about, is_error=is_error_line(line, about))
+                self._request_closed(about, is_error=is_error_line(line, about))
             elif about in self._listens:
-                self._acknowledged(about)
+                self._listen_acknowledged(about)
             return False
         self._lines += 1
         self._bytes += len(line)
-        if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
+        if self._lines >= SETTLE_LINES or self._bytes >= SETTLE_BYTES:
             self.due = True
         if answers:
-            if self._twice and about in self._twice:
-                self._answered_one_of(about, line)
+            if self._duplicates and about in self._duplicates:
+                self._answered_duplicate(about, line)
             elif about in self._special:
-                self._closed(about, is_error=is_error_line(line, about), answer=line)
+                self._request_closed(about, is_error=is_error_line(line, about), answer=line)
             else:
                 self._open.pop(about, None)
         elif self._listens and about in self._listens:
-            self._acks[about] = _name_of_ours(line)
-            self._acknowledged(about)
+            self._acks[about] = _own_listen_id(line)
+            self._listen_acknowledged(about)
         return True
 
-    def _answered_one_of(self, about: RawJson, line: bytes) -> None:
+    def _answered_duplicate(self, about: RawJson, line: bytes) -> None:
         """Of several with this id. A later one is refused, unless the first was answered by then."""
         if _REFUSED_TWICE in line and is_error_line(line, about):
-            self._drop_twice(about)
+            self._drop_duplicate(about)
         else:
-            self._closed(about, is_error=is_error_line(line, about), answer=line)
+            self._request_closed(about, is_error=is_error_line(line, about), answer=line)
 
-    def _drop_twice(self, request: RawJson) -> int:
-        later = self._twice[request]
+    def _drop_duplicate(self, request: RawJson) -> int:
+        later = self._duplicates[request]
         line = later.pop(0)
         if not later:
-            del self._twice[request]
+            del self._duplicates[request]
         return line
 
-    def asked(self, ask: AskId, request: RawJson, line: bytes) -> None:
+    def ask_sent(self, ask: AskId, request: RawJson, line: bytes) -> None:
         """The line that went last is a question, for this request."""
         if request in self._open:
-            self._asks[ask] = (_name_of_ours(line), request)
+            self._asks[ask] = (_own_listen_id(line), request)
             self._special.add(request)
 
-    def _acknowledged(self, request: RawJson) -> None:
+    def _listen_acknowledged(self, request: RawJson) -> None:
         self._listens.discard(request)
         line = self._open.pop(request, None)
         if line is not None:
             self._kept["listen", str(request)] = line
             self.due = True
 
-    def _closed(self, request: RawJson, *, is_error: bool, answer: bytes = b"") -> None:
+    def _request_closed(self, request: RawJson, *, is_error: bool, answer: bytes = b"") -> None:
         """A request is answered with this line, or needs no answer any more."""
         line = self._open.pop(request, None)
         self._special.discard(request)
@@ -282,7 +282,7 @@ class Passage:
                 self.due = True
             self._kept.pop(("granted", str(request)), None)
             self._acks.pop(request, None)
-        self._riders.pop(request, None)
+        self._batch_of.pop(request, None)
         for ask in [ask for ask, (_, for_) in self._asks.items() if for_ == request]:
             del self._asks[ask]
         pending = self._pending.pop(request, None)
@@ -299,80 +299,80 @@ class Passage:
         if batch is not None:
             batch.left -= 1
             if answer:
-                batch.held.append(_name_of_ours(answer))
+                batch.held.append(_own_listen_id(answer))
             if not batch.left:
                 del self._batches[line or 0]
-        if request in self._twice:
-            self._open[request] = self._drop_twice(request)
+        if request in self._duplicates:
+            self._open[request] = self._drop_duplicate(request)
 
     # --- what the carrier is told ---
 
-    def served_by(self, epoch: Epoch) -> None:
+    def set_supervisor_epoch(self, epoch: Epoch) -> None:
         """All that is open, and all that comes, goes to this supervisor."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.due = True
 
-    def stateful_at(self, servers: Sequence[str]) -> None:
+    def set_stateful_servers(self, servers: Sequence[str]) -> None:
         """The session may have state at these servers."""
         self._stateful = servers
         self.due = True
 
-    def settle(self) -> Settled:
+    def take_settled(self) -> Settled:
         """How far things are. The carrier is told: whoever calls this does that."""
         self._bytes = self._lines = 0
         self.due = False
         if not self._open:
-            self._riders.clear()
+            self._batch_of.clear()
         # What is replayed the agent has an answer to: it is not open, be it answered again or not.
         silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         listens = {self._open[request] for request in self._silent & self._listens}
-        riding = (line for lines in (*self._riders.values(), *self._twice.values()) for line in lines)
+        riding = (line for lines in (*self._batch_of.values(), *self._duplicates.values()) for line in lines)
         open_ = {*self._open.values(), *riding} - silent
         kept = {*self._kept.values(), *(each.line for each in self._pending.values()), *listens}
         held = [*self._acks.values(), *(line for line, _ in self._asks.values())]
-        last = self._new[-1] if self._new else 0
-        times = self._new.count(last)
-        self._forget_others()
+        last = self._unsent_names[-1] if self._unsent_names else 0
+        times = self._unsent_names.count(last)
+        self._drop_unused_names()
         return Settled(
             self.epoch,
             last,
             times,
-            self._named(open_ - kept),
-            self._named(kept - open_),
-            self._named(open_ & kept),
+            self._named_lines(open_ - kept),
+            self._named_lines(kept - open_),
+            self._named_lines(open_ & kept),
             held + [line for batch in self._batches.values() for line in batch.held],
             self._stateful,
         )
 
-    def _named(self, lines: Iterable[int]) -> list[int]:
+    def _named_lines(self, lines: Iterable[int]) -> list[int]:
         return [self._names[line] for line in sorted(lines)]
 
-    def _forget_others(self) -> None:
+    def _drop_unused_names(self) -> None:
         """Names are needed of lines that count still, and of no others."""
-        first = self._up - len(self._new) + 1
+        first = self._received - len(self._unsent_names) + 1
         counting = {
             *self._open.values(),
             *self._kept.values(),
             *(each.line for each in self._pending.values()),
-            *(line for lines in (*self._riders.values(), *self._twice.values()) for line in lines),
+            *(line for lines in (*self._batch_of.values(), *self._duplicates.values()) for line in lines),
             *([self._ready] if self._ready else []),
         }
-        self._names = {n: self._new[n - first] if n >= first else self._names[n] for n in counting}
-        self._new.clear()
+        self._names = {n: self._unsent_names[n - first] if n >= first else self._names[n] for n in counting}
+        self._unsent_names.clear()
 
     def check(self) -> None:
         """Assert every invariant."""
         assert self._special.issuperset(self._pending)
-        assert self._open.keys() >= self._twice.keys()
+        assert self._open.keys() >= self._duplicates.keys()
         in_force = {request for request in self._special if ("listen", str(request)) in self._kept}
         assert self._special <= self._open.keys() | in_force
-        assert all(line <= self._up for line in self._open.values())
+        assert all(line <= self._received for line in self._open.values())
         assert all(request in self._open for _, request in self._asks.values())
         assert self._listens.issubset(self._open)
         assert all(("listen", str(request)) in self._kept for request in self._acks)
-        assert all(request in self._open or not request for request in self._riders)
+        assert all(request in self._open or not request for request in self._batch_of)
 
 
-def _name_of_ours(line: bytes) -> int:
+def _own_listen_id(line: bytes) -> int:
     return name_of(line.removesuffix(b"\n"))

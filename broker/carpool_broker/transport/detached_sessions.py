@@ -12,15 +12,15 @@ Knows nothing of: sockets, frames, what lines hold.
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from carpool_protocol.carrier.streams import Open
+from carpool_protocol.carrier.streams import OpenStream
 from carpool_protocol.ids import CallId, SessionId
 
-LINGER_S: Final = 30.0
+DETACHED_TIMEOUT_S: Final = 30.0
 MAX_HELD_BYTES: Final = 1024 * 1024
 """Of one session."""
 
 
-class Held:
+class DetachedOutput:
     """What was said to one agent while it had no door."""
 
     __slots__ = ("_written", "lines", "size_bytes")
@@ -30,7 +30,7 @@ class Held:
         self.lines: list[bytes] = []
         self.size_bytes = 0
 
-    def say(self, line: bytes, call: CallId, *, answers: bool) -> None:
+    def write(self, line: bytes, call: CallId, *, answers: bool) -> None:
         """A line for the agent. An answer is for nobody."""
         if not answers:
             self.size_bytes += len(line)
@@ -45,53 +45,57 @@ class Held:
         return self.size_bytes > MAX_HELD_BYTES
 
 
-class Lingerer(Protocol):
+class DetachedSession(Protocol):
     """A session without a door (`multiplexed.Stream`)."""
 
     id: SessionId
-    word: Open
-    held: Held | None
+    word: OpenStream
+    held: DetachedOutput | None
 
 
-S = TypeVar("S", bound=Lingerer)
+S = TypeVar("S", bound=DetachedSession)
 
 
-class Lingering(Generic[S]):
+class DetachedSessions(Generic[S]):
     """All of them, by their `Mcp-Session-Id`."""
 
     def __init__(self, written: Callable[[CallId], None]) -> None:
         """`written`: an answer needs to be kept no longer."""
         self._written = written
-        self._here: dict[str, S] = {}
+        self._sessions: dict[str, S] = {}
         self._until: dict[str, float] = {}
         """Counted from the first look after its door died."""
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._sessions)
 
-    def keep(self, public: str, session: S) -> None:
+    def add(self, public: str, session: S) -> None:
         """Its door has died."""
-        session.held = Held(self._written)
-        self._here[public] = session
+        session.held = DetachedOutput(self._written)
+        self._sessions[public] = session
 
-    def take(self, public: str, word: Open) -> S | None:
+    def claim(self, public: str, word: OpenStream) -> S | None:
         """The session that another door asks for with `word`. It is that door's now."""
-        session = self._here.get(public)
-        if session is None or _terms(session.word) != _terms(word):
+        session = self._sessions.get(public)
+        if session is None or _claim_terms(session.word) != _claim_terms(word):
             return None
         if session.held is None or session.held.is_full:
             return None
-        del self._here[public]
+        del self._sessions[public]
         self._until.pop(public, None)
         return session
 
-    def due(self, now: float) -> list[S]:
+    def expired(self, now: float) -> list[S]:
         """Those that nobody has asked for in time; they are here no longer. For every second or so."""
-        late = [public for public in self._here if self._until.setdefault(public, now + LINGER_S) <= now]
+        late = [
+            public
+            for public in self._sessions
+            if self._until.setdefault(public, now + DETACHED_TIMEOUT_S) <= now
+        ]
         for public in late:
             del self._until[public]
-        return [self._here.pop(public) for public in late]
+        return [self._sessions.pop(public) for public in late]
 
 
-def _terms(word: Open) -> tuple[str, ...]:
+def _claim_terms(word: OpenStream) -> tuple[str, ...]:
     return (word.kind, word.principal, word.server, word.profile, word.workspace)

@@ -14,22 +14,22 @@ import trio
 from carpool_broker.admin.methods import ControlError
 from carpool_broker.config.blocking_io import StartSoon
 from carpool_broker.config.configuration import Configuration
-from carpool_broker.config.workspace_moves import Looks, Moving
+from carpool_broker.config.workspace_moves import WorkspaceMoves, WorkspaceScanner
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects, events
 from carpool_broker.era import handshake, repeated_lines
-from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.multiplexed import placed
-from carpool_broker.transport.outbound import Write
-from carpool_broker.transport.resume import Returning
-from carpool_broker.transport.server_interface import Host
+from carpool_broker.transport.delivery_log import DeliveryLog
+from carpool_broker.transport.multiplexed import with_exchange
+from carpool_broker.transport.outbound import WriteAgentLine
+from carpool_broker.transport.resume import SessionResume
+from carpool_broker.transport.server_interface import AgentServerHost
 from carpool_broker.transport.socket_io import LINE_CAP_BYTES
-from carpool_broker.transport.streams import Stream
-from carpool_protocol.carrier.attach import Attach, Moved
-from carpool_protocol.carrier.streams import Open, Refused
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_broker.transport.streams import SessionStream
+from carpool_protocol.carrier.attach import Attach, WorkspaceChanged
+from carpool_protocol.carrier.streams import OpenStream, StreamRefused
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.runtime.pump import Pump
+from carpool_protocol.runtime.pump import CorePump
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 from carpool_protocol.wire.lines import OverlongLine
 
@@ -37,9 +37,9 @@ USE_WORKSPACE = "carpool/use_workspace"
 """`{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session is there. An operator
 may add `"session"`.
 """
-LOOKS = frozenset({"carpool/tools", "carpool/resolve", "carpool/servers", "carpool/resources"})
+SESSION_QUERIES = frozenset({"carpool/tools", "carpool/resolve", "carpool/servers", "carpool/resources"})
 """What any agent on the socket may ask of its own view: it can list and call all of that anyway."""
-MAX_LOOKS = 64
+MAX_SESSION_QUERIES = 64
 """So many of them may a session have open."""
 
 
@@ -51,18 +51,18 @@ class _UseWorkspace(msgspec.Struct):
 _use_workspace = msgspec.json.Decoder(_UseWorkspace)
 
 
-class Hosting(Host):
+class AgentLines(AgentServerHost):
     """All sessions of one broker process, as their door sees them."""
 
     def __init__(
         self,
         core: BrokerCore,
         configuration: Configuration,
-        pump: Pump[events.AnyEvent, effects.AnyEffect],
+        pump: CorePump[events.AnyEvent, effects.AnyEffect],
         *,
-        moving: Moving,
-        looks: Looks,
-        write: Write,
+        moving: WorkspaceMoves,
+        looks: WorkspaceScanner,
+        write: WriteAgentLine,
         answer: Callable[[SessionId, str, RawJson], Awaitable[RawJson]],
         settle: Callable[[], None],
         start_soon: StartSoon,
@@ -79,29 +79,33 @@ class Hosting(Host):
         self._settle = settle
         self._start_soon = start_soon
         self._digest_key = digest_key
-        self._asides: dict[SessionId, set[trio.CancelScope]] = {}
+        self._open_queries: dict[SessionId, set[trio.CancelScope]] = {}
         """`carpool/…` requests that are open."""
 
-    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+    def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         """See `multiplexed.StreamHost`."""
-        self._looks.look(self._configuration.wish_at_first(attach), lambda _: then())
+        self._looks.scan(self._configuration.initial_request(attach), lambda _: then())
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """See `server_interface.Host`."""
+        """See `server_interface.AgentServerHost`."""
         return self._configuration.wanted_variables(attach)
 
-    def objection(self, attach: Attach) -> Refused | None:
+    def attach_objection(self, attach: Attach) -> StreamRefused | None:
         """See `multiplexed.StreamHost`."""
-        return self._configuration.objection(attach)
+        return self._configuration.attach_objection(attach)
 
-    def welcome(
-        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    def session_opened(
+        self,
+        session: SessionId,
+        attach: Attach,
+        environment: dict[str, str],
+        stream: OpenStream | None = None,
     ) -> None:
         """See `multiplexed.StreamHost`."""
-        source, followed = self._configuration.enter(session, attach, environment)
+        source, followed = self._configuration.session_opened(session, attach, environment)
         self._pump.feed_all(followed)
         self._pump.feed(
-            events.AgentCame(
+            events.SessionOpened(
                 session=session,
                 source=source,
                 agent=attach.agent,
@@ -109,7 +113,8 @@ class Hosting(Host):
                 carrier=attach.carrier if stream is None else "http",
                 control=attach.control,
                 keeps=stream is None and attach.keeps,
-                wanders=(guest := self._configuration.guest(session)) is not None and guest.wanders,
+                wanders=(guest := self._configuration.session_context(session)) is not None
+                and guest.follows_roots,
                 fleeting=stream is None and not attach.keeps,
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
@@ -119,127 +124,131 @@ class Hosting(Host):
             )
         )
 
-    def take(
+    def lines_received(
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: Passage | None = None,
+        passage: DeliveryLog | None = None,
         *,
         within: bool = False,
     ) -> None:
-        """See `server_interface.Host`. `within`: the lines came in one, as a batch."""
+        """See `server_interface.AgentServerHost`. `within`: the lines came in one, as a batch."""
         burst: list[events.AnyEvent] = []
         for line in lines:
-            meaning = self._read(session, line)
+            meaning = self._read_line(session, line)
             if passage is not None:
                 if within:
-                    passage.came_within(meaning)
+                    passage.batch_part_received(meaning)
                 else:
-                    passage.came(meaning, line)
-            if isinstance(meaning, events.Event):
+                    passage.line_received(meaning, line)
+            if isinstance(meaning, events.BrokerEvent):
                 burst.append(meaning)
             elif meaning is not None:
                 self._pump.feed_all(burst)  # whatever comes aside comes in its turn
                 burst = []
-                self._aside(session, meaning, passage)
+                self._handle_aside(session, meaning, passage)
         self._pump.feed_all(burst)
 
-    def _read(
+    def _read_line(
         self, session: SessionId, line: bytes | OverlongLine, *, shared: bool = False
-    ) -> handshake.Meaning:
+    ) -> handshake.LineMeaning:
         if not isinstance(line, bytes):
             return handshake.read_overlong(session, line, LINE_CAP_BYTES)
         if not line:  # only where they are counted
             return None
-        meaning = handshake.read(session, line, shared=shared, key=self._digest_key)
-        return handshake.bounded(meaning) if len(line) > handshake.MAX_KEPT_BYTES else meaning
+        meaning = handshake.read_line(session, line, shared=shared, key=self._digest_key)
+        return handshake.bound_size(meaning) if len(line) > handshake.MAX_KEPT_BYTES else meaning
 
-    def _read_made(
+    def _read_resumed_line(
         self, session: SessionId, line: bytes | OverlongLine, *, shared: bool = False
-    ) -> handshake.Meaning:
+    ) -> handshake.LineMeaning:
         """One of the lines that made the session what it is."""
-        granted = repeated_lines.granted(session, line) if isinstance(line, bytes) else None
-        return granted or repeated_lines.made(self._read(session, line, shared=shared))
+        granted = repeated_lines.read_acknowledgement(session, line) if isinstance(line, bytes) else None
+        return granted or repeated_lines.as_resumed(self._read_line(session, line, shared=shared))
 
-    def may_return(self) -> bool:
-        """See `server_interface.Host`."""
+    def may_resume(self) -> bool:
+        """See `server_interface.AgentServerHost`."""
         return self._core.recovery.may_return
 
-    def take_back(
+    def resume_lines(
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: Passage,
-        returning: Returning,
+        passage: DeliveryLog,
+        returning: SessionResume,
     ) -> list[bytes | OverlongLine]:
-        """See `server_interface.Host`."""
+        """See `server_interface.AgentServerHost`."""
         for place, line in enumerate(lines):
-            if returning.is_over:
+            if returning.is_complete:
                 return lines[place:]
-            replays = returning.replays(line)
-            meaning = self._read_made(session, line) if replays else self._read(session, line)
-            passage.came(meaning, line)
+            replays = returning.is_replayed(line)
+            meaning = self._read_resumed_line(session, line) if replays else self._read_line(session, line)
+            passage.line_received(meaning, line)
             if not replays:
-                returning.take(meaning)
-            elif isinstance(meaning, events.Event):
-                passage.replayed(meaning)
+                returning.add(meaning)
+            elif isinstance(meaning, events.BrokerEvent):
+                passage.line_replayed(meaning)
                 self._pump.feed(meaning)
         return []
 
-    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
-        """See `server_interface.Host`."""
-        resumed, rest = returning.end()
+    def session_resumed(
+        self, session: SessionId, returning: SessionResume, passage: DeliveryLog | None = None
+    ) -> None:
+        """See `server_interface.AgentServerHost`."""
+        resumed, rest = returning.finish()
         for greeting in returning.greetings:
             self._pump.feed(greeting)
         self._pump.feed(resumed)
         for meaning in rest:
-            if isinstance(meaning, events.Event):
+            if isinstance(meaning, events.BrokerEvent):
                 self._pump.feed(meaning)
             elif meaning is not None:
-                self._aside(session, meaning, passage)
+                self._handle_aside(session, meaning, passage)
 
-    def take_message(
-        self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
+    def message_received(
+        self, stream: SessionStream, message: bytes, exchange: int, burst: list[events.AnyEvent]
     ) -> None:
         """See `multiplexed.StreamHost`."""
-        meaning = self._meaning(stream, message, exchange)
-        if isinstance(meaning, events.Event):
+        meaning = self._message_meaning(stream, message, exchange)
+        if isinstance(meaning, events.BrokerEvent):
             burst.append(meaning)
-            if isinstance(meaning, events.AgentCancelled):
+            if isinstance(meaning, events.RequestCancelled):
                 self.feed(burst)
-                stream.cancelled(meaning.id)
+                stream.request_cancelled(meaning.id)
             return
         if meaning is None:
             return
         self.feed(burst)  # whatever comes aside comes in its turn
-        if isinstance(meaning, handshake.Unservable):
-            stream.say(meaning.line, exchange)
-        elif isinstance(meaning, handshake.Batch):
-            if self._takes(stream.id, meaning):
-                for line in _unbatched(meaning):
-                    self.take_message(stream, line, exchange, burst)
+        if isinstance(meaning, handshake.UnservableLine):
+            stream.write_to_exchange(meaning.line, exchange)
+        elif isinstance(meaning, handshake.LineBatch):
+            if self._accepts_batch(stream.id, meaning):
+                for line in _split_batch(meaning):
+                    self.message_received(stream, line, exchange, burst)
             else:
-                stream.say(meaning.refusal, exchange)
+                stream.write_to_exchange(meaning.refusal, exchange)
         else:
-            self._aside(stream.id, meaning)
+            self._handle_aside(stream.id, meaning)
 
-    def _meaning(
-        self, stream: Stream, message: bytes, exchange: int, *, made: bool = False
-    ) -> handshake.Meaning:
-        read = self._read_made if made else self._read
-        return placed(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
+    def _message_meaning(
+        self, stream: SessionStream, message: bytes, exchange: int, *, made: bool = False
+    ) -> handshake.LineMeaning:
+        read = self._read_resumed_line if made else self._read_line
+        return with_exchange(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
 
-    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
+    def resume_message(
+        self, stream: SessionStream, message: bytes, exchange: int, returning: SessionResume
+    ) -> None:
         """See `multiplexed.StreamHost`."""
-        replays = returning.replays(message)
-        meaning = self._meaning(stream, message, exchange, made=replays)
+        replays = returning.is_replayed(message)
+        meaning = self._message_meaning(stream, message, exchange, made=replays)
         if not replays:
-            if isinstance(meaning, handshake.Unservable):
-                stream.say(meaning.line, exchange)
+            if isinstance(meaning, handshake.UnservableLine):
+                stream.write_to_exchange(meaning.line, exchange)
             else:
-                returning.take(meaning)
-        elif isinstance(meaning, events.Event):
-            stream.replayed(meaning)
+                returning.add(meaning)
+        elif isinstance(meaning, events.BrokerEvent):
+            stream.request_replayed(meaning)
             self._pump.feed(meaning)
 
     def version_of(self, session: SessionId) -> str:
@@ -251,47 +260,47 @@ class Hosting(Host):
         self._pump.feed_all(burst)
         burst.clear()
 
-    def give_up(self, session: SessionId, request: RawJson) -> None:
+    def request_abandoned(self, session: SessionId, request: RawJson) -> None:
         """See `multiplexed.StreamHost`."""
-        self._pump.feed(events.AgentCancelled(session, request, "the client went away"))
+        self._pump.feed(events.RequestCancelled(session, request, "the client went away"))
 
-    def _takes(self, session: SessionId, batch: handshake.Batch) -> bool:
-        return bool(batch.lines) and self._core.sessions[session].version == handshake.BATCHING
+    def _accepts_batch(self, session: SessionId, batch: handshake.LineBatch) -> bool:
+        return bool(batch.lines) and self._core.sessions[session].version == handshake.BATCH_VERSION
 
-    def _aside(
+    def _handle_aside(
         self,
         session: SessionId,
-        meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch,
-        passage: Passage | None = None,
+        meaning: handshake.ControlRequested | handshake.UnservableLine | handshake.LineBatch,
+        passage: DeliveryLog | None = None,
     ) -> None:
-        if isinstance(meaning, handshake.Unservable):
+        if isinstance(meaning, handshake.UnservableLine):
             self._write(session, meaning.line)
-        elif isinstance(meaning, handshake.Batch):
-            if self._takes(session, meaning):
-                self.take(session, [*_unbatched(meaning)], passage, within=True)
+        elif isinstance(meaning, handshake.LineBatch):
+            if self._accepts_batch(session, meaning):
+                self.lines_received(session, [*_split_batch(meaning)], passage, within=True)
             else:
                 self._write(session, meaning.refusal)
         elif meaning.method == USE_WORKSPACE:
             self._use_workspace(session, meaning)
-        elif self._is_operator(session) or self._may_look(session, meaning.method):
-            open_ = self._asides.setdefault(session, set())
-            if len(open_) >= MAX_LOOKS and not self._is_operator(session):
-                self._pump.feed(events.AgentErred(session, meaning.id, "too_many_calls", ""))
+        elif self._is_operator(session) or self._may_query(session, meaning.method):
+            open_ = self._open_queries.setdefault(session, set())
+            if len(open_) >= MAX_SESSION_QUERIES and not self._is_operator(session):
+                self._pump.feed(events.BadLineReceived(session, meaning.id, "too_many_calls", ""))
                 return
             open_.add(scope := trio.CancelScope())
             self._start_soon(self._answer_control, session, meaning, scope)
         else:
-            self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
+            self._pump.feed(events.BadLineReceived(session, meaning.id, "unknown_method", ""))
 
     def _is_operator(self, session: SessionId) -> bool:
         mine = self._core.sessions.get(session)
         return mine is not None and mine.control
 
-    def _may_look(self, session: SessionId, method: str) -> bool:
+    def _may_query(self, session: SessionId, method: str) -> bool:
         mine = self._core.sessions.get(session)
-        return mine is not None and mine.carrier != "http" and method in LOOKS
+        return mine is not None and mine.carrier != "http" and method in SESSION_QUERIES
 
-    def _use_workspace(self, session: SessionId, asked: handshake.ControlAsked) -> None:
+    def _use_workspace(self, session: SessionId, asked: handshake.ControlRequested) -> None:
         """Any agent's request about its own session, and an operator's about each."""
         try:
             wanted = _use_workspace.decode(asked.params or EMPTY_OBJECT)
@@ -304,7 +313,7 @@ class Hosting(Host):
         elif (asking := self._core.sessions.get(session)) is not None and asking.shared:
             why = "requests without a session name their workspace in the URL"
         else:
-            why = self._moving.obstacle(whose, wanted.workspace)
+            why = self._moving.move_objection(whose, wanted.workspace)
         if why:
             self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
             return
@@ -313,24 +322,24 @@ class Hosting(Host):
             if why:
                 self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
                 return
-            place = msgspec.json.encode(self._configuration.whereabouts(whose))
+            place = msgspec.json.encode(self._configuration.workspace_of(whose))
             self._write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
 
-        self._moving.go(whose, Moved(wanted.workspace), moved)
+        self._moving.move(whose, WorkspaceChanged(wanted.workspace), moved)
 
     def _refuse(self, session: SessionId, request: RawJson, detail: str) -> None:
-        self._pump.feed(events.AgentErred(session, request, "bad_params", detail))
+        self._pump.feed(events.BadLineReceived(session, request, "bad_params", detail))
 
-    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
-        """See `server_interface.Host`."""
-        self._moving.awaits(session, names)
+    def environment_requested(self, session: SessionId, names: list[str]) -> None:
+        """See `server_interface.AgentServerHost`."""
+        self._moving.environment_requested(session, names)
 
-    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
-        """See `server_interface.Host`."""
-        self._moving.heard(session, question, environment)
+    def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+        """See `server_interface.AgentServerHost`."""
+        self._moving.environment_received(session, question, environment)
 
     async def _answer_control(
-        self, session: SessionId, asked: handshake.ControlAsked, scope: trio.CancelScope
+        self, session: SessionId, asked: handshake.ControlRequested, scope: trio.CancelScope
     ) -> None:
         with scope:
             if scope.cancel_called:
@@ -338,25 +347,25 @@ class Hosting(Host):
             try:
                 line = result_line(asked.id, await self._answer(session, asked.method, asked.params))
             except ControlError as error:
-                _, body = for_method(fault(error.slug, server=error.server, detail=error.detail), "")
+                _, body = fault_answer(fault(error.slug, server=error.server, detail=error.detail), "")
                 line = error_body_line(asked.id, body)
             self._write(session, line, asked.id, answers=True)
             self._settle()
-        self._asides.get(session, set()).discard(scope)
+        self._open_queries.get(session, set()).discard(scope)
 
-    def unread(self, session: SessionId, unread_bytes: int) -> None:
-        """See `server_interface.Host`."""
-        self._pump.feed(events.AgentUnread(session, unread_bytes))
+    def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
+        """See `server_interface.AgentServerHost`."""
+        self._pump.feed(events.UnreadChanged(session, unread_bytes))
 
-    def farewell(self, session: SessionId) -> None:
-        """See `server_interface.Host`."""
-        for scope in self._asides.pop(session, ()):
+    def session_closed(self, session: SessionId) -> None:
+        """See `server_interface.AgentServerHost`."""
+        for scope in self._open_queries.pop(session, ()):
             scope.cancel()
-        self._moving.forget(session)
-        self._pump.feed(events.AgentLeft(session))
-        self._pump.feed_all(self._configuration.leave(session))
+        self._moving.session_closed(session)
+        self._pump.feed(events.SessionClosed(session))
+        self._pump.feed_all(self._configuration.session_closed(session))
 
 
-def _unbatched(batch: handshake.Batch) -> list[bytes]:
+def _split_batch(batch: handshake.LineBatch) -> list[bytes]:
     # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
     return [line for line in batch.lines if not line.startswith(b"[")]

@@ -7,7 +7,7 @@ Owns both, and what becomes of them when the machine fails them. Invariants:
 - a file that has vanished (a cleaner of temporary files, `rm`) is made again at the next `look`, and nobody
   who is connected notices; one that another process has put there is left alone, also by `close`;
 - other users' processes are not let in;
-- one process alone has at most `SHARE` of the descriptors that the broker may open.
+- one process alone has at most `MAX_PROCESS_SHARE` of the descriptors that the broker may open.
 
 Knows nothing of: what connections say, sessions.
 """
@@ -27,9 +27,9 @@ from carpool_protocol.runtime.poller import ReadySet
 log = logging.getLogger("carpool.broker")
 
 BACKLOG: Final = 512
-SHARE: Final = 0.75
+MAX_PROCESS_SHARE: Final = 0.75
 """Of the descriptors that the broker may open: the most connections of one process."""
-TOO_MANY: Final = (
+TOO_MANY_CONNECTIONS: Final = (
     b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"This process has too many connections to '
     b'carpool: close some, or use one for several calls."}}\n'
 )
@@ -47,10 +47,10 @@ class Listener:
         """Device and inode of the socket's file."""
         self._exhausted = False
         """The last connection could not be taken; said once."""
-        self._has_complained = False
+        self._has_warned = False
         self._by_process: dict[int, WeakSet[socket.socket]] = {}
         """Connections that were let in, by process; closed ones are dropped when they are counted."""
-        self._most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * SHARE)
+        self._most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * MAX_PROCESS_SHARE)
 
     def open(self) -> None:
         """Listen. A file that is there is a dead broker's: the launcher's lock says so."""
@@ -61,13 +61,13 @@ class Listener:
     def close(self) -> None:
         """Listen no more."""
         if self._socket is not None:
-            self._leave(self._socket)
+            self._stop_watching(self._socket)
             self._socket = None
             with contextlib.suppress(OSError):
-                if self._found() == self._file:
+                if self._check_file() == self._file:
                     os.unlink(self._path)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Once a second or so: take in who had to wait, put a lost file back."""
         if self._socket is None:
             return
@@ -75,24 +75,24 @@ class Listener:
             self._ready.resume_read(self._socket.fileno())
             self._accept()
         try:
-            self._found()
+            self._check_file()
         except (FileNotFoundError, NotADirectoryError):
-            self._put_back(self._socket)
+            self._restore_file(self._socket)
         except OSError:
             pass  # what cannot be looked at cannot be mended
 
-    def _put_back(self, lost: socket.socket) -> None:
+    def _restore_file(self, lost: socket.socket) -> None:
         try:
             paths.ensure_private(os.path.dirname(self._path))
             self._listen()
         except (OSError, paths.NotPrivateError) as error:
-            if not self._has_complained:
-                self._has_complained = True
-                log.error("%s has vanished and cannot be put back: %s", self._path, _why(error))  # noqa: TRY400 - the reason says all
+            if not self._has_warned:
+                self._has_warned = True
+                log.error("%s has vanished and cannot be put back: %s", self._path, _accept_problem(error))  # noqa: TRY400 - the reason says all
             return
-        self._has_complained = False
-        self._take_all(lost)  # who knocked while the file was there
-        self._leave(lost)
+        self._has_warned = False
+        self._accept_all(lost)  # who knocked while the file was there
+        self._stop_watching(lost)
         log.warning("%s had vanished and is there again", self._path)
 
     def _listen(self) -> None:
@@ -105,7 +105,7 @@ class Listener:
             finally:
                 os.umask(old)
             made.listen(BACKLOG)
-            self._file = self._found()
+            self._file = self._check_file()
             self._ready.add(made.fileno(), self._accept)
         except BaseException:
             made.close()
@@ -113,17 +113,17 @@ class Listener:
         self._socket = made
         self._exhausted = False
 
-    def _leave(self, listener: socket.socket) -> None:
+    def _stop_watching(self, listener: socket.socket) -> None:
         self._ready.remove(listener.fileno())
         listener.close()
 
-    def _found(self) -> tuple[int, int]:
+    def _check_file(self) -> tuple[int, int]:
         found = os.lstat(self._path)
         return found.st_dev, found.st_ino
 
     def _accept(self) -> None:
         assert self._socket is not None
-        problem = self._take_all(self._socket)
+        problem = self._accept_all(self._socket)
         if problem:
             self._ready.pause_read(self._socket.fileno())
             if not self._exhausted:
@@ -132,7 +132,7 @@ class Listener:
             log.info("agents are let in again")
         self._exhausted = bool(problem)
 
-    def _take_all(self, listener: socket.socket) -> str:
+    def _accept_all(self, listener: socket.socket) -> str:
         """Whoever waits; a reason where one of them cannot be taken."""
         for _ in range(BACKLOG):
             try:
@@ -150,7 +150,7 @@ class Listener:
             sock.setblocking(False)
             if not self._has_room(sock):
                 with contextlib.suppress(OSError):  # it may be gone, and is not owed more
-                    sock.send(TOO_MANY)
+                    sock.send(TOO_MANY_CONNECTIONS)
                 sock.close()
                 continue
             self._on_connected(sock)
@@ -176,5 +176,5 @@ class Listener:
         return True
 
 
-def _why(error: Exception) -> str:
+def _accept_problem(error: Exception) -> str:
     return (error.strerror or "no reason given") if isinstance(error, OSError) else str(error)

@@ -11,7 +11,7 @@ Knows nothing of: sockets beyond `AgentIo`, how a connection ends.
 
 from typing import Final
 
-from carpool_broker.transport.connections import Agent
+from carpool_broker.transport.connections import AgentConnection
 
 READ_AHEAD_BYTES: Final = 64 * 1024
 """Less than this of an unfinished line does not count."""
@@ -22,11 +22,11 @@ class ReceiveBudget:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self._unfinished: dict[Agent, None] = {}
+        self._unfinished: dict[AgentConnection, None] = {}
         """The oldest line first."""
         self._spent = False
 
-    def look(self, agent: Agent) -> None:
+    def line_changed(self, agent: AgentConnection) -> None:
         """The unfinished line of an agent grew, came to its end, or went with the agent."""
         if not agent.io.closed and agent.io.pending_bytes > READ_AHEAD_BYTES:
             self._unfinished.setdefault(agent)
@@ -34,17 +34,17 @@ class ReceiveBudget:
             del self._unfinished[agent]
         else:
             return
-        self._ration()
+        self._hold_readers()
 
-    def _ration(self) -> None:
+    def _hold_readers(self) -> None:
         """When it is spent only the oldest line keeps reading."""
         spent = sum(agent.io.pending_bytes for agent in self._unfinished) > self.size_bytes
         if spent or self._spent:
             self._spent = spent
             for place, agent in enumerate(list(self._unfinished)):
-                agent.io.hold(spent and place > 0)
+                agent.io.set_held(spent and place > 0)
 
-    def stalled(self, now: float, patience_s: float) -> list[tuple[Agent, str]]:
+    def expired_agents(self, now: float, patience_s: float) -> list[tuple[AgentConnection, str]]:
         """Who is to be dropped, and why: while others wait for the oldest line it must grow, and its agent
         has as long as a slow reader has.
         """

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.ids import CallId
 from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
-from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
 LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
 """So much that the agent has not read stops our reading of it."""
 READ_BYTES = 64 * 1024
-CROWD_READ_BYTES = 1024
+SMALL_READ_BYTES = 1024
 """While very many agents say something at once: a few calls of each, so that whoever has but one to make does
 not wait for hundreds of each of the others."""
 _BATCH_BYTES = 256 * 1024
@@ -87,7 +87,7 @@ class AgentIo:
         self.progress = 0
         """Grows with every byte the agent takes."""
         self.closed = False
-        ready.add(self._fd, self._readable)
+        ready.add(self._fd, self._read_ready)
 
     @property
     def pending_bytes(self) -> int:
@@ -100,7 +100,7 @@ class AgentIo:
         return self._waiting_bytes
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """The agent does not read."""
         return self._blocked
 
@@ -118,13 +118,13 @@ class AgentIo:
         if self._waiting_bytes > UNREAD_HIGH_BYTES and not self._blocked:
             self.flush()  # now, so that it is known soon whether the agent reads
 
-    def mark(self, call: CallId) -> None:
+    def mark_call(self, call: CallId) -> None:
         """This call is `written` when the socket has all that was accepted so far."""
         if self.closed:
             return
         self._marks.append((self.progress + self._waiting_bytes, call))
         if not self._waiting_bytes:  # it is gone already
-            self._reached()
+            self._marks_reached()
 
     def skip_blanks(self) -> None:
         """Nobody counts the lines: from now on empty ones are left out."""
@@ -136,14 +136,14 @@ class AgentIo:
         if self.closed or not self._out:
             return
         if self._blocked:
-            self._judge()
+            self._update_reading()
             return
         out = self._out
         if self._waiting_bytes <= _BATCH_BYTES:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
         else:
-            data = self._batch()
+            data = self._next_batch()
         try:
             sent = self._sock.send(data)
         except BlockingIOError:
@@ -154,14 +154,14 @@ class AgentIo:
         self.progress += sent
         self._waiting_bytes -= sent
         if self._marks:
-            self._reached()
+            self._marks_reached()
         if sent < len(data) or out:
             self._unsent = memoryview(data)[sent:]
             self._blocked = True
-            self._ready.want_write(self._fd, self._writable)
-            self._judge()
+            self._ready.want_write(self._fd, self._write_ready)
+            self._update_reading()
 
-    def _batch(self) -> bytes:
+    def _next_batch(self) -> bytes:
         """The next lines, as many as are worth joining, and one at least."""
         out = self._out
         lines = [out.popleft()]
@@ -171,21 +171,21 @@ class AgentIo:
             lines.append(out.popleft())
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
-    def hold(self, held: bool) -> None:
+    def set_held(self, held: bool) -> None:
         """The door's word: do not read (the receive budget is spent), or read again."""
         self._held = held
-        self._judge()
+        self._update_reading()
         if self._later:
-            self._go_on()
+            self._hand_over()
 
-    def wait(self, waits: bool) -> None:
+    def set_waiting(self, waits: bool) -> None:
         """Do not read while it is not known whether the agent comes in, or read again. What it has said is
         answered then, also where nothing comes after that: its end is read last.
         """
         self._waits = waits
-        self._judge()
+        self._update_reading()
         if self._later:
-            self._go_on()
+            self._hand_over()
 
     def close(self) -> None:
         """Let go of the socket and of all that waits for it."""
@@ -197,19 +197,19 @@ class AgentIo:
             self._marks.clear()
             self._unsent = memoryview(b"")
             self._waiting_bytes = 0
-            self._ready.soon(self._on_closed)
+            self._ready.call_soon(self._on_closed)
             # They lead to the agent and back here: what stands in no circle is freed now, not when the
             # collector comes.
-            self._on_lines = self._on_unread = _nothing
-            self._on_closed = self._on_unfinished = _nothing
+            self._on_lines = self._on_unread = _ignore
+            self._on_closed = self._on_unfinished = _ignore
 
-    def _readable(self) -> None:
+    def _read_ready(self) -> None:
         if self._later:
-            self._go_on()
+            self._hand_over()
             return
         try:
             crowded = self._ready.crowded and self._buffer.pending_bytes <= READ_BYTES
-            size = self._sock.recv_into(_room, CROWD_READ_BYTES if crowded else READ_BYTES)
+            size = self._sock.recv_into(_room, SMALL_READ_BYTES if crowded else READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -222,16 +222,16 @@ class AgentIo:
             self._unfinished = True
             self._on_unfinished()
             return
-        if len(lines) <= PIECE:
+        if len(lines) <= OUTPUTS_PER_FLUSH:
             self._on_lines(lines)
         else:
             self._later = lines
-            self._go_on()
+            self._hand_over()
         if self._unfinished:
             self._unfinished = False
             self._on_unfinished()
 
-    def _go_on(self) -> None:
+    def _hand_over(self) -> None:
         """Hand over what was read: a piece at a time, for one read may hold a thousand requests, and what
         answers them may be all that the agent can take. A flood has more than one turn.
         """
@@ -240,14 +240,14 @@ class AgentIo:
         self._going = True
         left = TURN_LINES
         while self._later and left > 0 and not self._paused and not self.closed:
-            lines, self._later = self._later[:PIECE], self._later[PIECE:]
-            left -= PIECE
+            lines, self._later = self._later[:OUTPUTS_PER_FLUSH], self._later[OUTPUTS_PER_FLUSH:]
+            left -= OUTPUTS_PER_FLUSH
             self._on_lines(lines)
         self._going = False
         if self._later and not self._paused and not self.closed:
-            self._ready.again(self._fd)
+            self._ready.read_again(self._fd)
 
-    def _writable(self) -> None:
+    def _write_ready(self) -> None:
         try:
             sent = self._sock.send(self._unsent)
         except BlockingIOError:
@@ -258,25 +258,25 @@ class AgentIo:
         self.progress += sent
         self._waiting_bytes -= sent
         if self._marks:
-            self._reached()
+            self._marks_reached()
         self._unsent = self._unsent[sent:]
         if not self._unsent:
             if self._out:  # one batch a round: a fast reader of much does not keep everybody waiting
-                self._unsent = memoryview(self._batch())
+                self._unsent = memoryview(self._next_batch())
             else:
                 self._unsent = memoryview(b"")
                 self._blocked = False
                 self._ready.want_write(self._fd, None)
-        self._judge()
+        self._update_reading()
         if self._later:
-            self._go_on()
+            self._hand_over()
 
-    def _reached(self) -> None:
+    def _marks_reached(self) -> None:
         marks, progress = self._marks, self.progress
         while marks and marks[0][0] <= progress:
             self._written.append(marks.popleft()[1])
 
-    def _judge(self) -> None:
+    def _update_reading(self) -> None:
         """Whether to read: not while held, nor while too much waits for the agent."""
         if self.closed:
             return
@@ -293,5 +293,5 @@ class AgentIo:
                 self._ready.resume_read(self._fd)
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """What a closed connection calls."""

@@ -9,11 +9,18 @@ from typing import Protocol
 
 from carpool_broker.core.model import events
 from carpool_broker.core.model.effects import NO_CALL
-from carpool_broker.era.exchange_ids import Exchanges, OwnExchanges, SharedExchanges
-from carpool_broker.transport.detached_sessions import Held
-from carpool_broker.transport.resume import Returning
-from carpool_protocol.carrier.attach import Moved
-from carpool_protocol.carrier.streams import Open, Over, Served, Stateful, frame_line, word_line
+from carpool_broker.era.exchange_ids import Exchanges, OneAgentExchanges, SharedExchanges
+from carpool_broker.transport.detached_sessions import DetachedOutput
+from carpool_broker.transport.resume import SessionResume
+from carpool_protocol.carrier.attach import WorkspaceChanged
+from carpool_protocol.carrier.streams import (
+    ExchangeEnded,
+    OpenStream,
+    ServersStateful,
+    SupervisorAssigned,
+    control_line,
+    frame_line,
+)
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 
 
@@ -24,24 +31,26 @@ class WriteFrame(Protocol):
         """`call`: the frame is the answer to it; an empty one is none, and what went before was all."""
 
 
-class Stream:
+class SessionStream:
     """One session on a carrier."""
 
     __slots__ = (
         "_silent", "_write", "epoch", "exchanges", "held", "id", "number", "returning", "word",
     )  # fmt: skip
 
-    def __init__(self, session: SessionId, number: int, word: Open, write: WriteFrame, epoch: Epoch) -> None:
+    def __init__(
+        self, session: SessionId, number: int, word: OpenStream, write: WriteFrame, epoch: Epoch
+    ) -> None:
         self.id = session
         self.number = number
         self.word = word
         """How it was opened."""
-        self.exchanges: Exchanges = SharedExchanges() if word.kind == "shared" else OwnExchanges()
+        self.exchanges: Exchanges = SharedExchanges() if word.kind == "shared" else OneAgentExchanges()
         self.epoch = epoch
         """Of the supervisor that serves it."""
-        self.returning: Returning | None = None
+        self.returning: SessionResume | None = None
         """It was here at an earlier broker, and not all that its door has kept has come."""
-        self.held: Held | None = None
+        self.held: DetachedOutput | None = None
         """Its door has died."""
         self._write = write
         self._silent: set[RawJson] = set()
@@ -53,61 +62,61 @@ class Stream:
             self._silent.discard(about)
             # A listen that cannot be had any more: its agent does not know that.
             if not (last and self.exchanges.shared):
-                self.exchanges.of(about, last=last)
+                self.exchanges.exchange_of(about, last=last)
                 return
-        exchange = self.exchanges.of(about, last=last) if about else 0
+        exchange = self.exchanges.exchange_of(about, last=last) if about else 0
         if self.held is not None:
-            self.held.say(line, call, answers=last)
+            self.held.write(line, call, answers=last)
         elif call:
             self._write(frame_line(self.number, line, exchange), call)
         else:
             self._write(frame_line(self.number, line, exchange))
 
-    def say(self, line: bytes, exchange: int) -> None:
+    def write_to_exchange(self, line: bytes, exchange: int) -> None:
         """A line for this very exchange."""
         self._write(frame_line(self.number, line, exchange))
 
-    def cancelled(self, request: RawJson) -> None:
+    def request_cancelled(self, request: RawJson) -> None:
         """The agent has cancelled this request of its own: no answer comes."""
-        exchange = self.exchanges.cancelled(request)
+        exchange = self.exchanges.request_cancelled(request)
         if exchange:
-            self._write(word_line(self.number, Over(exchange)))
+            self._write(control_line(self.number, ExchangeEnded(exchange)))
 
-    def replayed(self, meaning: events.Event) -> None:
+    def request_replayed(self, meaning: events.BrokerEvent) -> None:
         """Something that its agent said at an earlier broker is said again, and was answered there."""
-        if isinstance(meaning, events.AgentCancelled | events.AgentGranted):
+        if isinstance(meaning, events.RequestCancelled | events.ListenResumed):
             return
         request = getattr(meaning, "id", None)
         if request is not None:
             self._silent.add(request)
 
-    def let_go(self, call: CallId) -> None:
+    def forget_recorded_call(self, call: CallId) -> None:
         """The record may forget this call when all that was said so far is with the door."""
         if self.held is not None:
-            self.held.say(b"", call, answers=True)
+            self.held.write(b"", call, answers=True)
         else:
             self._write(b"", call)
 
-    def served_by(self, epoch: Epoch) -> None:
+    def set_supervisor_epoch(self, epoch: Epoch) -> None:
         """All that is open, and all that comes, goes to this supervisor."""
         if epoch != self.epoch:
             self.epoch = epoch
             if self.held is None:
-                self._write(word_line(self.number, Served(epoch)))
+                self._write(control_line(self.number, SupervisorAssigned(epoch)))
 
-    def moved(self, moved: Moved) -> None:
+    def announce_workspace(self, moved: WorkspaceChanged) -> None:
         """Its session is in another workspace."""
         if self.held is None:
-            self._write(word_line(self.number, moved))
+            self._write(control_line(self.number, moved))
 
-    def stateful_at(self, servers: Sequence[str]) -> None:
+    def set_stateful_servers(self, servers: Sequence[str]) -> None:
         """Its session may have state there. (To a door that takes it over it is said no more: that does not
         bring it back to a later broker.)
         """
         if self.held is None:
-            self._write(word_line(self.number, Stateful([*servers])))
+            self._write(control_line(self.number, ServersStateful([*servers])))
 
-    def taken_over(self, number: int, write: WriteFrame) -> list[bytes]:
+    def take_over(self, number: int, write: WriteFrame) -> list[bytes]:
         """Another door has it now. What was said meanwhile."""
         held, self.held = self.held, None
         self.number, self._write = number, write

@@ -20,7 +20,7 @@ from carpool.adapters.read_tools import ToolListError
 from carpool.adapters.schema import as_object
 from carpool.adapters.strict_schema import NotStrictError, strict
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import Resolved, Resolver, Unknown, qualify_all
+from carpool_protocol.wire.tool_names import NoSuchName, ResolvedName, Resolver, qualify_all
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ class _Form(NamedTuple):
     lost: str
 
 
-class Listed(Protocol):
+class ListedTool(Protocol):
     """A tool of the Python client."""
 
     def as_mcp(self) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ class Toolbox:
     have no such two. Raises `ToolListError` for a tool without a name.
     """
 
-    def __init__(self, tools: Iterable[Mapping[str, Any] | Listed]) -> None:
+    def __init__(self, tools: Iterable[Mapping[str, Any] | ListedTool]) -> None:
         self._tools: dict[str, Mapping[str, Any]] = {}
         for at, tool in enumerate(tools):
             found = tool if isinstance(tool, Mapping) else tool.as_mcp()
@@ -117,9 +117,9 @@ class Toolbox:
     def original(self, name: str) -> str:
         """The tool's own name for one that models are shown. Raises `UnknownToolError`."""
         found = self._resolver.resolve(name)
-        if isinstance(found, Resolved):
+        if isinstance(found, ResolvedName):
             return found.tool
-        alike = found.suggestions if isinstance(found, Unknown) else found.candidates
+        alike = found.suggestions if isinstance(found, NoSuchName) else found.candidates
         more = f" Did you mean {' or '.join(alike)}?" if alike else ""
         raise UnknownToolError(f"There is no tool of this name in the list.{more} Nothing was called.")
 

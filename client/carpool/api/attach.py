@@ -2,8 +2,8 @@
 
 Owns the runtime directory that is meant, the attach line (`carpool_protocol.carrier.attach`) and the
 variables that it may tell; the bytes that are to be written and the half line that has come. The broker's
-words about itself are taken out and obeyed; whatever passes is noted in `Kept`, before it is written. It is
-what `shim.pump` is for a shim, for an agent in the same process.
+words about itself are taken out and obeyed; whatever passes is noted in `KeptLines`, before it is written.
+It is what `shim.pump` is for a shim, for an agent in the same process.
 
 Refuses to know sockets, what the lines mean, and what becomes of the session after this connection.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from carpool.errors import BadCall, NotRunning
-from carpool.shim.kept_lines import ENDED, MOVED, OURS, SETTLED, WANTED, Kept
+from carpool.shim.kept_lines import ENDED, MOVED, OURS, SETTLED, WANTED, KeptLines
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.carrier.attach import (
@@ -28,7 +28,7 @@ from carpool_protocol.carrier.attach import (
 )
 
 
-class Place:
+class AttachTarget:
     """One carpool and one way in. `environ` is what the daemon is found by, started with and told from."""
 
     def __init__(self, runtime_dir: str | os.PathLike[str] | None, environ: Mapping[str, str] | None) -> None:
@@ -56,7 +56,7 @@ class Place:
         return {name: value for name, value in found.items() if _is_text(value)}
 
 
-def hello(
+def attach_line(
     *, profile: str, workspace: str, cwd: str, agent: str, control: bool, tool_name_length: int = 0
 ) -> bytes:
     """The attach line. Raises `BadCall` for what it cannot say."""
@@ -109,10 +109,12 @@ def _is_text(value: str) -> bool:
     return True
 
 
-class Attachment:
+class BrokerAttachment:
     """From the attach line until the end of file."""
 
-    def __init__(self, kept: Kept, first: bytes, variables: Callable[[list[str]], dict[str, str]]) -> None:
+    def __init__(
+        self, kept: KeptLines, first: bytes, variables: Callable[[list[str]], dict[str, str]]
+    ) -> None:
         """`first`: the attach line and whatever is said again; all of it is in `kept` already."""
         self.out = bytearray(first)
         """Not yet written."""
@@ -128,22 +130,22 @@ class Attachment:
         """Of lines that are ours and not the agent's, in all."""
         self._greeted = False
 
-    def say(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """A line of the agent, with its end."""
-        self._kept.sent(line)
+        self._kept.agent_lines_sent(line)
         self.out += line
 
-    def wrote(self, count_bytes: int) -> None:
+    def bytes_written(self, count_bytes: int) -> None:
         """So much of `out` the socket has taken."""
         del self.out[:count_bytes]
 
-    def untaken_bytes(self) -> int:
+    def unread_by_broker_bytes(self) -> int:
         """So much of what the agent said last this broker has never had, at least."""
         if not self._greeted:  # it says its first line before it takes anything
             return len(self._kept.fresh)
         return max(len(self.out) - self._own_bytes, 0)
 
-    def received(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> list[bytes]:
         """The lines that are for the agent, without their ends."""
         *whole, rest = data.split(b"\n")
         if whole and self._half:
@@ -153,22 +155,22 @@ class Attachment:
             self._half.append(rest)
         if not self._greeted and whole:
             self._greeted = True
-            if self._greet(whole[0]):
+            if self._attached_received(whole[0]):
                 del whole[0]
         if data.find(OURS) < 0 and not (whole and whole[0].startswith(OURS)):  # most often
             if whole:
-                self._kept.passed(b"\n".join([*whole, b""]))
+                self._kept.broker_lines_passed(b"\n".join([*whole, b""]))
             return whole
         for_agent: list[bytes] = []
         for line in whole:
             if line.startswith(OURS):
-                self._hear(line)
+                self._control_line_received(line)
             else:
-                self._kept.passed(line + b"\n")
+                self._kept.broker_lines_passed(line + b"\n")
                 for_agent.append(line)
         return for_agent
 
-    def _greet(self, line: bytes) -> bool:
+    def _attached_received(self, line: bytes) -> bool:
         if not line.startswith((ATTACHED_PREFIX, REFUSED_PREFIX)):
             return False
         found = parse_attached(line)
@@ -176,22 +178,22 @@ class Attachment:
             self.refusal = found.text
         else:
             self.attached = found
-            self._kept.greeted(line)
+            self._kept.broker_attached(line)
             if found.env:
-                self._tell(found.env)
+                self._send_environment(found.env)
         return True
 
-    def _hear(self, line: bytes) -> None:
+    def _control_line_received(self, line: bytes) -> None:
         if line.startswith(SETTLED):
-            self._kept.settled(line)
+            self._kept.lines_settled(line)
         elif line.startswith(MOVED):
             self._kept.moved = line
         elif line.startswith(WANTED):
-            self._tell(parse_wanted(line))
+            self._send_environment(parse_wanted(line))
         elif line.startswith(ENDED):
             self.farewell = line
 
-    def _tell(self, names: list[str]) -> None:
+    def _send_environment(self, names: list[str]) -> None:
         line = environment_line(self._variables(names))
         self._own_bytes += len(line)
         self.out += line

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
 from carpool import errors
-from carpool.api.attach import Place, directory_of, hello, workspace_of
+from carpool.api.attach import AttachTarget, attach_line, directory_of, workspace_of
 from carpool.api.callbacks import Ask, Callbacks, Tell, as_uris
 from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
-from carpool.api.session import Session
+from carpool.api.session import AgentSession
 from carpool.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool_protocol.faults.faults import as_sentence
 
@@ -65,7 +65,7 @@ class Carpool:
         on_log: Tell | None = None,
         log_level: Level = "info",
     ) -> None:
-        self._place = Place(runtime_dir, environ)
+        self._place = AttachTarget(runtime_dir, environ)
         self._start = start
         self._name = name
         self._log_level = log_level
@@ -83,14 +83,16 @@ class Carpool:
             "agent": name,
             "tool_name_length": tool_name_length,
         }
-        self._open: Session | None = None
+        self._open: AgentSession | None = None
         self.instructions = ""
         """What the servers say of themselves, and which are missing."""
 
     async def __aenter__(self) -> "Carpool":
         if self._open is not None:
             raise RuntimeError("this Carpool is open already; make another one for another session")
-        session = Session(self._place, hello(control=False, **self._way), self._callbacks, start=self._start)
+        session = AgentSession(
+            self._place, attach_line(control=False, **self._way), self._callbacks, start=self._start
+        )
         await session.__aenter__()
         try:
             greeting = {
@@ -313,13 +315,13 @@ class Carpool:
     async def _operator(self, method: str, params: Json, timeout_s: float = 30.0) -> Json:
         """One request of an operator, over a connection of its own."""
         self._session()
-        line = hello(control=True, **self._way)
-        async with Session(self._place, line, Callbacks(), start=False, keeps=False) as operator:
+        line = attach_line(control=True, **self._way)
+        async with AgentSession(self._place, line, Callbacks(), start=False, keeps=False) as operator:
             return _object(await operator.request(method, params, timeout_s=timeout_s))
 
     # --- of all of them --------------------------------------------------------------------------------
 
-    def _session(self) -> Session:
+    def _session(self) -> AgentSession:
         if self._open is None:
             raise RuntimeError("this Carpool is not open; use `async with Carpool() as carpool`")
         return self._open

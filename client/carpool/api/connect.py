@@ -1,7 +1,7 @@
 """The way to a broker: a connected socket, or the reason why there is none.
 
 Owns the waits between tries and the start of carpool (`carpool up --detach`, as the shim does it). When to
-start it and when to give up is `shim_return.Search`'s. Refuses to know what is said on the socket.
+start it and when to give up is `shim_return.BrokerSearch`'s. Refuses to know what is said on the socket.
 """
 
 import errno
@@ -13,16 +13,16 @@ import sys
 import anyio
 
 from carpool import import_path, launcher_lock
-from carpool.api.attach import Place
+from carpool.api.attach import AttachTarget
 from carpool.errors import NotRunning
-from carpool.shim.resume import STOPPED, Search
+from carpool.shim.resume import STOPPED, BrokerSearch
 from carpool_protocol.bootstrap import paths, peer_credentials
 
 START_TRIES = 3
 _BUSY_S = 0.02
 
 
-async def reach(place: Place, *, start: bool) -> socket.socket:
+async def connect(place: AttachTarget, *, start: bool) -> socket.socket:
     """The broker, brought up where carpool does not run (`start`). Raises `NotRunning`."""
     place.make()
     for _ in range(START_TRIES):
@@ -34,7 +34,7 @@ async def reach(place: Place, *, start: bool) -> socket.socket:
         if start:
             await _start(place)
         elif launcher_lock.holder(place.directory) is not None:
-            return await return_to(place, again=True, start=False)
+            return await reconnect(place, again=True, start=False)
         else:
             raise _not_running(
                 "Carpool is not running here; start it with `carpool up --detach`.", whose="user"
@@ -42,16 +42,16 @@ async def reach(place: Place, *, start: bool) -> socket.socket:
     raise _not_running("Carpool was started but does not stay up; see `carpool logs --daemon`.")
 
 
-async def return_to(place: Place, *, again: bool, start: bool) -> socket.socket:
+async def reconnect(place: AttachTarget, *, again: bool, start: bool) -> socket.socket:
     """The next broker, after one has died. `again`: somebody is about to bring it up. Raises `NotRunning`."""
-    search = Search(anyio.current_time(), again=again)
+    search = BrokerSearch(anyio.current_time(), again=again)
     while True:
         try:
             return await _connect(place)
         except OSError as error:
             problem = error.strerror
         now = anyio.current_time()
-        pause_s = search.failed(now, led=launcher_lock.holder(place.directory) is not None)
+        pause_s = search.attempt_failed(now, led=launcher_lock.holder(place.directory) is not None)
         if pause_s is not None:
             await anyio.sleep(pause_s)
             continue
@@ -63,7 +63,7 @@ async def return_to(place: Place, *, again: bool, start: bool) -> socket.socket:
             raise _not_running(f"Cannot connect to the broker: {problem}; see `carpool logs --daemon`.")
 
 
-async def _connect(place: Place) -> socket.socket:
+async def _connect(place: AttachTarget) -> socket.socket:
     """Raises `OSError` where nobody listens, `NotRunning` where it is somebody else."""
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -85,7 +85,7 @@ async def _connect(place: Place) -> socket.socket:
             )
 
 
-async def _start(place: Place) -> None:
+async def _start(place: AttachTarget) -> None:
     """`carpool up --detach`, which waits until sessions are taken."""
     command = [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"]
     done = await anyio.run_process(

@@ -13,10 +13,10 @@ from contextlib import suppress
 
 import anyio
 
-from carpool.api.attach import Attachment, Place
-from carpool.api.connect import reach, return_to
+from carpool.api.attach import AttachTarget, BrokerAttachment
+from carpool.api.connect import connect, reconnect
 from carpool.errors import BadCall, CarpoolError, NotRunning
-from carpool.shim.kept_lines import Kept
+from carpool.shim.kept_lines import KeptLines
 from carpool.shim.resume import read_farewell, resume
 from carpool.shim.shim import DEATHS
 
@@ -25,14 +25,14 @@ OUT_BYTES = 4 << 20
 """With more than this unwritten requests wait. Answers and cancels never do: they are what unblocks."""
 
 
-class Carrier:
+class BrokerConnection:
     """One session's connection. `take` gets each line; `on_end` why it is over. `keeps`: it comes back after
     the death of a broker, as `hello` says.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: AttachTarget,
         hello: bytes,
         *,
         start: bool,
@@ -47,25 +47,25 @@ class Carrier:
         self._hello = hello
         self._start = start
         self._keeps = keeps
-        self._take = take
+        self._on_line = take
         self._on_end = on_end
-        self._kept = Kept()
+        self._kept = KeptLines()
         self._socket: socket.socket | None = None
-        self._attachment = Attachment(self._kept, hello, place.variables)
+        self._attachment = BrokerAttachment(self._kept, hello, place.variables)
         self._kick = anyio.Event()
         """There is something to write, or somewhere to write it to."""
         self._room = anyio.Event()
 
     async def open(self) -> None:
         """Connect. Raises `NotRunning`."""
-        self._socket = await reach(self._place, start=self._start)
+        self._socket = await connect(self._place, start=self._start)
 
-    def say(self, line: bytes, *, alone: bool = False) -> None:
+    def send_line(self, line: bytes, *, alone: bool = False) -> None:
         """A line, with its end; after the session's end it goes nowhere. `alone`: no others are expected,
         so it is written at once; else all that is said in one turn of the event loop is written together.
         """
         if self.ended is None:
-            self._attachment.say(line)
+            self._attachment.send_line(line)
             if alone:
                 self._write_now()
             if self._attachment.out:
@@ -76,7 +76,7 @@ class Carrier:
         """A broker is there, and it reads."""
         return self._socket is not None and len(self._attachment.out) <= OUT_BYTES
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait while no broker is there, or while it does not read."""
         while self.ended is None and not self.has_room:
             await self._room.wait()
@@ -86,7 +86,7 @@ class Carrier:
         self._write_now()  # a cancel, an answer
         self._end(NotRunning("This session was closed.", kind="not_running", whose="caller"))
 
-    async def carry(self) -> None:
+    async def run(self) -> None:
         """Read, and come back to the next broker, until it is over."""
         deaths = 0
         while self._socket is not None:
@@ -96,13 +96,13 @@ class Carrier:
             last = self._attachment
             self._disconnect()
             deaths = 0 if self._kept.has_told else deaths + 1
-            error = self._over(last, deaths)
+            error = self._broker_lost(last, deaths)
             text, again = read_farewell(last.farewell)
             if error is None and text and not again:
                 error = NotRunning(_sentence(text), kind="not_running", whose="user")
             if error is None:
                 try:
-                    found = await return_to(self._place, again=again, start=self._start)
+                    found = await reconnect(self._place, again=again, start=self._start)
                 except NotRunning as gone:
                     error = gone
                 else:
@@ -110,7 +110,7 @@ class Carrier:
             if error is not None:
                 self._end(error)
 
-    def _over(self, last: Attachment, deaths: int) -> CarpoolError | None:
+    def _broker_lost(self, last: BrokerAttachment, deaths: int) -> CarpoolError | None:
         if last.refusal:
             which = NotRunning if self.session else BadCall
             return which(_sentence(last.refusal), kind="attach_refused", whose="caller")
@@ -127,10 +127,10 @@ class Carrier:
             )
         return None
 
-    def _resume(self, found: socket.socket, last: Attachment, *, again: bool) -> None:
+    def _resume(self, found: socket.socket, last: BrokerAttachment, *, again: bool) -> None:
         # Nothing is awaited here: what is said meanwhile would be said twice, or never.
-        first = resume(self._kept, self._hello, again=again, untaken_bytes=last.untaken_bytes())
-        self._attachment = Attachment(self._kept, first, self._place.variables)
+        first = resume(self._kept, self._hello, again=again, untaken_bytes=last.unread_by_broker_bytes())
+        self._attachment = BrokerAttachment(self._kept, first, self._place.variables)
         self._socket = found
         self._kick.set()
 
@@ -147,8 +147,8 @@ class Carrier:
                 return
             if not data:
                 return
-            for line in attachment.received(data):
-                self._take(line)
+            for line in attachment.feed(data):
+                self._on_line(line)
             if attachment.attached is not None:
                 self.session = attachment.attached.session
             if attachment.out:  # the broker asked for variables
@@ -158,7 +158,7 @@ class Carrier:
         """Write what the socket takes without waiting."""
         if self._socket is not None and self._attachment.out:
             with suppress(OSError):
-                self._attachment.wrote(self._socket.send(self._attachment.out))
+                self._attachment.bytes_written(self._socket.send(self._attachment.out))
 
     async def write(self) -> None:
         """Write whatever is there to be written."""
@@ -169,10 +169,10 @@ class Carrier:
             if sock is not None:
                 await self._write(sock, self._attachment)
 
-    async def _write(self, sock: socket.socket, attachment: Attachment) -> None:
+    async def _write(self, sock: socket.socket, attachment: BrokerAttachment) -> None:
         while attachment.out and self._socket is sock:
             try:
-                attachment.wrote(sock.send(attachment.out))
+                attachment.bytes_written(sock.send(attachment.out))
             except (BlockingIOError, InterruptedError):
                 try:
                     await anyio.wait_writable(sock)

@@ -18,19 +18,19 @@ import anyio.abc
 import msgspec
 
 from carpool import errors
-from carpool.api.attach import Place
+from carpool.api.attach import AttachTarget
 from carpool.api.callbacks import AskedError, Callbacks, Tell, settle
-from carpool.api.connection import Carrier
+from carpool.api.connection import BrokerConnection
 from carpool.api.results import Json, progress_of, read, read_object
 from carpool.errors import CarpoolError, Lost, TimedOut
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,
-    Garbage,
+    InvalidLine,
     Message,
     Notification,
     Request,
-    Result,
+    ResultAnswer,
     decode,
     error_line,
     notification_line,
@@ -59,19 +59,21 @@ class _Pending:
 
     def __init__(self, event: anyio.Event) -> None:
         self.event = event
-        self.answer: Result | ErrorAnswer | CarpoolError | None = None
+        self.answer: ResultAnswer | ErrorAnswer | CarpoolError | None = None
         self.news: deque[Json] | None = None
         self.was_sent = False
 
 
-class Session:
+class AgentSession:
     """One attachment, over all brokers that serve it. Use it as an asynchronous context manager."""
 
     def __init__(
-        self, place: Place, hello: bytes, callbacks: Callbacks, *, start: bool, keeps: bool = True
+        self, place: AttachTarget, hello: bytes, callbacks: Callbacks, *, start: bool, keeps: bool = True
     ) -> None:
         self._callbacks = callbacks
-        self._carrier = Carrier(place, hello, start=start, keeps=keeps, take=self._take, on_end=self._ended)
+        self._carrier = BrokerConnection(
+            place, hello, start=start, keeps=keeps, take=self._line_received, on_end=self._session_ended
+        )
         self._pending: dict[int, _Pending] = {}
         self._last = 0
         self._turns = anyio.Semaphore(MOST_CALLS, fast_acquire=True)
@@ -86,7 +88,7 @@ class Session:
         """As in `carpool status`; another one after all of carpool died."""
         return self._carrier.session
 
-    async def __aenter__(self) -> "Session":
+    async def __aenter__(self) -> "AgentSession":
         await self._carrier.open()
         self._new_event = type(
             anyio.Event()
@@ -97,9 +99,9 @@ class Session:
         except BaseException:  # cancelled: nobody would close the socket
             self._carrier.close()
             raise
-        self._tasks.start_soon(self._carrier.carry)
+        self._tasks.start_soon(self._carrier.run)
         self._tasks.start_soon(self._carrier.write)
-        self._tasks.start_soon(self._tell)
+        self._tasks.start_soon(self._run_callbacks)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,7 +129,7 @@ class Session:
             else:
                 await self._exchange(pending, method, params, on_progress)
         answer = pending.answer
-        if isinstance(answer, Result):
+        if isinstance(answer, ResultAnswer):
             return answer.result
         if isinstance(answer, ErrorAnswer):
             raise errors.of_error(read(answer.error))
@@ -139,9 +141,9 @@ class Session:
     async def _exchange(self, pending: _Pending, method: str, params: Json, on_progress: Tell | None) -> None:
         """Say it and wait; the answer is in `pending` then."""
         if not self._carrier.has_room:
-            await self._carrier.room()
+            await self._carrier.wait_for_room()
         if self._carrier.ended is not None:
-            raise _again(self._carrier.ended)
+            raise _copy_of_error(self._carrier.ended)
         self._last += 1
         number = self._last
         if on_progress is not None:
@@ -149,18 +151,18 @@ class Session:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
         line = request_line(number, method, RawJson(_encode(params)))
         self._pending[number] = pending
-        self._carrier.say(line, alone=len(self._pending) == 1)
+        self._carrier.send_line(line, alone=len(self._pending) == 1)
         pending.was_sent = True
         try:
             await self._answer(pending, on_progress)
         finally:
             if self._pending.pop(number, None) is not None and method != "initialize":
                 gone = _encode({"requestId": number})
-                self._carrier.say(notification_line("notifications/cancelled", RawJson(gone)))
+                self._carrier.send_line(notification_line("notifications/cancelled", RawJson(gone)))
 
     def notify(self, method: str) -> None:
         """A notification without params."""
-        self._carrier.say(notification_line(method, ABSENT))
+        self._carrier.send_line(notification_line(method, ABSENT))
 
     async def _answer(self, pending: _Pending, on_progress: Tell | None) -> None:
         if pending.news is None or on_progress is None:
@@ -179,31 +181,31 @@ class Session:
 
     # --- what comes ------------------------------------------------------------------------------------
 
-    def _take(self, line: bytes) -> None:
+    def _line_received(self, line: bytes) -> None:
         if not line.strip():
             return
         message: Message = decode(line)
         match message:
-            case Result() | ErrorAnswer():
-                self._answered(message.id, message)
+            case ResultAnswer() | ErrorAnswer():
+                self._request_answered(message.id, message)
             case Request():
-                self._tasks.start_soon(self._asked, message)
+                self._tasks.start_soon(self._ask_received, message)
             case Notification():
-                self._heard(message.method, read_object(message.params or b"{}"))
-            case Garbage():
+                self._notification_received(message.method, read_object(message.params or b"{}"))
+            case InvalidLine():
                 if message.id is not None and message.kind == "answer":
                     text = "The answer cannot be read. The call may have been executed."
                     error = Lost(text, kind="bad_answer", delivered="maybe", whose="server")
-                    self._answered(message.id, error)
+                    self._request_answered(message.id, error)
 
-    def _answered(self, raw_id: RawJson, answer: Result | ErrorAnswer | CarpoolError) -> None:
+    def _request_answered(self, raw_id: RawJson, answer: ResultAnswer | ErrorAnswer | CarpoolError) -> None:
         number = int(raw_id) if raw_id.isdigit() and len(raw_id) <= _MAX_ID_DIGITS else 0
         pending = self._pending.pop(number, None)
         if pending is not None:
             pending.answer = answer
             pending.event.set()
 
-    def _heard(self, method: str, params: Json) -> None:
+    def _notification_received(self, method: str, params: Json) -> None:
         if method == "notifications/progress":
             token = params.get("progressToken")
             pending = self._pending.get(token) if isinstance(token, int) else None
@@ -218,7 +220,7 @@ class Session:
             self._news.append((method, params))
             self._told.set()
 
-    async def _tell(self) -> None:
+    async def _run_callbacks(self) -> None:
         """Hand on what is told outside any call, one after the other."""
         while True:
             await self._told.wait()
@@ -226,19 +228,19 @@ class Session:
             while self._news:
                 await self._callbacks.hear(*self._news.popleft())
 
-    async def _asked(self, ask: Request) -> None:
+    async def _ask_received(self, ask: Request) -> None:
         _answering.set(True)
         with anyio.CancelScope() as scope:
             self._asks[ask.id] = scope
             try:
                 found = await self._callbacks.answer(ask.method, read_object(ask.params or b"{}"))
-                self._carrier.say(result_line(ask.id, RawJson(found)))
+                self._carrier.send_line(result_line(ask.id, RawJson(found)))
             except AskedError as error:
-                self._carrier.say(error_line(ask.id, error.code, str(error)))
+                self._carrier.send_line(error_line(ask.id, error.code, str(error)))
             finally:
                 self._asks.pop(ask.id, None)
 
-    def _ended(self, error: CarpoolError) -> None:
+    def _session_ended(self, error: CarpoolError) -> None:
         for pending in self._pending.values():
             pending.answer = _lost(error)
             pending.event.set()
@@ -250,7 +252,7 @@ class Session:
 def _lost(error: CarpoolError) -> CarpoolError:
     """What becomes of a request that is open when the session ends."""
     if error.kind == "attach_refused":
-        return _again(error)  # nothing was taken
+        return _copy_of_error(error)  # nothing was taken
     text = f"{error} The call may have been executed: look at what it has changed before you repeat it."
     return Lost(text, kind="cut_off", delivered="maybe", whose=error.whose)
 
@@ -266,7 +268,7 @@ def _timed_out(timeout_s: float, *, was_sent: bool) -> TimedOut:
     return TimedOut(text, kind="timed_out", delivered="maybe", whose="caller")
 
 
-def _again(error: CarpoolError) -> CarpoolError:
+def _copy_of_error(error: CarpoolError) -> CarpoolError:
     """The same, to be raised once more: an exception that is raised twice collects tracebacks."""
     said: dict[str, Any] = {"kind": error.kind, "whose": error.whose}
     return type(error)(str(error), **said)

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from carpool.bench.attach import Agent, Attachment, BenchError
-from carpool.bench.work import Work, answer_id
+from carpool.bench.attach import AgentDescriptors, BenchAgent, BenchError
+from carpool.bench.work import Workload, answer_id
 
 _PROTOCOL = "2025-11-25"
 _TICK_S = 0.25
@@ -40,7 +40,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Without any byte from any agent for this long, what is open counts as unanswered."""
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class WindowFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One window. `latencies_s` is sorted and holds the good answers of the window."""
 
     calls: int
@@ -53,12 +53,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     driver_cpu_s: float
 
 
-class Crowd:
+class BenchAgents:
     """All agents of one bench, attached and greeted, ready to call."""
 
-    def __init__(self, attachments: Sequence[Attachment], *, patience_s: float = 30.0) -> None:
+    def __init__(self, attachments: Sequence[AgentDescriptors], *, patience_s: float = 30.0) -> None:
         self._attachments = list(attachments)
-        self._agents = [Agent(index, each) for index, each in enumerate(attachments)]
+        self._agents = [BenchAgent(index, each) for index, each in enumerate(attachments)]
         self._selector = selectors.DefaultSelector()
         for agent in self._agents:
             self._selector.register(agent.read_fd, selectors.EVENT_READ, agent)
@@ -80,22 +80,22 @@ class Crowd:
             "capabilities": {},
             "clientInfo": {"name": "carpool-bench", "version": "1"},
         }
-        for reply in self.ask_all("initialize", hello):
+        for reply in self.request_all("initialize", hello):
             if "result" not in reply:
                 raise BenchError(f"initialize was refused: {json.dumps(reply.get('error'))}")
         for agent in self._agents:
             agent.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-        self.ask_all("tools/list", {})
+        self.request_all("tools/list", {})
 
-    def ask_all(self, method: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    def request_all(self, method: str, params: dict[str, Any]) -> list[dict[str, Any]]:
         """The same request by every agent at once; all parsed answers, in the agents' order."""
-        return self._ask(self._agents, method, params)
+        return self._request(self._agents, method, params)
 
-    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """One request by the first agent; its parsed answer."""
-        return self._ask(self._agents[:1], method, params)[0]
+        return self._request(self._agents[:1], method, params)[0]
 
-    def _ask(self, agents: list[Agent], method: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    def _request(self, agents: list[BenchAgent], method: str, params: dict[str, Any]) -> list[dict[str, Any]]:
         waiting: dict[int, int] = {}
         answers: dict[int, dict[str, Any]] = {}
         for agent in agents:
@@ -103,7 +103,7 @@ class Crowd:
             message = {"jsonrpc": "2.0", "id": agent.next_id, "method": method, "params": params}
             agent.next_id += 1
             agent.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        for agent, line in self._arrivals(now_s() + self._patience_s):
+        for agent, line in self._lines_until(now_s() + self._patience_s):
             message = json.loads(line)
             if "method" in message:
                 _serve(agent, message)
@@ -116,11 +116,11 @@ class Crowd:
             f"{len(waiting)} of {len(agents)} agents had no answer to {method} within {self._patience_s:g} s"
         )
 
-    def _arrivals(self, until_s: float) -> Iterator[tuple[Agent, bytes]]:
+    def _lines_until(self, until_s: float) -> Iterator[tuple[BenchAgent, bytes]]:
         """Every line that comes, until `until_s`."""
         while (left_s := until_s - now_s()) > 0:
             for key, events in self._select(left_s):
-                agent: Agent = key.data
+                agent: BenchAgent = key.data
                 if events & selectors.EVENT_WRITE:
                     agent.write(b"")
                 for line in agent.lines():
@@ -136,7 +136,7 @@ class Crowd:
                 self._watch(agent)
         return self._selector.select(timeout_s)
 
-    def _watch(self, agent: Agent) -> None:
+    def _watch(self, agent: BenchAgent) -> None:
         """Be told when a stalled write can go on, and only then."""
         if agent.ended:
             self._stalled.discard(agent.index)
@@ -156,47 +156,47 @@ class Crowd:
 
     # --- under load ----------------------------------------------------------------------------------------
 
-    def drive(
+    def run_load(
         self,
-        work: Work,
+        work: Workload,
         load: Load,
         *,
         at_warm: Callable[[], None] = lambda: None,
         at_start: Callable[[], None] = lambda: None,
         at_end: Callable[[], None] = lambda: None,
         tick: Callable[[int, float], None] = lambda _done, _elapsed_s: None,
-    ) -> Measured:
+    ) -> WindowFigures:
         """Keep `in_flight` calls of each agent open until the load's end, then take in what is open.
 
         `at_warm` comes in the middle of the warm-up and may take its time; `at_start` and `at_end` stand at
         the edges of the window and should not. `tick(calls so far, seconds so far)` comes a few times a
         second. A gone agent's open calls count as unanswered, and the others go on.
         """
-        run = _Run(work, load)
+        run = _LoadRun(work, load)
         gc.collect()
         gc.disable()  # a collection in the window would show as latency of the arm
         try:
             for agent in self._agents:
                 run.refill(agent)
-            self._pump(run, until_s=now_s() + load.warmup_s / 2, tick=lambda _: None)
+            self._run_until(run, until_s=now_s() + load.warmup_s / 2, tick=lambda _: None)
             at_warm()
-            self._pump(run, until_s=now_s() + load.warmup_s / 2, tick=lambda _: None)
+            self._run_until(run, until_s=now_s() + load.warmup_s / 2, tick=lambda _: None)
             run.begin()
             at_start()
             run.fair_from_s = now_s()
             until_s = run.began_s + load.seconds
-            self._pump(run, until_s=until_s, tick=lambda now: tick(run.calls, now - run.began_s))
+            self._run_until(run, until_s=until_s, tick=lambda now: tick(run.calls, now - run.began_s))
             run.end()
             at_end()
-            self._pump(run, until_s=now_s() + load.patience_s, tick=lambda _: None)
+            self._run_until(run, until_s=now_s() + load.patience_s, tick=lambda _: None)
         finally:
             gc.enable()
         return run.measured(sum(len(agent.open) for agent in self._agents))
 
-    def _pump(self, run: "_Run", *, until_s: float, tick: Callable[[float], None]) -> None:
+    def _run_until(self, run: "_LoadRun", *, until_s: float, tick: Callable[[float], None]) -> None:
         """Take in answers and send the next calls until a time, or until nothing is open any more."""
         heard_s = ticked_s = now_s()
-        while not run.full():
+        while not run.is_full():
             now = now_s()
             if now - ticked_s > _TICK_S:
                 tick(now)
@@ -206,23 +206,23 @@ class Crowd:
             if run.draining and not any(agent.open and not agent.ended for agent in self._agents):
                 break
             for key, events in self._selector.select(min(_TICK_S, until_s - now)):
-                agent: Agent = key.data
+                agent: BenchAgent = key.data
                 if events & selectors.EVENT_WRITE:
                     agent.write(b"")
                 if events & selectors.EVENT_READ:
                     lines = agent.lines()
                     heard_s = now_s()
                     if lines:
-                        run.take(agent, lines, heard_s)
+                        run.answers_received(agent, lines, heard_s)
                         run.refill(agent)
                 if agent.out or agent.ended or self._stalled:
                     self._watch(agent)
 
 
-class _Run:
+class _LoadRun:
     """The tally of one load."""
 
-    def __init__(self, work: Work, load: Load) -> None:
+    def __init__(self, work: Workload, load: Load) -> None:
         self.work = work
         self.load = load
         self.counting = False
@@ -247,10 +247,10 @@ class _Run:
         self.counting = False
         self.draining = True
 
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self.counting and self.load.calls is not None and self.calls >= self.load.calls
 
-    def refill(self, agent: Agent) -> None:
+    def refill(self, agent: BenchAgent) -> None:
         """One write with as many calls as the agent may still open."""
         free = self.load.in_flight - len(agent.open)
         if free <= 0 or self.draining:
@@ -267,9 +267,9 @@ class _Run:
             agent.open[number] = sent_s
         agent.write(line)
 
-    def take(self, agent: Agent, lines: list[bytes], at_s: float) -> None:
+    def answers_received(self, agent: BenchAgent, lines: list[bytes], at_s: float) -> None:
         """Judge the answers that one read brought."""
-        good, index, is_open = self.work.good, agent.index, agent.open
+        good, index, is_open = self.work.is_right, agent.index, agent.open
         for line in lines:
             number = answer_id(line)
             if number in is_open and good(index, number, line):
@@ -279,9 +279,9 @@ class _Run:
                     if sent_s >= self.fair_from_s:
                         self._latencies_s.append(at_s - sent_s)
             elif line:
-                self._look_closer(agent, line, at_s)
+                self._check_answer(agent, line, at_s)
 
-    def _look_closer(self, agent: Agent, line: bytes, at_s: float) -> None:
+    def _check_answer(self, agent: BenchAgent, line: bytes, at_s: float) -> None:
         try:
             message = json.loads(line)
         except ValueError:
@@ -310,8 +310,8 @@ class _Run:
             kind = f"{kind} (outside the window)"  # not hidden, and not to be set against `calls`
         self._errors[kind] = self._errors.get(kind, 0) + 1
 
-    def measured(self, unanswered: int) -> Measured:
-        return Measured(
+    def measured(self, unanswered: int) -> WindowFigures:
+        return WindowFigures(
             calls=self.calls,
             seconds=self._took_s,
             latencies_s=array.array("d", sorted(self._latencies_s)),
@@ -321,7 +321,7 @@ class _Run:
         )
 
 
-def _serve(agent: Agent, message: dict[str, Any]) -> None:
+def _serve(agent: BenchAgent, message: dict[str, Any]) -> None:
     """What comes towards an agent unasked: a ping is answered, other requests are declined."""
     if "id" not in message:
         return

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from carpool import launcher_lock
 from carpool.bench import processes as bench_processes
-from carpool.bench.attach import Attachment, BenchError
+from carpool.bench.attach import AgentDescriptors, BenchError
 from carpool.bench.spawn import carpool, connect, end_all, spawn_piped
 from carpool.launcher import processes
 from carpool.launcher.own_command import carpool_argv
@@ -46,7 +46,7 @@ class Arm(Protocol):
         """How this arm plays so many agents with so many calls each: (agents, in flight)."""
         ...
 
-    def attach(self, agents: int) -> list[Attachment]:
+    def attach(self, agents: int) -> list[AgentDescriptors]:
         """The descriptors of so many new agents, not yet greeted."""
         ...
 
@@ -67,7 +67,7 @@ class Arm(Protocol):
         ...
 
 
-class Direct:
+class DirectArm:
     """Every agent has the echo server to itself, over pipes: what people do without a broker.
 
     More agents than `PRIVATE_MOST` are played as one pipe with as many calls in flight: hundreds of
@@ -86,7 +86,7 @@ class Direct:
     def shape(self, agents: int, in_flight: int) -> tuple[int, int]:
         return (agents, in_flight) if agents <= PRIVATE_MOST else (1, agents * in_flight)
 
-    def attach(self, agents: int) -> list[Attachment]:
+    def attach(self, agents: int) -> list[AgentDescriptors]:
         attachments = []
         for _ in range(agents):
             process, attachment = spawn_piped(self._argv)
@@ -108,7 +108,7 @@ class Direct:
         self.detach()
 
 
-class ThroughSocket:
+class SocketArm:
     """Agents at `agents.sock` of a runtime directory: on the socket itself, or each through its shim."""
 
     def __init__(self, runtime_dir: str, *, shims: bool) -> None:
@@ -132,7 +132,7 @@ class ThroughSocket:
     def shape(self, agents: int, in_flight: int) -> tuple[int, int]:
         return agents, in_flight
 
-    def attach(self, agents: int) -> list[Attachment]:
+    def attach(self, agents: int) -> list[AgentDescriptors]:
         if not self.shims:
             return [connect(self.socket_path) for _ in range(agents)]
         env = {**os.environ, "CARPOOL_RUNTIME_DIR": self.runtime_dir}
@@ -174,7 +174,7 @@ def daemon_roles(status: dict[str, Any]) -> dict[str, list[int]]:
     return roles
 
 
-class Carpool(ThroughSocket):
+class PrivateCarpoolArm(SocketArm):
     """A private daemon in a directory of its own with the echo server, on sockets or through shims."""
 
     def __init__(self, *, shims: bool, profile_dir: str | None = None) -> None:
@@ -225,7 +225,7 @@ class Carpool(ThroughSocket):
                 os.kill(pid, signal.SIGKILL)
 
 
-class Running(ThroughSocket):
+class RunningCarpoolArm(SocketArm):
     """The daemon that is already running: nothing of it is started or ended here."""
 
     def __init__(self, runtime_dir: str, *, shims: bool) -> None:

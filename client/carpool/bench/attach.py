@@ -15,7 +15,7 @@ class BenchError(Exception):
     """The bench cannot go on; the text says why and what to do next."""
 
 
-class Attachment:
+class AgentDescriptors:
     """The two descriptors that an agent speaks over; closed once, together."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
@@ -25,7 +25,7 @@ class Attachment:
         os.set_blocking(write_fd, False)
 
     @classmethod
-    def of_socket(cls, sock: socket.socket) -> "Attachment":
+    def of_socket(cls, sock: socket.socket) -> "AgentDescriptors":
         """Takes over the descriptor of a connected socket."""
         fd = sock.detach()
         return cls(fd, fd)
@@ -37,12 +37,12 @@ class Attachment:
         self.read_fd = self.write_fd = -1
 
 
-class Agent:
+class BenchAgent:
     """One agent: what it has open and what it has not yet read or written."""
 
     __slots__ = ("chunks", "ended", "index", "next_id", "open", "out", "read_fd", "write_fd")
 
-    def __init__(self, index: int, attachment: Attachment) -> None:
+    def __init__(self, index: int, attachment: AgentDescriptors) -> None:
         self.index = index
         self.read_fd = attachment.read_fd
         self.write_fd = attachment.write_fd

@@ -17,11 +17,11 @@ from typing import Any
 import click
 
 from carpool.bench import report
-from carpool.bench.agents import Crowd
-from carpool.bench.arms import Arm, Carpool, Direct, Running
+from carpool.bench.agents import BenchAgents
+from carpool.bench.arms import Arm, DirectArm, PrivateCarpoolArm, RunningCarpoolArm
 from carpool.bench.attach import BenchError
-from carpool.bench.scenarios import SCENARIOS, Sample, Scenario, measure, run_rounds
-from carpool.bench.work import ToolWork, error_kind
+from carpool.bench.scenarios import SCENARIOS, Scenario, WindowSample, measure, run_rounds
+from carpool.bench.work import ToolWorkload, error_kind
 from carpool.control.control_client import NOT_RUNNING
 from carpool_protocol.bootstrap import paths
 
@@ -61,16 +61,16 @@ def progress(wanted: bool) -> Callable[[str], None]:
 
 
 def load_tool(
-    arm: Arm, work: ToolWork, scenario: Scenario, seconds: float, *, say: Callable[[str], None]
-) -> Sample:
+    arm: Arm, work: ToolWorkload, scenario: Scenario, seconds: float, *, say: Callable[[str], None]
+) -> WindowSample:
     """Try the tool once, then load it. Raises `BenchError` when the name or the arguments are refused."""
     tool = work.tool
     say(f"{tool}: the first call")
     try:
-        crowd = Crowd(arm.attach(1), patience_s=_FIRST_START_S)
+        crowd = BenchAgents(arm.attach(1), patience_s=_FIRST_START_S)
         try:
             crowd.greet()
-            reply = crowd.ask("tools/call", {"name": tool, "arguments": json.loads(work.arguments)})
+            reply = crowd.request("tools/call", {"name": tool, "arguments": json.loads(work.arguments)})
         finally:
             crowd.close()
     finally:
@@ -88,9 +88,9 @@ def load_tool(
     )
 
 
-def _bench_tool(work: ToolWork, scenario: Scenario, seconds: float, *, shims: bool, as_json: bool) -> int:
+def _bench_tool(work: ToolWorkload, scenario: Scenario, seconds: float, *, shims: bool, as_json: bool) -> int:
     directory = paths.runtime_dir(os.environ, os.getuid())
-    arm = Running(directory, shims=shims)
+    arm = RunningCarpoolArm(directory, shims=shims)
     say = progress(not as_json)
     if not arm.reachable():
         click.echo(f"carpool: {NOT_RUNNING}", err=True)
@@ -112,7 +112,7 @@ def _bench_echo(scenarios: list[Scenario], seconds: float, rounds: int, *, shims
     say = progress(not as_json)
     try:
         samples, firsts = run_rounds(
-            lambda: [Direct(), Carpool(shims=shims)],
+            lambda: [DirectArm(), PrivateCarpoolArm(shims=shims)],
             scenarios,
             rounds=rounds,
             seconds=seconds,
@@ -182,7 +182,9 @@ def bench(
     try:
         if tool is not None:
             sys.exit(
-                _bench_tool(ToolWork(tool, arguments), shape, seconds or 5.0, shims=shims, as_json=as_json)
+                _bench_tool(
+                    ToolWorkload(tool, arguments), shape, seconds or 5.0, shims=shims, as_json=as_json
+                )
             )
         if arguments != b"{}":
             raise click.UsageError("--args needs a TOOL")

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from carpool.bench.scenarios import FirstCalls, Sample
+from carpool.bench.scenarios import FirstCalls, WindowSample
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One arm in one scenario, over all rounds: medians. Sizes in bytes, times as named."""
 
     calls_per_s: float
@@ -43,7 +43,7 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(known) if known else math.nan
 
 
-def ratios(mine: Sequence[Sample], others: dict[str, list[Sample]]) -> dict[str, float]:
+def ratios(mine: Sequence[WindowSample], others: dict[str, list[WindowSample]]) -> dict[str, float]:
     """Calls/s of one arm to each other arm's, paired by round."""
     by_round = {sample.round: sample.calls_per_s for sample in mine}
     return {
@@ -56,14 +56,14 @@ def ratios(mine: Sequence[Sample], others: dict[str, list[Sample]]) -> dict[str,
     }
 
 
-def _cell(mine: list[Sample], others: dict[str, list[Sample]]) -> Cell:
+def _cell(mine: list[WindowSample], others: dict[str, list[WindowSample]]) -> ArmSummary:
     roles = sorted({role for sample in mine for role in {**sample.cpu_us_per_call, **sample.pss_bytes}})
     errors: dict[str, int] = {}
     for sample in mine:
         for kind, count in sample.errors.items():
             errors[kind] = errors.get(kind, 0) + count
     weighed = {role: [s.pss_bytes[role] for s in mine if s.pss_bytes.get(role)] for role in roles}
-    return Cell(
+    return ArmSummary(
         calls_per_s=median(s.calls_per_s for s in mine),
         p50_s=median(s.p50_s for s in mine),
         p99_s=median(s.p99_s for s in mine),
@@ -86,9 +86,9 @@ def _cell(mine: list[Sample], others: dict[str, list[Sample]]) -> Cell:
     )
 
 
-def summarise(samples: Sequence[Sample]) -> dict[str, dict[str, Cell]]:
+def summarise(samples: Sequence[WindowSample]) -> dict[str, dict[str, ArmSummary]]:
     """Scenario to arm to its figures, in the order in which they were first measured."""
-    grouped: dict[str, dict[str, list[Sample]]] = {}
+    grouped: dict[str, dict[str, list[WindowSample]]] = {}
     for sample in samples:
         grouped.setdefault(sample.scenario, {}).setdefault(sample.arm, []).append(sample)
     return {
@@ -112,7 +112,7 @@ def first_calls(firsts: Sequence[FirstCalls]) -> dict[str, dict[str, float]]:
     }
 
 
-def slower(summary: dict[str, dict[str, Cell]], earlier: dict[str, Any], band: float) -> list[str]:
+def slower(summary: dict[str, dict[str, ArmSummary]], earlier: dict[str, Any], band: float) -> list[str]:
     """Where a ratio to another arm fell below `band` times what an earlier run's JSON says.
 
     Only ratios are compared: they hold across machines and loads, absolute figures do not.
@@ -178,7 +178,7 @@ Table = tuple[list[str], list[list[str]]]
 """Heads and rows."""
 
 
-def speed_table(summary: dict[str, dict[str, Cell]], bases: Sequence[str]) -> Table:
+def speed_table(summary: dict[str, dict[str, ArmSummary]], bases: Sequence[str]) -> Table:
     """Calls/s, latencies and ratios, a row for each scenario and arm."""
     shown = [base for base in bases if any(base in arms for arms in summary.values())]
     heads = ["agents x in flight", "arm", "calls/s", "p50", "p99", *(f"/ {base}" for base in shown)]
@@ -197,7 +197,7 @@ def speed_table(summary: dict[str, dict[str, Cell]], bases: Sequence[str]) -> Ta
     return heads, rows
 
 
-def cost_table(summary: dict[str, dict[str, Cell]]) -> Table:
+def cost_table(summary: dict[str, dict[str, ArmSummary]]) -> Table:
     """CPU per call and memory by role, a row for each scenario and arm."""
     heads = ["agents x in flight", "arm", "CPU per call, µs", "driver, µs", "PSS"]
     rows = []
@@ -209,7 +209,7 @@ def cost_table(summary: dict[str, dict[str, Cell]]) -> Table:
     return heads, rows
 
 
-def _memory(cell: Cell, role: str) -> str:
+def _memory(cell: ArmSummary, role: str) -> str:
     number = cell.processes[role]
     whole = megabytes(cell.pss_bytes[role])
     return (
@@ -225,7 +225,7 @@ def first_table(firsts: dict[str, dict[str, float]]) -> Table:
     return ["arm", "first call, cold", "first call, warm"], rows
 
 
-def error_lines(summary: dict[str, dict[str, Cell]]) -> list[str]:
+def error_lines(summary: dict[str, dict[str, ArmSummary]]) -> list[str]:
     """One line for each scenario and arm in which something went wrong."""
     return [
         f"{scenario} {arm}: {_errors(cell.errors, cell.unanswered)}"
@@ -235,7 +235,7 @@ def error_lines(summary: dict[str, dict[str, Cell]]) -> list[str]:
     ]
 
 
-def one_sample(sample: Sample) -> Table:
+def one_sample(sample: WindowSample) -> Table:
     """One window, a row for each figure: what `carpool bench TOOL` prints."""
     rows = [
         ["calls/s", count(sample.calls_per_s)],
@@ -285,7 +285,7 @@ def finite(value: Any) -> Any:
 
 
 def as_json(
-    samples: Sequence[Sample], firsts: Sequence[FirstCalls], machine: dict[str, Any]
+    samples: Sequence[WindowSample], firsts: Sequence[FirstCalls], machine: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything, with stable keys: `machine`, `summary`, `first_calls`, `samples`."""
     return {

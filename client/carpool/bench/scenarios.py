@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from carpool.bench import processes
-from carpool.bench.agents import Crowd, Load, Measured, now_s
+from carpool.bench.agents import BenchAgents, Load, WindowFigures, now_s
 from carpool.bench.arms import Arm
 from carpool.bench.attach import BenchError
-from carpool.bench.work import EchoWork, PayloadWork, Work
+from carpool.bench.work import EchoWorkload, PayloadWorkload, Workload
 
 BIG_BYTES = 100_000
 
@@ -29,11 +29,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     payload_bytes: int = 0
 
-    def work(self, arm: Arm) -> Work:
+    def work(self, arm: Arm) -> Workload:
         """What the agents call."""
         if self.payload_bytes:
-            return PayloadWork(arm.tool("payload"), self.payload_bytes)
-        return EchoWork(arm.tool("echo"))
+            return PayloadWorkload(arm.tool("payload"), self.payload_bytes)
+        return EchoWorkload(arm.tool("echo"))
 
 
 SCENARIOS = (
@@ -46,7 +46,7 @@ SCENARIOS = (
 )
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class WindowSample(msgspec.Struct, frozen=True, kw_only=True):
     """One window of one arm. `cpu_us_per_call` is per role, all processes of the role together."""
 
     arm: str
@@ -82,7 +82,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
-class Costs:
+class ProcessCosts:
     """CPU of an arm's processes over a window, and their memory at its end."""
 
     def __init__(self) -> None:
@@ -106,18 +106,20 @@ class Costs:
             if both:
                 self.cpu_s[role] = sum(both)
 
-    def weigh(self) -> None:
+    def measure_memory(self) -> None:
         for role, pids in self._roles.items():
             sizes = [size for pid in pids if (size := processes.pss_bytes(pid)) is not None]
             if sizes:
                 self.pss_bytes[role] = sizes
 
 
-def sample_of(arm: str, scenario: str, number: int, measured: Measured, costs: Costs) -> Sample:
+def sample_of(
+    arm: str, scenario: str, number: int, measured: WindowFigures, costs: ProcessCosts
+) -> WindowSample:
     """Put one window into figures."""
     calls = max(1, measured.calls)
     ordered = measured.latencies_s
-    return Sample(
+    return WindowSample(
         arm=arm,
         scenario=scenario,
         round=number,
@@ -143,17 +145,17 @@ def measure(
     seconds: float,
     warmup_s: float,
     number: int = 0,
-    work: Work | None = None,
+    work: Workload | None = None,
     tick: Callable[[int, float], None] = lambda _done, _elapsed_s: None,
-) -> Sample:
+) -> WindowSample:
     """One window of a started arm with agents of its own. `work` stands in for the scenario's."""
     agents, in_flight = arm.shape(scenario.agents, scenario.in_flight)
-    costs = Costs()
+    costs = ProcessCosts()
     try:
-        crowd = Crowd(arm.attach(agents))
+        crowd = BenchAgents(arm.attach(agents))
         try:
             crowd.greet()
-            measured = crowd.drive(
+            measured = crowd.run_load(
                 work or scenario.work(arm),
                 Load(in_flight=in_flight, seconds=seconds, warmup_s=warmup_s),
                 at_warm=lambda: costs.watch(arm.roles()),  # by now every instance of the window runs
@@ -161,7 +163,7 @@ def measure(
                 at_end=costs.end,
                 tick=tick,
             )
-            costs.weigh()
+            costs.measure_memory()
         finally:
             crowd.close()
     finally:
@@ -173,10 +175,10 @@ def first_call_s(arm: Arm) -> float:
     """Seconds from attaching one new agent to its first answer of the echo tool."""
     began_s = now_s()
     try:
-        crowd = Crowd(arm.attach(1))
+        crowd = BenchAgents(arm.attach(1))
         try:
             crowd.greet()
-            reply = crowd.ask("tools/call", {"name": arm.tool("echo"), "arguments": {"text": "first"}})
+            reply = crowd.request("tools/call", {"name": arm.tool("echo"), "arguments": {"text": "first"}})
             took_s = now_s() - began_s
         finally:
             crowd.close()
@@ -195,9 +197,9 @@ def run_rounds(
     seconds: float,
     warmup_s: float,
     say: Callable[[str], None],
-) -> tuple[list[Sample], list[FirstCalls]]:
+) -> tuple[list[WindowSample], list[FirstCalls]]:
     """Every scenario through every arm, `rounds` times, interleaved."""
-    samples: list[Sample] = []
+    samples: list[WindowSample] = []
     firsts: list[FirstCalls] = []
     for number in range(rounds):
         with contextlib.ExitStack() as ending:

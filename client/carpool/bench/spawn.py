@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from carpool.bench.attach import Attachment, BenchError
+from carpool.bench.attach import AgentDescriptors, BenchError
 from carpool.launcher.own_command import carpool_argv
 
 _START_S = 30.0
@@ -21,14 +21,14 @@ _END_S = 10.0
 
 def spawn_piped(
     argv: Sequence[str], env: dict[str, str] | None = None
-) -> tuple[subprocess.Popen[bytes], Attachment]:
+) -> tuple[subprocess.Popen[bytes], AgentDescriptors]:
     """A process and our ends of its stdin and stdout."""
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, bufsize=0
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    attachment = Attachment(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
+    attachment = AgentDescriptors(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
     process.stdin.close()
     process.stdout.close()
     return process, attachment
@@ -58,7 +58,7 @@ def until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
         time.sleep(0.005)
 
 
-def connect(path: str) -> Attachment:
+def connect(path: str) -> AgentDescriptors:
     """Attach to a Unix stream socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -66,7 +66,7 @@ def connect(path: str) -> Attachment:
     except OSError:
         sock.close()
         raise
-    return Attachment.of_socket(sock)
+    return AgentDescriptors.of_socket(sock)
 
 
 def carpool(arguments: Sequence[str], env: dict[str, str], limit_s: float = _START_S) -> str:

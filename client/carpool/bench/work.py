@@ -29,14 +29,14 @@ def answer_id(line: bytes) -> int:
     return int(found[1]) if found else -1
 
 
-class Work(Protocol):
+class Workload(Protocol):
     """What every agent calls, again and again."""
 
     def request(self, agent: int, number: int) -> bytes:
         """The line of the call with id `number`, with its newline."""
         ...
 
-    def good(self, agent: int, number: int, line: bytes) -> bool:
+    def is_right(self, agent: int, number: int, line: bytes) -> bool:
         """The line is plainly the right answer. False means: look closer with `fault`."""
         ...
 
@@ -78,7 +78,7 @@ def _first_text(message: dict[str, Any]) -> str | None:
     return text if isinstance(text, str) else None
 
 
-class EchoWork:
+class EchoWorkload:
     """Calls of the echo tool. Each carries its agent and its id, so a swapped answer is seen."""
 
     def __init__(self, tool: str) -> None:
@@ -90,7 +90,7 @@ class EchoWork:
     def request(self, agent: int, number: int) -> bytes:
         return self._head + b"%d" % number + self._tail % (agent, number)
 
-    def good(self, agent: int, number: int, line: bytes) -> bool:
+    def is_right(self, agent: int, number: int, line: bytes) -> bool:
         return (
             b'"a%d-%d"' % (agent, number) in line
             and b'"result"' in line
@@ -106,7 +106,7 @@ class EchoWork:
         return kind
 
 
-class PayloadWork:
+class PayloadWorkload:
     """Calls for answers of so many bytes of text."""
 
     def __init__(self, tool: str, size_bytes: int) -> None:
@@ -116,7 +116,7 @@ class PayloadWork:
     def request(self, agent: int, number: int) -> bytes:
         return self._head + b"%d" % number + self._tail
 
-    def good(self, agent: int, number: int, line: bytes) -> bool:
+    def is_right(self, agent: int, number: int, line: bytes) -> bool:
         # An answer is the text plus an envelope; the marks of an error would stand in the envelope.
         edges = line[:200] + line[-200:]
         return self._size < len(line) < self._size + 1000 and b'"result"' in edges and b"true" not in edges
@@ -129,7 +129,7 @@ class PayloadWork:
         return kind
 
 
-class ToolWork:
+class ToolWorkload:
     """Calls of any tool, always with the same arguments (one JSON object)."""
 
     def __init__(self, tool: str, arguments: bytes) -> None:
@@ -140,7 +140,7 @@ class ToolWork:
     def request(self, agent: int, number: int) -> bytes:
         return self._head + b"%d" % number + self._tail
 
-    def good(self, agent: int, number: int, line: bytes) -> bool:
+    def is_right(self, agent: int, number: int, line: bytes) -> bool:
         start = _HEAD + len(b"%d" % number)
         return (
             line.startswith(b',"result":', start)

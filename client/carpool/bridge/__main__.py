@@ -8,21 +8,21 @@ import os
 import sys
 from importlib.util import find_spec
 
-from carpool.bridge.error_texts import NO_EXTRA, Trouble
+from carpool.bridge.error_texts import NO_EXTRA, RequestTrouble
 from carpool.bridge.startup_failure import refuse
-from carpool_protocol.carrier.remote import of_environment
+from carpool_protocol.carrier.remote import remote_from_environment
 from carpool_protocol.runtime import core_dumps
 
 
 def main() -> int:
     """Serve until end of file."""
-    remote = of_environment(os.environ)
+    remote = remote_from_environment(os.environ)
     if remote is None:
         print("this is a child of carpool's: configure a server with `url` instead", file=sys.stderr)
         return 2
     core_dumps.turn_off()  # headers and logins are in memory here
     if find_spec("mcp") is None or find_spec("httpx2") is None:
-        refuse(Trouble(NO_EXTRA), remote.server)
+        refuse(RequestTrouble(NO_EXTRA), remote.server)
         return 0
     from carpool.bridge.process import run
 

@@ -22,7 +22,7 @@ LINGER_S: Final = 60.0
 """So long an answer may come all the same; it says that the call runs no more."""
 
 
-class _Post:
+class _OpenPost:
     """One request that is out."""
 
     def __init__(self) -> None:
@@ -43,19 +43,17 @@ class _Post:
         return None
 
 
-class Outstanding:
+class OpenPosts:
     """The requests of one client that are out."""
 
     def __init__(self, answers: Callable[[RawJson], None]) -> None:
-        """`answers`: see `HonestClient`."""
+        """`answers`: see `BridgeHttpClient`."""
         self._answers = answers
-        self._open: dict[RawJson, _Post] = {}
+        self._open: dict[RawJson, _OpenPost] = {}
 
-    async def through(
-        self, request: RawJson, step: Callable[[], Awaitable[httpx2.Response]]
-    ) -> httpx2.Response:
+    async def run(self, request: RawJson, step: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
         """What `step` comes to, its stream included, unless the request is given up."""
-        post = self._open[request] = _Post()
+        post = self._open[request] = _OpenPost()
         is_stream = False
         try:
             response = await post.run(step)
@@ -64,17 +62,17 @@ class Outstanding:
                 return httpx2.Response(200, headers=headers, content=self._last(request))
             is_stream = not isinstance(response.stream, httpx2.ByteStream)
             if is_stream:
-                response.stream = _Stopping(response.stream, post, request, self)
+                response.stream = _CancellableStream(response.stream, post, request, self)
             return response
         finally:
             if not is_stream:
-                self.over(request)
+                self.request_ended(request)
 
-    def over(self, request: RawJson) -> None:
+    def request_ended(self, request: RawJson) -> None:
         """It is answered, or nobody waits."""
         self._open.pop(request, None)
 
-    async def cancelled(self, request: RawJson) -> None:
+    async def request_cancelled(self, request: RawJson) -> None:
         """The server is told that it is cancelled; returns when that is done with."""
         if request in self._open:
             await trio.sleep(LINGER_S)
@@ -90,10 +88,10 @@ class Outstanding:
         return b"event: message\ndata: %b\n\n" % self._last(request)
 
 
-class _Stopping(httpx2.AsyncByteStream):
+class _CancellableStream(httpx2.AsyncByteStream):
     """The stream of one request."""
 
-    def __init__(self, inner: Any, post: _Post, request: RawJson, its: Outstanding) -> None:
+    def __init__(self, inner: Any, post: _OpenPost, request: RawJson, its: OpenPosts) -> None:
         self._inner = inner
         self._post = post
         self._request = request
@@ -108,5 +106,5 @@ class _Stopping(httpx2.AsyncByteStream):
         yield self._its.last_event(self._request)
 
     async def aclose(self) -> None:
-        self._its.over(self._request)
+        self._its.request_ended(self._request)
         await self._inner.aclose()

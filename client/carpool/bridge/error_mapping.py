@@ -1,7 +1,7 @@
 """What a response that holds no answer means, and what a failure of the network means.
 
-Owns the way from a status and its headers to a `Trouble`, which responses end a session, which redirects
-are followed, and why no connection could be made, in a few words. Sources: MCP 2025-11-25,
+Owns the way from a status and its headers to a `RequestTrouble`, which responses end a session, which
+redirects are followed, and why no connection could be made, in a few words. Sources: MCP 2025-11-25,
 basic/transports "Session Management" (404: the session has ended); RFC 9110; RFC 6750, 3.1.
 
 Reads the clock (`Retry-After` may be a date) and which proxies the environment names, and nothing else.
@@ -20,7 +20,7 @@ import httpx2
 import msgspec
 
 from carpool.bridge import error_texts, proxies
-from carpool.bridge.error_texts import Trouble
+from carpool.bridge.error_texts import RequestTrouble
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.runtime.wallclock import unix_s
@@ -84,7 +84,7 @@ def answer_in(body: bytes, request: RawJson) -> bytes | None:
     return None
 
 
-def of_status(response: httpx2.Response, remote: Remote, *, logged_in: bool) -> Trouble:
+def trouble_of_status(response: httpx2.Response, remote: Remote, *, logged_in: bool) -> RequestTrouble:
     """What a status without a message says of a request. `logged_in`: there is a login for it."""
     status, host = response.status_code, host_of(remote.url)
     challenge = response.headers.get("www-authenticate", "")
@@ -95,7 +95,7 @@ def of_status(response: httpx2.Response, remote: Remote, *, logged_in: bool) -> 
     if status == 403 and "insufficient_scope" in challenge:
         return error_texts.more_scopes(host, remote.server, _scopes_in(challenge))
     later_s = _retry_after_s(response.headers.get("retry-after", "")) if status == 429 else None
-    return error_texts.answered_status(host, status, retry_after_s=later_s)
+    return error_texts.status_trouble(host, status, retry_after_s=later_s)
 
 
 def _scopes_in(challenge: str) -> str:
@@ -115,7 +115,7 @@ def _retry_after_s(value: str) -> float | None:
     return max(0.0, math.ceil(until.timestamp() - unix_s()))
 
 
-def followed(response: httpx2.Response) -> httpx2.Request | None:
+def redirected_request(response: httpx2.Response) -> httpx2.Request | None:
     """The request that a redirect leads to, where it may: same method, same origin, or that origin's https.
 
     What goes with a request (headers, a login, arguments) is meant for the host of the configuration.
@@ -131,18 +131,18 @@ def followed(response: httpx2.Response) -> httpx2.Request | None:
     return request if not new.userinfo or new.userinfo == old.userinfo else None
 
 
-def moved(response: httpx2.Response, host: str) -> Trouble:
+def redirect_trouble(response: httpx2.Response, host: str) -> RequestTrouble:
     """A redirect that is not followed. The server may have acted, as after a form (301, 302, 303)."""
     request, kind = response.next_request, error_texts.kind_of_status(response.status_code)
     there = f"{request.url.scheme}://{host_of(str(request.url))}" if request is not None else ""
     if there == f"{response.request.url.scheme}://{host}":
         why = f"{host} redirects as for a browser ({response.status_code}): the `url` may be wrong"
-        return Trouble(why, kind)
+        return RequestTrouble(why, kind)
     why = f"{host} redirects to {there}: if that is right, write it into the `url` of this server"
-    return Trouble(why, kind)
+    return RequestTrouble(why, kind)
 
 
-def unreached(url: str, error: BaseException) -> Trouble:
+def connect_trouble(url: str, error: BaseException) -> RequestTrouble:
     """No connection to this URL could be made."""
     return error_texts.unreachable(host_of(url), _reason(error), through_proxy=proxies.is_between(url))
 

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from carpool.terminal.extras import install_command
-from carpool_protocol.carrier.remote import UNFIT
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.carrier.remote import UNFIT_CODE
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import RawJson
 
@@ -27,7 +27,7 @@ GIVEN_UP: Final = -32800
 NO_EXTRA: Final = f"servers over a URL need more than is installed: run `{install_command('remote')}`"
 
 
-class Trouble(Struct, frozen=True):
+class RequestTrouble(Struct, frozen=True):
     """Why a request to the server came to nothing."""
 
     text: str
@@ -37,7 +37,7 @@ class Trouble(Struct, frozen=True):
     retry_after_s: float | None = None
 
 
-class _Asked(Struct):
+class _RequestHead(Struct):
     """A message as far as its sender has to be answered."""
 
     id: msgspec.Raw = msgspec.Raw(b"")
@@ -52,7 +52,7 @@ class _Cancelled(Struct):
     params: _Meant
 
 
-_asked: Final = msgspec.json.Decoder(_Asked)
+_asked: Final = msgspec.json.Decoder(_RequestHead)
 _cancelled: Final = msgspec.json.Decoder(_Cancelled)
 
 
@@ -79,7 +79,7 @@ def request_in(body: bytes) -> tuple[RawJson, str] | None:
     return (request, method) if request and method else None
 
 
-def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) -> bytes:
+def answer_line(request: RawJson, method: str, trouble: RequestTrouble, server: str) -> bytes:
     """The answer to a request that came to nothing, as a JSON-RPC message without its line end.
 
     A listen that came to nothing has ended: an error would say that the server refuses to be listened to.
@@ -88,7 +88,7 @@ def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) ->
         return b'{"jsonrpc":"2.0","id":%b,"result":{"resultType":"complete"}}' % request
     if method in GREETINGS:
         text = trouble.text or KINDS[trouble.slug].what
-        member, body = b"error", msgspec.json.encode({"code": UNFIT, "message": text})
+        member, body = b"error", msgspec.json.encode({"code": UNFIT_CODE, "message": text})
     else:
         said = fault(
             trouble.slug,
@@ -96,7 +96,7 @@ def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) ->
             server=server,
             retry_after_s=trouble.retry_after_s,
         )
-        is_error, body = for_method(said, method)
+        is_error, body = fault_answer(said, method)
         member = b"error" if is_error else b"result"
     return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (request, member, body)
 
@@ -104,55 +104,57 @@ def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) ->
 # --- what happened --------------------------------------------------------------------------------------
 
 
-def unreachable(host: str, why: str, *, through_proxy: bool = False) -> Trouble:
+def unreachable(host: str, why: str, *, through_proxy: bool = False) -> RequestTrouble:
     """No connection could be made, to it or to the proxy before it."""
     way = " through the proxy that the environment names" if through_proxy else ""
-    return Trouble(f"cannot reach {host}{way} ({why})")
+    return RequestTrouble(f"cannot reach {host}{way} ({why})")
 
 
-def broken(host: str) -> Trouble:
+def connection_broken(host: str) -> RequestTrouble:
     """It went away after the request was sent."""
-    return Trouble(f"the connection to {host} broke before the answer came", "lost")
+    return RequestTrouble(f"the connection to {host} broke before the answer came", "lost")
 
 
-def session_ended(host: str) -> Trouble:
+def session_ended(host: str) -> RequestTrouble:
     """It does not know the session; a call in it was not run."""
-    return Trouble(f"{host} has ended the session, and what it held there is gone", "state_lost")
+    return RequestTrouble(f"{host} has ended the session, and what it held there is gone", "state_lost")
 
 
-def needs_login(host: str, server: str, *, again: bool = False) -> Trouble:
+def needs_login(host: str, server: str, *, again: bool = False) -> RequestTrouble:
     """It answered 401, and no OAuth tokens help."""
     why = "no longer accepts the login" if again else "wants a login"
-    return Trouble(f"{host} {why}: run `carpool login {server}`, or give it `headers` with an Authorization")
+    return RequestTrouble(
+        f"{host} {why}: run `carpool login {server}`, or give it `headers` with an Authorization"
+    )
 
 
-def not_authorized(host: str) -> Trouble:
+def not_authorized(host: str) -> RequestTrouble:
     """It answered 401 to what the configuration says."""
-    return Trouble(
+    return RequestTrouble(
         f"{host} does not accept the Authorization in the `headers` or the `url` of this server (401)"
     )
 
 
-def more_scopes(host: str, server: str, scopes: str) -> Trouble:
+def more_scopes(host: str, server: str, scopes: str) -> RequestTrouble:
     """It answered 403, `insufficient_scope`."""
     named = f" ({scopes})" if scopes else ""
-    return Trouble(
+    return RequestTrouble(
         f"{host} wants more rights than the login has{named}: write all that it is to have into "
         f"`oauth.scopes` of this server, then run `carpool login {server}` again"
     )
 
 
-def greeted_otherwise(host: str, *, page: bool) -> Trouble:
+def not_mcp(host: str, *, page: bool) -> RequestTrouble:
     """It answered a greeting with something that is no message of MCP, perhaps with a web page."""
     what = "a web page" if page else "something"
-    return Trouble(
+    return RequestTrouble(
         f"{host} answered with {what} that is no message of MCP: is this the right `url`?", "bad_answer"
     )
 
 
-def answered_otherwise(host: str, method: str) -> Trouble:
+def not_an_answer(host: str, method: str) -> RequestTrouble:
     """What came is no answer to this request."""
-    return greeted_otherwise(host, page=False) if method in GREETINGS else Trouble("", "bad_answer")
+    return not_mcp(host, page=False) if method in GREETINGS else RequestTrouble("", "bad_answer")
 
 
 NOT_PROCESSED: Final = {
@@ -186,7 +188,7 @@ def kind_of_status(status: int) -> str:
     return "unavailable" if status in NOT_PROCESSED else "lost"
 
 
-def answered_status(host: str, status: int, *, retry_after_s: float | None = None) -> Trouble:
+def status_trouble(host: str, status: int, *, retry_after_s: float | None = None) -> RequestTrouble:
     """It answered an HTTP status without a JSON-RPC message."""
     try:
         phrase = f"{status} {HTTPStatus(status).phrase}"
@@ -195,4 +197,4 @@ def answered_status(host: str, status: int, *, retry_after_s: float | None = Non
     text = f"{host} answered HTTP {phrase}"
     if status in {404, 405, 406, 415}:
         text += ': is this the right `url`, and the right `transport` ("http", "sse")?'
-    return Trouble(text, kind_of_status(status), retry_after_s)
+    return RequestTrouble(text, kind_of_status(status), retry_after_s)

@@ -24,19 +24,19 @@ import httpx2
 import trio
 
 from carpool.bridge import error_texts
-from carpool.bridge.cancellation import Outstanding
+from carpool.bridge.cancellation import OpenPosts
 from carpool.bridge.error_mapping import (
     answer_in,
+    connect_trouble,
     ends_session,
-    followed,
     is_rpc_error,
-    moved,
-    of_status,
-    unreached,
+    redirect_trouble,
+    redirected_request,
+    trouble_of_status,
 )
-from carpool.bridge.error_texts import Trouble
-from carpool.bridge.notifications import Listening, Pace, keep_alive
-from carpool.bridge.oauth_token import Bearer, LoginError
+from carpool.bridge.error_texts import RequestTrouble
+from carpool.bridge.notifications import GetStreams, StreamPace, keep_alive
+from carpool.bridge.oauth_token import BearerAuth, LoginError
 from carpool.bridge_mark import headers_of
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.ids import RawJson
@@ -63,13 +63,13 @@ Say = Callable[[RawJson, bytes], Awaitable[None]]
 """Give the supervisor the answer to a request: its id and the line."""
 
 
-class HonestClient(httpx2.AsyncClient):
+class BridgeHttpClient(httpx2.AsyncClient):
     """The network as one server is reached over it."""
 
     def __init__(
         self,
         remote: Remote,
-        bearer: Bearer | None,
+        bearer: BearerAuth | None,
         beside: trio.Nursery,
         answers: Callable[[RawJson], None],
         say: Say | None = None,
@@ -89,23 +89,23 @@ class HonestClient(httpx2.AsyncClient):
         self._beside = beside
         self._host = host_of(remote.url)
         self._answers = answers
-        self._say = say
-        self._listening = Listening()
-        self._resuming = Pace()
-        self._outstanding = Outstanding(answers)
-        self._met = False
+        self._write_answer = say
+        self._listening = GetStreams()
+        self._resuming = StreamPace()
+        self._outstanding = OpenPosts(answers)
+        self._has_connected = False
         """It has answered something."""
         self._lapsed = trio.Event()
-        self.trouble: Trouble | None = None
+        self.trouble: RequestTrouble | None = None
         """Why it is over."""
 
-    async def over(self) -> Trouble:
+    async def wait_until_done(self) -> RequestTrouble:
         """Returns when there is no sense in going on."""
         await self._lapsed.wait()
         assert self.trouble is not None
         return self.trouble
 
-    def _end(self, trouble: Trouble) -> None:
+    def _end(self, trouble: RequestTrouble) -> None:
         if self.trouble is None:
             self.trouble = trouble
             self._lapsed.set()
@@ -115,115 +115,115 @@ class HonestClient(httpx2.AsyncClient):
     ) -> httpx2.Response:
         """The server's response, or one that says what happened."""
         if request.method == "GET":
-            return await self._got(request)
+            return await self._send_get(request)
         if request.method != "POST":
-            return await self._ended(request)
+            return await self._send_delete(request)
         head = error_texts.head_of(request.content)
         asked = head if all(head) else None
         if asked is None:
             # Of a call it is the supervisor that knows how long.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(ACCEPT_S).as_dict()}
         # A server may want to know that it is initialized before it hears anything else.
-        if (asked is None or self._say is not None) and head[1] != "notifications/initialized":
-            self._beside.start_soon(self._told, request, asked)
+        if (asked is None or self._write_answer is not None) and head[1] != "notifications/initialized":
+            self._beside.start_soon(self._post_in_background, request, asked)
             if head[1] == "notifications/cancelled":
                 self._beside.start_soon(
-                    self._outstanding.cancelled, error_texts.cancelled_in(request.content)
+                    self._outstanding.request_cancelled, error_texts.cancelled_in(request.content)
                 )
             return httpx2.Response(202, request=request)
         if asked is None or asked[1] == error_texts.LISTEN:
-            return await self._posted(request, asked)
-        return await self._outstanding.through(asked[0], lambda: self._posted(request, asked))
+            return await self._send_post(request, asked)
+        return await self._outstanding.run(asked[0], lambda: self._send_post(request, asked))
 
     # --- one request --------------------------------------------------------------------------------------
 
-    async def _told(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> None:
+    async def _post_in_background(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> None:
         """Sent while nobody waits: what comes is let go, a stream as well."""
-        await (await self._posted(request, asked)).aclose()
+        await (await self._send_post(request, asked)).aclose()
 
-    async def _posted(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> httpx2.Response:
+    async def _send_post(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> httpx2.Response:
         listens = asked is not None and asked[1] == error_texts.LISTEN
         if listens:
-            await self._listening.turn()
+            await self._listening.wait_for_turn()
         try:
-            return await self._judged(await self._sent(request), asked)
+            return await self._checked_response(await self._send_with_redirects(request), asked)
         except _RefusedError as refused:
             trouble = refused.trouble
         except _NEVER_SENT as error:
-            trouble = unreached(self._remote.url, error)
-            if self._met:
+            trouble = connect_trouble(self._remote.url, error)
+            if self._has_connected:
                 self._end(trouble)
         except LoginError as error:
             trouble = error.trouble
         except _CANNOT as error:
             trouble = error_texts.unreachable(self._host, type(error).__name__)
         except httpx2.RequestError:
-            trouble = error_texts.broken(self._host)
+            trouble = error_texts.connection_broken(self._host)
         if listens:
-            self._listening.missed()
-        return await self._instead(request, asked, trouble)
+            self._listening.attempt_failed()
+        return await self._error_response(request, asked, trouble)
 
-    async def _got(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send_get(self, request: httpx2.Request) -> httpx2.Response:
         """A GET opens a stream. One that breaks just ends, and the SDK opens it again."""
-        listens = self._say is None and self._listening.is_this(request)
-        await (self._listening if listens else self._resuming).turn()
+        listens = self._write_answer is None and self._listening.is_listen_request(request)
+        await (self._listening if listens else self._resuming).wait_for_turn()
         response = trouble = None
         try:
-            response = await self._sent(request)
+            response = await self._send_with_redirects(request)
             if response.status_code == 404 and _SESSION in request.headers:
                 trouble = error_texts.session_ended(self._host)
             elif response.next_request is not None:
-                trouble = moved(response, self._host) if self._say is not None else None
-            elif response.status_code != 200 and self._say is not None:
+                trouble = redirect_trouble(response, self._host) if self._write_answer is not None else None
+            elif response.status_code != 200 and self._write_answer is not None:
                 trouble = self._of_status(response)
         except _NEVER_SENT as error:
-            trouble = unreached(self._remote.url, error)
+            trouble = connect_trouble(self._remote.url, error)
         except LoginError as error:
-            trouble = error.trouble if self._say is not None else None
+            trouble = error.trouble if self._write_answer is not None else None
         except httpx2.RequestError as error:
-            trouble = unreached(self._remote.url, error) if self._say is not None else None
+            trouble = connect_trouble(self._remote.url, error) if self._write_answer is not None else None
         if trouble is not None:
             self._end(trouble)
         if listens:
-            return await self._listening.judged(response, request)
+            return await self._listening.checked_response(response, request)
         if response is None:
             return httpx2.Response(502, request=request)
         keep_alive(response)
         if response.status_code == 200:
-            self._resuming.paced(response)
+            self._resuming.with_pace(response)
         return response
 
-    async def _ended(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send_delete(self, request: httpx2.Request) -> httpx2.Response:
         """A DELETE ends the session; whether it does is no matter."""
         if self.trouble is not None:
             return httpx2.Response(204, request=request)  # there is no session any more
         try:
-            return await self._sent(request)
+            return await self._send_with_redirects(request)
         except (httpx2.RequestError, LoginError):
             return httpx2.Response(204, request=request)
 
-    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send_with_redirects(self, request: httpx2.Request) -> httpx2.Response:
         """Sent, once a connection could be made, and to where the server has it on its own origin."""
-        response = await self._sent_once(request)
+        response = await self._send_once(request)
         for _ in range(MOST_REDIRECTS):
-            further = followed(response)
+            further = redirected_request(response)
             if further is None:
                 break
             await response.aclose()
-            response = await self._sent_once(further)
+            response = await self._send_once(further)
         return response
 
-    async def _sent_once(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send_once(self, request: httpx2.Request) -> httpx2.Response:
         pause_s = _FIRST_PAUSE_S
         deadline = trio.current_time() + RECONNECT_S
         while True:
             try:
                 response = await super().send(request, stream=True)
             except _NEVER_SENT:
-                if not self._met or self.trouble is not None or trio.current_time() >= deadline:
+                if not self._has_connected or self.trouble is not None or trio.current_time() >= deadline:
                     raise
             else:
-                self._met = True
+                self._has_connected = True
                 return response
             with trio.move_on_after(pause_s):
                 await self._lapsed.wait()
@@ -231,14 +231,16 @@ class HonestClient(httpx2.AsyncClient):
 
     # --- what came ----------------------------------------------------------------------------------------
 
-    async def _judged(self, response: httpx2.Response, asked: tuple[RawJson, str] | None) -> httpx2.Response:
+    async def _checked_response(
+        self, response: httpx2.Response, asked: tuple[RawJson, str] | None
+    ) -> httpx2.Response:
         """A POST's response as the SDK may have it; one that is not a stream is read, so that it breaks here
         and not there. Raises `_RefusedError`.
         """
         status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0]
         if status < 300 and kind.strip().lower() == _EVENTS:
             if asked is not None and asked[1] == error_texts.LISTEN:
-                self._listening.opened(response)
+                self._listening.stream_opened(response)
             else:
                 keep_alive(response)
             return response
@@ -247,9 +249,9 @@ class HonestClient(httpx2.AsyncClient):
         finally:
             await response.aclose()
         if body is None:
-            raise _RefusedError(Trouble("", "answer_too_large"))
+            raise _RefusedError(RequestTrouble("", "answer_too_large"))
         if response.next_request is not None:
-            raise _RefusedError(moved(response, self._host))
+            raise _RefusedError(redirect_trouble(response, self._host))
         if status >= 400 and _SESSION in response.request.headers and ends_session(status, body):
             self._end(error_texts.session_ended(self._host))
             raise _RefusedError(error_texts.session_ended(self._host))
@@ -258,26 +260,26 @@ class HonestClient(httpx2.AsyncClient):
         if asked is not None and status == 200 and kind.strip().lower() == _JSON:
             found = answer_in(body, asked[0])
             if found is None:
-                raise _RefusedError(error_texts.answered_otherwise(self._host, asked[1]))
+                raise _RefusedError(error_texts.not_an_answer(self._host, asked[1]))
             body = found
         headers = {
             name: response.headers[name] for name in ("content-type", _SESSION) if name in response.headers
         }
         return httpx2.Response(status, headers=headers, content=body, request=response.request)
 
-    def _of_status(self, response: httpx2.Response) -> Trouble:
+    def _of_status(self, response: httpx2.Response) -> RequestTrouble:
         known = self._bearer is not None and self._bearer.is_known
-        return of_status(response, self._remote, logged_in=known)
+        return trouble_of_status(response, self._remote, logged_in=known)
 
-    async def _instead(
-        self, request: httpx2.Request, asked: tuple[RawJson, str] | None, trouble: Trouble
+    async def _error_response(
+        self, request: httpx2.Request, asked: tuple[RawJson, str] | None, trouble: RequestTrouble
     ) -> httpx2.Response:
         """The response that the SDK reads instead of none."""
         if asked is None:
             return httpx2.Response(202, request=request)
         line = error_texts.answer_line(*asked, trouble, self._remote.server)
-        if self._say is not None:
-            await self._say(asked[0], line)
+        if self._write_answer is not None:
+            await self._write_answer(asked[0], line)
             return httpx2.Response(202, request=request)
         self._answers(asked[0])
         return httpx2.Response(200, headers={"content-type": _JSON}, content=line, request=request)
@@ -286,7 +288,7 @@ class HonestClient(httpx2.AsyncClient):
 class _RefusedError(Exception):
     """The response is none that the SDK should see."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: RequestTrouble) -> None:
         super().__init__(trouble.text)
         self.trouble = trouble
 

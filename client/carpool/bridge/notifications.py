@@ -31,39 +31,39 @@ _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT
 """A network that has gone without a word is noticed after two minutes."""
 
 
-class Pace:
+class StreamPace:
     """Streams of one kind: how soon after one the next may begin, where nothing has failed."""
 
     def __init__(self) -> None:
         self._brief = 0
         """Streams in a row that ended soon."""
 
-    async def turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Returns when it is time for the next one."""
         if self._brief >= _MOST_BRIEF:
             await trio.sleep(_BRIEF_S)
 
-    def paced(self, response: httpx2.Response, ended: Callable[[bool], None] = lambda _: None) -> None:
-        """Its stream is one of these. `ended`: as in `Ending`."""
+    def with_pace(self, response: httpx2.Response, ended: Callable[[bool], None] = lambda _: None) -> None:
+        """Its stream is one of these. `ended`: as in `EndOnErrorStream`."""
         since = trio.current_time()
 
         def its_end(heard: bool) -> None:
             self._brief = self._brief + 1 if trio.current_time() - since < _BRIEF_S else 0
             ended(heard)
 
-        response.stream = Ending(response.stream, its_end)
+        response.stream = EndOnErrorStream(response.stream, its_end)
 
 
-class Listening:
+class GetStreams:
     """One conversation's attempts to listen."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._pace = StreamPace()
         self._task: trio.lowlevel.Task | None = None
         self._misses = 0
         """Attempts in a row that brought nothing."""
 
-    def is_this(self, request: httpx2.Request) -> bool:
+    def is_listen_request(self, request: httpx2.Request) -> bool:
         """This GET listens; others resume the stream of a call. The SDK listens in one task, first without
         an id of an event.
         """
@@ -72,43 +72,45 @@ class Listening:
             self._task = task
         return self._task is task
 
-    async def turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Returns when it is time for the next attempt."""
         if self._misses:
             await trio.sleep(min(_FIRST_PAUSE_S * 2.0 ** min(self._misses - 1, 10), _LONGEST_PAUSE_S))
         else:
-            await self._pace.turn()
+            await self._pace.wait_for_turn()
 
-    async def judged(self, response: httpx2.Response | None, request: httpx2.Request) -> httpx2.Response:
+    async def checked_response(
+        self, response: httpx2.Response | None, request: httpx2.Request
+    ) -> httpx2.Response:
         """What the SDK is given for what came (None: a failure): a stream, an end of one, or that there is
         none to be had.
         """
         if response is not None and response.status_code == 200:
-            self.opened(response)
+            self.stream_opened(response)
             return response
         if response is not None and response.status_code in _NOT_OFFERED:
             return response
         if response is not None:
             await response.aclose()
-        self.missed()
+        self.attempt_failed()
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, request=request)
 
-    def opened(self, response: httpx2.Response) -> None:
+    def stream_opened(self, response: httpx2.Response) -> None:
         """Its stream is one to listen to."""
         since = trio.current_time()
         keep_alive(response)
-        self._pace.paced(response, lambda heard: self._ended(since, heard=heard))
+        self._pace.with_pace(response, lambda heard: self._stream_ended(since, heard=heard))
 
-    def missed(self) -> None:
+    def attempt_failed(self) -> None:
         """An attempt came to nothing."""
         self._misses += 1
 
-    def _ended(self, since: float, *, heard: bool) -> None:
+    def _stream_ended(self, since: float, *, heard: bool) -> None:
         lasted = trio.current_time() - since >= _LASTING_S
         self._misses = 0 if heard or lasted else self._misses + 1
 
 
-class Ending(httpx2.AsyncByteStream):
+class EndOnErrorStream(httpx2.AsyncByteStream):
     """A stream whose connection may break: then it is at its end."""
 
     def __init__(self, inner: Any, ended: Callable[[bool], None] = lambda _: None) -> None:

@@ -21,7 +21,7 @@ _HEAD_BYTES: Final = 16 * 1024
 _HEAD_S: Final = 10.0
 
 
-class Callback:
+class OAuthCallback:
     """The one request of the browser that counts; others (an icon) are answered and passed over.
 
     Connections are served side by side: browsers open some on which they say nothing.
@@ -52,9 +52,9 @@ class Callback:
     async def _accept(self, beside: trio.Nursery) -> None:
         """Leaves the listener open: a server that wants more rights has the SDK ask once more."""
         while True:
-            beside.start_soon(self._meet, await self._listener.accept())
+            beside.start_soon(self._serve_connection, await self._listener.accept())
 
-    async def _meet(self, stream: trio.SocketStream) -> None:
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError), trio.move_on_after(_HEAD_S):
             async with stream:
                 await self._answer(stream)

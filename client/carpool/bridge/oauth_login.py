@@ -22,11 +22,11 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, ValidationError
 
 from carpool.bridge import proxies
-from carpool.bridge.error_mapping import followed, unreached
+from carpool.bridge.error_mapping import connect_trouble, redirected_request
 from carpool.bridge.http_client import MOST_REDIRECTS
-from carpool.bridge.oauth_callback import PATH, Callback
-from carpool.bridge.oauth_store import Login, Logins, renew_at
-from carpool.bridge.transport_probe import NotFoundError, found
+from carpool.bridge.oauth_callback import PATH, OAuthCallback
+from carpool.bridge.oauth_store import LoginStore, OAuthLogin, renew_at
+from carpool.bridge.transport_probe import NotFoundError, find_transport
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.runtime.wallclock import unix_s
 
@@ -50,7 +50,7 @@ class SignInError(Exception):
     """There is no login. The text says whose fault it is and what to do."""
 
 
-class _Kept:
+class _MemoryTokenStore:
     """The SDK's store, in memory: what it holds at the end becomes the login."""
 
     def __init__(self, client: OAuthClientInformationFull | None) -> None:
@@ -78,7 +78,7 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
     if (trouble := proxies.unusable()) is not None:
         raise SignInError(trouble.text)
     try:
-        remote = await found(remote, None)
+        remote = await find_transport(remote, None)
     except NotFoundError as error:
         raise SignInError(error.trouble.text) from None
     try:
@@ -89,8 +89,8 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
     (listener,) = listeners
     async with listener:
         port = listener.socket.getsockname()[1]
-        kept = _Kept(_registered(remote, port))
-        callback = Callback(listener)
+        kept = _MemoryTokenStore(_registered(remote, port))
+        callback = OAuthCallback(listener)
 
         async def shown(url: str) -> None:
             _settle_secret(provider)
@@ -110,19 +110,19 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
         raise SignInError(f"the browser has not come back within {limit_s:g} s")
     if kept.tokens is None or kept.client is None:
         raise SignInError(f"{host_of(remote.url)} wants no login: it answers without one")
-    Logins(remote.logins, remote).write(_login(provider, kept.tokens, kept.client))
+    LoginStore(remote.logins, remote).write(_login(provider, kept.tokens, kept.client))
     return host_of(remote.url)
 
 
 async def sign_out(remote: Remote) -> bool:
     """Forget the login. Whether there was one. Raises `SignInError`, `OSError`."""
-    if Logins(remote.logins, remote).forget():
+    if LoginStore(remote.logins, remote).delete():
         return True
     try:
-        remote = await found(remote, None)
+        remote = await find_transport(remote, None)
     except NotFoundError as error:
         raise SignInError(error.trouble.text) from None
-    return Logins(remote.logins, remote).forget()
+    return LoginStore(remote.logins, remote).delete()
 
 
 async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
@@ -139,7 +139,7 @@ async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
             if session is not None:
                 await client.delete(answer.url, headers={**_HELLO_HEADERS, "mcp-session-id": session})
     except (httpx2.RequestError, httpx2.InvalidURL) as error:
-        raise SignInError(unreached(remote.url, error).text) from None
+        raise SignInError(connect_trouble(remote.url, error).text) from None
     except (OAuthFlowError, OAuthRegistrationError, OAuthTokenError, ValidationError) as error:
         raise SignInError(f"the login at {host} failed: {_why(error)}") from None
     if 300 <= status < 400:
@@ -153,7 +153,7 @@ async def _sent(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.R
     response = await client.send(request, stream=True)
     await response.aclose()
     for _ in range(MOST_REDIRECTS):
-        further = followed(response)
+        further = redirected_request(response)
         if further is None:
             break
         response = await client.send(further, stream=True)
@@ -169,7 +169,7 @@ def _why(error: Exception) -> str:
     return said.partition(": {")[0].splitlines()[0][:300] if said else type(error).__name__
 
 
-class _Wishing(OAuthClientMetadata):
+class _ClientMetadata(OAuthClientMetadata):
     """Asks for the scopes that the user names; the SDK would take those that the server names."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -178,7 +178,7 @@ class _Wishing(OAuthClientMetadata):
 
 
 def _metadata(remote: Remote, port: int) -> OAuthClientMetadata:
-    return (_Wishing if remote.scopes else OAuthClientMetadata)(
+    return (_ClientMetadata if remote.scopes else OAuthClientMetadata)(
         client_name="carpool",
         redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{PATH}")],
         grant_types=["authorization_code", "refresh_token"],
@@ -210,13 +210,15 @@ def _settle_secret(provider: OAuthClientProvider) -> None:
         client.token_endpoint_auth_method = "client_secret_basic"  # noqa: S105
 
 
-def _login(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull) -> Login:
+def _login(
+    provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull
+) -> OAuthLogin:
     context = provider.context
     metadata = context.oauth_metadata
     endpoint = str(metadata.token_endpoint) if metadata is not None else ""
     base = context.get_authorization_base_url(context.server_url)
     wants_resource = context.should_include_resource_param(context.protocol_version)
-    return Login(
+    return OAuthLogin(
         access_token=tokens.access_token,
         refresh_token=tokens.refresh_token or "",
         renew_at=renew_at(tokens.expires_in, unix_s()),

@@ -28,7 +28,7 @@ LOCK_S = 40.0
 """So long a bridge waits while another one renews; longer than a renewal may take."""
 
 
-class Login(Struct, frozen=True, kw_only=True):
+class OAuthLogin(Struct, frozen=True, kw_only=True):
     """What was granted, and what it takes to renew it."""
 
     access_token: str
@@ -48,11 +48,11 @@ class Login(Struct, frozen=True, kw_only=True):
 
 
 def renew_at(lasts_s: float | None, now: float) -> float:
-    """See `Login`. `lasts_s`: as the server says; `now`: seconds since 1970."""
+    """See `OAuthLogin`. `lasts_s`: as the server says; `now`: seconds since 1970."""
     return now + lasts_s - min(EARLY_S, lasts_s / 4) if lasts_s is not None else 0.0
 
 
-class Logins:
+class LoginStore:
     """The login of one server."""
 
     def __init__(self, directory: str, remote: Remote) -> None:
@@ -62,20 +62,20 @@ class Logins:
         self._directory = os.path.realpath(directory)
         self._path = f"{self._directory}/{hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}.json"
 
-    def read(self) -> Login | None:
+    def read(self) -> OAuthLogin | None:
         """The login; None where there is none that can be read."""
         try:
             with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-                return msgspec.json.decode(file.read(), type=Login)
+                return msgspec.json.decode(file.read(), type=OAuthLogin)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    def write(self, login: Login) -> None:
+    def write(self, login: OAuthLogin) -> None:
         """Keep it. Raises `OSError`, `paths.NotPrivateError`."""
         paths.ensure_private(self._directory, paths.STATE_VARIABLE)
         private_files.replace(self._path, msgspec.json.encode(login))
 
-    def forget(self) -> bool:
+    def delete(self) -> bool:
         """Whether there was one. Raises `OSError`."""
         try:
             os.unlink(self._path)
@@ -84,7 +84,7 @@ class Logins:
         return True
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def renewal_lock(self) -> AsyncIterator[None]:
         """While no other process renews this login. After `LOCK_S` it goes on all the same."""
         descriptor = os.open(
             self._path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600

@@ -19,8 +19,8 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool.bridge.error_texts import Trouble, needs_login
-from carpool.bridge.oauth_store import Login, Logins, renew_at
+from carpool.bridge.error_texts import RequestTrouble, needs_login
+from carpool.bridge.oauth_store import LoginStore, OAuthLogin, renew_at
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.runtime.wallclock import unix_s
@@ -31,7 +31,7 @@ _RENEW_S: Final = 30.0
 class LoginError(Exception):
     """The login cannot be used; the request was not sent."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: RequestTrouble) -> None:
         super().__init__(trouble.text)
         self.trouble = trouble
 
@@ -48,10 +48,10 @@ class _Granted(Struct):
 _granted: Final = msgspec.json.Decoder(_Granted, strict=False)
 
 
-class Bearer(httpx2.Auth):
+class BearerAuth(httpx2.Auth):
     """Authorizes the requests to one server."""
 
-    def __init__(self, remote: Remote, logins: Logins) -> None:
+    def __init__(self, remote: Remote, logins: LoginStore) -> None:
         self._remote = remote
         self._logins = logins
         self._turn = trio.Lock()
@@ -76,24 +76,24 @@ class Bearer(httpx2.Auth):
         _authorize(request, await self._renewed(login))
         yield request
 
-    async def _renewed(self, spent: Login) -> Login:
+    async def _renewed(self, spent: OAuthLogin) -> OAuthLogin:
         try:
-            async with self._turn, self._logins.alone():
+            async with self._turn, self._logins.renewal_lock():
                 now = self._logins.read()
                 if now is not None and now.access_token != spent.access_token:
                     return now
                 if now is None or not now.refresh_token:
-                    raise LoginError(self._no_longer())
-                login = await self._asked_for(now)
+                    raise LoginError(self._login_expired())
+                login = await self._request_token(now)
                 self._logins.write(login)
                 return login
         except OSError as error:
             why = error.strerror or "the system gave no reason"
-            raise LoginError(Trouble(f"the renewed login cannot be kept: {why}")) from None
+            raise LoginError(RequestTrouble(f"the renewed login cannot be kept: {why}")) from None
         except paths.NotPrivateError as error:
-            raise LoginError(Trouble(f"the renewed login cannot be kept: {error}")) from None
+            raise LoginError(RequestTrouble(f"the renewed login cannot be kept: {error}")) from None
 
-    async def _asked_for(self, login: Login) -> Login:
+    async def _request_token(self, login: OAuthLogin) -> OAuthLogin:
         """The server's own endpoint of tokens is asked, without the headers of the configuration."""
         form = {
             "grant_type": "refresh_token",
@@ -107,16 +107,18 @@ class Bearer(httpx2.Auth):
                 response = await client.post(login.token_endpoint, data=form, headers=headers)
         except (httpx2.RequestError, httpx2.InvalidURL):
             host = host_of(login.token_endpoint)
-            raise LoginError(Trouble(f"cannot reach {host}, which renews the login")) from None
+            raise LoginError(RequestTrouble(f"cannot reach {host}, which renews the login")) from None
         if response.status_code >= 500:
             host = host_of(login.token_endpoint)
-            raise LoginError(Trouble(f"{host}, which renews the login, answered {response.status_code}"))
+            raise LoginError(
+                RequestTrouble(f"{host}, which renews the login, answered {response.status_code}")
+            )
         try:
             granted = _granted.decode(response.content) if response.status_code == 200 else None
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             granted = None
         if granted is None:
-            raise LoginError(self._no_longer())
+            raise LoginError(self._login_expired())
         return replace(
             login,
             access_token=granted.access_token,
@@ -125,11 +127,11 @@ class Bearer(httpx2.Auth):
             scope=granted.scope or login.scope,
         )
 
-    def _no_longer(self) -> Trouble:
+    def _login_expired(self) -> RequestTrouble:
         return needs_login(host_of(self._remote.url), self._remote.server, again=True)
 
 
-def _authorize(request: httpx2.Request, login: Login) -> None:
+def _authorize(request: httpx2.Request, login: OAuthLogin) -> None:
     request.headers["authorization"] = f"Bearer {login.access_token}"
 
 

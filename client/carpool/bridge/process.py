@@ -30,15 +30,15 @@ from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from carpool.bridge import proxies
-from carpool.bridge.error_mapping import unreached
-from carpool.bridge.error_texts import Trouble, answer_line, broken
-from carpool.bridge.http_client import HonestClient
-from carpool.bridge.oauth_store import Logins
-from carpool.bridge.oauth_token import Bearer
-from carpool.bridge.session import Talk
-from carpool.bridge.transport_probe import NotFoundError, found
+from carpool.bridge.error_mapping import connect_trouble
+from carpool.bridge.error_texts import RequestTrouble, answer_line, connection_broken
+from carpool.bridge.http_client import BridgeHttpClient
+from carpool.bridge.oauth_store import LoginStore
+from carpool.bridge.oauth_token import BearerAuth
+from carpool.bridge.session import BridgeSession
+from carpool.bridge.transport_probe import NotFoundError, find_transport
 from carpool_protocol.carrier.remote import Remote, host_of
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
@@ -69,11 +69,11 @@ class _Bridge:
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
         self._host = host_of(remote.url)
-        self._talk = Talk(remote.server, self._host)
+        self._session = BridgeSession(remote.server, self._host)
         self._writing = trio.Lock()
         self._finding = trio.CancelScope()
         self._done = trio.Event()
-        self._trouble: Trouble | None = None
+        self._trouble: RequestTrouble | None = None
         """Why there is no sense in going on."""
         self._code = 0
 
@@ -94,24 +94,24 @@ class _Bridge:
             return
         try:
             with self._finding:
-                remote = await found(self._remote, self._bearer(self._remote))
+                remote = await find_transport(self._remote, self._bearer(self._remote))
         except NotFoundError as error:
             await self._refuse(lines, error.trouble)
         if remote is None:
             return
         self._host = host_of(remote.url)
-        self._talk = Talk(remote.server, self._host)
-        say = self._say if remote.transport == "sse" else None
-        client = HonestClient(remote, self._bearer(remote), beside, self._answers, say)
+        self._session = BridgeSession(remote.server, self._host)
+        say = self._write_own_answer if remote.transport == "sse" else None
+        client = BridgeHttpClient(remote, self._bearer(remote), beside, self._answers, say)
         with trio.CancelScope() as whole:
             try:
                 async with _transport(remote, client) as (read, write):
                     await self._converse(lines, read, write, client)
                     whole.deadline = trio.current_time() + END_S
             except Exception as error:  # noqa: BLE001 - the SDK's own failure, of whatever kind, ends this process
-                trouble = client.trouble or unreached(remote.url, error)
-                if self._talk.open or self._done.is_set():
-                    self._ended(trouble)
+                trouble = client.trouble or connect_trouble(remote.url, error)
+                if self._session.open or self._done.is_set():
+                    self._client_ended(trouble)
                 else:
                     await self._refuse(lines, trouble)
         if self._trouble is not None:
@@ -119,45 +119,45 @@ class _Bridge:
                 async for line in lines:
                     await self._refused(line, self._trouble)
 
-    def _bearer(self, remote: Remote) -> Bearer | None:
+    def _bearer(self, remote: Remote) -> BearerAuth | None:
         if remote.authorized or not remote.logins:
             return None
-        return Bearer(remote, Logins(remote.logins, remote))
+        return BearerAuth(remote, LoginStore(remote.logins, remote))
 
     async def _converse(
-        self, lines: trio.MemoryReceiveChannel[bytes], read: Any, write: Any, client: HonestClient
+        self, lines: trio.MemoryReceiveChannel[bytes], read: Any, write: Any, client: BridgeHttpClient
     ) -> None:
         """Until it is done, one way or another."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._out, lines, write)
-            nursery.start_soon(self._back, read)
+            nursery.start_soon(self._forward_to_server, lines, write)
+            nursery.start_soon(self._forward_to_supervisor, read)
             nursery.start_soon(self._watch, client)
             await self._done.wait()
             nursery.cancel_scope.cancel()
 
-    async def _watch(self, client: HonestClient) -> None:
-        trouble = self._trouble = await client.over()
+    async def _watch(self, client: BridgeHttpClient) -> None:
+        trouble = self._trouble = await client.wait_until_done()
         with trio.move_on_after(GRACE_S):
-            while self._talk.open:  # noqa: ASYNC110 - whoever answers the last one sets no event
+            while self._session.open:  # noqa: ASYNC110 - whoever answers the last one sets no event
                 await trio.sleep(0.01)
-        self._ended(trouble)
+        self._client_ended(trouble)
 
-    def _ended(self, trouble: Trouble) -> None:
+    def _client_ended(self, trouble: RequestTrouble) -> None:
         if not self._done.is_set():
             print(f"carpool bridge: {trouble.text}", file=sys.stderr, flush=True)
             self._code = 1
             self._done.set()
 
-    async def _refuse(self, lines: trio.MemoryReceiveChannel[bytes], trouble: Trouble) -> None:
+    async def _refuse(self, lines: trio.MemoryReceiveChannel[bytes], trouble: RequestTrouble) -> None:
         """Say why to whoever asks, until end of file."""
         print(f"carpool bridge: {trouble.text}", file=sys.stderr, flush=True)
         self._code = 1
         async for line in lines:
             await self._refused(line, trouble)
 
-    async def _refused(self, line: bytes, trouble: Trouble) -> None:
+    async def _refused(self, line: bytes, trouble: RequestTrouble) -> None:
         if (asked := _asked(line)) is not None:
-            await self._line(answer_line(*asked, trouble, self._remote.server))
+            await self._write_line(answer_line(*asked, trouble, self._remote.server))
 
     # --- towards the server -------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class _Bridge:
         self._finding.cancel()
         self._done.set()
 
-    async def _out(self, lines: trio.MemoryReceiveChannel[bytes], write: Any) -> None:
+    async def _forward_to_server(self, lines: trio.MemoryReceiveChannel[bytes], write: Any) -> None:
         async for line in lines:
             if self._trouble is not None:
                 await self._refused(line, self._trouble)
@@ -184,41 +184,41 @@ class _Bridge:
             except (ValidationError, ValueError, RecursionError):
                 await self._cannot_carry(line)
                 continue
-            headers = self._talk.out(message)
+            headers = self._session.headers_for(message)
             try:
                 await write.send(SessionMessage(message, ClientMessageMetadata(headers=headers)))
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-                self._ended(broken(self._host))
+                self._client_ended(connection_broken(self._host))
                 return
 
     async def _cannot_carry(self, line: bytes) -> None:
         asked = _asked(line)
         if asked is not None:
-            is_error, body = for_method(fault("bad_params", detail=_NO_CARRIAGE), asked[1])
+            is_error, body = fault_answer(fault("bad_params", detail=_NO_CARRIAGE), asked[1])
             member = b"error" if is_error else b"result"
-            await self._line(b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (asked[0], member, body))
+            await self._write_line(b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (asked[0], member, body))
 
     # --- towards the supervisor ---------------------------------------------------------------------------
 
-    async def _back(self, read: Any) -> None:
+    async def _forward_to_supervisor(self, read: Any) -> None:
         async for item in read:
             if isinstance(item, SessionMessage):
-                if line := self._talk.back(item.message):
-                    await self._line(line)
+                if line := self._session.line_for_supervisor(item.message):
+                    await self._write_line(line)
             else:
                 print("carpool bridge: dropped what is no JSON-RPC message", file=sys.stderr, flush=True)
-        self._ended(broken(self._host))
+        self._client_ended(connection_broken(self._host))
 
     def _answers(self, request: RawJson) -> None:
         """An answer of our own comes by way of the transport."""
-        self._talk.answers(msgspec.json.decode(request))
+        self._session.expect_own_answer(msgspec.json.decode(request))
 
-    async def _say(self, request: RawJson, line: bytes) -> None:
+    async def _write_own_answer(self, request: RawJson, line: bytes) -> None:
         """An answer of our own, beside the transport."""
-        self._talk.answered(msgspec.json.decode(request))
-        await self._line(line)
+        self._session.request_answered(msgspec.json.decode(request))
+        await self._write_line(line)
 
-    async def _line(self, line: bytes) -> None:
+    async def _write_line(self, line: bytes) -> None:
         async with self._writing:
             try:
                 await self._stdout.send_all(line + b"\n")
@@ -227,13 +227,13 @@ class _Bridge:
 
 
 @asynccontextmanager
-async def _transport(remote: Remote, client: HonestClient) -> AsyncIterator[tuple[Any, Any]]:
+async def _transport(remote: Remote, client: BridgeHttpClient) -> AsyncIterator[tuple[Any, Any]]:
     """The SDK's, over our client."""
     if remote.transport == "sse":
         # It ends with any event above 1 MiB, every agent's calls with it, and takes no other limit.
         setattr(sse, "sse_within_origin", partial(sse_within_origin, max_event_size=MAX_LINE_BYTES))  # noqa: B010
 
-        def made(headers: object = None, timeout: object = None, auth: object = None) -> HonestClient:
+        def made(headers: object = None, timeout: object = None, auth: object = None) -> BridgeHttpClient:
             return client
 
         # Enters the client itself.

@@ -11,13 +11,13 @@ from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from carpool.bridge.error_texts import Trouble
+from carpool.bridge.error_texts import RequestTrouble
 
 _PLAIN: Final = frozenset({"http", "https"})
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
 
 
-def unusable() -> Trouble | None:
+def unusable() -> RequestTrouble | None:
     """Why no connection at all can be made with them; None: they can be used, or there are none."""
     named = getproxies()
     if named.get("no") == "*":
@@ -26,12 +26,12 @@ def unusable() -> Trouble | None:
         said = named.get(scheme, "")
         kind = said.partition("://")[0].lower() if "://" in said else "http"
         if kind in _SOCKS and find_spec("socksio") is None:
-            return Trouble(
+            return RequestTrouble(
                 f"{scheme.upper()}_PROXY names a SOCKS proxy, which needs more than is installed: run "
                 "`pip install socksio`"
             )
         if kind not in _PLAIN | _SOCKS:
-            return Trouble(f"{scheme.upper()}_PROXY names a proxy of a kind that cannot be used")
+            return RequestTrouble(f"{scheme.upper()}_PROXY names a proxy of a kind that cannot be used")
     return None
 
 

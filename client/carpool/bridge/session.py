@@ -35,7 +35,14 @@ from mcp_types.jsonrpc import (
     RequestId,
 )
 
-from carpool.bridge.error_texts import GIVEN_UP, GREETINGS, Trouble, answer_line, broken, greeted_otherwise
+from carpool.bridge.error_texts import (
+    GIVEN_UP,
+    GREETINGS,
+    RequestTrouble,
+    answer_line,
+    connection_broken,
+    not_mcp,
+)
 from carpool_protocol.faults.faults import ERROR_META_KEY
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.result_repair import OF_SERVER
@@ -59,7 +66,7 @@ _OF_THE_SDK: Final[tuple[tuple[int, str, str], ...]] = (
 """Code, how the message begins, the fault that it is. Held by the live tests, not promised by the SDK."""
 
 
-class Talk:
+class BridgeSession:
     """One conversation with one server."""
 
     def __init__(self, server: str, host: str) -> None:
@@ -76,7 +83,7 @@ class Talk:
         self._mirrored: dict[str, Mapping[tuple[str, ...], str]] = {}
         """By tool: which of its arguments are said in which header."""
 
-    def out(self, message: JSONRPCMessage) -> dict[str, str] | None:
+    def headers_for(self, message: JSONRPCMessage) -> dict[str, str] | None:
         """A message of the supervisor goes to the server: the headers that go with it."""
         if isinstance(message, JSONRPCRequest):
             self.open[message.id] = message.method
@@ -88,7 +95,7 @@ class Talk:
                 return None
         return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else None
 
-    def back(self, message: JSONRPCMessage) -> bytes:
+    def line_for_supervisor(self, message: JSONRPCMessage) -> bytes:
         """A message of the server comes: the line for the supervisor, without its end; or nothing for it."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             method = self.open.pop(message.id, "")
@@ -99,7 +106,7 @@ class Talk:
                 if isinstance(message, JSONRPCError) and message.error.code == GIVEN_UP:
                     return b""
             else:
-                _disown(message)
+                _without_carpool_mark(message)
             if isinstance(message, JSONRPCError):
                 trouble = self._of_the_sdk(message, method)
                 if trouble is not None and method:
@@ -113,11 +120,11 @@ class Talk:
                 message = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=self._listed(message.result))
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
-    def answers(self, request: RequestId) -> None:
+    def expect_own_answer(self, request: RequestId) -> None:
         """The next answer to this request is one of carpool's own."""
         self._ours.add(request)
 
-    def answered(self, request: RequestId) -> None:
+    def request_answered(self, request: RequestId) -> None:
         """A request has been answered by us."""
         self.open.pop(request, None)
         self._stateless.discard(request)
@@ -148,19 +155,17 @@ class Talk:
                 self._mirrored[tool["name"]] = x_mcp_header_map(schema)
         return result if len(kept) == len(tools) else {**result, "tools": kept}
 
-    def _of_the_sdk(self, message: JSONRPCError, method: str) -> Trouble | None:
+    def _of_the_sdk(self, message: JSONRPCError, method: str) -> RequestTrouble | None:
         said = message.error.message
         for code, begins, slug in _OF_THE_SDK:
             if message.error.code == code and said.startswith(begins):
                 if slug == "bad_answer" and method in GREETINGS:
-                    return greeted_otherwise(
-                        self._host, page=said.startswith("Unexpected content type: text/html")
-                    )
-                return broken(self._host) if slug == "lost" else Trouble("", slug)
+                    return not_mcp(self._host, page=said.startswith("Unexpected content type: text/html"))
+                return connection_broken(self._host) if slug == "lost" else RequestTrouble("", slug)
         return None
 
 
-def _disown(message: JSONRPCResponse | JSONRPCError) -> None:
+def _without_carpool_mark(message: JSONRPCResponse | JSONRPCError) -> None:
     """What became of a call is for carpool to say: a server's own word for it stands under another name."""
     if isinstance(message, JSONRPCResponse):
         meta = message.result.get("_meta")

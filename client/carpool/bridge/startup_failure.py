@@ -9,10 +9,10 @@ Knows nothing of: which reason it is.
 
 import sys
 
-from carpool.bridge.error_texts import Trouble, answer_line, request_in
+from carpool.bridge.error_texts import RequestTrouble, answer_line, request_in
 
 
-def refuse(trouble: Trouble, server: str) -> None:
+def refuse(trouble: RequestTrouble, server: str) -> None:
     """Answer every request until end of file."""
     for line in sys.stdin.buffer:
         asked = request_in(line)

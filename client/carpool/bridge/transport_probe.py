@@ -19,10 +19,10 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from carpool.bridge.error_mapping import unreached
-from carpool.bridge.error_texts import Trouble
+from carpool.bridge.error_mapping import connect_trouble
+from carpool.bridge.error_texts import RequestTrouble
 from carpool.bridge.http_client import CONNECT_S, bounded
-from carpool.bridge.oauth_token import Bearer, LoginError
+from carpool.bridge.oauth_token import BearerAuth, LoginError
 from carpool.bridge.server_card import PATHS, Place, is_well_known, place_in
 from carpool.bridge_mark import headers_of
 from carpool_protocol.carrier.remote import Remote, host_of
@@ -53,28 +53,28 @@ _NOT_HERE: Final = frozenset({400, 404, 405})
 class NotFoundError(Exception):
     """There is no server to be found, or none that can be reached."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: RequestTrouble) -> None:
         super().__init__(trouble.text)
         self.trouble = trouble
 
 
-async def found(remote: Remote, bearer: Bearer | None) -> Remote:
+async def find_transport(remote: Remote, bearer: BearerAuth | None) -> Remote:
     """The same server with its transport and its URL. Raises `NotFoundError`."""
     if remote.transport != "url":
         return remote
     headers = {**remote.headers, **headers_of(remote.logins)}
     async with httpx2.AsyncClient(headers=headers, auth=bearer, timeout=CONNECT_S) as client:
         try:
-            place = await _Finding(remote, client, bearer).place()
+            place = await _TransportSearch(remote, client, bearer).place()
         except LoginError as error:
             raise NotFoundError(error.trouble) from None
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
-            raise NotFoundError(unreached(remote.url, error)) from None
+            raise NotFoundError(connect_trouble(remote.url, error)) from None
     return replace(remote, transport=place[0], url=place[1])
 
 
-class _Finding:
-    def __init__(self, remote: Remote, client: httpx2.AsyncClient, bearer: Bearer | None) -> None:
+class _TransportSearch:
+    def __init__(self, remote: Remote, client: httpx2.AsyncClient, bearer: BearerAuth | None) -> None:
         self._remote = remote
         self._client = client
         self._bearer = bearer
@@ -86,7 +86,7 @@ class _Finding:
         if is_well_known(url):
             place = await self._documented(url)
             if place is None:
-                raise NotFoundError(Trouble(f"the document at {host_of(url)} names no MCP server"))
+                raise NotFoundError(RequestTrouble(f"the document at {host_of(url)} names no MCP server"))
             return place
         documents = [origin + path for path in PATHS]
         if parts.path in {"", "/"}:
@@ -113,7 +113,7 @@ class _Finding:
         if place is not None and not _leads_from(url, place[1]):
             there = _shown(place[1]) if self._holds_nothing() else host_of(place[1])
             raise NotFoundError(
-                Trouble(
+                RequestTrouble(
                     f"the document at {host_of(url)} leads elsewhere, to {there}: if that is right, write it "
                     "into the `url` of this server"
                 )

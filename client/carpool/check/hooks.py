@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 
 from carpool_protocol.config.reading.hooks import HOOKS
 from carpool_protocol.config.reading.load import home_of
-from carpool_protocol.config.schema.expand import Missing, expand, from_home
+from carpool_protocol.config.schema.expand import MissingValue, expand, from_home
 from carpool_protocol.config.schema.model import Config, HookConfig
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 
@@ -38,11 +38,11 @@ def _objection(config: Config, hook: HookConfig, variables: Mapping[str, str]) -
     env: dict[str, str] = {}
     for name, text in hook.env.items():
         value = expand(text, variables, {})
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             return "env", value.render()
         env[name] = value
     for text in () if hook.command is None else (hook.command, *hook.args):
-        if isinstance(missing := expand(text, variables, {}), Missing):
+        if isinstance(missing := expand(text, variables, {}), MissingValue):
             return "command", missing.render()
     search = env.get("PATH", variables.get("PATH", os.defpath))
     if hook.command is not None:

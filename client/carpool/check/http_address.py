@@ -17,7 +17,7 @@ from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.problems import ConfigProblem
 
 
-class DoorFaults(Struct, frozen=True):
+class HttpAddressFaults(Struct, frozen=True):
     """What keeps the door from opening. Both empty: nothing, or no door is wanted."""
 
     problem: ConfigProblem | None = None
@@ -25,29 +25,29 @@ class DoorFaults(Struct, frozen=True):
     """Why it could not open at this moment."""
 
 
-def door_faults(
+def http_address_faults(
     config: Config,
     listen: str,
     own_url: str,
     why_not_bound: Callable[[str, int], str],
-) -> DoorFaults:
+) -> HttpAddressFaults:
     """`listen`: the address that goes above the file's; empty: none. `own_url`: of the door open here."""
     host, port = config.http.host, config.http.port
     if not listen and not config.http_wanted:
-        return DoorFaults()
+        return HttpAddressFaults()
     if listen:
         try:
             host, port = address.split_address(listen)
         except ValueError as error:
-            return DoorFaults(ConfigProblem("CARPOOL_HTTP", 0, "", str(error)))
+            return HttpAddressFaults(ConfigProblem("CARPOOL_HTTP", 0, "", str(error)))
     if why := why_without_tokens(host, has_tokens=bool(config.http.tokens)):
         if listen:
-            return DoorFaults(ConfigProblem("CARPOOL_HTTP", 0, "", why))
+            return HttpAddressFaults(ConfigProblem("CARPOOL_HTTP", 0, "", why))
         line = config.lines.get(("http", "host"), config.lines["http",])
-        return DoorFaults(ConfigProblem(config.file, line, "http.host", why))
+        return HttpAddressFaults(ConfigProblem(config.file, line, "http.host", why))
     if own_url and urlsplit(own_url).port == port:
-        return DoorFaults()
-    return DoorFaults(None, why_not_bound(host, port))
+        return HttpAddressFaults()
+    return HttpAddressFaults(None, why_not_bound(host, port))
 
 
 def why_not_bound(host: str, port: int) -> str:

@@ -16,23 +16,28 @@ from msgspec import Struct
 from carpool.check.hooks import hook_warnings
 from carpool.check.modules import module_warnings, wrong_names
 from carpool.check.names import unused_prefixes
-from carpool.check.profiles import strangers
-from carpool.check.programs import Lookup, command_warnings
+from carpool.check.profiles import unknown_server_warnings
+from carpool.check.programs import ProgramLookup, command_warnings
 from carpool.check.urls import url_warnings
 from carpool_protocol.config.reading.includes import find_included
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
-from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed
-from carpool_protocol.config.reading.project import Workspace, find_workspace, named_at, unread
-from carpool_protocol.config.reading.trust import complaint, read_trust, trust_of
+from carpool_protocol.config.reading.merge import cap_problem, merge_configs, shadowed
+from carpool_protocol.config.reading.project import (
+    FoundWorkspace,
+    find_workspace,
+    unread_warnings,
+    workspace_name_at,
+)
+from carpool_protocol.config.reading.trust import read_trust, store_problem, trust_of
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.environment import scrub
-from carpool_protocol.config.schema.expand import PLACES, Missing, expand
+from carpool_protocol.config.schema.expand import PLACE_NAMES, MissingValue, expand
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import ConfigProblem
 from carpool_protocol.ids import ServerName
 
 
-class Checked(Struct, kw_only=True):
+class CheckedLayers(Struct, kw_only=True):
     """What was found."""
 
     where: ConfigFile
@@ -67,7 +72,7 @@ class Checked(Struct, kw_only=True):
         """Without the variables."""
         return f"Checked({self.where!r}, {self.problems!r})"
 
-    def expanded(self, server: ServerConfig, text: str) -> str | Missing:
+    def expanded(self, server: ServerConfig, text: str) -> str | MissingValue:
         """A template, as an agent here would have it."""
         return expand(text, self.project_known if server.project else self.known, self.places)
 
@@ -78,7 +83,7 @@ def read_layers(
     cwd: str,
     store: str,
     search_path: Callable[[Config], Sequence[str]] | None = None,
-) -> Checked:
+) -> CheckedLayers:
     """Read them. `named`: a file to read alone; `store`: the file of trust. `search_path`: the PATH of
     servers under a configuration; None: that of `environ`.
     """
@@ -86,7 +91,7 @@ def read_layers(
     where = find_config_file(environ, named)
     layer = load_layer(where, home)
     user = layer.loaded.config
-    found = Checked(
+    found = CheckedLayers(
         where=where,
         config=user,
         problems=list(layer.loaded.problems),
@@ -95,31 +100,35 @@ def read_layers(
     within, users = "", (where.path,) if user is None else user.files
     if user is not None:
         found.warnings += _idle_patterns(user)
-    if user is not None and named is None and (name := named_at(cwd, roots := roots_of(user, home))):
+    if user is not None and named is None and (name := workspace_name_at(cwd, roots := roots_of(user, home))):
         within = roots[name]
         user = _in_named(found, user, name, within)
-    workspace = find_workspace(cwd, home, within, users) if named is None else Workspace("")
+    workspace = find_workspace(cwd, home, within, users) if named is None else FoundWorkspace("")
     env: dict[str, str] = {}
     if user is not None and workspace.file:
-        env = _over(found, user, workspace, home, store)
+        env = _add_project(found, user, workspace, home, store)
     if found.config is not None:
         found.warnings += found.config.unusable.values()
         found.warnings += unused_prefixes(found.config)
-        found.warnings += strangers(found.config, _of_trusted(home, store) if found.config.profiles else ())
+        found.warnings += unknown_server_warnings(
+            found.config, _of_trusted(home, store) if found.config.profiles else ()
+        )
         found.known, found.project_known = {**layer.env, **environ}, {**layer.env, **env, **environ}
         found.places = {"workspace": workspace.root or cwd, "cwd": cwd}
         found.unset = _unset(found.config, found.known, found.project_known)
 
         def expanded(server: ServerConfig, text: str) -> str | None:
             value = found.expanded(server, text)
-            return None if isinstance(value, Missing) else value
+            return None if isinstance(value, MissingValue) else value
 
         wrong = wrong_names(found.config, expanded)
         found.warnings += wrong.values()
         found.misconfigured = sorted({*found.config.unusable, *wrong})
         found.path = None if search_path is None or user is None else list(search_path(user))
         searched = found.known.get("PATH", os.defpath) if found.path is None else os.pathsep.join(found.path)
-        absent = command_warnings(found.config, expanded, Lookup(searched, environ), home, workspace.root)
+        absent = command_warnings(
+            found.config, expanded, ProgramLookup(searched, environ), home, workspace.root
+        )
         found.absent = list(absent)
         found.warnings += absent.values()
         found.warnings += url_warnings(found.config, expanded)
@@ -140,19 +149,21 @@ def _idle_patterns(config: Config) -> list[str]:
     ]
 
 
-def _in_named(found: Checked, user: Config, name: str, root: str) -> Config:
+def _in_named(found: CheckedLayers, user: Config, name: str, root: str) -> Config:
     """Put a named workspace over the user's servers."""
     workspace = user.workspaces[name]
     found.workspace = {"name": name, "root": root, "servers": list(workspace.servers)}
     found.warnings += [each.render() for each in shadowed(user, workspace)]
-    found.config = merge(user, workspace)
+    found.config = merge_configs(user, workspace)
     return found.config
 
 
-def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: str) -> dict[str, str]:
+def _add_project(
+    found: CheckedLayers, user: Config, workspace: FoundWorkspace, home: str, store: str
+) -> dict[str, str]:
     """Put the project's file over the user's. Returns its own variables."""
     layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
-    found.warnings += unread(workspace)
+    found.warnings += unread_warnings(workspace)
     found.warnings += [each.render() for each in layer.loaded.warnings]
     found.problems += layer.loaded.problems
     found.project = {"root": workspace.root, "file": workspace.file, "trust": "untrusted", "servers": []}
@@ -162,10 +173,10 @@ def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: 
     found.warnings += _idle_patterns(config)
     trust = trust_of(read_trust(store), workspace, layer.digest)
     servers = [*config.servers, *config.unusable]
-    found.warnings += [said] if servers and (said := complaint(store)) else []
+    found.warnings += [said] if servers and (said := store_problem(store)) else []
     found.project |= {"trust": trust if servers else "nothing", "servers": servers}
     found.warnings += [each.render() for each in shadowed(user, config)]
-    merged = merge(user, config)
+    merged = merge_configs(user, config)
     if (problem := cap_problem(merged, workspace.file)) is not None:
         found.problems.append(problem)
     if servers and trust != "trusted":
@@ -189,8 +200,8 @@ def _of_trusted(home: str, store: str) -> Iterator[ServerConfig]:
 def _unset(config: Config, known: Mapping[str, str], of_project: Mapping[str, str]) -> list[str]:
     def missing(server: ServerConfig, text: str) -> str | None:
         variables = of_project if server.project else known
-        found = expand(text, variables, dict.fromkeys(PLACES, "/"))
-        return found.name if isinstance(found, Missing) else None
+        found = expand(text, variables, dict.fromkeys(PLACE_NAMES, "/"))
+        return found.name if isinstance(found, MissingValue) else None
 
     names = {
         missing(server, text)

@@ -34,7 +34,9 @@ def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -
         base = workspace if server.project else home
         whole = os.path.join(base, from_home(cwd, home))
         strict = f"; with `strict` that keeps {server.name} from starting" if server.strict else ""
-        found += [f"{server.name}: {text}{strict}" for text in _looked_at(whole, name, strict=bool(strict))]
+        found += [
+            f"{server.name}: {text}{strict}" for text in _module_source(whole, name, strict=bool(strict))
+        ]
     return found
 
 
@@ -75,7 +77,7 @@ def untyped_functions(source: str, file: str) -> Iterator[tuple[str, str, list[s
             yield f"{file}:{line}", node.name, bare
 
 
-def _looked_at(directory: str, module: str, *, strict: bool) -> list[str]:
+def _module_source(directory: str, module: str, *, strict: bool) -> list[str]:
     path = os.path.join(directory, *module.split("."))
     for file in (f"{path}.py", os.path.join(path, "__init__.py")):
         try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
-from carpool_protocol.wire.tool_names import Heads, legalise, qualify
+from carpool_protocol.wire.tool_names import NamePrefixes, legalise, qualify
 
 Facts = dict[str, Any]
 
@@ -38,7 +38,7 @@ def shortened(tools: Iterable[Facts], config: Config) -> list[Facts]:
     return found
 
 
-def lines(found: Iterable[Facts]) -> list[str]:
+def name_lines(found: Iterable[Facts]) -> list[str]:
     """The same for people, one line for each bound."""
     by_length: dict[int, list[str]] = {}
     for each in found:
@@ -58,9 +58,9 @@ def unused_prefixes(config: Config) -> list[str]:
 
 
 def _unused(config: Config) -> Iterator[ConfigProblem]:
-    heads = Heads({name: each.tools_prefix for name, each in config.servers.items()}, config.separator)
+    heads = NamePrefixes({name: each.tools_prefix for name, each in config.servers.items()}, config.separator)
     for name, server in config.servers.items():
-        if server.tools_prefix and not heads.fit(server.tools_prefix + config.separator, name):
+        if server.tools_prefix and not heads.may_mean(server.tools_prefix + config.separator, name):
             line = server.lines.get(("tools_prefix",), server.lines[()])
             where = render_path((*server.under, "tools_prefix"))
             why = "it reads as a name of another server, so the name of this server is used instead"

@@ -17,15 +17,15 @@ from carpool_protocol.config.text.problems import ConfigProblem, did_you_mean
 Facts = dict[str, Any]
 
 
-def strangers(config: Config, elsewhere: Iterable[ServerConfig] = ()) -> list[str]:
+def unknown_server_warnings(config: Config, elsewhere: Iterable[ServerConfig] = ()) -> list[str]:
     """A warning for each pattern about servers that nobody has configured. `elsewhere`: those of projects."""
     servers = [*config.servers.values(), *elsewhere]
     for workspace in config.workspaces.values():
         servers += workspace.servers.values()
-    return [problem.render() for problem in _strange(config, servers)]
+    return [problem.render() for problem in _names_unknown_server(config, servers)]
 
 
-def _strange(config: Config, servers: list[ServerConfig]) -> Iterator[ConfigProblem]:
+def _names_unknown_server(config: Config, servers: list[ServerConfig]) -> Iterator[ConfigProblem]:
     for profile in config.profiles.values():
         for key, patterns in (("allow", profile.allow), ("deny", profile.deny)):
             for at, text in enumerate(patterns):
@@ -44,7 +44,7 @@ def _strange(config: Config, servers: list[ServerConfig]) -> Iterator[ConfigProb
                 yield ConfigProblem(config.file, line, f"{PROFILES}.{profile.name}.{key}[{at}]", why)
 
 
-def lines(found: list[Facts]) -> list[str]:
+def profile_lines(found: list[Facts]) -> list[str]:
     """The same for people."""
     said: list[str] = []
     for each in found:

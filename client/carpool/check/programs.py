@@ -24,7 +24,7 @@ Expand = Callable[[ServerConfig, str], str | None]
 """A text of a server with its variables filled in; None where one is missing."""
 
 
-class Lookup(Struct, frozen=True):
+class ProgramLookup(Struct, frozen=True):
     """Where programs are looked up."""
 
     path: str
@@ -34,7 +34,7 @@ class Lookup(Struct, frozen=True):
 
 
 def command_warnings(
-    config: Config, expand: Expand, lookup: Lookup, home: str, workspace: str
+    config: Config, expand: Expand, lookup: ProgramLookup, home: str, workspace: str
 ) -> dict[ServerName, str]:
     """The warning about each enabled server that cannot start here."""
     found: dict[ServerName, str] = {}
@@ -67,7 +67,9 @@ def absent_text(program: str, server: str, where: str = "PATH here") -> str:
     return f"{program} is not in {where}: {server} cannot start before it is installed{more}"
 
 
-def _program_problem(server: ServerConfig, expand: Expand, lookup: Lookup, base: str, home: str) -> str:
+def _program_problem(
+    server: ServerConfig, expand: Expand, lookup: ProgramLookup, base: str, home: str
+) -> str:
     """Why the server's command cannot be run; empty where it can, or where only a start can tell.
 
     The sentence has the command as it is written: the value of a variable may be a secret.

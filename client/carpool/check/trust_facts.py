@@ -13,12 +13,12 @@ from unicodedata import bidirectional
 
 from carpool.terminal import display
 from carpool_protocol.config.reading.flagged_variables import flagged
-from carpool_protocol.config.reading.load import Layer
+from carpool_protocol.config.reading.load import ConfigLayer
 from carpool_protocol.config.reading.merge import shadowed
-from carpool_protocol.config.reading.project import Workspace
+from carpool_protocol.config.reading.project import FoundWorkspace
 from carpool_protocol.config.reading.trust import Trust
 from carpool_protocol.config.schema.capability import capability
-from carpool_protocol.config.schema.expand import PLACES, references
+from carpool_protocol.config.schema.expand import PLACE_NAMES, references
 from carpool_protocol.config.schema.model import Config, ServerConfig
 
 Facts = dict[str, Any]
@@ -27,7 +27,9 @@ _HERE = "${workspace}"
 _BACKWARDS = {"R", "AL", "AN"}
 
 
-def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, user: Config | None) -> Facts:
+def trust_facts(
+    workspace: FoundWorkspace, layer: ConfigLayer, config: Config, now: Trust, user: Config | None
+) -> Facts:
     """What the question is about. `user`: what lies under the project's file; None: that cannot be read."""
     return {
         "workspace": workspace.root,
@@ -41,7 +43,7 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
                 "env": list(server.env),
                 "flagged": flagged(server),
                 "uses": sorted(
-                    {n for _, text in server.login_templates() for n in references(text)} - PLACES
+                    {n for _, text in server.login_templates() for n in references(text)} - PLACE_NAMES
                 ),
                 "cwd": server.cwd,
                 "prefix": server.tools_prefix,
@@ -51,13 +53,13 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
         ],
         "unusable": dict(config.unusable),
         "replaces": [each.where for each in shadowed(user, config)] if user is not None else [],
-        "covered": {} if user is None else covered(user, config),
+        "covered": {} if user is None else covering_profiles(user, config),
         "shadowed": list(workspace.shadowed),
         "warnings": [each.render() for each in layer.loaded.warnings],
     }
 
 
-def covered(user: Config, project: Config) -> dict[str, list[str]]:
+def covering_profiles(user: Config, project: Config) -> dict[str, list[str]]:
     """Which of the user's profiles let their agents use anything of each of these servers, by its name or its
     tags. Those that are about servers of any name are not counted.
     """

@@ -16,9 +16,9 @@ from typing import Any
 import click
 import msgspec
 
-from carpool.cli.logs import FOLLOW_S, LINES, Tail
+from carpool.cli.logs import FOLLOW_S, LINES, LogTail
 from carpool.cli.main import json_option
-from carpool.control.place import the_place
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -52,25 +52,25 @@ def audit(
     """Show who called what, and what came of it: the last calls that have ended. PATTERN may hold * and ?."""
     if follow and as_json:
         raise click.UsageError("-f goes on for ever, --json prints one document: not both")
-    path = paths.audit_file(the_place().logs)
-    wanted = Wanted(agent, server, tool, outcome, moment(since, datetime.now(UTC)) if since else "")
+    path = paths.audit_file(runtime_place().logs)
+    wanted = AuditFilter(agent, server, tool, outcome, moment(since, datetime.now(UTC)) if since else "")
     if not follow and not os.path.exists(path):
         fail(f"there is no audit at {path}: nothing has been called, or `audit.on` is false")
-    tail = Tail(path)
-    tail.last(0)
-    found = [*deque((line for line in read_all(path) if wanted.means(line)), maxlen=count)]
+    tail = LogTail(path)
+    tail.last_lines(0)
+    found = [*deque((line for line in read_all(path) if wanted.matches(line)), maxlen=count)]
     if as_json:
         print_json(found)
         return
     click.echo(table(found) if found or not follow else "", nl=bool(found) or not follow)
     while follow:
         time.sleep(FOLLOW_S)
-        for line in parsed(tail.added()):
-            if wanted.means(line):
+        for line in parsed(tail.new_lines()):
+            if wanted.matches(line):
                 click.echo("  ".join(map(display.printable, row(line))))
 
 
-class Wanted:
+class AuditFilter:
     """Which lines are meant."""
 
     def __init__(self, agent: str, server: str, tool: str, outcome: str, since: str) -> None:
@@ -79,7 +79,7 @@ class Wanted:
         self._outcome = outcome
         self._since = since
 
-    def means(self, line: Line) -> bool:
+    def matches(self, line: Line) -> bool:
         """Whether it is one of them. A line that says how many calls are missing is meant where all are."""
         if str(line.get("at", "")) < self._since:
             return False

@@ -14,8 +14,8 @@ import msgspec
 from carpool.adapters import as_success
 from carpool.cli import dry_run
 from carpool.cli.arguments import arg_option, read_arguments
-from carpool.cli.main import fail_at, json_option, open_door, profile_option, workspace_option
-from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.cli.main import fail_at, json_option, open_session, profile_option, workspace_option
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
 
@@ -64,10 +64,10 @@ def call(
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
     given = read_arguments(arguments, pairs)
     if only_check:
-        _judge(name, given, (profile, workspace), as_json)
+        _check_arguments(name, given, (profile, workspace), as_json)
         return
     params = {"name": name, "arguments": given, "_meta": {"progressToken": _PROGRESS}}
-    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+    with open_session(control=False, start=True, profile=profile, workspace=workspace) as door:
         try:
             result = _called(door, params, timeout_s)
         except AnsweredError as error:
@@ -79,22 +79,22 @@ def call(
                 raise click.exceptions.Exit(EXIT_FAILED) from None
             more = "`carpool tools` lists the names." if error.slug() == "unknown_tool" else ""
             fail(f"{name}: {error} {more}".rstrip())
-        except DoorError as error:
+        except ControlClientError as error:
             fail_at(error)
     if show_result(result, as_json=as_json, flat=flat):
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw:
+def _called(door: ControlClient, params: dict[str, Any], timeout_s: float) -> msgspec.Raw:
     door.initialize()
     try:
         return door.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
-    except DoorError as error:
+    except ControlClientError as error:
         text = f"{error}. The call may have been executed. Look at what it has changed before you repeat it."
-        raise DoorError(text) from None
+        raise ControlClientError(text) from None
 
 
-def _judge(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: bool) -> None:
+def _check_arguments(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: bool) -> None:
     """Say what is wrong with the arguments; exit code 1 where anything is. `where`: profile and workspace."""
     tool = _listed(name, *where)
     schema = (tool.get("definition") or {}).get("inputSchema")
@@ -124,10 +124,10 @@ def _judge(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: b
 
 def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
     """The tool as it is listed; ends the verb where no list that is known has it."""
-    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
+    with open_session(control=True, start=True, profile=profile, workspace=workspace) as door:
         try:
             answer = msgspec.json.decode(door.request("carpool/tools", {"name": name, "offline": True}))
-        except DoorError as error:
+        except ControlClientError as error:
             fail_at(error)
         except AnsweredError as error:
             if error.slug() != "unknown_tool":

@@ -14,22 +14,22 @@ import click
 
 from carpool import launcher_lock
 from carpool.check import names as check_names
-from carpool.check.http_address import door_faults, why_not_bound
-from carpool.check.layers import Checked, read_layers, working_directory
-from carpool.check.profiles import lines
+from carpool.check.http_address import http_address_faults, why_not_bound
+from carpool.check.layers import CheckedLayers, read_layers, working_directory
+from carpool.check.profiles import profile_lines
 from carpool.check.server_path import path_from_here
 from carpool.cli.arguments import read_arguments
 from carpool.cli.daemon import OPERATE_S, missing_here
-from carpool.cli.main import ask, environment, json_option, open_door, reach
-from carpool.control.control_client import DoorError
-from carpool.control.place import the_place
-from carpool.launcher.http_door import told_url
+from carpool.cli.main import broker_request_or_fail, environment, json_option, open_session, reach_broker
+from carpool.control.control_client import ControlClientError
+from carpool.control.place import runtime_place
+from carpool.launcher.http_door import read_door_url
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, print_json
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.config.pages.describe import Row, describe
+from carpool_protocol.config.pages.describe import SettingRow, describe
 from carpool_protocol.config.schema.model import Config
-from carpool_protocol.files.overrides_file import read_switches
+from carpool_protocol.files.overrides_file import read_overrides
 
 ALL_RIGHT = "all right"
 
@@ -99,9 +99,9 @@ def check(
         if starts or everything:
             raise click.UsageError("--probe goes with --config, --call, --args and --json only")
         from carpool.probe.probe import probe  # late: it brings a whole carpool of its own
-        from carpool.probe.run import Try
+        from carpool.probe.run import ProbeCall
 
-        probe(probed, [Try(tool, read_arguments(text)) for tool, text in tries], file, as_json=as_json)
+        probe(probed, [ProbeCall(tool, read_arguments(text)) for tool, text in tries], file, as_json=as_json)
         return
     if tries:
         raise click.UsageError("--call is for --probe SERVER")
@@ -113,19 +113,21 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
     found = read_layers(environment(), named, working_directory(), store, _search_path)
-    _look_at_door(found, alone=named is not None)
+    _check_http_address(found, alone=named is not None)
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)
     results: list[dict[str, Any]] = []
     missing: list[str] = []
     if starts and not problems:
-        with open_door(control=True) as door:
-            answer = ask(door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S)
+        with open_session(control=True) as door:
+            answer = broker_request_or_fail(
+                door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S
+            )
             results = answer.get("results") or []
             missing = missing_here(door, results)
     here = None if named or problems else found.config
-    profiles = [] if here is None else _let_through(here)
+    profiles = [] if here is None else _profile_report(here)
     cut = [] if here is None else check_names.shortened(_known_tools(), here)
     verdict = _verdict(found, results)
     if as_json:
@@ -155,13 +157,13 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
             }
         )
     else:
-        _tell(found, rows, results, verdict, everything=everything)
+        _print_page(found, rows, results, verdict, everything=everything)
         for line in missing:
             click.echo(display.printable(line), err=True)
         for name, how in switched.items():
             what = "enabled" if how == "on" else "disabled"
             click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
-        for line in (*lines(profiles), *check_names.lines(cut)):
+        for line in (*profile_lines(profiles), *check_names.name_lines(cut)):
             click.echo(display.printable(line))
     if problems:
         raise click.exceptions.Exit(EXIT_USAGE)
@@ -169,14 +171,16 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _look_at_door(found: Checked, *, alone: bool) -> None:
+def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
     """The HTTP door at the address that counts here. `alone`: that of a file, whatever else says one."""
     if found.config is None:
         return
     directory = paths.runtime_dir(os.environ, os.getuid())
     held = launcher_lock.holder(directory)
     listen = os.environ.get("CARPOOL_HTTP", "") if held is None else held.http
-    faults = door_faults(found.config, "" if alone else listen, told_url(directory), why_not_bound)
+    faults = http_address_faults(
+        found.config, "" if alone else listen, read_door_url(directory), why_not_bound
+    )
     if faults.problem is not None:
         found.problems.append(faults.problem)
     if faults.now:
@@ -184,25 +188,27 @@ def _look_at_door(found: Checked, *, alone: bool) -> None:
         found.warnings.append(faults.now)
 
 
-def _let_through(config: Config) -> list[dict[str, Any]]:
+def _profile_report(config: Config) -> list[dict[str, Any]]:
     """What the carpool that runs here says of each profile; empty where none runs, or there are none."""
     cut = config.max_tools is not None or any(each.max_tools is not None for each in config.servers.values())
     if not config.profiles and not cut:
         return []
     try:
-        door = reach(the_place(), control=True)
-    except DoorError:
+        door = reach_broker(runtime_place(), control=True)
+    except ControlClientError:
         return []
     with door:
-        found: list[dict[str, Any]] = ask(door, "carpool/profiles", {}).get("profiles") or []
+        found: list[dict[str, Any]] = (
+            broker_request_or_fail(door, "carpool/profiles", {}).get("profiles") or []
+        )
     return found
 
 
 def _search_path(config: Config) -> Sequence[str]:
     """The PATH of servers in the carpool that runs here, else in one that would be started here."""
     path = None
-    with contextlib.suppress(DoorError), reach(the_place(), control=True) as door:
-        path = ask(door, "carpool/status", {}).get("path")
+    with contextlib.suppress(ControlClientError), reach_broker(runtime_place(), control=True) as door:
+        path = broker_request_or_fail(door, "carpool/status", {}).get("path")
     if path is not None and path["login_shell"] != "asking":
         directories: list[str] = path["directories"]
         return directories
@@ -212,22 +218,24 @@ def _search_path(config: Config) -> Sequence[str]:
 def _known_tools() -> list[dict[str, Any]]:
     """The tools that the carpool that runs here knows; none where none runs."""
     try:
-        door = reach(the_place(), control=True)
-    except DoorError:
+        door = reach_broker(runtime_place(), control=True)
+    except ControlClientError:
         return []
     with door:
-        found: list[dict[str, Any]] = ask(door, "carpool/tools", {"offline": True}).get("tools") or []
+        found: list[dict[str, Any]] = (
+            broker_request_or_fail(door, "carpool/tools", {"offline": True}).get("tools") or []
+        )
     return found
 
 
-def _switched(found: Checked) -> dict[str, str]:
+def _switched(found: CheckedLayers) -> dict[str, str]:
     """What `carpool enable` and `disable` have switched of the servers here: `on` or `off`."""
-    held = read_switches(paths.switches_file(paths.runtime_dir(os.environ, os.getuid()))).servers
+    held = read_overrides(paths.switches_file(paths.runtime_dir(os.environ, os.getuid()))).servers
     servers: Collection[str] = found.config.servers if found.config is not None else ()
     return {name: "on" if on else "off" for name, on in held.items() if name in servers}
 
 
-def _verdict(found: Checked, results: list[dict[str, Any]]) -> str:
+def _verdict(found: CheckedLayers, results: list[dict[str, Any]]) -> str:
     """`all right`, or the servers that are not: `not all right: b is misconfigured; c cannot start here`."""
     failed = {each["server"] for each in results if not each["ok"]}
     groups: list[tuple[Sequence[str], str, str]] = [
@@ -240,8 +248,13 @@ def _verdict(found: Checked, results: list[dict[str, Any]]) -> str:
     return f"not all right: {'; '.join(said)}" if said else ALL_RIGHT
 
 
-def _tell(
-    found: Checked, rows: list[Row], results: list[dict[str, Any]], verdict: str, *, everything: bool
+def _print_page(
+    found: CheckedLayers,
+    rows: list[SettingRow],
+    results: list[dict[str, Any]],
+    verdict: str,
+    *,
+    everything: bool,
 ) -> None:
     """The same for people."""
     problems, where = found.problems, found.where

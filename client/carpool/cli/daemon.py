@@ -14,13 +14,13 @@ import click
 
 from carpool import launcher_lock
 from carpool.check.server_path import comparisons
-from carpool.cli.main import about, ask, json_option, open_door
-from carpool.control.control_client import Door
-from carpool.control.place import the_place
+from carpool.cli.main import broker_request_or_fail, json_option, open_session, with_server_name
+from carpool.control.control_client import ControlClient
+from carpool.control.place import runtime_place
 from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S
-from carpool.launcher.up import Place, bring_up, wished_config
+from carpool.launcher.up import RuntimePlace, bring_up, requested_config
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -41,9 +41,9 @@ _POLL_S = 0.02
 @json_option
 def down(timeout_s: float, as_json: bool) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
-    place = the_place()
+    place = runtime_place()
     was_running = end_daemon(place, timeout_s)
-    launcher_lock.forget_killed(place.directory)
+    launcher_lock.forget_killed_holder(place.directory)
     for path in paths.held_until_down(place.directory):
         with contextlib.suppress(OSError):
             os.unlink(path)  # of a launcher that was killed
@@ -59,7 +59,7 @@ def down(timeout_s: float, as_json: bool) -> None:
 @json_option
 def start(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Start SERVERS now instead of on first use, also those that were stopped or have given up."""
-    _operate("start", _chosen(servers, everything), as_json)
+    _operate("start", _chosen_servers(servers, everything), as_json)
 
 
 @click.command()
@@ -79,13 +79,13 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
     Calls that are at their servers are waited for then, up to half a minute.
     """
-    chosen = _chosen(servers, everything)
+    chosen = _chosen_servers(servers, everything)
     if chosen is not None:
         _operate("restart", chosen, as_json)
         return
-    place = the_place()
-    before = launcher_lock.holder(place.directory) or launcher_lock.killed(place.directory)
-    config = before.config if before else wished_config()
+    place = runtime_place()
+    before = launcher_lock.holder(place.directory) or launcher_lock.killed_holder(place.directory)
+    config = before.config if before else requested_config()
     _refuse_broken(config)
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
     code, text = bring_up(place, config, http=before.http if before else None, explicit=True)
@@ -103,8 +103,8 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
 @json_option
 def reload(as_json: bool) -> None:
     """Read the configuration again, now. A broken one is refused, and the last good one stays in force."""
-    with open_door(control=True) as door:
-        answer = ask(door, "carpool/reload", {})
+    with open_session(control=True) as door:
+        answer = broker_request_or_fail(door, "carpool/reload", {})
     problems = [str(problem) for problem in answer.get("problems") or []]
     if as_json:
         print_json({"ok": bool(answer.get("ok")), "problems": problems})
@@ -126,13 +126,13 @@ def _refuse_broken(config: str) -> None:
         fail(f"nothing is restarted while the configuration is broken:\n{said}", EXIT_USAGE)
 
 
-def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
+def end_daemon(place: RuntimePlace, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
     """End the daemon of this place; whether there was one. What does not end is a failure. `number`: what its
     launcher is told.
     """
     held = launcher_lock.holder(place.directory)
     if held is None:
-        _say_left(place)
+        _fail_with_leftovers(place)
         return False
     if not held.pid:
         fail(f"something holds {paths.lock_file(place.directory)} and does not say who it is")
@@ -143,11 +143,11 @@ def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.S
         if time.monotonic() >= deadline:
             fail(f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`")
         time.sleep(_POLL_S)
-    _say_left(place)
+    _fail_with_leftovers(place)
     return True
 
 
-def _say_left(place: Place) -> None:
+def _fail_with_leftovers(place: RuntimePlace) -> None:
     """Complain about what outlived the launcher, and end the verb as failed."""
     left = processes.marked(paths.runtime_id(place.directory))
     # A launcher that was killed takes its processes with it, but not in the same moment.
@@ -168,7 +168,7 @@ def _say_left(place: Place) -> None:
                 os.unlink(path)  # of a launcher that was killed
 
 
-def _chosen(servers: tuple[str, ...], everything: bool) -> list[str] | None:
+def _chosen_servers(servers: tuple[str, ...], everything: bool) -> list[str] | None:
     if everything and servers:
         raise click.UsageError("name servers or say --all, not both")
     if not everything and not servers:
@@ -177,15 +177,17 @@ def _chosen(servers: tuple[str, ...], everything: bool) -> list[str] | None:
 
 
 def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
-    with open_door(control=True) as door:
-        answer = ask(door, "carpool/operate", {"verb": verb, "servers": servers}, OPERATE_S)
+    with open_session(control=True) as door:
+        answer = broker_request_or_fail(
+            door, "carpool/operate", {"verb": verb, "servers": servers}, OPERATE_S
+        )
         results: list[dict[str, Any]] = answer.get("results") or []
         path = missing_here(door, results)
     if as_json:
         print_json(results)
     else:
         for each in results:
-            said = display.printable(about(each["server"], each["text"]))
+            said = display.printable(with_server_name(each["server"], each["text"]))
             click.echo(said if each["ok"] else f"carpool: {said}", err=not each["ok"])
         for line in path:
             click.echo(display.printable(line), err=True)
@@ -193,10 +195,10 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def missing_here(door: Door, results: list[dict[str, Any]]) -> list[str]:
+def missing_here(door: ControlClient, results: list[dict[str, Any]]) -> list[str]:
     """Lines about programs that servers do not find: their PATH, compared with that of this terminal."""
     texts = [each["text"] for each in results if not each["ok"] and missing_program(each["text"])]
-    path = ask(door, "carpool/status", {}).get("path") if texts else None
+    path = broker_request_or_fail(door, "carpool/status", {}).get("path") if texts else None
     if path is None:
         return []
     said = os.pathsep.join(path["directories"])

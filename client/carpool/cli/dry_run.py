@@ -32,7 +32,7 @@ _SAID_BY_RULE: Final = frozenset(
 """Rules whose sentence names keys only."""
 
 
-class Problem(Struct, frozen=True):
+class ArgumentProblem(Struct, frozen=True):
     """One thing wrong with the arguments."""
 
     path: str
@@ -46,11 +46,11 @@ class BadSchemaError(Exception):
     """The listed schema itself is of no use; the text says why."""
 
 
-class _TooLong(BaseException):
+class _CheckTimeout(BaseException):
     """No error that anybody on the way may take for his own."""
 
 
-def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> list[Problem]:
+def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> list[ArgumentProblem]:
     """What is wrong with the arguments of a tool with this `inputSchema`, by place. Raises `BadSchemaError`,
     also where the check takes longer than `check_s`. In the main thread only.
 
@@ -75,7 +75,7 @@ def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> 
             return list(islice(kind(schema, registry=REGISTRY).iter_errors(arguments), MAX_FOUND))
 
         found = _within(check_s, find)
-    except _TooLong:
+    except _CheckTimeout:
         raise BadSchemaError(f"to check these arguments against it takes more than {check_s:g} s") from None
     except SchemaError as error:
         if error.validator == "format" and error.validator_value == "regex":
@@ -92,7 +92,7 @@ def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> 
 
 
 def _within(limit_s: float, find: Callable[[], list[Any]]) -> list[Any]:
-    """What `find` gives. Raises `_TooLong`: the regular expressions of Python stop for a signal, nothing
+    """What `find` gives. Raises `_CheckTimeout`: the regular expressions of Python stop for a signal, nothing
     else, and it comes again and again, since one may fall where exceptions are passed over. The collector
     rests: a finalizer is such a place, and says on stderr what fell there.
     """
@@ -100,7 +100,7 @@ def _within(limit_s: float, find: Callable[[], list[Any]]) -> list[Any]:
 
     def stop(*_: object) -> None:
         if not over:
-            raise _TooLong
+            raise _CheckTimeout
 
     before = signal.signal(signal.SIGALRM, stop)
     gc.disable()
@@ -119,7 +119,7 @@ def _place(error: Any) -> list[str]:
     return [f"{step:09}" if isinstance(step, int) else str(step) for step in error.absolute_path]
 
 
-def _problem(error: Any) -> Problem:
+def _problem(error: Any) -> ArgumentProblem:
     rule = str(error.validator)
     if rule in _SAID_BY_RULE:
         text = error.message
@@ -132,7 +132,7 @@ def _problem(error: Any) -> Problem:
         rule, text = "false", "something in it must not be there"
     else:
         text = f"must keep {rule}: {json.dumps(error.validator_value, ensure_ascii=False)}"
-    return Problem(render_path(tuple(error.absolute_path)), rule, _short(text))
+    return ArgumentProblem(render_path(tuple(error.absolute_path)), rule, _short(text))
 
 
 def _short(text: str) -> str:

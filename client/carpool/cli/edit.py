@@ -20,13 +20,19 @@ import click
 from carpool.check.layers import working_directory
 from carpool.check.programs import absent_text, is_plain
 from carpool.check.secret_names import is_secret_name
-from carpool.cli.main import ask, environment, fail_at, json_option, reach
-from carpool.control.control_client import DoorError
-from carpool.control.place import the_place
+from carpool.cli.main import broker_request_or_fail, environment, fail_at, json_option, reach_broker
+from carpool.control.control_client import ControlClientError
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.extras import Extra, install_command, is_installed
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
-from carpool_protocol.config.edit.edit import CannotEditError, append, drop, put, value_at
+from carpool_protocol.config.edit.edit import (
+    CannotEditError,
+    append_element,
+    remove_member,
+    set_member,
+    value_at,
+)
 from carpool_protocol.config.foreign.formats import OPENCODE, shape_of
 from carpool_protocol.config.reading.load import find_config_file, load_config
 from carpool_protocol.config.reading.parse import SERVERS, read_config
@@ -123,14 +129,14 @@ def add(
     if (there := _where(config, ServerName(name))) is not None:
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
 
-    change(config.file, lambda text: with_server(text, name, server, config.file))
-    _tell(name, config.file, "added to", as_json)
-    doubts = _doubts(name, command[0] if command else "", env, url, module)
-    for text in (*doubts, *_unseen(name, config)):
+    edit_file(config.file, lambda text: with_server(text, name, server, config.file))
+    _reload_running(name, config.file, "added to", as_json)
+    doubts = _start_warnings(name, command[0] if command else "", env, url, module)
+    for text in (*doubts, *_profile_warning(name, config)):
         click.echo(f"carpool: {display.printable(text)}", err=True)
 
 
-def _unseen(name: str, config: Config) -> Iterator[str]:
+def _profile_warning(name: str, config: Config) -> Iterator[str]:
     """A sentence about profiles that do not let a server through which was added, as those of setup."""
     profiles = [
         each.name
@@ -154,9 +160,9 @@ def with_server(text: str, name: str, server: dict[str, JsonValue], file: str) -
         raise CannotEditError(f"there is a server {name} already")
     holders = shape.holders if shape is not None else (SERVERS,)
     if isinstance(value_at(value, holders), list):
-        after = append(text, holders, {"name": name, **server})
+        after = append_element(text, holders, {"name": name, **server})
     else:
-        after = put(text, (*holders, name), server)
+        after = set_member(text, (*holders, name), server)
     # What cannot be read has no names: whoever writes it says what is wrong with it.
     if read_config(after, file).config is not None and (lost := before - _names(after, file)):
         raise CannotEditError(f"it would take {', '.join(sorted(lost))} out")
@@ -169,7 +175,7 @@ def _names(text: str, file: str) -> set[str]:
     return set() if config is None else {*config.servers, *config.unusable}
 
 
-def _doubts(
+def _start_warnings(
     name: str, program: str, env: Mapping[str, str], url: str | None, module: str | None
 ) -> Iterator[str]:
     """Sentences about a server that was added and cannot start yet, or that shows a secret."""
@@ -201,13 +207,13 @@ def remove(name: str, *, file: str | None, as_json: bool) -> None:
         fail(f"{name} cannot be read in {where}: take it out there by hand")
 
     def without_it(text: str) -> str:
-        after = drop(text, path)
+        after = remove_member(text, path)
         if _names(text, where) - _names(after, where) != {name}:  # of a list that has just changed
             raise CannotEditError(f"{name} is somewhere else in it now")
         return after
 
-    change(where, without_it)
-    _tell(name, where, "removed from", as_json)
+    edit_file(where, without_it)
+    _reload_running(name, where, "removed from", as_json)
 
 
 def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
@@ -248,7 +254,7 @@ def _sound(text: str, file: str, *, project: bool = False) -> Config:
     return loaded.config
 
 
-def change(file: str, edit: Callable[[str], str], *, project: bool = False) -> bool:
+def edit_file(file: str, edit: Callable[[str], str], *, project: bool = False) -> bool:
     """Edit a file in place, also one that is a link to where somebody keeps it. False: nothing is to change.
     `project`: it is a project's. Ends the verb where it cannot be edited.
     """
@@ -289,16 +295,18 @@ def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
     return True
 
 
-def _tell(name: str, file: str, what: str, as_json: bool) -> None:
+def _reload_running(name: str, file: str, what: str, as_json: bool) -> None:
     """Have a carpool that runs read it now. It would find out by itself a moment later."""
     problems: list[str] = []
     running = False
     with contextlib.ExitStack() as stack:
         try:
-            door = stack.enter_context(reach(the_place(), control=True))
+            door = stack.enter_context(reach_broker(runtime_place(), control=True))
             running = True
-            problems = [str(each) for each in ask(door, "carpool/reload", {}).get("problems") or []]
-        except DoorError as error:
+            problems = [
+                str(each) for each in broker_request_or_fail(door, "carpool/reload", {}).get("problems") or []
+            ]
+        except ControlClientError as error:
             if not error.no_broker:
                 fail_at(error)
     if as_json:

@@ -3,7 +3,7 @@
 Owns which file `--save` writes, and how people are told what is in force. Without `--save` the carpool that
 runs does it all (`carpool/switch`).
 
-Knows nothing of: what becomes of agents that are there, how a file says it (`config.switch`).
+Knows nothing of: what becomes of agents that are there, how a file says it (`config.set_enabled`).
 """
 
 import os
@@ -12,15 +12,23 @@ from typing import Any
 
 import click
 
-from carpool.check.layers import Checked, read_layers, working_directory
-from carpool.cli.edit import change, config_option
-from carpool.cli.main import about, ask, environment, fail_at, json_option, open_door, reach
-from carpool.control.control_client import DoorError
-from carpool.control.place import the_place
+from carpool.check.layers import CheckedLayers, read_layers, working_directory
+from carpool.cli.edit import config_option, edit_file
+from carpool.cli.main import (
+    broker_request_or_fail,
+    environment,
+    fail_at,
+    json_option,
+    open_session,
+    reach_broker,
+    with_server_name,
+)
+from carpool.control.control_client import ControlClientError
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.config.edit.enable import switch
+from carpool_protocol.config.edit.enable import set_enabled
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import no_such_server
 from carpool_protocol.files.overrides_file import forget_server
@@ -81,26 +89,31 @@ def _switch(
         _save(names, on=on, file=file, as_json=as_json)
         return
     asked = [{"server": name, "on": on, "session": session} for name in names]
-    with open_door(control=True) as door:
+    with open_session(control=True) as door:
         if len(asked) > 1:
-            _refused([ask(door, "carpool/switch", {**each, "only_check": True}) for each in asked])
-        found = [ask(door, "carpool/switch", each) for each in asked]
+            _refused(
+                [
+                    broker_request_or_fail(door, "carpool/switch", {**each, "only_check": True})
+                    for each in asked
+                ]
+            )
+        found = [broker_request_or_fail(door, "carpool/switch", each) for each in asked]
     if as_json and not any("refused" in each for each in found):
         print_json(found)
         return
     for facts in found:
         if "refused" not in facts:
-            click.echo(display.printable(said(facts)))
+            click.echo(display.printable(switch_text(facts)))
     _refused(found)
 
 
 def _refused(found: list[Facts]) -> None:
     """End the verb where the broker has refused anything."""
-    if refused := [about(each["server"], each["refused"]) for each in found if "refused" in each]:
+    if refused := [with_server_name(each["server"], each["refused"]) for each in found if "refused" in each]:
         fail("\n".join(refused))
 
 
-def said(facts: Facts) -> str:
+def switch_text(facts: Facts) -> str:
     """What is in force now, and until when."""
     server, session = facts["server"], facts["session"]
     what = "enabled" if facts["enabled"] else "disabled"
@@ -139,8 +152,10 @@ def _save(names: list[str], *, on: bool, file: str | None, as_json: bool) -> Non
 
 def _saved(server: ServerConfig, *, on: bool) -> Facts:
     path = tuple(step for step in server.under if isinstance(step, str))
-    changed = change(server.file, lambda text: switch(text, server.file, path, on=on), project=server.project)
-    running = _tell(server.name)
+    changed = edit_file(
+        server.file, lambda text: set_enabled(text, server.file, path, on=on), project=server.project
+    )
+    running = _drop_override(server.name)
     return {
         "server": server.name,
         "session": "",
@@ -154,7 +169,7 @@ def _saved(server: ServerConfig, *, on: bool) -> Facts:
     }
 
 
-def _written(found: Checked, name: str) -> ServerConfig:
+def _written(found: CheckedLayers, name: str) -> ServerConfig:
     """The server that is in force here under this name. Ends the verb where there is none, or where it
     cannot be switched by an edit.
     """
@@ -168,7 +183,7 @@ def _written(found: Checked, name: str) -> ServerConfig:
     return server
 
 
-def _why_not(found: Checked, config: Config, name: str) -> str:
+def _why_not(found: CheckedLayers, config: Config, name: str) -> str:
     if (why := config.unusable.get(ServerName(name))) is not None:
         return f"{name} cannot be run as it is written, so it is for you to edit: {why}"
     if found.project is not None and name in found.project["servers"]:
@@ -176,13 +191,13 @@ def _why_not(found: Checked, config: Config, name: str) -> str:
     return no_such_server(name, {*config.servers, *config.unusable}, f"in {found.where.path}")
 
 
-def _tell(name: str) -> Facts | None:
+def _drop_override(name: str) -> Facts | None:
     """Have a carpool that runs go by its files from now on; None: none runs."""
-    place = the_place()
+    place = runtime_place()
     try:
-        with reach(place, control=True) as door:
-            return ask(door, "carpool/switch", {"server": name})
-    except DoorError as error:
+        with reach_broker(place, control=True) as door:
+            return broker_request_or_fail(door, "carpool/switch", {"server": name})
+    except ControlClientError as error:
         if not error.no_broker:
             fail_at(error)
     try:
@@ -192,13 +207,13 @@ def _tell(name: str) -> Facts | None:
     return None
 
 
-def _show(facts: Facts, server: ServerConfig, found: Checked, *, on: bool) -> None:
+def _show(facts: Facts, server: ServerConfig, found: CheckedLayers, *, on: bool) -> None:
     name, what = facts["server"], "enabled" if on else "disabled"
     already = "" if facts["changed"] else " already"
     click.echo(display.printable(f"{name} is {what} in {server.file}{already}"))
     if facts["running"] and facts["enabled"] is not on and not facts["problems"]:
         # Another file has a server of this name, or carpool runs with another configuration.
-        click.echo(display.printable(f"in the carpool that runs {said(facts)}"), err=True)
+        click.echo(display.printable(f"in the carpool that runs {switch_text(facts)}"), err=True)
     if server.project and facts["changed"] and found.project is not None:
         again = f"carpool trust {found.project['root']}"
         click.echo(display.printable(f"the project's file is another one now: `{again}` trusts it"), err=True)

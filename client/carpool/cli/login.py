@@ -13,14 +13,14 @@ import click
 
 from carpool.check.layers import read_layers, working_directory
 from carpool.cli.daemon import OPERATE_S
-from carpool.cli.main import ask, environment, fail_at, json_option, reach
-from carpool.control.control_client import DoorError
-from carpool.control.place import the_place
+from carpool.cli.main import broker_request_or_fail, environment, fail_at, json_option, reach_broker
+from carpool.control.control_client import ControlClientError
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.carrier.remote import Remote, host_of
-from carpool_protocol.config.schema.expand import Missing
+from carpool_protocol.config.schema.expand import MissingValue
 from carpool_protocol.config.schema.url_servers import remote_of
 from carpool_protocol.config.text.problems import KeyPath, no_such_server, render_path
 from carpool_protocol.ids import ServerName
@@ -114,7 +114,7 @@ def _need_extra() -> None:
 
 def _remote(name: str, file: str | None) -> Remote:
     """The server, as an agent here would reach it."""
-    state = paths.state_dir(os.environ, the_place().directory)
+    state = paths.state_dir(os.environ, runtime_place().directory)
     cwd = working_directory()
     found = read_layers(
         environment(), os.path.expanduser(file) if file else None, cwd, paths.trust_file(state)
@@ -130,7 +130,7 @@ def _remote(name: str, file: str | None) -> Remote:
     filled: dict[KeyPath, str] = {}
     for path, text in server.login_templates():
         value = found.expanded(server, text)
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             fail(f"{render_path((name, *path))}: {value.render()}", EXIT_USAGE)
         filled[path] = value
     remote = remote_of(server, filled, paths.logins_dir(state))
@@ -142,9 +142,9 @@ def _remote(name: str, file: str | None) -> Remote:
 def _start(name: str) -> bool:
     """Have a carpool that runs try again now. Whether one did."""
     try:
-        with reach(the_place(), control=True) as door:
-            ask(door, "carpool/operate", {"verb": "start", "servers": [name]}, OPERATE_S)
-    except DoorError as error:
+        with reach_broker(runtime_place(), control=True) as door:
+            broker_request_or_fail(door, "carpool/operate", {"verb": "start", "servers": [name]}, OPERATE_S)
+    except ControlClientError as error:
         if not error.no_broker:
             fail_at(error)
         return False

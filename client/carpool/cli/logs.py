@@ -11,7 +11,7 @@ from collections import deque
 import click
 
 from carpool.cli.main import json_option
-from carpool.control.place import the_place
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import did_you_mean
@@ -37,10 +37,10 @@ def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bo
         raise click.UsageError("name a server or say --daemon, not both")
     if follow and as_json:
         raise click.UsageError("-f goes on for ever, --json prints one document: not both")
-    folder = the_place().logs
-    chosen = _chosen(_found(folder), server, daemon, folder)
-    tails = {name: Tail(path) for name, path in chosen.items()}
-    last = {name: tail.last(count) for name, tail in tails.items()}
+    folder = runtime_place().logs
+    chosen = _chosen(_log_files(folder), server, daemon, folder)
+    tails = {name: LogTail(path) for name, path in chosen.items()}
+    last = {name: tail.last_lines(count) for name, tail in tails.items()}
     if as_json:
         print_json([{"log": name, "path": chosen[name], "lines": lines} for name, lines in last.items()])
         return
@@ -50,10 +50,10 @@ def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bo
     while follow:
         time.sleep(FOLLOW_S)
         for name, tail in tails.items():
-            _echo(name if several else "", tail.added())
+            _echo(name if several else "", tail.new_lines())
 
 
-class Tail:
+class LogTail:
     """One log file, followed over its rotations. An unfinished line is waited for.
 
     Keeps no file open between two looks: a position, and which file it is in.
@@ -65,7 +65,7 @@ class Tail:
         self._position = 0
         self._half = b""
 
-    def last(self, count: int) -> list[str]:
+    def last_lines(self, count: int) -> list[str]:
         """The last `count` lines, from the rotated file as well where the current one is short."""
         lines: deque[bytes] = deque(maxlen=count)
         length = _length(self._path)
@@ -77,7 +77,7 @@ class Tail:
         lines.extend(found[1:] if cut else found)
         return _decoded(lines)
 
-    def added(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """The lines that were finished since the last look."""
         return _decoded(self._rest())
 
@@ -129,7 +129,7 @@ def _end_of(path: str, count: int) -> list[bytes]:
         return []
 
 
-def _found(folder: str) -> dict[str, str]:
+def _log_files(folder: str) -> dict[str, str]:
     """Every log by the name people use: `git`, and for our own `(broker)`."""
     try:
         files = sorted(name for name in os.listdir(folder) if name.endswith(".log"))

@@ -15,9 +15,9 @@ import click
 import msgspec
 
 from carpool import launcher_lock
-from carpool.control.control_client import ATTACH_S, AnsweredError, Door, DoorError, release
-from carpool.control.place import the_place
-from carpool.launcher.up import Place, bring_up, environment_in_force
+from carpool.control.control_client import ATTACH_S, AnsweredError, ControlClient, ControlClientError, release
+from carpool.control.place import runtime_place
+from carpool.launcher.up import RuntimePlace, bring_up, environment_in_force
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
 from carpool_protocol.bootstrap import trusted_places
@@ -158,7 +158,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 
 def environment() -> dict[str, str]:
     """The environment of this verb, with the configuration file that is in force here."""
-    return environment_in_force(the_place().directory)
+    return environment_in_force(runtime_place().directory)
 
 
 workspace_option = click.option(
@@ -185,57 +185,63 @@ def as_workspace(value: str) -> str:
     return path
 
 
-def open_door(*, control: bool, start: bool = False, profile: str = "", workspace: str = "") -> Door:
+def open_session(
+    *, control: bool, start: bool = False, profile: str = "", workspace: str = ""
+) -> ControlClient:
     """A session with the broker. `start`: bring carpool up where it is not."""
-    place = the_place()
+    place = runtime_place()
     try:
-        return reach(place, control=control, profile=profile, workspace=workspace)
-    except DoorError as error:
+        return reach_broker(place, control=control, profile=profile, workspace=workspace)
+    except ControlClientError as error:
         if not (start and error.no_broker):
             fail_at(error)
     code, text = bring_up(place)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)
     try:
-        return Door(place.directory, control=control, profile=profile, workspace=workspace)
-    except DoorError as error:
+        return ControlClient(place.directory, control=control, profile=profile, workspace=workspace)
+    except ControlClientError as error:
         fail_at(error)
 
 
-def reach(
-    place: Place, *, control: bool, profile: str = "", workspace: str = "", attach_s: float = ATTACH_S
-) -> Door:
-    """A session with the broker, or with the next one where it has just died. Raises `DoorError`."""
+def reach_broker(
+    place: RuntimePlace, *, control: bool, profile: str = "", workspace: str = "", attach_s: float = ATTACH_S
+) -> ControlClient:
+    """A session with the broker, or with the next one where it has just died. Raises `ControlClientError`."""
     deadline = time.monotonic() + RETURN_S
     while True:
         try:
-            return Door(
+            return ControlClient(
                 place.directory, control=control, profile=profile, workspace=workspace, attach_s=attach_s
             )
-        except DoorError as error:
+        except ControlClientError as error:
             if not error.no_broker or launcher_lock.holder(place.directory) is None:
                 raise
             if time.monotonic() >= deadline:
-                raise DoorError(
+                raise ControlClientError(
                     "carpool runs here, but its broker does not come up; see `carpool logs --daemon`",
                     no_broker=True,
                 ) from None
         time.sleep(_POLL_S)
 
 
-def ask(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+def broker_request_or_fail(
+    door: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
+) -> dict[str, Any]:
     """A `carpool/…` method and its result object; a broker's error ends the verb."""
     try:
-        return asked(door, method, params, timeout_s)
+        return broker_request(door, method, params, timeout_s)
     except AnsweredError as error:
         refused(error)
 
 
-def asked(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+def broker_request(
+    door: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
+) -> dict[str, Any]:
     """The same for verbs that have more to say where the broker refuses: raises `AnsweredError`."""
     try:
         result = msgspec.json.decode(door.request(method, params, timeout_s))
-    except DoorError as error:
+    except ControlClientError as error:
         fail_at(error)
     if not isinstance(result, dict):
         fail("the broker's answer is not understood; run `carpool restart --all`")
@@ -255,12 +261,12 @@ def _without_protocol(text: str) -> str:
     return text.removeprefix(kind.what).removesuffix(kind.advice).strip() or text
 
 
-def about(server: str, text: str) -> str:
+def with_server_name(server: str, text: str) -> str:
     """A sentence with the server that it is about in front, unless it says that itself."""
     is_named = f"{server!r}" in text
     return f"{text[:1].lower()}{text[1:]}" if is_named else f"{server}: {text}"
 
 
-def fail_at(error: DoorError) -> NoReturn:
+def fail_at(error: ControlClientError) -> NoReturn:
     """End the verb over a broker that cannot be used."""
     fail(str(error), EXIT_NO_BROKER if error.no_broker else EXIT_FAILED)

@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from carpool.cli.main import ask, json_option, open_door
-from carpool.control.control_client import Door
+from carpool.cli.main import broker_request_or_fail, json_option, open_session
+from carpool.control.control_client import ControlClient
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.config.text.problems import did_you_mean
@@ -58,8 +58,8 @@ def pin(
         raise click.UsageError(f"a --digest has at least {DIGEST_CHARS} characters")
     if verb == "approve" and not server:
         raise click.UsageError("say which SERVER; `carpool pin diff` shows what has changed")
-    with open_door(control=True) as door:
-        pinned: list[Facts] = ask(door, "carpool/pin", {"verb": "status"})["pinned"]
+    with open_session(control=True) as door:
+        pinned: list[Facts] = broker_request_or_fail(door, "carpool/pin", {"verb": "status"})["pinned"]
         meant = _meant(pinned, server)
         if verb == "approve":
             _approve(door, _chosen(meant, tools, digests, as_json=as_json), as_json=as_json)
@@ -116,12 +116,14 @@ def _chosen(
     return chosen
 
 
-def _approve(door: Door, chosen: list[tuple[Facts, list[Facts]]], *, as_json: bool) -> None:
+def _approve(door: ControlClient, chosen: list[tuple[Facts, list[Facts]]], *, as_json: bool) -> None:
     done: list[Facts] = []
     for each, held in chosen:
         if held:
             wanted = {one["tool"]: one["digest"] for one in held}
-            said = ask(door, "carpool/pin", {"verb": "approve", "pin": each["pin"], "tools": wanted})
+            said = broker_request_or_fail(
+                door, "carpool/pin", {"verb": "approve", "pin": each["pin"], "tools": wanted}
+            )
             done.append({"server": each["server"], "pin": each["pin"], "approved": said["approved"]})
     approved = [tool or INSTRUCTIONS for each in done for tool in each["approved"]]
     if as_json:

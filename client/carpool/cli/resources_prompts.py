@@ -17,8 +17,15 @@ import msgspec
 
 from carpool.adapters import flatten
 from carpool.cli.arguments import arg_option, read_arguments
-from carpool.cli.main import ask, fail_at, json_option, open_door, profile_option, workspace_option
-from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.cli.main import (
+    broker_request_or_fail,
+    fail_at,
+    json_option,
+    open_session,
+    profile_option,
+    workspace_option,
+)
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 
@@ -36,8 +43,8 @@ Facts = dict[str, Any]
 @json_option
 def resources(profile: str, workspace: str, as_json: bool) -> None:
     """List the resources that servers offer, and templates of their URIs."""
-    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
-        found = ask(door, "carpool/resources", {}, timeout_s=60)
+    with open_session(control=True, start=True, profile=profile, workspace=workspace) as door:
+        found = broker_request_or_fail(door, "carpool/resources", {}, timeout_s=60)
     if as_json:
         print_json(found)
         return
@@ -72,7 +79,7 @@ def read(uri: str, profile: str, workspace: str, as_json: bool) -> None:
 @json_option
 def prompts(profile: str, workspace: str, as_json: bool) -> None:
     """List the prompts that servers offer."""
-    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+    with open_session(control=False, start=True, profile=profile, workspace=workspace) as door:
         found = [*_listed(door, "prompts/list", "prompts")]
     if as_json:
         print_json(found)
@@ -113,7 +120,7 @@ def prompt(
 # --- asking ----------------------------------------------------------------------------------------------
 
 
-def _listed(door: Door, method: str, key: str) -> Iterator[Facts]:
+def _listed(door: ControlClient, method: str, key: str) -> Iterator[Facts]:
     """All pages of a list."""
     try:
         door.initialize()
@@ -125,7 +132,7 @@ def _listed(door: Door, method: str, key: str) -> Iterator[Facts]:
             cursor = page.get("nextCursor") or ""
             if not cursor:
                 return
-    except DoorError as error:
+    except ControlClientError as error:
         fail_at(error)
     except AnsweredError as error:
         fail(str(error))
@@ -133,7 +140,7 @@ def _listed(door: Door, method: str, key: str) -> Iterator[Facts]:
 
 def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json: bool) -> Facts | None:
     """The result; None where it was printed for programs. An error ends the verb."""
-    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+    with open_session(control=False, start=True, profile=profile, workspace=workspace) as door:
         try:
             door.initialize()
             raw = door.request(method, params, READ_S)
@@ -142,7 +149,7 @@ def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
             fail(str(error) or "it was answered with an error")
-        except DoorError as error:
+        except ControlClientError as error:
             fail_at(error)
     if as_json:
         click.echo(display.ascii_json(bytes(raw)))

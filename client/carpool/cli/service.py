@@ -21,7 +21,7 @@ import click
 
 from carpool import launcher_lock
 from carpool.cli.main import json_option
-from carpool.control.place import the_place
+from carpool.control.place import runtime_place
 from carpool.launcher import own_command
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
@@ -136,7 +136,7 @@ def _text(kind: Kind) -> str:
     command = own_command.executable()
     if kind == "systemd":
         return systemd_unit(command, os.environ)
-    logs = paths.log_dir(os.environ, the_place().directory)
+    logs = paths.log_dir(os.environ, runtime_place().directory)
     return launchd_agent(command, os.environ, paths.daemon_log(logs, "service"))
 
 
@@ -160,7 +160,7 @@ def _install(kind: Kind, *, as_json: bool) -> None:
     file = _file(kind)
     if file.exists() and not _is_ours(file):
         fail(f"{file} is not carpool's: look at it, and move it away", EXIT_USAGE)
-    runs = launcher_lock.holder(the_place().directory) is not None
+    runs = launcher_lock.holder(runtime_place().directory) is not None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         private_files.replace(str(file), _text(kind).encode(), 0o644)
@@ -205,7 +205,7 @@ def _uninstall(kind: Kind, *, as_json: bool) -> None:
 def _status(kind: Kind, *, as_json: bool) -> None:
     file = _file(kind)
     installed = file.exists() and _is_ours(file)
-    held = launcher_lock.holder(the_place().directory)
+    held = launcher_lock.holder(runtime_place().directory)
     asked = (
         _try("systemctl", "--user", "is-active", _UNIT)
         if kind == "systemd"

@@ -20,14 +20,14 @@ from msgspec import Struct, structs
 from carpool import launcher_lock
 from carpool.check import names
 from carpool.check.trust_facts import page
-from carpool.cli.main import json_option, reach
-from carpool.control.control_client import AnsweredError, DoorError
-from carpool.control.place import the_place
+from carpool.cli.main import json_option, reach_broker
+from carpool.control.control_client import AnsweredError, ControlClientError
+from carpool.control.place import runtime_place
 from carpool.setup import carpool_files, diff, file_io, run_record
 from carpool.setup.clients import CLIENTS
-from carpool.setup.inventory import Inventory, inventory
-from carpool.setup.model import Change, Left, Plan
-from carpool.setup.permission_rules import Rule
+from carpool.setup.inventory import SetupInventory, inventory
+from carpool.setup.model import FileChange, KeptInPlace, SetupPlan
+from carpool.setup.permission_rules import PermissionRule
 from carpool.setup.plan import LENGTH
 from carpool.setup.undo_run import undo_all
 from carpool.terminal import display
@@ -85,14 +85,14 @@ def setup(
         raise click.UsageError("--force goes with --undo")
     if undo and (wants_project is not None or separate is not None or trust):
         raise click.UsageError("--undo goes with --client, --force and --dry-run only")
-    store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
+    store = f"{paths.state_dir(os.environ, runtime_place().directory)}/setup"
     try:
         paths.ensure_private(store, paths.STATE_VARIABLE)  # copies of secrets will lie there
-        with run_record.alone(store):
+        with run_record.setup_lock(store):
             if undo:
                 undo_all(store, named=named, dry_run=dry_run, force=force, as_json=as_json)
             else:
-                asks = Asks(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust)
+                asks = SetupDialog(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust)
                 _setup(store, named, asks, wants_project=wants_project, separate=separate)
     except paths.NotPrivateError as error:
         fail(str(error), EXIT_USAGE)
@@ -100,7 +100,7 @@ def setup(
         fail(f"{error.filename or store} cannot be used ({error.strerror})")
 
 
-class Asks(Struct, frozen=True, kw_only=True):
+class SetupDialog(Struct, frozen=True, kw_only=True):
     """How the verb was said: who answers its questions, and in which form it tells."""
 
     yes: bool
@@ -117,7 +117,7 @@ class Asks(Struct, frozen=True, kw_only=True):
         """Whether questions are asked at all."""
         return not self.yes and not self.dry_run
 
-    def answer(self, question: str, *, default: bool | None = None) -> bool:
+    def ask(self, question: str, *, default: bool | None = None) -> bool:
         """Ask."""
         if not sys.stdin.isatty():
             fail("nobody is there to be asked: look at it and say `carpool setup --yes`", EXIT_USAGE)
@@ -125,7 +125,12 @@ class Asks(Struct, frozen=True, kw_only=True):
 
 
 def _setup(
-    store: str, named: tuple[str, ...], asks: Asks, *, wants_project: bool | None, separate: bool | None
+    store: str,
+    named: tuple[str, ...],
+    asks: SetupDialog,
+    *,
+    wants_project: bool | None,
+    separate: bool | None,
 ) -> None:
     home = home_of(os.environ)
     found = inventory(named, "" if wants_project is False else carpool_files.project_of(home), home)
@@ -134,7 +139,7 @@ def _setup(
     alone, whole = (found.plan(project=each, separate=separate) for each in (False, True))
     stays = (*found.untouched, *whole.left)
     if not whole.changes:
-        _nothing(found, whole, stays, as_json=asks.as_json)
+        _nothing_to_do(found, whole, stays, as_json=asks.as_json)
         return
     plan, lost = _chosen(found, alone, whole, asks, wants_project)
     if not plan.changes and asks.is_person():
@@ -147,47 +152,47 @@ def _setup(
         "not_looked_into": diff.other_facts(found.others),
     }
     if asks.dry_run:
-        _tell(plan, stays, [], told, as_json=asks.as_json, done=False)
+        _print_result(plan, stays, [], told, as_json=asks.as_json, done=False)
         return
     failures = _apply(store, plan, before)
     if before is not None and not failures:
         said = carpool_files.trust_now(found.project, after["project"], before)
         failures += [said] if said else []
     untrusted = found.project if "project" in after and (before is None or failures) else ""
-    _tell(plan, stays, failures, told, as_json=asks.as_json, done=True, untrusted=untrusted)
+    _print_result(plan, stays, failures, told, as_json=asks.as_json, done=True, untrusted=untrusted)
     if failures:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _chosen(
-    found: Inventory, alone: Plan, whole: Plan, asks: Asks, wants_project: bool | None
-) -> tuple[Plan, list[Rule]]:
+    found: SetupInventory, alone: SetupPlan, whole: SetupPlan, asks: SetupDialog, wants_project: bool | None
+) -> tuple[SetupPlan, list[PermissionRule]]:
     """Show and ask: the plan with or without the files of the project, and the rules that it concerns."""
     lost = found.rules_of(alone)
     if alone.changes:
         asks.show(diff.page(alone))
-    asks.show(diff.left(tuple(found.untouched)))
-    asks.show("\n".join(diff.of_others(found.others)))
-    asks.show("\n".join(_cut(whole)))
+    asks.show(diff.kept_lines(tuple(found.untouched)))
+    asks.show("\n".join(diff.other_program_lines(found.others)))
+    asks.show("\n".join(_shortened_names(whole)))
     if alone.changes:
-        asks.show("\n".join(diff.of_rules(lost)))
-        if asks.is_person() and not asks.answer(_question("Change these files?", lost)):
+        asks.show("\n".join(diff.rule_lines(lost)))
+        if asks.is_person() and not asks.ask(_question("Change these files?", lost)):
             _unchanged()
-    project = diff.beyond(whole, alone)
+    project = diff.plan_difference(whole, alone)
     if not project.changes:
         return alone, lost
     more = [each for each in found.rules_of(whole) if each not in lost]
     asks.show(diff.page(project))
-    asks.show("\n".join(diff.of_rules(more)))
-    asks.show("\n".join(diff.of_git(found.project, whole, found.known)))
+    asks.show("\n".join(diff.rule_lines(more)))
+    asks.show("\n".join(diff.git_lines(found.project, whole, found.known)))
     if _takes_project(found, whole, asks, wants_project, more):
         return whole, [*lost, *more]
     return alone, lost
 
 
-def _cut(plan: Plan) -> list[str]:
+def _shortened_names(plan: SetupPlan) -> list[str]:
     """Which names of tools are cut for programs that put something before them."""
-    place = the_place()
+    place = runtime_place()
     config = load_config(find_config_file(os.environ)).config
     if config is None or not any(
         LENGTH in each.after.decode() for each in plan.changes if each.role == "client"
@@ -195,15 +200,18 @@ def _cut(plan: Plan) -> list[str]:
         return []
     tools: list[dict[str, Any]] = []
     if launcher_lock.holder(place.directory) is not None:
-        with contextlib.suppress(DoorError, AnsweredError, ValueError), reach(place, control=True) as door:
+        with (
+            contextlib.suppress(ControlClientError, AnsweredError, ValueError),
+            reach_broker(place, control=True) as door,
+        ):
             answer = json.loads(door.request("carpool/tools", {"offline": True}))
             tools = answer.get("tools") or []
     found = [each for each in names.shortened(tools, config) if each["length"] == names.PREFIXED_CHARS]
     later = "Once servers have run, `carpool check` names the tools that are cut to "
-    return [*names.lines(found), f"{later}{names.PREFIXED_CHARS} characters"]
+    return [*names.name_lines(found), f"{later}{names.PREFIXED_CHARS} characters"]
 
 
-def _separate(found: Inventory, asks: Asks) -> bool:
+def _separate(found: SetupInventory, asks: SetupDialog) -> bool:
     """Whether programs keep the servers they had. Asked only where that makes a difference."""
     if not asks.is_person():
         return True
@@ -211,10 +219,10 @@ def _separate(found: Inventory, asks: Asks) -> bool:
     if apart == together:
         return True
     asks.show("\n".join(f"{each.title} had {each.had} of {each.of} servers." for each in apart))
-    return asks.answer("Shall each program keep the servers it had? Else all of them see all", default=True)
+    return asks.ask("Shall each program keep the servers it had? Else all of them see all", default=True)
 
 
-def _question(text: str, lost: Sequence[Rule]) -> str:
+def _question(text: str, lost: Sequence[PermissionRule]) -> str:
     count = sum(each.protects for each in lost)
     if not count:
         return text
@@ -223,27 +231,31 @@ def _question(text: str, lost: Sequence[Rule]) -> str:
 
 
 def _takes_project(
-    found: Inventory, whole: Plan, asks: Asks, wanted: bool | None, lost: Sequence[Rule]
+    found: SetupInventory,
+    whole: SetupPlan,
+    asks: SetupDialog,
+    wanted: bool | None,
+    lost: Sequence[PermissionRule],
 ) -> bool:
     """Whether the project's files are changed: not by default where others get the change."""
     default = not found.known.tracked & {each.path for each in whole.changes} if wanted is None else wanted
     if not asks.is_person():
         return default
     text = f"Change these files of the project {found.project}, too?"
-    return asks.answer(_question(text, lost), default=default)
+    return asks.ask(_question(text, lost), default=default)
 
 
-def _trusted(project: str, plan: Plan, asks: Asks) -> carpool_files.Before | None:
+def _trusted(project: str, plan: SetupPlan, asks: SetupDialog) -> carpool_files.EarlierTrust | None:
     """What was trusted of the project before, if its servers may run from now on."""
     after = {each.role: each.after for each in plan.changes}
     if "project" not in after or (asks.yes and not asks.trust):
         return None
-    before = carpool_files.sure_of(project)
+    before = carpool_files.check_trustable(project)
     if before is None:
         return None
-    question = carpool_files.asked(project, after.get("own"), after["project"])
+    question = carpool_files.trust_question_facts(project, after.get("own"), after["project"])
     asks.show(page(question))
-    if asks.is_person() and not asks.answer(f"May the servers of {project} run for you?"):
+    if asks.is_person() and not asks.ask(f"May the servers of {project} run for you?"):
         return None
     return structs.replace(before, taken_over=question["taken_over"])
 
@@ -253,12 +265,12 @@ def _unchanged() -> NoReturn:
     raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _apply(store: str, plan: Plan, trusted: carpool_files.Before | None) -> list[str]:
+def _apply(store: str, plan: SetupPlan, trusted: carpool_files.EarlierTrust | None) -> list[str]:
     """Change the files, ours first. What could not be done; programs whose file failed have their servers
     still. `trusted`: of the project, if its file is to be trusted as it will be.
     """
     known = () if trusted is None else trusted.listed
-    run = run_record.begin(store, plan.changes, None if trusted is None else trusted.digest, known)
+    run = run_record.begin_run(store, plan.changes, None if trusted is None else trusted.digest, known)
     failures: list[str] = []
     for entry, change in zip(run.record.entries, plan.changes, strict=True):
         mode = 0o600 if change.role == "secrets" else entry.mode
@@ -278,18 +290,20 @@ def _apply(store: str, plan: Plan, trusted: carpool_files.Before | None) -> list
     return failures
 
 
-def _new_mode(change: Change, mode: int) -> int:
+def _new_mode(change: FileChange, mode: int) -> int:
     return 0o644 if change.role == "project" and change.before is None else mode
 
 
-def _nothing(found: Inventory, plan: Plan, stays: Sequence[Left], *, as_json: bool) -> None:
+def _nothing_to_do(
+    found: SetupInventory, plan: SetupPlan, stays: Sequence[KeptInPlace], *, as_json: bool
+) -> None:
     if as_json:
         told = {"project": None, "rules": [], "not_looked_into": diff.other_facts(found.others)}
         print_json({**diff.facts(plan, stays, done=False), **told, "failures": [], "next": []})
         return
     if stays:
-        click.echo(diff.left(tuple(stays)))
-    for line in diff.of_others(found.others):
+        click.echo(diff.kept_lines(tuple(stays)))
+    for line in diff.other_program_lines(found.others):
         click.echo(line)
     programs = found.sources or found.untouched
     what = (
@@ -302,9 +316,9 @@ def _nothing(found: Inventory, plan: Plan, stays: Sequence[Left], *, as_json: bo
         click.echo("`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry")
 
 
-def _tell(
-    plan: Plan,
-    stays: Sequence[Left],
+def _print_result(
+    plan: SetupPlan,
+    stays: Sequence[KeptInPlace],
     failures: list[str],
     told: Mapping[str, Any],
     *,
@@ -331,7 +345,7 @@ def _tell(
     click.echo("\n".join(map(display.printable, [*said, *more])))
 
 
-def next_steps(plan: Plan, untrusted: str) -> list[str]:
+def next_steps(plan: SetupPlan, untrusted: str) -> list[str]:
     """What a person does now, at most six lines."""
     titles = list(dict.fromkeys(each.client for each in plan.moved))
     said = [f"Done. Restart {', '.join(titles)}; carpool starts by itself." if titles else "Done."]

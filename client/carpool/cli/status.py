@@ -11,10 +11,10 @@ from typing import Any, Final
 import click
 
 from carpool.check.server_path import path_lines
-from carpool.cli.main import ask, fail_at, json_option, open_door, reach
-from carpool.control.control_client import DoorError
-from carpool.control.place import the_place
-from carpool.launcher.http_door import ToldDoor, told_door
+from carpool.cli.main import broker_request_or_fail, fail_at, json_option, open_session, reach_broker
+from carpool.control.control_client import ControlClientError
+from carpool.control.place import runtime_place
+from carpool.launcher.http_door import HttpDoorStatus, read_door_status
 from carpool.terminal import display
 from carpool.terminal.verb_output import print_json
 
@@ -58,8 +58,8 @@ SUPERVISOR_S: Final = 2.0
 def status(as_json: bool) -> None:
     """Show whether all is well, the servers and the sessions."""
     try:
-        door = reach(the_place(), control=True, attach_s=BROKER_S)
-    except DoorError as error:
+        door = reach_broker(runtime_place(), control=True, attach_s=BROKER_S)
+    except ControlClientError as error:
         if as_json:
             reason = "not_running" if error.no_broker else "broker_silent"
             silent = None if error.no_broker else {"process": "broker", "for_s": None}
@@ -67,8 +67,8 @@ def status(as_json: bool) -> None:
         fail_at(error)
     with door:
         facts = with_door(
-            ask(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S),
-            told_door(the_place().directory),
+            broker_request_or_fail(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S),
+            read_door_status(runtime_place().directory),
         )
     if as_json:
         print_json(with_verdict(facts))
@@ -76,7 +76,7 @@ def status(as_json: bool) -> None:
         click.echo(status_page(facts))
 
 
-def with_door(facts: Facts, door: ToldDoor | None) -> Facts:
+def with_door(facts: Facts, door: HttpDoorStatus | None) -> Facts:
     """The broker's facts and the HTTP door, of which no broker knows."""
     return {**facts, "door": None if door is None else door._asdict()}
 
@@ -95,8 +95,8 @@ def _is_closed(door: Facts | None) -> bool:
 @json_option
 def ps(as_json: bool) -> None:
     """Show every running process: instances of servers, and carpool's own."""
-    with open_door(control=True) as door:
-        facts = ask(door, "carpool/status", {})
+    with open_session(control=True) as door:
+        facts = broker_request_or_fail(door, "carpool/status", {})
     rows = processes(facts)
     if as_json:
         print_json(rows)
@@ -212,7 +212,7 @@ def status_page(facts: Facts) -> str:
     """The whole of `carpool status`, for people."""
     broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
     up = display.duration(broker.get("uptime_s", 0))
-    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_how_it_is(facts)}"]
+    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_health_line(facts)}"]
     if deaths := broker.get("restarts", 0):
         parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
     servers = facts.get("servers") or {}
@@ -284,7 +284,7 @@ def _door_line(door: Facts | None) -> str:
     return f"the HTTP door is not open: {display.printable(door['problem'])} ({again})"
 
 
-def _how_it_is(facts: Facts) -> str:
+def _health_line(facts: Facts) -> str:
     """The broker's `reason`, for people."""
     match facts.get("reason"):
         case "ok" if _is_closed(facts.get("door")):

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from carpool.cli.audit import Line, read_all, row
-from carpool.cli.main import ask, json_option, reach
-from carpool.control.control_client import DoorError
-from carpool.control.place import the_place
+from carpool.cli.main import broker_request_or_fail, json_option, reach_broker
+from carpool.control.control_client import ControlClientError
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -23,7 +23,7 @@ from carpool_protocol.ids import CALLS_OF_A_LIFE, call_named
 Entry = dict[str, Any]
 
 
-class Step(NamedTuple):
+class StoryStep(NamedTuple):
     """One thing that happened."""
 
     at: float
@@ -40,16 +40,16 @@ def story(call: str, as_json: bool) -> None:
     number = call_named(call)
     if number is None:
         raise click.UsageError("a call is named as in errors and in `carpool audit`: c17, or c1.17")
-    place = the_place()
+    place = runtime_place()
     lines = [line for line in read_all(paths.audit_file(place.logs)) if line.get("id") == call]
     live: Entry = {"run": "", "broker": [], "supervisor": [], "pids": {}}
-    away: DoorError | None = None
+    away: ControlClientError | None = None
     try:
-        with reach(place, control=True) as door:
-            live = ask(door, "carpool/story", {"call": call})
-    except DoorError as error:
+        with reach_broker(place, control=True) as door:
+            live = broker_request_or_fail(door, "carpool/story", {"call": call})
+    except ControlClientError as error:
         away = error
-    steps = sorted(told(live, number), key=lambda step: step.at)
+    steps = sorted(story_steps(live, number), key=lambda step: step.at)
     # Ids begin anew with each run: the journals tell of the one that runs.
     mine = [line for line in lines if line.get("run") == live["run"]] if steps else lines
     line = mine[-1] if mine else None
@@ -70,7 +70,7 @@ _LIVE: Final = ("broker", "supervisor", "pids")
 _UNKNOWN: Final = "the journals have forgotten it, and the audit has no line of it (`audit.on`)"
 
 
-def page(call: str, line: Line | None, steps: list[Step]) -> str:
+def page(call: str, line: Line | None, steps: list[StoryStep]) -> str:
     """For people."""
     parts = []
     if line is not None:
@@ -84,7 +84,7 @@ def page(call: str, line: Line | None, steps: list[Step]) -> str:
         )
         began = _began(line)
         if began is not None and not any(step.text.startswith("came") for step in steps):
-            steps = [Step(began, "broker", "came"), *steps] if steps else []
+            steps = [StoryStep(began, "broker", "came"), *steps] if steps else []
     if not steps:
         return "\n\n".join([*parts, "its steps are forgotten: journals hold the last few hundred calls"])
     first = steps[0].at
@@ -105,27 +105,27 @@ def _clock(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S.%f}"[:-3]
 
 
-def told(live: Entry, call: int) -> Iterator[Step]:
+def story_steps(live: Entry, call: int) -> Iterator[StoryStep]:
     """The steps that there are words for."""
     pids = live["pids"]
     for entry in live["broker"]:
         for text in _at_broker(entry, call):
-            yield Step(entry["at"], "broker", text)
+            yield StoryStep(entry["at"], "broker", text)
     for entry in live["supervisor"]:
         for text in _at_supervisor(entry, call, pids):
-            yield Step(entry["at"], "supervisor", text)
+            yield StoryStep(entry["at"], "supervisor", text)
 
 
-_ANSWERS: Final = ("Reply", "ReplyOutward", "ReplyStateless")
-_CAME: Final = {
-    "AgentCalled": "came from {session}",
-    "AgentResumed": "came again from {session}",
-    "Answered": "its answer came from the supervisor",
-    "Failed": "the supervisor ended it: {fault} (delivered: {delivered})",
-    "Progressed": "told how far it is",
-    "Asked": "its server asks the agent ({method})",
-    "AgentCancelled": "its agent cancelled it",
-    "AgentLeft": "its agent left",
+_ANSWERS: Final = ("Reply", "ReplyRewritten", "ReplyStateless")
+_ARRIVALS: Final = {
+    "CallRequested": "came from {session}",
+    "SessionResumed": "came again from {session}",
+    "CallAnswered": "its answer came from the supervisor",
+    "CallFailed": "the supervisor ended it: {fault} (delivered: {delivered})",
+    "CallProgressed": "told how far it is",
+    "AskOpened": "its server asks the agent ({method})",
+    "RequestCancelled": "its agent cancelled it",
+    "SessionClosed": "its agent left",
 }
 """Of events at the broker."""
 
@@ -133,19 +133,19 @@ _CAME: Final = {
 def _at_broker(entry: Entry, call: int) -> Iterator[str]:
     event = entry["event"]
     about = event.get("call", call)  # another call's end may be what lets this one go
-    if event["type"] in _CAME and about == call:
-        yield _CAME[event["type"]].format_map(event)
+    if event["type"] in _ARRIVALS and about == call:
+        yield _ARRIVALS[event["type"]].format_map(event)
     for effect in entry["effects"]:
         if effect.get("call") != call:
             continue
         kind = effect["type"]
         if kind == "Call":
             yield f"went to the supervisor, for {effect['key'].rpartition(':')[0]}"
-        elif kind == "Resume":
+        elif kind == "ResumeCall":
             yield f"taken over from broker {call // CALLS_OF_A_LIFE + 1}, which died"
-        elif kind == "CancelCall" and event["type"] not in {"AgentCancelled", "AgentLeft"}:
+        elif kind == "CancelCall" and event["type"] not in {"RequestCancelled", "SessionClosed"}:
             yield "cancelled"
-        elif kind == "Audited":
+        elif kind == "WriteAudit":
             yield f"ended: {effect['outcome']}"
         elif kind in _ANSWERS:
             yield "answered to its agent"
@@ -166,13 +166,13 @@ def _at_supervisor(entry: Entry, call: int, pids: Entry) -> Iterator[str]:
             yield f"starts instance #{effect['instance']} of {effect['server']}"
         elif kind == "WriteCancel" and event["type"] == "CancelCall":
             yield f"tells {_instance(effect['instance'], pids)} to stop it"
-        elif inner == call and kind == "Answered":
+        elif inner == call and kind == "CallAnswered":
             waits = False
             yield "its server answered" + (" with an error" if effect["is_error"] else "")
-        elif inner == call and kind == "Failed":
+        elif inner == call and kind == "CallFailed":
             waits = False
             yield f"ended it: {effect['fault']} (delivered: {effect['delivered']})"
-        elif inner == call and kind == "Asked":
+        elif inner == call and kind == "AskOpened":
             yield f"its server asks ({effect['method']})"
     if waits:
         yield "waits in the line of its pool"

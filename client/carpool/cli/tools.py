@@ -16,8 +16,16 @@ from typing import Any, Final
 
 import click
 
-from carpool.cli.main import ask, asked, json_option, open_door, profile_option, refused, workspace_option
-from carpool.control.control_client import AnsweredError, Door
+from carpool.cli.main import (
+    broker_request,
+    broker_request_or_fail,
+    json_option,
+    open_session,
+    profile_option,
+    refused,
+    workspace_option,
+)
+from carpool.control.control_client import AnsweredError, ControlClient
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 
@@ -91,9 +99,9 @@ def tools(
 ) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
     plain = not as_json and not form
-    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
+    with open_session(control=True, start=True, profile=profile, workspace=workspace) as door:
         try:
-            answer = asked(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
+            answer = broker_request(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
         except AnsweredError as error:
             refused(error, _not_listed(door, tag) if plain else "")
         missing = _not_listed(door, tag) if plain and not name else ""
@@ -127,11 +135,11 @@ def tools(
         click.echo(missing, err=True)
 
 
-def _not_listed(door: Door, tag: str) -> str:
+def _not_listed(door: ControlClient, tag: str) -> str:
     """A line about servers that have no tools because of the state they are in; empty: there are none. `tag`:
     only those that have it.
     """
-    servers: list[Facts] = ask(door, "carpool/servers", {}).get("servers") or []
+    servers: list[Facts] = broker_request_or_fail(door, "carpool/servers", {}).get("servers") or []
     missing = [
         f"{each['name']} ({each['state']})"
         for each in servers

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import click
 
-from carpool.check.trust_facts import Facts, described, page
+from carpool.check.trust_facts import Facts, page, trust_facts
 from carpool.cli.main import environment, json_option, refuse_places
-from carpool.control.place import the_place
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths, trusted_places
@@ -27,14 +27,14 @@ from carpool_protocol.config.reading.load import (
     load_config,
     load_layer,
 )
-from carpool_protocol.config.reading.merge import merge, taken_over
-from carpool_protocol.config.reading.project import Workspace, find_workspace, named_at
+from carpool_protocol.config.reading.merge import merge_configs, taken_over
+from carpool_protocol.config.reading.project import FoundWorkspace, find_workspace, workspace_name_at
 from carpool_protocol.config.reading.trust import (
-    give_trust,
-    mend,
+    grant_trust,
     read_listed,
     read_trust,
-    take_trust,
+    revoke_trust,
+    set_aside_unreadable,
     trust_of,
 )
 from carpool_protocol.config.reading.workspaces import roots_of
@@ -71,8 +71,8 @@ def trust(  # one option each
         _place(os.path.abspath(os.path.expanduser(directory)), yes=yes, revoke=revoke, as_json=as_json)
         return
     refuse_places()
-    store = paths.trust_file(paths.state_dir(os.environ, the_place().directory))
-    if said := _store(lambda: mend(store)):
+    store = paths.trust_file(paths.state_dir(os.environ, runtime_place().directory))
+    if said := _store(lambda: set_aside_unreadable(store)):
         click.echo(f"carpool: {display.printable(said)}", err=True)
     if listing:
         _list(store, as_json=as_json)
@@ -82,7 +82,7 @@ def trust(  # one option each
     where = _users_own()
     user = load_config(where).config
     roots = {} if user is None else roots_of(user, home)
-    name = named_at(at, roots)
+    name = workspace_name_at(at, roots)
     users = (where.path,) if user is None else user.files
     workspace = find_workspace(at, home, roots.get(name, ""), users)
     if revoke:
@@ -97,23 +97,23 @@ def trust(  # one option each
         fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
     if not config.servers and not config.unusable:
         # What else may be in it (`env_file`, `include`) is for servers of its own.
-        facts = {**described(workspace, layer, config, "untrusted", user), "trust": "nothing"}
+        facts = {**trust_facts(workspace, layer, config, "untrusted", user), "trust": "nothing"}
         _say(facts, as_json, "has no servers: there is nothing to trust")
         return
     now = trust_of(read_trust(store), workspace, layer.digest)
     if user is not None and name:
-        user = merge(user, user.workspaces[name])
-    facts = described(workspace, layer, config, now, user)
+        user = merge_configs(user, user.workspaces[name])
+    facts = trust_facts(workspace, layer, config, now, user)
     replaced: frozenset[ServerName] = frozenset() if user is None else taken_over(user, config)
     if now == "trusted" and read_listed(store, workspace).issuperset(replaced):
         _say(facts, as_json, "is trusted already")
         return
     _ask(facts, yes=yes, as_json=as_json)
-    _store(lambda: give_trust(store, workspace, layer.digest, replaced))
+    _store(lambda: grant_trust(store, workspace, layer.digest, replaced))
     _say({**facts, "trust": "trusted"}, as_json, "is trusted")
 
 
-def _without_file(workspace: Workspace, *, as_json: bool) -> None:
+def _without_file(workspace: FoundWorkspace, *, as_json: bool) -> None:
     """Say that there is nothing to trust: the user's own configuration is in force already."""
     if not workspace.own:
         fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
@@ -121,14 +121,14 @@ def _without_file(workspace: Workspace, *, as_json: bool) -> None:
     _say(facts, as_json, "is your own configuration: its servers are in force, there is nothing to trust")
 
 
-def _revoke(store: str, workspace: Workspace, at: str, *, as_json: bool) -> None:
+def _revoke(store: str, workspace: FoundWorkspace, at: str, *, as_json: bool) -> None:
     """Trust no file of this directory any more.
 
     A file that is gone, or shadowed by another, would still be trusted when it is back.
     """
     root = workspace.root if workspace.file or workspace.own else at
-    files = [Workspace(root, os.path.join(root, name)) for name in PROJECT_FILES]
-    was = any(_store(lambda: [take_trust(store, each) for each in files]))
+    files = [FoundWorkspace(root, os.path.join(root, name)) for name in PROJECT_FILES]
+    was = any(_store(lambda: [revoke_trust(store, each) for each in files]))
     facts = {"file": workspace.file or root, "trust": "untrusted", "was": was}
     _say(facts, as_json, "is trusted no longer" if was else "was not trusted")
 

@@ -5,7 +5,7 @@ Owns its words. Refuses to know what moving means: the broker does it.
 
 import click
 
-from carpool.cli.main import as_workspace, ask, json_option, open_door
+from carpool.cli.main import as_workspace, broker_request_or_fail, json_option, open_session
 from carpool.terminal import display
 from carpool.terminal.verb_output import print_json
 
@@ -23,8 +23,8 @@ def use(workspace: str, session: str, as_json: bool) -> None:
     Its tools change with that; calls that run are finished where they are.
     """
     params = {"workspace": as_workspace(workspace), "session": session}
-    with open_door(control=True) as door:
-        place = ask(door, "carpool/use_workspace", params, MOVE_S)
+    with open_session(control=True) as door:
+        place = broker_request_or_fail(door, "carpool/use_workspace", params, MOVE_S)
     if as_json:
         print_json({"session": session, "workspace": place})
     else:

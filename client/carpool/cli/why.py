@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from carpool.cli.main import ask, fail_at, json_option, open_door
-from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.cli.main import broker_request_or_fail, fail_at, json_option, open_session
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import no_such_server
@@ -21,7 +21,7 @@ from carpool_protocol.config.text.problems import no_such_server
 @json_option
 def why(server: str, as_json: bool) -> None:
     """Tell how SERVER is shared, why, and how to change that."""
-    with open_door(control=True) as door:
+    with open_session(control=True) as door:
         answer = _explained(door, server)
     if as_json:
         print_json(answer)
@@ -40,13 +40,13 @@ def why_page(pools: list[dict[str, Any]]) -> str:
     return "\n\n".join(f"pool {', '.join(keys)}:\n{text}" for text, keys in texts.items())
 
 
-def _explained(door: Door, server: str) -> dict[str, Any]:
+def _explained(door: ControlClient, server: str) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(door.request("carpool/why", {"server": server}))
-    except DoorError as error:
+    except ControlClientError as error:
         fail_at(error)
     except AnsweredError as error:
-        known = ask(door, "carpool/status", {}).get("servers") or {}
+        known = broker_request_or_fail(door, "carpool/status", {}).get("servers") or {}
         fail(str(error) if server in known else no_such_server(server, known))
     if not isinstance(answer, dict):
         fail("the broker's answer is not understood; run `carpool restart --all`")

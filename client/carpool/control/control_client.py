@@ -34,7 +34,7 @@ ANSWER_S = 30.0
 ATTACH_S = _CONNECT_S = 10.0
 
 
-class DoorError(Exception):
+class ControlClientError(Exception):
     """The broker cannot be used. The text says what to do; `no_broker`: because none is there."""
 
     def __init__(self, text: str, *, no_broker: bool = False) -> None:
@@ -83,8 +83,10 @@ _error = msgspec.json.Decoder(_Error)
 _encode = msgspec.json.encode
 
 
-class Door:
-    """One session. `control`: it may use the `carpool/…` methods. Raises `DoorError` without a broker."""
+class ControlClient:
+    """One session. `control`: it may use the `carpool/…` methods. Raises `ControlClientError` without a
+    broker.
+    """
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Door:
         workspace: str = "",
         attach_s: float = ATTACH_S,
     ) -> None:
-        """`attach_s`: the broker answers the attach line within that time, or `DoorError`."""
+        """`attach_s`: the broker answers the attach line within that time, or `ControlClientError`."""
         self._unread = bytearray()
         self._next = 1
         self._socket = socket.socket(socket.AF_UNIX)
@@ -104,14 +106,14 @@ class Door:
             self._socket.connect(paths.agents_socket(directory))
         except (FileNotFoundError, ConnectionRefusedError):
             self._socket.close()
-            raise DoorError(NOT_RUNNING, no_broker=True) from None
+            raise ControlClientError(NOT_RUNNING, no_broker=True) from None
         except OSError as error:
             self._fail(f"cannot connect to the broker: {error.strerror or error}")
         if not peer_credentials.is_ours(self._socket):
             self._fail(f"nothing was said to the socket in {directory}: {peer_credentials.NOT_OURS}")
         self._attach(control, profile, workspace, attach_s)
 
-    def __enter__(self) -> "Door":
+    def __enter__(self) -> "ControlClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +145,7 @@ class Door:
     ) -> Raw:
         """Ask, and wait at most `timeout_s` for the answer. `on_notice` gets notifications meanwhile.
 
-        Raises `AnsweredError` for a JSON-RPC error and `DoorError` when no answer comes.
+        Raises `AnsweredError` for a JSON-RPC error and `ControlClientError` when no answer comes.
         """
         number = self._next
         self._next += 1
@@ -154,21 +156,21 @@ class Door:
             try:
                 message = _line.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                message = self._unusual(line)
+                message = self._decode_unusual(line)
             if message.method:
-                self._attend(message, on_notice)
+                self._other_message_received(message, on_notice)
             elif message.id == number:
                 if message.error is not UNSET:
                     raise AnsweredError(message.error, _message_of(message.error))
                 return message.result if message.result is not UNSET else Raw(b"null")
 
-    def _unusual(self, line: bytes) -> _Line:
+    def _decode_unusual(self, line: bytes) -> _Line:
         """A line that holds half a surrogate pair, as what servers say may (rule 16)."""
         from carpool_protocol.wire import jsonrpc  # late: hardly ever needed
 
         message = jsonrpc.decode(line)
         match message:
-            case jsonrpc.Result():
+            case jsonrpc.ResultAnswer():
                 return _Line(id=_number(message.id), result=Raw(message.result))
             case jsonrpc.ErrorAnswer():
                 return _Line(id=_number(message.id), error=Raw(message.error))
@@ -177,9 +179,11 @@ class Door:
                 return _Line(id=Raw(message.id), method=message.method, params=params)
             case jsonrpc.Notification():
                 return _Line(method=message.method, params=Raw(message.params or b"null"))
-            case jsonrpc.Garbage():
+            case jsonrpc.InvalidLine():
                 self._socket.close()
-                raise DoorError("the broker sent a line that is not JSON-RPC; run `carpool restart --all`")
+                raise ControlClientError(
+                    "the broker sent a line that is not JSON-RPC; run `carpool restart --all`"
+                )
 
     def _attach(self, control: bool, profile: str, workspace: str, limit_s: float) -> None:
         try:
@@ -207,7 +211,7 @@ class Door:
             # What is not UTF-8 cannot be said in JSON.
             self._write(environment_line({k: v for k, v in values.items() if _is_text(v)}))
 
-    def _attend(self, message: _Line, on_notice: Callable[[str, Raw], None] | None) -> None:
+    def _other_message_received(self, message: _Line, on_notice: Callable[[str, Raw], None] | None) -> None:
         """Somebody else's message while we wait: requests are answered, notifications handed on."""
         if message.id is None:
             if on_notice:
@@ -253,7 +257,7 @@ class Door:
 
     def _fail(self, text: str) -> NoReturn:
         self._socket.close()
-        raise DoorError(text)
+        raise ControlClientError(text)
 
 
 def release() -> str:

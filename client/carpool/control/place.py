@@ -8,15 +8,15 @@ Knows nothing of: how the directory is found (`paths`), the broker in it (`contr
 
 import click
 
-from carpool.launcher.up import Place
+from carpool.launcher.up import RuntimePlace
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.bootstrap import paths
 
 
-def the_place() -> Place:
+def runtime_place() -> RuntimePlace:
     """Return the runtime directory; end the verb with an error if it is not private."""
     try:
-        place = Place()
+        place = RuntimePlace()
     except paths.NotPrivateError as error:
         fail(str(error), EXIT_USAGE)
     if place.note:

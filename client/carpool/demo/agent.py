@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from carpool.demo.questions import Question, question, text_of
+from carpool.demo.questions import DemoQuestion, question, text_of
 
 TRIES = 12
 COUNT_EVERY_S = 0.25
@@ -46,7 +46,7 @@ GREETING = {
 }
 
 
-class Wire:
+class McpPipe:
     """One MCP connection: a process and its pipes."""
 
     def __init__(self, argv: list[str], env: dict[str, str], prefixes: dict[str, str], hurry: bool) -> None:
@@ -84,14 +84,14 @@ class Wire:
         self.stdout.close()
 
 
-class Lane:
+class CallSequence:
     """A line of work with at most one open call: which servers it asks in turn, and the call."""
 
     def __init__(self, servers: list[str], calls: int | None = None) -> None:
         self.servers = itertools.cycle(servers)
         self.left = calls
         self.server = ""
-        self.asked: Question | None = None
+        self.asked: DemoQuestion | None = None
         self.tries: list[list[object]] = []
         self.sent_s = 0.0
         self.sent_at = datetime.now(UTC)
@@ -99,20 +99,20 @@ class Lane:
         """When to repeat it, while nothing of it is open."""
 
 
-class Agent:
+class DemoAgent:
     """The agent, from its first line on."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.number = int(plan["number"])
         self._repo, self._commits = plan["repo"], plan["commits"]
-        self._wires = [Wire(**each) for each in plan["wires"]]
+        self._wires = [McpPipe(**each) for each in plan["wires"]]
         self._wire_of = {server: wire for wire in self._wires for server in wire.prefixes}
         self._ids = itertools.count(1)
         self._numbers = dict.fromkeys(self._wire_of, 0)
         self._good = dict.fromkeys(self._wire_of, 0)
         self._newest_s = dict.fromkeys(self._wire_of, 0.0)
         """When the call was sent that has the newest good answer."""
-        self._lanes: dict[int, Lane] = {}
+        self._sequences: dict[int, CallSequence] = {}
         """By the id of the open call."""
         self._calls: list[list[object]] = []
         self._orders = b""
@@ -121,20 +121,24 @@ class Agent:
         for wire in self._wires:
             self._selector.register(wire.stdout, selectors.EVENT_READ, wire)
 
-    def live(self, since_s: float) -> None:
+    def run(self, since_s: float) -> None:
         """Until end of file. `since_s`: when the wires were started."""
         for wire in self._wires:
             self._greet(wire)
         first: dict[str, float] = {}
-        self._drive([Lane([server], calls=1) for server in self._wire_of], since_s=since_s, first=first)
-        self._say(said="attached", pids=[wire.process.pid for wire in self._wires], first_s=first)
-        for order in self._ordered():
+        self._run_sequences(
+            [CallSequence([server], calls=1) for server in self._wire_of], since_s=since_s, first=first
+        )
+        self._report(said="attached", pids=[wire.process.pid for wire in self._wires], first_s=first)
+        for order in self._orders_until_end():
             if order["do"] == "lap":
-                self._drive([Lane(list(self._wire_of))], until_s=time.monotonic() + order["seconds"])
-                self._say(said="lap")
+                self._run_sequences(
+                    [CallSequence(list(self._wire_of))], until_s=time.monotonic() + order["seconds"]
+                )
+                self._report(said="lap")
             elif order["do"] == "work":
-                self._drive([Lane([server]) for server in self._wire_of], counted=True)
-                self._say(said="work")
+                self._run_sequences([CallSequence([server]) for server in self._wire_of], counted=True)
+                self._report(said="work")
 
     def close(self) -> None:
         self._selector.close()
@@ -145,16 +149,16 @@ class Agent:
 
     # --- talking to servers ---------------------------------------------------------------------------------
 
-    def _greet(self, wire: Wire) -> None:
+    def _greet(self, wire: McpPipe) -> None:
         for method, params in (("initialize", GREETING), ("tools/list", {})):
             number = next(self._ids)
             wire.send({"id": number, "method": method, "params": params})
-            while not any(message.get("id") == number for message in self._mail(wire)):
+            while not any(message.get("id") == number for message in self._messages(wire)):
                 pass
             if method == "initialize":
                 wire.send({"method": "notifications/initialized"})
 
-    def _mail(self, wire: Wire) -> list[dict[str, Any]]:
+    def _messages(self, wire: McpPipe) -> list[dict[str, Any]]:
         """What came, after serving what a server may ask of us."""
         messages = wire.messages()
         for message in messages:
@@ -165,9 +169,9 @@ class Agent:
                 )
         return [message for message in messages if "method" not in message]
 
-    def _drive(
+    def _run_sequences(
         self,
-        lanes: list[Lane],
+        lanes: list[CallSequence],
         *,
         until_s: float = float("inf"),
         counted: bool = False,
@@ -175,7 +179,7 @@ class Agent:
         first: dict[str, float] | None = None,
     ) -> None:
         """Keep every lane busy until its calls are made, the time is over or `stop` (or the end) is said."""
-        busy = [lane for lane in lanes if self._next(lane)]
+        busy = [lane for lane in lanes if self._next_call(lane)]
         count_s = time.monotonic() + COUNT_EVERY_S
         while busy:
             now_s = time.monotonic()
@@ -183,7 +187,7 @@ class Agent:
                 if lane.again_s is not None and lane.again_s <= now_s:
                     self._send(lane)
             if counted and count_s <= now_s:
-                self._say(said="count", good=self._good, newest_s=self._newest_s)
+                self._report(said="count", good=self._good, newest_s=self._newest_s)
                 count_s = now_s + COUNT_EVERY_S
             alarms = [lane.again_s for lane in busy if lane.again_s is not None] + [count_s] * counted
             ready = self._selector.select(max(0.0, min(alarms) - now_s) if alarms else None)
@@ -192,15 +196,15 @@ class Agent:
                     if any(order["do"] == "stop" for order in self._read_orders()):
                         until_s = 0.0
                     continue
-                for message in self._mail(key.data):
-                    lane_ = self._lanes.pop(message.get("id", 0), None)
-                    if lane_ is not None and self._take(lane_, message):
+                for message in self._messages(key.data):
+                    lane_ = self._sequences.pop(message.get("id", 0), None)
+                    if lane_ is not None and self._answer_received(lane_, message):
                         if first is not None:
                             first[lane_.server] = time.monotonic() - since_s
-                        if time.monotonic() >= until_s or not self._next(lane_):
+                        if time.monotonic() >= until_s or not self._next_call(lane_):
                             busy.remove(lane_)
 
-    def _next(self, lane: Lane) -> bool:
+    def _next_call(self, lane: CallSequence) -> bool:
         """Ask the lane's next question, if it has one left."""
         if lane.left == 0:
             return False
@@ -213,13 +217,13 @@ class Agent:
         self._send(lane)
         return True
 
-    def _send(self, lane: Lane) -> None:
+    def _send(self, lane: CallSequence) -> None:
         assert lane.asked is not None
         wire = self._wire_of[lane.server]
         number = next(self._ids)
         lane.again_s = None
         lane.sent_s, lane.sent_at = time.monotonic(), datetime.now(UTC)
-        self._lanes[number] = lane
+        self._sequences[number] = lane
         name = wire.prefixes[lane.server] + lane.asked.tool
         wire.send(
             {
@@ -229,7 +233,7 @@ class Agent:
             }
         )
 
-    def _take(self, lane: Lane, message: dict[str, Any]) -> bool:
+    def _answer_received(self, lane: CallSequence, message: dict[str, Any]) -> bool:
         """Judge an answer. False when the call is to be made again."""
         assert lane.asked is not None
         now_s = time.monotonic()
@@ -250,20 +254,20 @@ class Agent:
 
     # --- talking to the demo --------------------------------------------------------------------------------
 
-    def _say(self, said: str, **more: object) -> None:
+    def _report(self, said: str, **more: object) -> None:
         if said != "count":
             more["calls"], self._calls = self._calls, []
         sys.stdout.write(json.dumps({"said": said, **more}) + "\n")
         sys.stdout.flush()
 
-    def _ordered(self) -> Iterator[dict[str, Any]]:
+    def _orders_until_end(self) -> Iterator[dict[str, Any]]:
         """Orders, until the end. What servers say in between (`list_changed`) is read and let go."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is None:
                     yield from self._read_orders()
                 else:
-                    self._mail(key.data)
+                    self._messages(key.data)
 
     def _read_orders(self) -> list[dict[str, Any]]:
         data = os.read(0, 1 << 16)
@@ -298,9 +302,9 @@ def main() -> int:
         line += byte
     plan = json.loads(line)
     since_s = time.monotonic()
-    agent = Agent(plan)
+    agent = DemoAgent(plan)
     try:
-        agent.live(since_s)
+        agent.run(since_s)
     except KeyboardInterrupt:
         return 0
     except (EOFError, OSError, ValueError) as error:

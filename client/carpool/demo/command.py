@@ -17,10 +17,10 @@ import click
 from carpool.cli.main import json_option
 from carpool.demo import report, repository
 from carpool.demo.questions import MODULES
-from carpool.demo.run import Run
-from carpool.demo.sandbox import DemoError, House
-from carpool.demo.show import Show
-from carpool.launcher.sandbox import HouseError
+from carpool.demo.run import DemoRun
+from carpool.demo.sandbox import DemoCarpool, DemoError
+from carpool.demo.show import ProgressDisplay
+from carpool.launcher.sandbox import PrivateCarpoolError
 from carpool.terminal import end_signals
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE
 
@@ -62,33 +62,33 @@ def lacking() -> str:
 
 def perform(agents: int, *, as_json: bool) -> int:
     """The whole demo; says everything itself. The exit code."""
-    show = Show()
+    show = ProgressDisplay()
     deadline_s = time.monotonic() + LIMIT_S
     found: report.Facts = {}
     problems: list[str] = []
     code = 0
     end_signals.interrupt()
-    house = House()
+    house = DemoCarpool()
     try:
-        run = Run(house, show, agents, deadline_s)
+        run = DemoRun(house, show, agents, deadline_s)
         if not as_json:
             click.echo(report.opening(agents))
         house.configure()
         run.commits = repository.make(house.base / "repo")
-        show.step(f"made a git repository with {len(run.commits)} commits for the git server")
-        show.step("1. WITHOUT CARPOOL: every agent starts its own servers")
-        private = run.private()
-        show.step("2. WITH CARPOOL: the servers are shared")
-        shared = run.shared()
+        show.print_step(f"made a git repository with {len(run.commits)} commits for the git server")
+        show.print_step("1. WITHOUT CARPOOL: every agent starts its own servers")
+        private = run.run_private()
+        show.print_step("2. WITH CARPOOL: the servers are shared")
+        shared = run.run_shared()
         found = report.facts(agents, run.memory_kind, os.cpu_count(), private, shared)
         problems += report.problems(found)
-    except (DemoError, HouseError, repository.RepoError) as error:
+    except (DemoError, PrivateCarpoolError, repository.RepoError) as error:
         problems.append(str(error))
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     finally:
         end_signals.hold_off()  # the end is bounded
-        show.step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
+        show.print_step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
         left = house.close()
     found |= {"seconds": round(show.elapsed_s(), 1), "problems": problems, "left": left}
     _tell(found, interrupted=code != 0, as_json=as_json)

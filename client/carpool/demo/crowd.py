@@ -19,22 +19,22 @@ from typing import Any
 
 from carpool.demo.sandbox import DemoError
 
-Said = dict[str, Any]
+Report = dict[str, Any]
 END_S = 8.0
 _LOOK_S = 0.25
 
 
-class _Member:
+class _AgentProcess:
     """One agent process."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], log: Path) -> None:
         self.number, self.process, self.log = number, process, log
         self.unread = b""
-        self.attached: Said | None = None
+        self.attached: Report | None = None
         self.good: dict[str, int] = {}
         self.newest_s: dict[str, float] = {}
 
-    def tell(self, order: Said) -> None:
+    def send_order(self, order: Report) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -42,16 +42,16 @@ class _Member:
             raise DemoError(f"agent {self.number} has ended: {_last_line(self.log)}") from None
 
 
-class Crowd:
+class DemoAgents:
     """Agents that were started together or after each other."""
 
     def __init__(self, environ: dict[str, str], logs: Path, deadline_s: float) -> None:
         """`environ`: of every agent. `deadline_s`: when the whole demo must be over, monotonic clock."""
         self._environ, self._logs, self._deadline_s = environ, logs, deadline_s
-        self._members: list[_Member] = []
+        self._members: list[_AgentProcess] = []
         self._selector = selectors.DefaultSelector()
 
-    def start(self, plan: Said) -> None:
+    def start(self, plan: Report) -> None:
         """Start the agent that `plan` describes; it attaches by itself."""
         log = self._logs / f"agent-{len(self._members)}.log"
         with log.open("ab") as stderr:
@@ -64,48 +64,50 @@ class Crowd:
                 bufsize=0,
                 process_group=0,  # Ctrl-C is for the demo, which ends everything in order
             )
-        member = _Member(plan["number"], process, log)
+        member = _AgentProcess(plan["number"], process, log)
         self._members.append(member)
         assert process.stdout is not None
         self._selector.register(process.stdout, selectors.EVENT_READ, member)
-        member.tell(plan)
+        member.send_order(plan)
 
-    def attached(self, limit_s: float, tick: Callable[[], None] = lambda: None) -> list[Said]:
+    def attached(self, limit_s: float, tick: Callable[[], None] = lambda: None) -> list[Report]:
         """Wait until every agent has had its first answers. What they said, in their order."""
-        self._hear(lambda: all(each.attached for each in self._members), limit_s, "attach", tick=tick)
+        self._listen_until(lambda: all(each.attached for each in self._members), limit_s, "attach", tick=tick)
         return [each.attached for each in self._members if each.attached]
 
-    def tell(self, **order: object) -> None:
+    def order(self, **order: object) -> None:
         """The same order to every agent."""
         for member in self._members:
-            member.tell(order)
+            member.send_order(order)
 
     def good(self) -> list[dict[str, int]]:
         """Each agent's good answers so far, by server, as it last told."""
         return [each.good for each in self._members]
 
-    def hear_of(self, server: str, since_s: float, limit_s: float, tick: Callable[[], None]) -> None:
+    def wait_for_answers(self, server: str, since_s: float, limit_s: float, tick: Callable[[], None]) -> None:
         """Listen until every agent has a good answer of `server` to a call sent after `since_s`."""
 
         def all_have() -> bool:
             return all(each.newest_s.get(server, 0.0) > since_s for each in self._members)
 
-        self._hear(all_have, limit_s, f"get a new answer of {server}", tick=tick)
+        self._listen_until(all_have, limit_s, f"get a new answer of {server}", tick=tick)
 
-    def hear_for(self, seconds: float, tick: Callable[[], None]) -> None:
+    def listen_for(self, seconds: float, tick: Callable[[], None]) -> None:
         """Listen for some time."""
         until_s = time.monotonic() + seconds
-        self._hear(lambda: time.monotonic() >= until_s, seconds + 5, "wait", tick=tick, until_s=until_s)
+        self._listen_until(
+            lambda: time.monotonic() >= until_s, seconds + 5, "wait", tick=tick, until_s=until_s
+        )
 
     def results(self, said: str, limit_s: float) -> list[list[Any]]:
         """The calls that each agent reports with `said`."""
         got: dict[int, list[Any]] = {}
 
-        def take(member: _Member, message: Said) -> None:
+        def take(member: _AgentProcess, message: Report) -> None:
             if message["said"] == said:
                 got[member.number] = message["calls"]
 
-        self._hear(lambda: len(got) == len(self._members), limit_s, f"report ({said})", take=take)
+        self._listen_until(lambda: len(got) == len(self._members), limit_s, f"report ({said})", take=take)
         return [got[each.number] for each in self._members]
 
     def close(self) -> None:
@@ -128,14 +130,14 @@ class Crowd:
             member.process.stdout.close()
         self._selector.close()
 
-    def _hear(
+    def _listen_until(
         self,
         condition: Callable[[], bool],
         limit_s: float,
         what: str,
         *,
         tick: Callable[[], None] = lambda: None,
-        take: Callable[[_Member, Said], None] = lambda _member, _message: None,
+        take: Callable[[_AgentProcess, Report], None] = lambda _member, _message: None,
         until_s: float = float("inf"),
     ) -> None:
         end_s = min(self._deadline_s, time.monotonic() + limit_s)
@@ -147,7 +149,7 @@ class Crowd:
                     raise DemoError(f"the demo's own time was over before {all_}")
                 raise DemoError(f"not {all_} within {limit_s:.0f} s")
             for key, _ in self._selector.select(max(0.0, min(_LOOK_S, until_s - now_s))):
-                member: _Member = key.data
+                member: _AgentProcess = key.data
                 for message in self._messages(member):
                     if message["said"] == "attached":
                         member.attached = message
@@ -156,7 +158,7 @@ class Crowd:
                     take(member, message)
             tick()
 
-    def _messages(self, member: _Member) -> list[Said]:
+    def _messages(self, member: _AgentProcess) -> list[Report]:
         assert member.process.stdout is not None
         data = os.read(member.process.stdout.fileno(), 1 << 18)
         *lines, member.unread = (member.unread + data).split(b"\n")

@@ -19,7 +19,7 @@ VICTIM, OTHER = "git", "time"
 """The server whose process is killed, and the one that must not notice."""
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class DemoCall(msgspec.Struct, frozen=True, array_like=True):
     """One call of an agent with all its tries; the last one's outcome is the call's."""
 
     server: str
@@ -31,7 +31,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
         return self.tries[-1][2]
 
 
-class Speed(msgspec.Struct, frozen=True):
+class SpeedFigures(msgspec.Struct, frozen=True):
     """Good answers of one server in a window."""
 
     calls: int
@@ -40,7 +40,7 @@ class Speed(msgspec.Struct, frozen=True):
     p99_s: float | None
 
 
-class Private(msgspec.Struct, frozen=True):
+class PrivateMemory(msgspec.Struct, frozen=True):
     """Memory of private copies: measured for the first agents, scaled for all of them."""
 
     measured_bytes: list[int]
@@ -51,7 +51,7 @@ class Private(msgspec.Struct, frozen=True):
     """For all agents."""
 
 
-class Kill(msgspec.Struct, frozen=True, kw_only=True):
+class KillFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents saw of a server process that was killed."""
 
     open_calls: int
@@ -72,7 +72,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     """The slowest of these."""
 
 
-class Answers(msgspec.Struct, frozen=True):
+class AnswerCounts(msgspec.Struct, frozen=True):
     """All calls of a demo, by their end."""
 
     right: int
@@ -85,16 +85,16 @@ class Answers(msgspec.Struct, frozen=True):
         return self.right > 0 and not self.wrong and not self.failed
 
 
-class Alone(msgspec.Struct, frozen=True):
+class PrivateFigures(msgspec.Struct, frozen=True):
     """The private copies."""
 
-    memory: Private
+    memory: PrivateMemory
     firsts_s: list[float]
     """For each agent: from starting its servers to an answer of both."""
-    lap: list[Call]
+    lap: list[DemoCall]
 
 
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
+class SharedFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The same work through carpool."""
 
     shim_bytes: int
@@ -107,12 +107,12 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """The first agent, for which the servers were started: from starting its shim to an answer of both."""
     later_s: list[float]
     """The same for each later agent; all these attached at once."""
-    lap: list[Call]
-    steady: list[Call]
+    lap: list[DemoCall]
+    steady: list[DemoCall]
     """Of all agents, from `from_s` to `to_s`, undisturbed."""
     from_s: float
     to_s: float
-    struck: list[Call]
+    struck: list[DemoCall]
     """Of all agents, later; with the kill at `killed_s`."""
     killed_s: float
     pid: int
@@ -121,9 +121,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions of agents after the kill."""
 
 
-def calls_of(said: Iterable[Sequence[Any]]) -> list[Call]:
+def calls_of(said: Iterable[Sequence[Any]]) -> list[DemoCall]:
     """Calls as agents report them. Raises `msgspec.ValidationError` for another shape."""
-    return msgspec.convert(list(said), list[Call])
+    return msgspec.convert(list(said), list[DemoCall])
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
@@ -136,15 +136,15 @@ def middle(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def private(measured_bytes: list[int], agents: int) -> Private:
+def private(measured_bytes: list[int], agents: int) -> PrivateMemory:
     """Scale. `measured_bytes` has at least one entry and at most `agents`."""
     last = len(measured_bytes)
     first_to_last = measured_bytes[-1] - measured_bytes[0]
     further = first_to_last // (last - 1) if last > 1 else measured_bytes[0]
-    return Private(measured_bytes, further, measured_bytes[-1] + (agents - last) * further)
+    return PrivateMemory(measured_bytes, further, measured_bytes[-1] + (agents - last) * further)
 
 
-def speed(calls: Iterable[Call], server: str, from_s: float, to_s: float) -> Speed:
+def speed(calls: Iterable[DemoCall], server: str, from_s: float, to_s: float) -> SpeedFigures:
     """Of the good answers of `server` that came in the window."""
     took = [
         answered - sent
@@ -152,10 +152,10 @@ def speed(calls: Iterable[Call], server: str, from_s: float, to_s: float) -> Spe
         for sent, answered, outcome in call.tries
         if call.server == server and outcome == "ok" and from_s <= answered < to_s
     ]
-    return Speed(len(took), len(took) / (to_s - from_s), quantile(took, 0.5), quantile(took, 0.99))
+    return SpeedFigures(len(took), len(took) / (to_s - from_s), quantile(took, 0.5), quantile(took, 0.99))
 
 
-def alone(calls: Iterable[Call], server: str) -> float | None:
+def alone(calls: Iterable[DemoCall], server: str) -> float | None:
     """Median seconds of a good answer of `server`."""
     return middle(
         [
@@ -166,13 +166,13 @@ def alone(calls: Iterable[Call], server: str) -> float | None:
     )
 
 
-def answers(calls: Iterable[Call]) -> Answers:
+def answers(calls: Iterable[DemoCall]) -> AnswerCounts:
     outcomes = [call.outcome for call in calls]
     right, wrong = outcomes.count("ok"), outcomes.count("wrong")
-    return Answers(right, wrong, len(outcomes) - right - wrong)
+    return AnswerCounts(right, wrong, len(outcomes) - right - wrong)
 
 
-def kill(calls: Sequence[Call], server: str, killed_s: float) -> Kill:
+def kill(calls: Sequence[DemoCall], server: str, killed_s: float) -> KillFigures:
     """What a kill of the one instance of `server` at `killed_s` did."""
     struck = [call for call in calls if call.server == server]
     tries = [each for call in struck for each in call.tries]
@@ -189,7 +189,7 @@ def kill(calls: Sequence[Call], server: str, killed_s: float) -> Kill:
         for sent, answered, outcome in call.tries
         if outcome == "ok" and back is not None and killed_s <= answered < back
     ]
-    return Kill(
+    return KillFigures(
         open_calls=len(caught),
         lost=len(lost),
         lost_within_s=max(lost) - killed_s if lost else None,

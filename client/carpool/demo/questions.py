@@ -43,7 +43,7 @@ Check = Callable[[str, datetime, datetime], bool]
 """(text of the answer, asked at, answered at; both with a zone) -> it is right."""
 
 
-class Question(NamedTuple):
+class DemoQuestion(NamedTuple):
     """One tool call: the tool by its server's own name, its arguments, and the check of its answer."""
 
     tool: str
@@ -51,7 +51,7 @@ class Question(NamedTuple):
     is_right: Check
 
 
-def question(server: str, agent: int, number: int, repo: str, commits: Sequence[str]) -> Question:
+def question(server: str, agent: int, number: int, repo: str, commits: Sequence[str]) -> DemoQuestion:
     """Question `number` of `agent` to `server` (`time` or `git`). `commits`: hashes, newest first."""
     if server == "time":
         return _now(agent + number) if number % 2 == 0 else _convert(agent, number)
@@ -69,7 +69,7 @@ def text_of(result: dict[str, Any]) -> str:
 # --- the time server ------------------------------------------------------------------------------------
 
 
-def _now(which: int) -> Question:
+def _now(which: int) -> DemoQuestion:
     zone, offset = ZONES[which % len(ZONES)]
 
     def is_right(text: str, asked: datetime, answered: datetime) -> bool:
@@ -83,10 +83,10 @@ def _now(which: int) -> Question:
             and asked - timedelta(seconds=2) <= moment <= answered + timedelta(seconds=1)
         )
 
-    return Question("get_current_time", {"timezone": zone}, is_right)
+    return DemoQuestion("get_current_time", {"timezone": zone}, is_right)
 
 
-def _convert(agent: int, number: int) -> Question:
+def _convert(agent: int, number: int) -> DemoQuestion:
     source, from_offset = ZONES[agent % len(ZONES)]
     target, to_offset = ZONES[(agent + number) % len(ZONES)]
     minute = (agent * 61 + number * 7) % 1440
@@ -105,7 +105,7 @@ def _convert(agent: int, number: int) -> Question:
         "time": f"{minute // 60:02d}:{minute % 60:02d}",
         "target_timezone": target,
     }
-    return Question("convert_time", arguments, is_right)
+    return DemoQuestion("convert_time", arguments, is_right)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _moment(text: object) -> datetime | None:
 # --- the git server: `repository` says what is in the repository -----------------------------------------
 
 
-def _log(which: int, repo: str, commits: Sequence[str]) -> Question:
+def _log(which: int, repo: str, commits: Sequence[str]) -> DemoQuestion:
     count = 1 + which % len(commits)
 
     def is_right(text: str, _asked: datetime, _answered: datetime) -> bool:
@@ -136,27 +136,27 @@ def _log(which: int, repo: str, commits: Sequence[str]) -> Question:
             commits[:count]
         ) and "In chapter" not in text
 
-    return Question("git_log", {"repo_path": repo, "max_count": count}, is_right)
+    return DemoQuestion("git_log", {"repo_path": repo, "max_count": count}, is_right)
 
 
-def _show(which: int, repo: str, commits: Sequence[str]) -> Question:
+def _show(which: int, repo: str, commits: Sequence[str]) -> DemoQuestion:
     at = which % len(commits)
     chapter = len(commits) - at
 
     def is_right(text: str, _asked: datetime, _answered: datetime) -> bool:
         return commits[at] in text and f"Write chapter {chapter}" in text and chapter_line(chapter) in text
 
-    return Question("git_show", {"repo_path": repo, "revision": commits[at]}, is_right)
+    return DemoQuestion("git_show", {"repo_path": repo, "revision": commits[at]}, is_right)
 
 
-def _status(_which: int, repo: str, _commits: Sequence[str]) -> Question:
+def _status(_which: int, repo: str, _commits: Sequence[str]) -> DemoQuestion:
     def is_right(text: str, _asked: datetime, _answered: datetime) -> bool:
         return "main" in text and "notes.txt" in text and "chapter-1.txt" not in text
 
-    return Question("git_status", {"repo_path": repo}, is_right)
+    return DemoQuestion("git_status", {"repo_path": repo}, is_right)
 
 
-def _diff(which: int, repo: str, commits: Sequence[str]) -> Question:
+def _diff(which: int, repo: str, commits: Sequence[str]) -> DemoQuestion:
     newest = len(commits)
     at = 1 + which % (newest - 1)  # against itself the newest has no difference, and nothing would be checked
 
@@ -165,7 +165,7 @@ def _diff(which: int, repo: str, commits: Sequence[str]) -> Question:
         found = [each for each in range(1, newest + 1) if f"+{chapter_line(each)}" in text]
         return found == list(range(newest - at + 1, newest + 1)) and "Author:" not in text
 
-    return Question("git_diff", {"repo_path": repo, "target": commits[at]}, is_right)
+    return DemoQuestion("git_diff", {"repo_path": repo, "target": commits[at]}, is_right)
 
 
 def chapter_line(chapter: int) -> str:

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from carpool.demo import figures
-from carpool.demo.figures import OTHER, VICTIM, Alone, Shared
+from carpool.demo.figures import OTHER, VICTIM, PrivateFigures, SharedFigures
 from carpool.demo.questions import MODULES
 from carpool.terminal import display
 
@@ -23,7 +23,9 @@ NEXT = (
 _WIDTH = 80
 
 
-def facts(agents: int, memory_kind: str, cpus: int | None, private: Alone, shared: Shared) -> Facts:
+def facts(
+    agents: int, memory_kind: str, cpus: int | None, private: PrivateFigures, shared: SharedFigures
+) -> Facts:
     """Everything the demo found, with stable keys: `--json`, and what `table` lays out."""
     firsts = [shared.first_s, *shared.later_s]
     kill = figures.kill(shared.struck, VICTIM, shared.killed_s)

@@ -8,14 +8,14 @@ import sys
 
 from carpool.demo.questions import MODULES
 from carpool.demo.repository import QUIET
-from carpool.launcher.sandbox import PrivateHouse
+from carpool.launcher.sandbox import PrivateCarpool
 
 
 class DemoError(Exception):
     """The demo cannot go on; the text says why."""
 
 
-class House(PrivateHouse):
+class DemoCarpool(PrivateCarpool):
     """A private carpool with the demo's servers, not up yet."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ LIVE_EVERY_S = 0.15
 """More often nobody can read it."""
 
 
-class Show:
+class ProgressDisplay:
     """The lines of one demo."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -29,25 +29,25 @@ class Show:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._start_s
 
-    def step(self, text: str) -> None:
+    def print_step(self, text: str) -> None:
         """A line that stays."""
         self._write(text, "\n")
 
-    def live(self, text: str) -> None:
+    def show_live(self, text: str) -> None:
         """A line that the next one replaces, for people who wait."""
         now_s = time.monotonic()
         if self._on_terminal and now_s - self._live_s >= LIVE_EVERY_S:
             self._live_s = now_s
             self._write(text, "")
 
-    def wipe(self) -> None:
+    def clear_live(self) -> None:
         """Take the changing line away."""
         if self._is_live:
             self._put("\r\x1b[K")
             self._is_live = False
 
     def _write(self, text: str, end: str) -> None:
-        self.wipe()
+        self.clear_live()
         line = f"{self.elapsed_s():5.1f} s  {display.printable(text)}"
         if not end:
             # A line that wraps cannot be taken away again.

@@ -9,11 +9,11 @@ Knows nothing of: connections, what tokens are, how long a single body may be.
 
 from collections import Counter
 
-from carpool.http.core.access import EVERYBODY, STRANGER
+from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL
 from carpool.http.core.limits import MAX_UNFINISHED_BYTES
 
 
-class BodyRoom:
+class BodyBudget:
     """The room of one door."""
 
     def __init__(self, size: int = MAX_UNFINISHED_BYTES) -> None:
@@ -21,13 +21,13 @@ class BodyRoom:
         self.used = 0
         self._used_by: Counter[str] = Counter()
 
-    def take(self, principal: str, size: int) -> bool:
+    def reserve(self, principal: str, size: int) -> bool:
         """Count so many bytes; False: they are more than there is room for, and are to be given back."""
         self.used += size
         self._used_by[principal] += size
         return self.used <= self._size and self._used_by[principal] <= self._most(principal)
 
-    def give_back(self, principal: str, size: int) -> None:
+    def release(self, principal: str, size: int) -> None:
         """So many bytes wait no more."""
         self.used -= size
         self._used_by[principal] -= size
@@ -35,6 +35,6 @@ class BodyRoom:
             del self._used_by[principal]
 
     def _most(self, principal: str) -> int:
-        if principal == EVERYBODY:  # there is nobody to leave room for
+        if principal == ANY_PRINCIPAL:  # there is nobody to leave room for
             return self._size
-        return self._size // 8 if principal == STRANGER else self._size * 3 // 4
+        return self._size // 8 if principal == NO_PRINCIPAL else self._size * 3 // 4

@@ -32,7 +32,7 @@ _ATTACH_S: Final = 10.0
 _READ_BYTES: Final = 256 * 1024
 
 
-class Line(asyncio.Protocol):
+class BrokerLink(asyncio.Protocol):
     """One connection's life. `on_line` gets each frame, `on_end` is called once."""
 
     def __init__(
@@ -59,9 +59,9 @@ class Line(asyncio.Protocol):
         # Its streams may name a workspace.
         attach = Attach(version=NAMING_VERSION, carrier="door", pid=os.getpid(), agent="http", streams=True)
         transport.write(attach_line(attach))
-        asyncio.get_running_loop().call_later(_ATTACH_S, self._impatient)
+        asyncio.get_running_loop().call_later(_ATTACH_S, self._attach_timed_out)
 
-    def _impatient(self) -> None:
+    def _attach_timed_out(self) -> None:
         if not self._attached:
             self._abort(f"the broker did not take the door within {_ATTACH_S:g} s")
 
@@ -132,7 +132,7 @@ class Line(asyncio.Protocol):
             self._transport.write(b"".join(lines))
 
     @property
-    def choked(self) -> bool:
+    def is_blocked(self) -> bool:
         """The broker does not read what it was sent."""
         return bool(self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES)
 
@@ -142,7 +142,7 @@ class Line(asyncio.Protocol):
         self._transport.abort()
 
 
-async def keep_connected(directory: str, make: Callable[[], Line], say: Callable[[str], None]) -> None:
+async def keep_connected(directory: str, make: Callable[[], BrokerLink], say: Callable[[str], None]) -> None:
     """Connect, and connect again whenever the connection ends, until cancelled."""
     loop = asyncio.get_running_loop()
     delay_s = _FIRST_DELAY_S

@@ -2,7 +2,7 @@
 
 Owns parsing (httptools), keep-alive, chunked streams, the sizes and times a client may take, and the news
 that it hung up. Invariants: one request of a connection is worked on at a time and they are answered in
-order; what is kept of one that is not complete is bounded, alone and together (`BodyRoom`), and
+order; what is kept of one that is not complete is bounded, alone and together (`BodyBudget`), and
 so is what is kept for a client that does not read (`MAX_UNSENT_BYTES` of events), then it is cut; a broken
 request gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
 
@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, Protocol
 
 import httptools
 
-from carpool.http.body_room import BodyRoom
-from carpool.http.core.effects import SSE, Request, Respond
+from carpool.http.body_room import BodyBudget
+from carpool.http.core.effects import SSE, HttpRequest, Respond
 from carpool.http.core.limits import (
     ASK_FIRST_BYTES,
     LINGER_S,
@@ -30,43 +30,43 @@ from carpool.http.core.limits import (
     MAX_UNSENT_BYTES,
     MAX_URL_BYTES,
     STALLED_BYTES,
-    Limits,
+    HttpLimits,
 )
 
 
-class Taker(Protocol):
+class RequestHandler(Protocol):
     """Who gets the requests (the shell)."""
 
-    limits: Limits
+    limits: HttpLimits
     date: bytes
     """The `Date` header of this second."""
-    room: BodyRoom
+    body_budget: BodyBudget
     """For bodies that wait for their turn, of all connections."""
 
-    def principal_of(self, connection: "Connection", headers: dict[str, str]) -> str:
-        """The one for which the body of a request with these headers counts in `room`."""
+    def principal_of(self, connection: "HttpConnection", headers: dict[str, str]) -> str:
+        """The one for which the body of a request with these headers counts in `body_budget`."""
 
-    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
         """The refusal of a client that has no business here, before its body is taken."""
 
-    def come(self, connection: "Connection") -> Respond | None:
+    def client_connected(self, connection: "HttpConnection") -> Respond | None:
         """A client connected. The refusal of one that may not, or is one too many."""
 
-    def asked(self, connection: "Connection", request: Request) -> int:
-        """A request; its number, by which `gone` tells of it."""
+    def request_received(self, connection: "HttpConnection", request: HttpRequest) -> int:
+        """A request; its number, by which `client_gone` tells of it."""
 
-    def gone(self, x: int) -> None:
+    def client_gone(self, x: int) -> None:
         """Its client hung up before the answer was complete."""
 
-    def left(self, connection: "Connection") -> None:
+    def connection_closed(self, connection: "HttpConnection") -> None:
         """The connection is closed."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One client's connection."""
 
-    def __init__(self, taker: Taker, clock: Callable[[], float]) -> None:
-        self._taker = taker
+    def __init__(self, taker: RequestHandler, clock: Callable[[], float]) -> None:
+        self._handler = taker
         self._clock = clock
         self._transport: Any = None
         self._parser = httptools.HttpRequestParser(self)
@@ -82,14 +82,14 @@ class Connection(asyncio.Protocol):
         self._still = 0
         """Bytes since the parser last had something to give: it keeps what does not end."""
         self._kept = 0
-        """Bytes of bodies here, counted in the taker's `room`."""
+        """Bytes of bodies here, counted in the taker's `body_budget`."""
         self._principal = ""
         """The one for which they count."""
         self._phase: Literal["between", "head", "body"] = "between"
         self._failed = False
         self._held: bytes | None = None
         """What came while it is not known whether this client is let in; None: that is known."""
-        self._ahead: deque[tuple[Request, bool, bool]] = deque()
+        self._ahead: deque[tuple[HttpRequest, bool, bool]] = deque()
         self._x = 0
         """The request that is being worked on; 0: none."""
         self._modern = True
@@ -111,9 +111,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=256 * 1024)
-        refused = self._taker.come(self)
+        refused = self._handler.client_connected(self)
         if refused is not None:
-            self.turn_away(refused)
+            self.refuse(refused)
 
     def data_received(self, data: bytes) -> None:
         if self._failed:
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
                 self._fail(400, f"the request is not HTTP/1.1 ({type(error).__name__})")
             return
         if len(self._ahead) > MAX_AHEAD:
-            self.cut()
+            self.abort()
 
     def _feed(self, data: bytes) -> None:
         self._moved = False
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self._stalled = self._clock() + self._taker.limits.stalled_s
+        self._stalled = self._clock() + self._handler.limits.stalled_s
         self._unsent = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
@@ -172,21 +172,21 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._failed = True
         self._ahead.clear()
-        self._let_go()
+        self._release_body()
         x, self._x = self._x, 0
         if x:
-            self._taker.gone(x)
-        self._taker.left(self)
+            self._handler.client_gone(x)
+        self._handler.connection_closed(self)
         # It leads back here: what stands in no circle is freed now, not when the collector comes.
         del self._parser
 
-    def _let_go(self) -> None:
+    def _release_body(self) -> None:
         self._body = b""
         self._give_back(self._kept)
 
     def _give_back(self, size: int) -> None:
         self._kept -= size
-        self._taker.room.give_back(self._principal, size)
+        self._handler.body_budget.release(self._principal, size)
 
     # --- the parser's side ---
 
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._moved = True
         self._phase = "head"
-        self._arrives_by = self._clock() + self._taker.limits.head_s
+        self._arrives_by = self._clock() + self._handler.limits.head_s
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -250,20 +250,20 @@ class Connection(asyncio.Protocol):
             self._expect_body(headers, chunked=coded is not None)
 
     def _expect_body(self, headers: dict[str, str], *, chunked: bool) -> None:
-        limit = self._taker.limits.body_bytes
+        limit = self._handler.limits.body_bytes
         length = headers.get("content-length", "")
         size = int(length[:19]) if length.isdecimal() else 0
         waits = headers.get("expect", "").lower() == "100-continue"
         if size > ASK_FIRST_BYTES or chunked or waits:
             path = self._url.decode("latin-1").partition("?")[0]
-            refused = self._taker.turned_away(path, headers)
+            refused = self._handler.early_refusal(path, headers)
             if refused is not None:
-                self.turn_away(refused)
+                self.refuse(refused)
                 return
         if size > limit:
             self._fail(413, f"the body has more than {limit} bytes")
             return
-        self._arrives_by = self._clock() + self._taker.limits.body_s
+        self._arrives_by = self._clock() + self._handler.limits.body_s
         if waits and not self._x:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -273,11 +273,11 @@ class Connection(asyncio.Protocol):
         self._moved = True
         self._size += len(body)
         if not self._kept:  # of one connection all count for the first, while any of them waits
-            self._principal = self._taker.principal_of(self, self._headers)
+            self._principal = self._handler.principal_of(self, self._headers)
         self._kept += len(body)
-        has_room = self._taker.room.take(self._principal, len(body))
-        if self._size > self._taker.limits.body_bytes:
-            self._fail(413, f"the body has more than {self._taker.limits.body_bytes} bytes")
+        has_room = self._handler.body_budget.reserve(self._principal, len(body))
+        if self._size > self._handler.limits.body_bytes:
+            self._fail(413, f"the body has more than {self._handler.limits.body_bytes} bytes")
         elif not has_room:
             self._fail(503, "too many long requests are arriving; try again in a moment")
         elif not self._body:
@@ -292,7 +292,7 @@ class Connection(asyncio.Protocol):
             return
         path, _, query = self._url.decode("latin-1").partition("?")
         method = self._parser.get_method().decode("latin-1")
-        request = Request(method, path, query, self._headers, bytes(self._body))
+        request = HttpRequest(method, path, query, self._headers, bytes(self._body))
         self._body = b""
         self._phase = "between"
         self._arrives_by = float("inf")
@@ -301,15 +301,15 @@ class Connection(asyncio.Protocol):
         if self._x or self._ahead:
             self._ahead.append((request, keep, self._modern))
         else:
-            self._work(request, keep, self._modern)
+            self._handle_request(request, keep, self._modern)
 
-    def _work(self, request: Request, keep: bool, chunked: bool) -> None:
+    def _handle_request(self, request: HttpRequest, keep: bool, chunked: bool) -> None:
         self._last_keeps, self._chunked = keep, chunked
         self._bare = request.method == "HEAD"
         self._give_back(len(request.body))
         self.due = float("inf")
         self._x = -1  # answered from within `asked`, perhaps
-        x = self._taker.asked(self, request)
+        x = self._handler.request_received(self, request)
         if self._x == -1:
             self._x = x
 
@@ -329,15 +329,15 @@ class Connection(asyncio.Protocol):
             % (
                 status,
                 _REASONS.get(status, b""),
-                self._taker.date,
+                self._handler.date,
                 len(body),
                 more.encode("latin-1"),
                 b"" if self._bare else body,
             )
         )
-        self._answered()
+        self._response_complete()
 
-    def begin(self, headers: tuple[tuple[str, str], ...]) -> None:
+    def begin_stream(self, headers: tuple[tuple[str, str], ...]) -> None:
         """The answer is a stream of events."""
         more = "".join([f"{name}: {value}\r\n" for name, value in headers])
         if self._chunked:
@@ -345,12 +345,12 @@ class Connection(asyncio.Protocol):
         if not self._last_keeps or not self._chunked:
             more += "Connection: close\r\n"
         fixed = f"HTTP/1.1 200 OK\r\nContent-Type: {SSE}\r\nCache-Control: no-cache, no-transform\r\n{more}"
-        self._transport.write(fixed.encode("latin-1") + self._taker.date + b"\r\n")
+        self._transport.write(fixed.encode("latin-1") + self._handler.date + b"\r\n")
 
     def write(self, data: bytes) -> None:
-        """Events. A client with too much unread is cut, which `gone` then tells."""
+        """Events. A client with too much unread is cut, which `client_gone` then tells."""
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            self.cut()
+            self.abort()
         elif self._chunked:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
@@ -362,27 +362,27 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"0\r\n\r\n")
         else:
             self._last_keeps = False
-        self._answered()
+        self._response_complete()
 
-    def _answered(self) -> None:
+    def _response_complete(self) -> None:
         self._x = 0
         if not self._last_keeps:
             self._failed = True
             self._transport.close()
             return
-        self.due = self._clock() + self._taker.limits.keep_s
+        self.due = self._clock() + self._handler.limits.keep_s
         if self._ahead:
-            asyncio.get_running_loop().call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next_request)
 
-    def _next(self) -> None:
+    def _next_request(self) -> None:
         if self._ahead and not self._x and not self._failed:
-            self._work(*self._ahead.popleft())
+            self._handle_request(*self._ahead.popleft())
 
     def _fail(self, status: int, text: str) -> None:
         """Refuse what cannot be understood. The rest of the connection has no meaning."""
-        self.turn_away(Respond(0, status, text.encode(), media="text/plain; charset=utf-8"))
+        self.refuse(Respond(0, status, text.encode(), media="text/plain; charset=utf-8"))
 
-    def turn_away(self, answer: Respond) -> None:
+    def refuse(self, answer: Respond) -> None:
         """Answer with this, and take nothing more."""
         if self._failed:
             return
@@ -391,9 +391,9 @@ class Connection(asyncio.Protocol):
             self._held = None
             self._transport.resume_reading()  # what is left unread would take the answer along
         if self._x or self._ahead:  # the answer before it is not to be mixed up with this one
-            self.cut()
+            self.abort()
             return
-        self._let_go()
+        self._release_body()
         head = f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, b'').decode()}\r\n"
         head += f"Content-Type: {answer.media}\r\n"
         head += "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
@@ -411,38 +411,38 @@ class Connection(asyncio.Protocol):
         found: socket = self._transport.get_extra_info("socket")
         return found
 
-    def hold(self) -> None:
-        """Work on nothing that comes before `let_in`."""
+    def pause_requests(self) -> None:
+        """Work on nothing that comes before `resume_requests`."""
         self._held = b""
 
-    def let_in(self) -> None:
-        """Go on after `hold`, with what has come meanwhile."""
+    def resume_requests(self) -> None:
+        """Go on after `pause_requests`, with what has come meanwhile."""
         held, self._held = self._held, None
         if held is None or self._failed or self._transport.is_closing():
             return
-        self.due = self._clock() + self._taker.limits.head_s
+        self.due = self._clock() + self._handler.limits.head_s
         self._transport.resume_reading()
         if held:
             self.data_received(held)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End the connection now; what was not sent is lost."""
         self._failed = True
         self._transport.abort()
 
-    def finish(self) -> None:
-        """End the connection after what is written; `gone` tells of an unfinished answer."""
+    def close_after_write(self) -> None:
+        """End the connection after what is written; `client_gone` tells of an unfinished answer."""
         self._failed = True
         self._transport.close()
 
-    def look(self, now: float) -> None:
+    def check_timeout(self, now: float) -> None:
         """End it if its client's time is up."""
         if now >= self._stalled:
             unsent = self._transport.get_write_buffer_size()
             if self._unsent - unsent < STALLED_BYTES:
-                self.cut()
+                self.abort()
             else:
-                self._stalled, self._unsent = now + self._taker.limits.stalled_s, unsent
+                self._stalled, self._unsent = now + self._handler.limits.stalled_s, unsent
         elif now >= self.due and (self._phase == "between" or self._failed):
             self._transport.close()
         elif now >= self._arrives_by and not self._failed:

@@ -29,7 +29,7 @@ _FOUND_AT: Final = _HEADER.size + 4 + 48 + 12
 """struct inet_diag_msg: 4 bytes, its `id` (48 bytes), three counters, then `uid` and `inode`."""
 
 
-class Owner(NamedTuple):
+class SocketOwner(NamedTuple):
     """Who has a socket open."""
 
     uid: int
@@ -37,11 +37,11 @@ class Owner(NamedTuple):
     """0: no process has it any more."""
 
 
-NOBODY: Final = Owner(-1, 0)
+NOBODY: Final = SocketOwner(-1, 0)
 
 
-def is_ours(found: Owner | None) -> bool:
-    """Whether what `owner` has found is a process of this user, or of root, or cannot be told.
+def is_ours(found: SocketOwner | None) -> bool:
+    """Whether what `socket_owner` has found is a process of this user, or of root, or cannot be told.
 
     One that has been closed by then is nobody's: what it has sent would else be obeyed without knowing whose
     it was, and nobody waits for the answer.
@@ -49,7 +49,7 @@ def is_ours(found: Owner | None) -> bool:
     return found is None or (found.uid in (os.getuid(), 0) and found.inode != 0)
 
 
-def owner(sock: socket.socket) -> Owner | None:
+def socket_owner(sock: socket.socket) -> SocketOwner | None:
     """Who has the other end of an accepted connection; None: it cannot be told here."""
     if sys.platform != "linux":
         return None
@@ -101,11 +101,11 @@ def _question(sock: socket.socket) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 1, 0) + body
 
 
-def _read(answer: bytes) -> Owner | None:
+def _read(answer: bytes) -> SocketOwner | None:
     kind = _HEADER.unpack_from(answer)[1]
     if kind == _ERROR:
         (error,) = struct.unpack_from("=i", answer, _HEADER.size)
         return NOBODY if error == -_ENOENT else None
     if kind != _BY_FAMILY or len(answer) < _FOUND_AT + 8:
         return None
-    return Owner(*struct.unpack_from("=II", answer, _FOUND_AT))
+    return SocketOwner(*struct.unpack_from("=II", answer, _FOUND_AT))

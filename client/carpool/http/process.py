@@ -17,15 +17,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from carpool.bridge_mark import OwnBridges
-from carpool.http.core.access import Gate, host_name_of, is_loopback, why_without_tokens
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Rules
-from carpool.http.core.limits import Limits
-from carpool.http.server import DoorServer, raise_descriptor_limit, say, tell_url
+from carpool.http.core.access import AccessRules, host_name_of, is_loopback, why_without_tokens
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRules
+from carpool.http.core.limits import HttpLimits
+from carpool.http.server import HttpDoorServer, log_line, raise_descriptor_limit, write_url
 from carpool.launcher.http_address import bind, cannot_listen, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.schema.model import Config, HttpConfig
 from carpool_protocol.runtime import core_dumps
@@ -69,16 +69,16 @@ def run(arguments: list[str]) -> int:
     core_dumps.turn_off()
     file = find_config_file(os.environ, told.config)
     try:
-        settings = settings_of(file, told.listen, LastGood(paths.last_good_file(told.runtime_dir)))
+        settings = settings_of(file, told.listen, LastGoodReadings(paths.last_good_file(told.runtime_dir)))
         if settings is None:
             return EXIT_UNWANTED
         sock = listen_on(settings)
     except UnservableError as error:
-        say(str(error))
+        log_line(str(error))
         return error.code
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    door = _Door(told.runtime_dir, file, told.listen, settings, sock)
+    door = _HttpDoor(told.runtime_dir, file, told.listen, settings, sock)
     return _run_on_the_fastest_loop(door.serve(told.lifeline))
 
 
@@ -105,13 +105,15 @@ def _run_profiled(
         profile.dump_stats(os.path.join(directory, f"door-{os.getpid()}.prof"))
 
 
-def settings_of(file: ConfigFile, listen: str, last_good: LastGood | None = None) -> HttpConfig | None:
+def settings_of(
+    file: ConfigFile, listen: str, last_good: LastGoodReadings | None = None
+) -> HttpConfig | None:
     """The door's settings; None: the configuration wants none. `last_good`: what counts where the file is
     broken. Raises `UnservableError`.
     """
     loaded = load_config(file)
     if loaded.config is None and last_good is not None and (kept := last_good.find(file.path)) is not None:
-        say(f"the configuration is broken, the last good one stays: {loaded.problems[0].render()}")
+        log_line(f"the configuration is broken, the last good one stays: {loaded.problems[0].render()}")
         loaded = load_layer(file, "", earlier=kept).loaded
     if loaded.config is None:
         raise UnservableError(
@@ -142,7 +144,7 @@ def listen_on(settings: HttpConfig) -> socket.socket:
         raise UnservableError(cannot_listen(settings.host, settings.port, error), code) from None
 
 
-class _Door:
+class _HttpDoor:
     """The process once it listens."""
 
     def __init__(
@@ -158,15 +160,15 @@ class _Door:
         """Where it listens, once it does."""
         # Numbers of a door before this one are in event ids that its clients still have.
         self._own_bridges = OwnBridges(paths.state_dir(os.environ, directory))
-        self._core = Core(_rules(settings), self._gate(settings), int(unix_s() * 1e6), _HEIR_S)
+        self._core = HttpCore(_rules(settings), self._gate(settings), int(unix_s() * 1e6), _HEIR_S)
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
-        limits = Limits(body_bytes=settings.max_body_bytes)
-        self._server = DoorServer(directory, self._core, limits, most)
+        limits = HttpLimits(body_bytes=settings.max_body_bytes)
+        self._server = HttpDoorServer(directory, self._core, limits, most)
 
     async def serve(self, lifeline: int) -> int:
         watching = asyncio.create_task(self._watch_config())
-        living = asyncio.create_task(self._live(lifeline)) if lifeline >= 0 else None
+        living = asyncio.create_task(self._run_lifeline(lifeline)) if lifeline >= 0 else None
         try:
             await self._server.run(self._socket, self._listening)
         finally:
@@ -181,16 +183,16 @@ class _Door:
         port = self._socket.getsockname()[1]
         host = self._settings.host
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}{self._settings.path}"
-        tell_url(self._directory, self._url)
-        say(f"MCP is spoken at {self._url}")
+        write_url(self._directory, self._url)
+        log_line(f"MCP is spoken at {self._url}")
 
-    def _tell_again(self) -> None:
+    def _restore_url_file(self) -> None:
         """What a cleaner of temporary files has taken is put back."""
         if self._url and not os.path.lexists(paths.door_file(self._directory)):
             with contextlib.suppress(OSError):  # its directory is not there yet
-                tell_url(self._directory, self._url)
+                write_url(self._directory, self._url)
 
-    async def _live(self, fd: int) -> None:
+    async def _run_lifeline(self, fd: int) -> None:
         """The lifeline (see `carpool_protocol.runtime.lifeline`); its end is ours."""
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
 
@@ -215,7 +217,7 @@ class _Door:
         seen = _stamp(self._file.path)
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            self._tell_again()
+            self._restore_url_file()
             stamp = _stamp(self._file.path)
             if stamp == seen:
                 continue
@@ -223,22 +225,22 @@ class _Door:
             try:
                 fresh = settings_of(self._file, self._listen)
             except UnservableError as error:
-                say(f"{error}; the door goes on as it is")
+                log_line(f"{error}; the door goes on as it is")
                 continue
             if fresh is None or _fixed(fresh) != _fixed(self._settings):
-                say("the door's settings have changed; it starts again")
+                log_line("the door's settings have changed; it starts again")
                 self._exit = EXIT_UNWANTED
                 self._server.stop()
                 return
             self._settings = fresh
-            self._server.let_in_by(self._gate(fresh))
+            self._server.set_gate(self._gate(fresh))
 
-    def _gate(self, settings: HttpConfig) -> Gate:
+    def _gate(self, settings: HttpConfig) -> AccessRules:
         return _gate(settings, self._own_bridges)
 
 
-def _rules(settings: HttpConfig) -> Rules:
-    return Rules(
+def _rules(settings: HttpConfig) -> HttpRules:
+    return HttpRules(
         path=settings.path,
         stateless=settings.stateless,
         json_response=settings.json_response,
@@ -248,11 +250,13 @@ def _rules(settings: HttpConfig) -> Rules:
     )
 
 
-def _gate(settings: HttpConfig, own_bridges: OwnBridges) -> Gate:
+def _gate(settings: HttpConfig, own_bridges: OwnBridges) -> AccessRules:
     hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
     tokens = settings.tokens.items()
     profiles = {name: token.profile for name, token in tokens if token.profile}
-    return Gate(hosts, settings.origins, {name: token.hash for name, token in tokens}, profiles, own_bridges)
+    return AccessRules(
+        hosts, settings.origins, {name: token.hash for name, token in tokens}, profiles, own_bridges
+    )
 
 
 def _fixed(settings: HttpConfig) -> tuple[object, ...]:

@@ -20,15 +20,23 @@ from typing import Final
 import msgspec
 
 from carpool.http import peer_owner
-from carpool.http.body_room import BodyRoom
-from carpool.http.broker_link import Line, keep_connected
-from carpool.http.connection import Connection
-from carpool.http.core.access import EVERYBODY, STRANGER, Gate
-from carpool.http.core.core import HEALTH, Core
-from carpool.http.core.effects import Begin, Effect, End, Request, Respond, Tell, Write
-from carpool.http.core.limits import Limits
+from carpool.http.body_room import BodyBudget
+from carpool.http.broker_link import BrokerLink, keep_connected
+from carpool.http.connection import HttpConnection
+from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules
+from carpool.http.core.core import HEALTH, HttpCore
+from carpool.http.core.effects import (
+    BeginEvents,
+    Effect,
+    EndEvents,
+    HttpRequest,
+    Respond,
+    SendToBroker,
+    WriteEvents,
+)
+from carpool.http.core.limits import HttpLimits
 from carpool.http.core.pages import HEALTH_S
-from carpool.http.core.pending import Lobby
+from carpool.http.core.pending import PendingRequests
 from carpool.http.shares import ProcessShares
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
@@ -57,39 +65,39 @@ _GOODBYE_S: Final = 3.0
 """How long answers may still take when the door is to end."""
 
 
-class DoorServer:
+class HttpDoorServer:
     """One door. `announce` gets the port it listens on."""
 
-    def __init__(self, directory: str, core: Core, limits: Limits, max_connections: int) -> None:
+    def __init__(self, directory: str, core: HttpCore, limits: HttpLimits, max_connections: int) -> None:
         self.limits = limits
         self.date = b""
-        self.room = BodyRoom()
+        self.body_budget = BodyBudget()
         self._directory = directory
         self._core = core
         self._max_connections = max_connections
-        self._waiting: dict[int, Connection] = {}
+        self._waiting: dict[int, HttpConnection] = {}
         """HTTP requests and the connections they wait on."""
-        self._connections: set[Connection] = set()
-        self._parting: dict[Connection, None] = {}
+        self._connections: set[HttpConnection] = set()
+        self._parting: dict[HttpConnection, None] = {}
         """Those of them that were refused when they came, the oldest first: they give way to new ones."""
-        self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, say)
+        self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, log_line)
         """Where no tokens are needed."""
-        self._unknown: dict[Connection, None] = {}
+        self._unknown: dict[HttpConnection, None] = {}
         """Where tokens are needed: those that have not shown one, the oldest first."""
-        self._owners: dict[Connection, str] = {}
+        self._owners: dict[HttpConnection, str] = {}
         """The principals of those that have."""
         self._count_of: Counter[str] = Counter()
-        self._line: Line | None = None
+        self._link: BrokerLink | None = None
         self._clock = SteadyClock()
         """A standstill of ours is no waiting of a client's."""
         self._stopping = asyncio.Event()
-        self._lobby = Lobby()
+        self._pending = PendingRequests()
         self.linked = asyncio.Event()
         """The broker has been there once."""
 
     # --- the clients' side (see `connection.Taker`) ---
 
-    def come(self, connection: Connection) -> Respond | None:
+    def client_connected(self, connection: HttpConnection) -> Respond | None:
         self._connections.add(connection)
         if len(self._connections) > self._max_connections and self._parting:
             self._drop(next(iter(self._parting)))
@@ -98,7 +106,7 @@ class DoorServer:
             self._parting[connection] = None
         return refused
 
-    def _why_refused(self, connection: Connection) -> Respond | None:
+    def _why_refused(self, connection: HttpConnection) -> Respond | None:
         if not self._core.gate.is_open:
             self._unknown[connection] = None
             if len(self._unknown) > max(1, self._max_connections // _UNKNOWN_PART):
@@ -107,18 +115,18 @@ class DoorServer:
             return Respond(0, 503, b"too many connections are open", media=_TEXT)
         if not self._is_let_in(connection):
             return Respond(0, 403, _NOT_YOURS, media=_TEXT)
-        self._shares.come(connection, len(self._connections) - 1)
+        self._shares.connection_opened(connection, len(self._connections) - 1)
         return None
 
-    def _drop(self, connection: Connection) -> None:
-        self.left(connection)
-        connection.cut()
+    def _drop(self, connection: HttpConnection) -> None:
+        self.connection_closed(connection)
+        connection.abort()
 
-    def _refuse(self, connection: Connection) -> None:
+    def _refuse(self, connection: HttpConnection) -> None:
         self._parting[connection] = None
-        connection.turn_away(_TOO_MANY)
+        connection.refuse(_TOO_MANY)
 
-    def _shows_token(self, connection: Connection, request: Request) -> bool:
+    def _shows_token(self, connection: HttpConnection, request: HttpRequest) -> bool:
         """Note whose connection it is. False: that principal has too many."""
         principal = self._core.gate.principal(request.headers.get("authorization"))
         if principal is None:
@@ -129,56 +137,56 @@ class DoorServer:
         known = self._max_connections - self._max_connections // _UNKNOWN_PART
         return self._count_of[principal] <= max(1, known // self._core.gate.principals)
 
-    def _is_let_in(self, connection: Connection) -> bool:
+    def _is_let_in(self, connection: HttpConnection) -> bool:
         """Without tokens, only the processes of this user are."""
         if not self._core.gate.is_open:
             return True
-        found = peer_owner.owner(connection.socket)
+        found = peer_owner.socket_owner(connection.socket)
         if not peer_owner.is_ours(found):
             return False
         if found is not None:
-            self._shares.note(connection, found.inode)
+            self._shares.connection_noted(connection, found.inode)
         return True
 
-    def principal_of(self, connection: Connection, headers: dict[str, str]) -> str:
+    def principal_of(self, connection: HttpConnection, headers: dict[str, str]) -> str:
         gate = self._core.gate
         if gate.is_open:
-            return EVERYBODY
+            return ANY_PRINCIPAL
         owner = self._owners.get(connection)
-        return owner or gate.principal(headers.get("authorization")) or STRANGER
+        return owner or gate.principal(headers.get("authorization")) or NO_PRINCIPAL
 
-    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
-        return self._core.turned_away(path, headers)
+    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
+        return self._core.early_refusal(path, headers)
 
-    def asked(self, connection: Connection, request: Request) -> int:
-        x = self._core.number()
+    def request_received(self, connection: HttpConnection, request: HttpRequest) -> int:
+        x = self._core.next_number()
         self._waiting[x] = connection
         now = self._clock()
         if connection in self._unknown and not self._shows_token(connection, request):
-            self._carry_out([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
-            connection.finish()
+            self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
+            connection.close_after_write()
             return x
-        if self._line is None and not self._stopping.is_set():
+        if self._link is None and not self._stopping.is_set():
             until = self._core.waits_until(request.path, now)
-            if until > now and self._lobby.enter(x, request, until):
+            if until > now and self._pending.add(x, request, until):
                 return x
-        elif self._line is not None and self._line.choked:
-            self._carry_out([Respond(x, 503, b'{"error":"the broker is too slow; try again"}')])
+        elif self._link is not None and self._link.is_blocked:
+            self._perform([Respond(x, 503, b'{"error":"the broker is too slow; try again"}')])
             return x
-        self._carry_out(self._core.asked(x, request, now))
+        self._perform(self._core.request_received(x, request, now))
         if request.path == HEALTH and x in self._waiting:  # the beat may be too late for it
             asyncio.get_running_loop().call_later(HEALTH_S + _MARGIN_S, self._tick)
         return x
 
-    def gone(self, x: int) -> None:
-        if self._waiting.pop(x, None) is not None and not self._lobby.leave(x):
-            self._carry_out(self._core.gone(x, self._clock()))
+    def client_gone(self, x: int) -> None:
+        if self._waiting.pop(x, None) is not None and not self._pending.remove(x):
+            self._perform(self._core.client_gone(x, self._clock()))
 
-    def left(self, connection: Connection) -> None:
+    def connection_closed(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         self._unknown.pop(connection, None)
         self._parting.pop(connection, None)
-        self._shares.left(connection)
+        self._shares.connection_closed(connection)
         if (principal := self._owners.pop(connection, None)) is not None:
             self._count_of[principal] -= 1
             if not self._count_of[principal]:
@@ -186,46 +194,48 @@ class DoorServer:
 
     # --- the broker's side ---
 
-    def _linked(self, line: Line) -> None:
-        self._line = line
-        self._carry_out(self._core.linked(self._clock()))
+    def _broker_connected(self, line: BrokerLink) -> None:
+        self._link = line
+        self._perform(self._core.broker_connected(self._clock()))
         self.linked.set()
-        self._let_in()
+        self._release_pending()
 
-    def _said(self, line: bytes) -> None:
-        effects = self._core.said(line, self._clock())
+    def _line_received(self, line: bytes) -> None:
+        effects = self._core.line_received(line, self._clock())
         if effects is None:
-            say("the broker sent a line that is no frame; is it another version? Run `carpool restart --all`")
+            log_line(
+                "the broker sent a line that is no frame; is it another version? Run `carpool restart --all`"
+            )
         else:
-            self._carry_out(effects)
+            self._perform(effects)
 
-    def _lost(self, why: str) -> None:
-        if self._line is not None:
-            say(why)
-        self._line = None
-        self._carry_out(self._core.lost(self._clock()))
+    def _broker_lost(self, why: str) -> None:
+        if self._link is not None:
+            log_line(why)
+        self._link = None
+        self._perform(self._core.broker_lost(self._clock()))
         if self._stopping.is_set():
-            self._await_nobody()
+            self._stop_waiting_for_broker()
 
-    def _let_in(self, until: float = float("inf")) -> None:
+    def _release_pending(self, until: float = float("inf")) -> None:
         """Requests that have waited for the broker, or have waited long enough."""
-        for x, request in self._lobby.due(until):
-            self._carry_out(self._core.asked(x, request, self._clock()))
+        for x, request in self._pending.take_due(until):
+            self._perform(self._core.request_received(x, request, self._clock()))
 
-    def _await_nobody(self) -> None:
+    def _stop_waiting_for_broker(self) -> None:
         """We end, and no broker is there."""
-        self._carry_out(self._core.gave_up(self._clock()))
-        self._let_in()
+        self._perform(self._core.broker_given_up(self._clock()))
+        self._release_pending()
 
-    def _new_line(self) -> Line:
-        line = Line(lambda: self._linked(line), self._said, self._lost)
+    def _new_link(self) -> BrokerLink:
+        line = BrokerLink(lambda: self._broker_connected(line), self._line_received, self._broker_lost)
         return line
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Tell):
-                if self._line is not None:
-                    self._line.write(effect.line)
+            if isinstance(effect, SendToBroker):
+                if self._link is not None:
+                    self._link.write(effect.line)
                 continue
             connection = self._waiting.get(effect.x)
             if connection is None:
@@ -233,11 +243,11 @@ class DoorServer:
             if isinstance(effect, Respond):
                 del self._waiting[effect.x]
                 connection.respond(effect.status, effect.body, effect.media, effect.headers)
-            elif isinstance(effect, Write):
+            elif isinstance(effect, WriteEvents):
                 connection.write(effect.data)
-            elif isinstance(effect, Begin):
-                connection.begin(effect.headers)
-            elif isinstance(effect, End):
+            elif isinstance(effect, BeginEvents):
+                connection.begin_stream(effect.headers)
+            elif isinstance(effect, EndEvents):
                 del self._waiting[effect.x]
                 connection.end()
 
@@ -247,34 +257,36 @@ class DoorServer:
         """Serve `sock` until `stop`."""
         loop = asyncio.get_running_loop()
         self._beat_once()
-        server = await loop.create_server(lambda: Connection(self, self._clock), sock=sock, backlog=_BACKLOG)
+        server = await loop.create_server(
+            lambda: HttpConnection(self, self._clock), sock=sock, backlog=_BACKLOG
+        )
         on_listening()
         tasks = [
             asyncio.create_task(self._beat()),
-            asyncio.create_task(keep_connected(self._directory, self._new_line, say)),
+            asyncio.create_task(keep_connected(self._directory, self._new_link, log_line)),
         ]
         await self._stopping.wait()
-        if self._line is None:
-            self._await_nobody()
+        if self._link is None:
+            self._stop_waiting_for_broker()
         server.close()
         self._shares.close()
         deadline = loop.time() + _GOODBYE_S
         while self._waiting and loop.time() < deadline:  # noqa: ASYNC110 - seldom and short: not worth an event
             await asyncio.sleep(0.02)
         for connection in list(self._connections):
-            connection.finish()
+            connection.close_after_write()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def let_in_by(self, gate: Gate) -> None:
+    def set_gate(self, gate: AccessRules) -> None:
         """From now on these may come in; the sessions of those who no longer may are ended."""
-        self._carry_out(self._core.let_in_by(gate, self._clock()))
+        self._perform(self._core.set_gate(gate, self._clock()))
         for connection in list(self._connections):
             if not gate.is_open and connection not in self._owners:
                 self._unknown[connection] = None
             if not self._is_let_in(connection):  # it came while tokens were asked for
-                connection.finish()
+                connection.close_after_write()
 
     def stop(self) -> None:
         """End, after a moment for open answers."""
@@ -289,12 +301,12 @@ class DoorServer:
         now = self._clock()
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
         for connection in list(self._connections):
-            connection.look(now)
-        self._let_in(now)
-        self._carry_out(self._core.tick(now))
+            connection.check_timeout(now)
+        self._release_pending(now)
+        self._perform(self._core.tick(now))
 
     def _tick(self) -> None:
-        self._carry_out(self._core.tick(self._clock()))
+        self._perform(self._core.tick(self._clock()))
 
 
 def raise_descriptor_limit(wished: int) -> int:
@@ -307,12 +319,12 @@ def raise_descriptor_limit(wished: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def tell_url(directory: str, url: str) -> None:
+def write_url(directory: str, url: str) -> None:
     """Write it down for `carpool status`."""
     private_files.replace(paths.door_file(directory), msgspec.json.encode({"url": url, "pid": os.getpid()}))
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """One line for the log, with the time."""
     sys.stderr.write(f"{wallclock()} http: {text}\n")
     sys.stderr.flush()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from carpool.http import peer_owner
 
 if TYPE_CHECKING:
-    from carpool.http.connection import Connection
+    from carpool.http.connection import HttpConnection
 
 SCAN_EVERY_S: Final = 1.0
 
@@ -46,7 +46,7 @@ class ProcessShares:
     def __init__(
         self,
         most: int,
-        refuse: Callable[["Connection"], None],
+        refuse: Callable[["HttpConnection"], None],
         say: Callable[[str], None],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -54,27 +54,27 @@ class ProcessShares:
         self._refuse = refuse
         self._say = say
         self._pause = pause
-        self._inodes: dict[Connection, int] = {}
+        self._inodes: dict[HttpConnection, int] = {}
         """Of the sockets at the other ends."""
-        self._waiting: dict[Connection, None] = {}
+        self._waiting: dict[HttpConnection, None] = {}
         self._deciding: asyncio.Task[None] | None = None
 
-    def note(self, connection: "Connection", inode: int) -> None:
+    def connection_noted(self, connection: "HttpConnection", inode: int) -> None:
         """This one counts for the processes that have this socket."""
         self._inodes[connection] = inode
 
-    def come(self, connection: "Connection", open_count: int) -> None:
+    def connection_opened(self, connection: "HttpConnection", open_count: int) -> None:
         """A noted connection is new; so many are open beside it. It waits where one process could have its
         share.
         """
         if connection not in self._inodes or (open_count < self._most and not self._waiting):
             return
-        connection.hold()
+        connection.pause_requests()
         self._waiting[connection] = None
         if self._deciding is None:
             self._deciding = asyncio.create_task(self._decide())
 
-    def left(self, connection: "Connection") -> None:
+    def connection_closed(self, connection: "HttpConnection") -> None:
         """It is closed."""
         self._inodes.pop(connection, None)
         self._waiting.pop(connection, None)
@@ -94,7 +94,7 @@ class ProcessShares:
         finally:
             self._deciding = None
 
-    def _settle(self, asked: list["Connection"], holders: Mapping[int, Collection[int]]) -> None:
+    def _settle(self, asked: list["HttpConnection"], holders: Mapping[int, Collection[int]]) -> None:
         let_in = [inode for each, inode in self._inodes.items() if each not in self._waiting]
         refused = over_share([self._inodes[each] for each in asked], let_in, holders, self._most)
         for each in asked:
@@ -103,6 +103,6 @@ class ProcessShares:
                 del self._inodes[each]
                 self._refuse(each)
             else:
-                each.let_in()
+                each.resume_requests()
         for pid, count in Counter(refused.values()).items():
             self._say(f"process {pid} has {self._most} connections, and gets no more ({count} refused)")

@@ -19,7 +19,7 @@ from carpool_protocol.runtime.variables_pipe import pipe_with
 
 LOG_BYTES = 1024 * 1024
 """A log longer than this is set aside (`.1`) when its process starts."""
-_LONGEST_WORD_BYTES = 4096
+_LONGEST_LINE_BYTES = 4096
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Without a log is better than not at all; whatever else keeps us from the file is somebody's doing."""
 
@@ -93,11 +93,11 @@ class DaemonChild:
         if code is None:
             return None
         self._process = None
-        self._hang_up()
+        self._close_lifeline()
         self.ready = False
         return code
 
-    def words(self) -> list[str]:
+    def read_lines(self) -> list[str]:
         """The whole lines it has said since the last time."""
         said: list[str] = []
         while self._lifeline:
@@ -108,14 +108,14 @@ class DaemonChild:
             except OSError:
                 data = b""
             if not data:
-                self._hang_up()
+                self._close_lifeline()
                 break
             *lines, rest = (self._unread + data).split(b"\n")
-            self._unread = rest[-_LONGEST_WORD_BYTES:]
+            self._unread = rest[-_LONGEST_LINE_BYTES:]
             said += [line.decode("utf-8", "replace") for line in lines]
         return said
 
-    def say(self, text: str) -> None:
+    def send_line(self, text: str) -> None:
         """One line to it. What does not fit is not sent: who does not read for so long is replaced anyway."""
         if self._lifeline:
             with contextlib.suppress(OSError):  # dead or deaf, and the loop will find out which
@@ -126,7 +126,7 @@ class DaemonChild:
         if self._process:
             self._process.send_signal(signal.SIGKILL)
 
-    def last_words(self, size_bytes: int = 4000) -> str:
+    def log_tail(self, size_bytes: int = 4000) -> str:
         """The end of what this incarnation wrote to its log."""
         try:
             with open(self.log, "rb") as file:
@@ -148,7 +148,7 @@ class DaemonChild:
             self.log_trouble = os.strerror(error.errno or 0)
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
-    def _hang_up(self) -> None:
+    def _close_lifeline(self) -> None:
         if self._lifeline:
             self._lifeline.close()
             self._lifeline = None

@@ -15,8 +15,8 @@ import sys
 import time
 
 from carpool.launcher import processes
-from carpool.launcher.log import say, spelled
-from carpool.launcher.runtime_dir import PlaceWatch
+from carpool.launcher.log import exit_status_text, log_line
+from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 
@@ -25,48 +25,48 @@ CLEAR_S = 10.0
 _SWEEP_S = 30.0
 
 
-class Remains:
+class Leftovers:
     """Of one runtime directory. `environ` is what the sweep gets."""
 
-    def __init__(self, directory: str, environ: dict[str, str], place: PlaceWatch | None) -> None:
+    def __init__(self, directory: str, environ: dict[str, str], place: RuntimeDirWatch | None) -> None:
         self._directory = directory
         self._environ = environ
         self._place = place
         self._runtime = paths.runtime_id(directory)
 
-    def end_earlier(self) -> None:
+    def end_earlier_processes(self) -> None:
         """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
         wait_until = time.monotonic() + CLEAR_S
         while left := [pid for pid, _ in processes.marked(self._runtime)]:
             if time.monotonic() >= wait_until:
-                say(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
+                log_line(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
                 for pid in left:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 return
             time.sleep(0.05)
 
-    def clear(self, *, unclean: bool) -> None:
+    def clean_up(self, *, unclean: bool) -> None:
         """After all have ended, `unclean` where one did not end well: what they left, and the sockets."""
         deadline = time.monotonic() + CLEAR_S
         while processes.adopted(set()) and time.monotonic() < deadline:
             time.sleep(0.02)
         if unclean or processes.adopted(set()) or processes.marked(self._runtime):
-            self.sweep()
+            self.sweep_instances()
             processes.adopted(set())
         self.remove_sockets()
 
-    def leave_word(self) -> None:
+    def write_down_file(self) -> None:
         """The end is meant, and no broker is there to say so: who looks for one need not start carpool."""
         with contextlib.suppress(OSError):  # a full disk: then it is as if we had died
             private_files.replace(paths.down_file(self._directory), b"")
 
-    def take_back_word(self) -> None:
+    def remove_down_file(self) -> None:
         """Carpool starts."""
         with contextlib.suppress(OSError):
             os.unlink(paths.down_file(self._directory))
 
-    def forget(self) -> None:
+    def remove_until_down_files(self) -> None:
         """Carpool stops: what was enabled or disabled until then is so no longer, and a broken file of
         configuration is refused at the next start.
         """
@@ -75,7 +75,7 @@ class Remains:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
-    def sweep(self) -> None:
+    def sweep_instances(self) -> None:
         """Let the supervisor's own tool find and end instances that carry our mark."""
         command = [sys.executable, "-P", "-m", "carpool_supervisor.spawn.orphans", self._runtime]
         try:
@@ -83,9 +83,9 @@ class Remains:
                 command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
             )
             if done.returncode:
-                say(f"the sweep ended with {spelled(done.returncode)}")
+                log_line(f"the sweep ended with {exit_status_text(done.returncode)}")
         except (OSError, subprocess.TimeoutExpired) as error:
-            say(f"the sweep did not finish ({type(error).__name__})")
+            log_line(f"the sweep did not finish ({type(error).__name__})")
 
     def remove_sockets(self) -> None:
         """So that nobody waits at a door that nobody opens."""

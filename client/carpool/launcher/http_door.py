@@ -12,7 +12,7 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
-from carpool.launcher.log import spelled
+from carpool.launcher.log import exit_status_text
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 
@@ -21,7 +21,7 @@ EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN = 2, 3, 4
 _MAX_FILE_BYTES = 1024 * 1024
 
 
-class DoorWatch:
+class HttpDoorWatch:
     """`listen`: `HOST:PORT` of the command line, which wants a door whatever the file says; or empty.
     `last_good`: the file of the last good reading, which counts where the configuration is broken; or empty.
     """
@@ -35,26 +35,26 @@ class DoorWatch:
         self._said = ""
         self._dropped = False
 
-    def due(self) -> bool:
+    def is_start_due(self) -> bool:
         """Whether a door that does not run should be begun: the file is new or changed, and may want one."""
         stamp = _stamp(self._path)
         if stamp == self._seen:
             return False
         self._seen = stamp
-        wanted = bool(self.listen) or self._mentioned()
+        wanted = bool(self.listen) or self._is_http_mentioned()
         self._dropped = not wanted
         return wanted
 
-    def dropped(self) -> bool:
+    def is_no_longer_wanted(self) -> bool:
         """Whether the file has changed and wants no door; told once for each change."""
         dropped, self._dropped = self._dropped, False
         return dropped
 
-    def again(self, status: int) -> bool:
+    def should_restart(self, status: int) -> bool:
         """Whether to start it again after it ended so. Otherwise when the file has changed."""
         return status not in {EXIT_CONFIG, EXIT_UNWANTED}
 
-    def news(self, words: str) -> str:
+    def new_problem(self, words: str) -> str:
         """Its last words, if they are not those of the time before."""
         last = words.rpartition("\n")[2]
         note = last.partition(" http: ")[2] or last
@@ -62,7 +62,7 @@ class DoorWatch:
         self._said = note
         return note if fresh else ""
 
-    def _mentioned(self) -> bool:
+    def _is_http_mentioned(self) -> bool:
         """A false yes costs one short process; the door reads the file properly."""
         return _holds(self._path, b'"http"') or _holds(self._last_good, rb"\"http\"")
 
@@ -90,7 +90,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-class ToldDoor(NamedTuple):
+class HttpDoorStatus(NamedTuple):
     """The HTTP door as verbs see it. Either `url` or `problem` is empty."""
 
     url: str
@@ -100,27 +100,27 @@ class ToldDoor(NamedTuple):
     """It is tried again by itself. Otherwise once the configuration file has changed."""
 
 
-def told_door(directory: str) -> ToldDoor | None:
+def read_door_status(directory: str) -> HttpDoorStatus | None:
     """The door that listens here, or could not open; `None`: nothing is known of one."""
     found = _read(paths.door_file(directory))
     try:
         if "problem" in found:
             problem = str(found["problem"])
-            return ToldDoor("", problem, found["retried"] is True) if problem.isprintable() else None
+            return HttpDoorStatus("", problem, found["retried"] is True) if problem.isprintable() else None
         os.kill(int(found["pid"]), 0)
         url = str(found["url"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    return ToldDoor(url, "", False) if url.isprintable() else None
+    return HttpDoorStatus(url, "", False) if url.isprintable() else None
 
 
-def told_url(directory: str) -> str:
+def read_door_url(directory: str) -> str:
     """The URL of the door that listens here; empty: none does."""
-    door = told_door(directory)
+    door = read_door_status(directory)
     return door.url if door else ""
 
 
-def tell_problem(directory: str, status: int, words: str, *, retried: bool) -> None:
+def write_door_problem(directory: str, status: int, words: str, *, retried: bool) -> None:
     """Write down that the door ended with this exit status, and its last words. The door itself takes that
     back by its URL, once it listens.
     """
@@ -130,14 +130,14 @@ def tell_problem(directory: str, status: int, words: str, *, retried: bool) -> N
     told = last.partition(" http: ")[2] if status in {EXIT_CONFIG, EXIT_TAKEN} else ""
     if status == EXIT_CONFIG:
         told = told or last
-    problem = told or f"the HTTP door ended with {spelled(status)}; see `carpool logs --daemon`"
+    problem = told or f"the HTTP door ended with {exit_status_text(status)}; see `carpool logs --daemon`"
     problem = "".join(each if each.isprintable() else "?" for each in problem)
     data = json.dumps({"problem": problem, "retried": retried}).encode()
     with contextlib.suppress(OSError):  # a full disk: the log has it, or nothing has
         private_files.replace(paths.door_file(directory), data)
 
 
-def forget_door(directory: str) -> None:
+def remove_door_file(directory: str) -> None:
     """No door is wanted any more."""
     with contextlib.suppress(OSError):
         os.unlink(paths.door_file(directory))

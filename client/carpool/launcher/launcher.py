@@ -18,20 +18,20 @@ import time
 
 from carpool.launcher import processes
 from carpool.launcher.child import DaemonChild
-from carpool.launcher.cleanup import CLEAR_S, Remains
+from carpool.launcher.cleanup import CLEAR_S, Leftovers
 from carpool.launcher.http_door import (
     EXIT_CONFIG,
     EXIT_TAKEN,
     EXIT_UNWANTED,
-    DoorWatch,
-    forget_door,
-    tell_problem,
+    HttpDoorWatch,
+    remove_door_file,
+    write_door_problem,
 )
-from carpool.launcher.log import say, spelled
-from carpool.launcher.restart_policy import SILENT_S, Vigil
-from carpool.launcher.runtime_dir import PlaceWatch
+from carpool.launcher.log import exit_status_text, log_line
+from carpool.launcher.restart_policy import SILENT_S, RestartPolicy
+from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.machine.stop_commands import AGAIN, AGAIN_NOW, DRAIN_S, STOP
+from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 RESTART = signal.SIGUSR1
@@ -52,12 +52,12 @@ _LOOK_S = 0.05
 """How often to look for what cannot be waited for."""
 
 
-class Keep:
+class ChildSpec:
     """One process with its vigil and the time at which it is to be started again."""
 
-    def __init__(self, child: DaemonChild, vigil: Vigil) -> None:
+    def __init__(self, child: DaemonChild, vigil: RestartPolicy) -> None:
         self.child = child
-        self.vigil = vigil
+        self.restart_policy = vigil
         self.start_at: float | None = 0.0
         """`None` while it runs."""
         self.clear_by: float | None = None
@@ -77,7 +77,7 @@ class Launcher:
         ready_fd: int = -1,
         http: str = "",
         silent_s: float = SILENT_S,
-        place: PlaceWatch | None = None,
+        place: RuntimeDirWatch | None = None,
         variables: bytes = b"",
         needs_door: bool = False,
     ) -> None:
@@ -85,13 +85,13 @@ class Launcher:
         door, starting has failed.
         """
         self._needs_door = needs_door
-        self._place = place
+        self._runtime_dir = place
         self._place_said = ""
         """Why the directory cannot be put back, as it was said last."""
         self._directory = directory
         self._environ = environ
         self._ready_fd = ready_fd
-        self._remains = Remains(directory, environ, place)
+        self._leftovers = Leftovers(directory, environ, place)
         logs = paths.log_dir(environ, directory)
         os.makedirs(logs, mode=0o700, exist_ok=True)
         at = ["--runtime-dir", directory]
@@ -103,7 +103,7 @@ class Launcher:
             handed=variables,
         )
         # All agents wait for the next one: only one that does not live at all is waited for.
-        self._broker = Keep(broker, Vigil(silent_s, settled_after_s=2.0, first_delay_s=0.05))
+        self._broker = ChildSpec(broker, RestartPolicy(silent_s, settled_after_s=2.0, first_delay_s=0.05))
         self._supervisors = []
         for number in range(1, supervisors + 1):
             name = f"sup{number}"
@@ -113,16 +113,16 @@ class Launcher:
                 [*at, "--name", name],
                 paths.daemon_log(logs, f"supervisor-{name}"),
             )
-            self._supervisors.append(Keep(child, Vigil(silent_s)))
+            self._supervisors.append(ChildSpec(child, RestartPolicy(silent_s)))
         door = DaemonChild(
             "http",
             "carpool.http",
             [*at, *(["--config", config] if config else []), *(["--listen", http] if http else [])],
             paths.daemon_log(logs, "http"),
         )
-        self._door = Keep(door, Vigil(silent_s))
+        self._door = ChildSpec(door, RestartPolicy(silent_s))
         self._door.start_at = None
-        self._door_watch = DoorWatch(http, config, environ, paths.last_good_file(directory))
+        self._door_watch = HttpDoorWatch(http, config, environ, paths.last_good_file(directory))
         self._heritage = os.urandom(32).hex()
         self._life, self._since = -1, 0
         """The number of the last broker, and of the first one whose sessions may still come back."""
@@ -146,61 +146,63 @@ class Launcher:
         """Start, keep up, stop. The exit code: 0, 1 it does not start, 2 the configuration is refused."""
         self._catch_signals()
         processes.become_subreaper()
-        self._remains.end_earlier()
-        self._remains.sweep()
-        self._remains.remove_sockets()
-        self._remains.take_back_word()
+        self._leftovers.end_earlier_processes()
+        self._leftovers.sweep_instances()
+        self._leftovers.remove_sockets()
+        self._leftovers.remove_down_file()
         then = time.monotonic()
         looked = then
         while True:
             now = time.monotonic()
             if now - looked >= _TICK_S:
                 looked = now
-                self._look_at_place()
+                self._check_runtime_dir()
             if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
                 for keep in self._all:
-                    keep.vigil.heard(now)
+                    keep.restart_policy.alive_received(now)
             then = now
             if not self._door.child.pid and self._stop_by is None:
-                self._look_for_door(now)
+                self._check_door_wanted(now)
             for keep in self._all:
-                self._look_after(keep, now)
+                self._check_child(keep, now)
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
                 break
             self._announce()
             self._stop_others(now)
-            self._press(now)
+            self._enforce_stop(now)
             self._sleep(now)
-        self._remains.clear(unclean=self._unclean)
+        self._leftovers.clean_up(unclean=self._unclean)
         if not self._again:
-            self._remains.forget()
-        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
-        say("stopped")
+            self._leftovers.remove_until_down_files()
+        self._report_to_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
+        log_line("stopped")
         return self._exit
 
-    def _look_at_place(self) -> None:
-        if self._place is None:
+    def _check_runtime_dir(self) -> None:
+        if self._runtime_dir is None:
             return
-        match self._place.look():
+        match self._runtime_dir.recheck():
             case "kept":
                 return
             case "put back":
-                say(f"{self._directory} had vanished, or a part of it; it is there again")
+                log_line(f"{self._directory} had vanished, or a part of it; it is there again")
                 self._place_said = ""
             case "taken":
                 if self._stop_by is None:
                     self._stop("another carpool has taken the runtime directory")
             case "gone":
-                if self._place.why != self._place_said:
-                    self._place_said = self._place.why
-                    say(f"{self._directory} has vanished and cannot be put back: {self._place.why}")
+                if self._runtime_dir.why != self._place_said:
+                    self._place_said = self._runtime_dir.why
+                    log_line(
+                        f"{self._directory} has vanished and cannot be put back: {self._runtime_dir.why}"
+                    )
 
     # --- one process ---
 
-    def _look_after(self, keep: Keep, now: float) -> None:
+    def _check_child(self, keep: ChildSpec, now: float) -> None:
         child = keep.child
-        for word in child.words():
-            keep.vigil.heard(now)
+        for word in child.read_lines():
+            keep.restart_policy.alive_received(now)
             if word == "ready":
                 child.ready = True
             elif word == "alone":
@@ -209,88 +211,88 @@ class Launcher:
                 self._broker_note = word[5:]
         status = child.exit_status()
         if status is not None:
-            self._mourn(keep, status, now)
-        elif child.pid and keep.vigil.silent(now, lambda: processes.is_stopped(child.pid)):
-            say(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
+            self._child_exited(keep, status, now)
+        elif child.pid and keep.restart_policy.is_silent(now, lambda: processes.is_stopped(child.pid)):
+            log_line(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
             child.kill()
         elif not child.pid and self._stop_by is None:
             self._start_again(keep, now)
 
-    def _mourn(self, keep: Keep, status: int, now: float) -> None:
+    def _child_exited(self, keep: ChildSpec, status: int, now: float) -> None:
         child = keep.child
         if self._stop_by is not None:
             self._unclean |= status != 0
             if keep in self._supervisors:
-                self._broker.child.say(f"gone {child.name}")  # it may be waiting for calls there
+                self._broker.child.send_line(f"gone {child.name}")  # it may be waiting for calls there
             return
-        delay_s = keep.vigil.died(now)
+        delay_s = keep.restart_policy.exited(now)
         if keep is self._door:
-            self._mourn_door(status, now + delay_s)
+            self._door_exited(status, now + delay_s)
             return
         keep.start_at = now + delay_s
-        say(f"{child.name} ended with {spelled(status)}; starting it again in {delay_s:.1f} s")
+        log_line(f"{child.name} ended with {exit_status_text(status)}; starting it again in {delay_s:.1f} s")
         if keep is not self._broker:
             keep.clear_by = now + CLEAR_S
-            self._broker.child.say(f"gone {child.name}")
+            self._broker.child.send_line(f"gone {child.name}")
         if self._was_ready:
             return
         if status == EXIT_USAGE:
-            self._give_up(EXIT_USAGE, child.last_words() or f"{child.name} refuses to start")
-        elif keep.vigil.deaths >= START_DEATHS:
-            self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.last_words()}")
+            self._give_up(EXIT_USAGE, child.log_tail() or f"{child.name} refuses to start")
+        elif keep.restart_policy.deaths >= START_DEATHS:
+            self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.log_tail()}")
 
-    def _look_for_door(self, now: float) -> None:
+    def _check_door_wanted(self, now: float) -> None:
         """A configuration that has changed may want a door, or none any more."""
-        if self._door_watch.due():
+        if self._door_watch.is_start_due():
             self._door.start_at = now
-        elif self._door_watch.dropped():
-            self._forget_door()
+        elif self._door_watch.is_no_longer_wanted():
+            self._remove_door_file()
 
-    def _forget_door(self) -> None:
-        if self._place is None or self._place.is_ours():
-            forget_door(self._directory)
+    def _remove_door_file(self) -> None:
+        if self._runtime_dir is None or self._runtime_dir.is_ours():
+            remove_door_file(self._directory)
 
-    def _mourn_door(self, status: int, start_at: float) -> None:
+    def _door_exited(self, status: int, start_at: float) -> None:
         """The others live on; where starting it again would not help, a changed configuration may."""
-        again = self._door_watch.again(status)
+        again = self._door_watch.should_restart(status)
         self._door.start_at = start_at if again else None
-        words = self._door.child.last_words()
+        words = self._door.child.log_tail()
         if status == EXIT_UNWANTED:
-            self._forget_door()
-        elif self._place is None or self._place.is_ours():
-            tell_problem(self._directory, status, words, retried=again)
+            self._remove_door_file()
+        elif self._runtime_dir is None or self._runtime_dir.is_ours():
+            write_door_problem(self._directory, status, words, retried=again)
         expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
         if not expected:
-            say(f"http ended with {spelled(status)}; starting it again")
+            log_line(f"http ended with {exit_status_text(status)}; starting it again")
         if status in {EXIT_CONFIG, EXIT_TAKEN}:
-            note = self._door_watch.news(words)
+            note = self._door_watch.new_problem(words)
             if note:
                 self._door_note = note
-                say(note)
+                log_line(note)
             if self._needs_door and not self._was_ready:
                 self._give_up(EXIT_USAGE if status == EXIT_CONFIG else EXIT_FAILED, _NO_START)
 
-    def _start_again(self, keep: Keep, now: float) -> None:
+    def _start_again(self, keep: ChildSpec, now: float) -> None:
         if keep.clear_by is not None:
             if now < keep.clear_by and processes.adopted({other.child.pid for other in self._all}):
                 return
-            self._remains.sweep()
+            self._leftovers.sweep_instances()
             keep.clear_by = None
         if keep.start_at is None or now < keep.start_at:
             return
         try:
             keep.child.start(sys.executable, self._environ)
         except OSError as error:
-            keep.start_at = now + keep.vigil.died(now)
-            say(f"cannot start {keep.child.name}: {error.strerror}; trying again")
+            keep.start_at = now + keep.restart_policy.exited(now)
+            log_line(f"cannot start {keep.child.name}: {error.strerror}; trying again")
             return
         if keep.child.log_trouble:
-            say(f"{keep.child.name} runs without a log: {keep.child.log_trouble}")
+            log_line(f"{keep.child.name} runs without a log: {keep.child.log_trouble}")
         keep.start_at = None
-        keep.vigil.started(now)
+        keep.restart_policy.started(now)
         if keep is self._broker:
             self._life += 1
-            keep.child.say(f"heir {self._life} {self._since} {self._heritage}")
+            keep.child.send_line(f"heir {self._life} {self._since} {self._heritage}")
 
     # --- the whole ---
 
@@ -307,36 +309,36 @@ class Launcher:
         if opening and not self._door_note and now < self._door_by:
             return
         self._was_ready = True
-        say(f"ready in {self._directory}")
-        self._tell_starter("\n".join(["ready", *filter(None, (self._broker_note, self._door_note))]))
+        log_line(f"ready in {self._directory}")
+        self._report_to_starter("\n".join(["ready", *filter(None, (self._broker_note, self._door_note))]))
 
     def _give_up(self, code: int, text: str) -> None:
-        say(text)
-        self._tell_starter(f"failed {code}\n{text}")
+        log_line(text)
+        self._report_to_starter(f"failed {code}\n{text}")
         self._exit = code
         self._stop("giving up")
 
     def _stop(self, why: str, word: str = STOP) -> None:
         now = time.monotonic()
-        self._again = word == AGAIN
+        self._again = word == STOP_FOR_RESTART
         if self._others_by is not None:
-            say(f"draining no longer: {why}")
-            self._broker.child.say(AGAIN_NOW if word == AGAIN else word)
+            log_line(f"draining no longer: {why}")
+            self._broker.child.send_line(STOP_FOR_RESTART_NOW if word == STOP_FOR_RESTART else word)
             self._others_by = now
         elif self._stop_by is not None:
             self._stop_by = now  # asked twice: no more patience
-        elif word == AGAIN and self._broker.child.pid:
-            say(f"draining: {why}")
-            self._broker.child.say(word)
+        elif word == STOP_FOR_RESTART and self._broker.child.pid:
+            log_line(f"draining: {why}")
+            self._broker.child.send_line(word)
             self._others_by = now + DRAINED_S
             self._stop_by = self._others_by + STOP_S
         else:
-            say(f"stopping: {why}")
+            log_line(f"stopping: {why}")
             if word == STOP and not self._broker.child.pid:
-                self._remains.leave_word()
+                self._leftovers.write_down_file()
             self._stop_by = now + STOP_S
             for keep in self._all:
-                keep.child.say(word)
+                keep.child.send_line(word)
 
     def _stop_others(self, now: float) -> None:
         """They serve the calls that the broker waits for: their turn is when it has ended, or is late."""
@@ -345,9 +347,9 @@ class Launcher:
             self._stop_by = now + STOP_S
             for keep in self._all:
                 if keep is not self._broker:
-                    keep.child.say(STOP)
+                    keep.child.send_line(STOP)
 
-    def _press(self, now: float) -> None:
+    def _enforce_stop(self, now: float) -> None:
         if self._stop_by is not None and now >= self._stop_by:
             self._unclean = True
             for keep in self._all:
@@ -367,7 +369,7 @@ class Launcher:
         if self._wake.fileno() in ready:
             for number in set(self._wake.recv(4096)):
                 if number == RESTART:
-                    self._stop("to be started again", AGAIN)
+                    self._stop("to be started again", STOP_FOR_RESTART)
                 elif number != signal.SIGCHLD:
                     self._stop(f"got {signal.Signals(number).name}")
 
@@ -377,7 +379,7 @@ class Launcher:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda _number, _frame: None)
 
-    def _tell_starter(self, text: str) -> None:
+    def _report_to_starter(self, text: str) -> None:
         if self._ready_fd >= 0:
             with contextlib.suppress(OSError):  # whoever started us has not waited
                 os.write(self._ready_fd, text.encode())

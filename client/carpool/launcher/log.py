@@ -6,14 +6,14 @@ import sys
 import time
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """One line, with the time."""
     with contextlib.suppress(OSError):  # a log on a full disk ends nobody
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
         sys.stderr.flush()
 
 
-def spelled(status: int) -> str:
+def exit_status_text(status: int) -> str:
     """An exit status as people know it."""
     if status >= 0:
         return f"exit code {status}"

@@ -15,7 +15,7 @@ from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.config.schema.model import operator_variables
 
 
-def of_operator(environ: Mapping[str, str], config: str) -> bytes:
+def variables_of_operator(environ: Mapping[str, str], config: str) -> bytes:
     """The variables, as JSON; empty where there is none. `config`: the file; empty: the user's own."""
     loaded = load_layer(find_config_file(environ, config or None), home_of(environ)).loaded
     names = operator_variables(loaded.config) if loaded.config is not None else frozenset()

@@ -1,6 +1,6 @@
 """When one daemon process is to be started again, and when its silence has lasted too long.
 
-Pure: the clock comes in (`now`, monotonic seconds). One `Vigil` per process that the
+Pure: the clock comes in (`now`, monotonic seconds). One `RestartPolicy` per process that the
 launcher keeps up, over all its incarnations. Rule 8 and the launcher's back-off.
 Refuses to know what the process does.
 """
@@ -11,11 +11,11 @@ FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
 SETTLED_AFTER_S = 5.0
 """A process that lived this long starts with the first delay again: sessions wait for it, 25 s at most."""
 SILENT_S = 20.0
-LOOKED_AT = 0.25
+CHECK_FROM_FRACTION = 0.25
 """Of the time in which a process may be silent: after so much of it we look whether it is stopped."""
 
 
-class Vigil:
+class RestartPolicy:
     """One process's record: deaths in a row, and when it was last heard."""
 
     def __init__(
@@ -38,11 +38,11 @@ class Vigil:
         """A new incarnation runs."""
         self._started = self._heard = now
 
-    def heard(self, now: float) -> None:
+    def alive_received(self, now: float) -> None:
         """It said something; or its silence is excused (it is stopped, or we were)."""
         self._heard = now
 
-    def died(self, now: float) -> float:
+    def exited(self, now: float) -> float:
         """It is gone: how long to wait (seconds) before it is started again."""
         if now - self._started >= self._settled_after_s:
             self.deaths = 0
@@ -51,12 +51,12 @@ class Vigil:
         self._delay_s = min(self._delay_s * 2, MAX_DELAY_S) if self._delay_s else self._first_delay_s
         return self._delay_s
 
-    def silent(self, now: float, is_stopped: Callable[[], bool]) -> bool:
+    def is_silent(self, now: float, is_stopped: Callable[[], bool]) -> bool:
         """Nothing was heard for too long, and it is not stopped: replace it. `is_stopped` is asked from a
         part of that time on: whoever goes on after a stop has the rest of it to say something.
         """
         quiet_s = now - self._heard
-        if quiet_s >= self._silent_s * LOOKED_AT and is_stopped():
-            self.heard(now)
+        if quiet_s >= self._silent_s * CHECK_FROM_FRACTION and is_stopped():
+            self.alive_received(now)
             return False
         return quiet_s >= self._silent_s

@@ -16,12 +16,12 @@ from typing import Literal
 from carpool import launcher_lock
 from carpool_protocol.bootstrap import paths
 
-Found = Literal["kept", "put back", "taken", "gone"]
+DirState = Literal["kept", "put back", "taken", "gone"]
 """`gone`: it has vanished and cannot be made; `look` tries again."""
 
 
-class PlaceWatch:
-    """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take` gave."""
+class RuntimeDirWatch:
+    """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take_lock` gave."""
 
     def __init__(self, directory: str, logs: str, config: str, http: str, held: int) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class PlaceWatch:
         self.why = ""
         """Why it is gone, a clause."""
 
-    def look(self) -> Found:
+    def recheck(self) -> DirState:
         """Cheap while all is well: call it every second."""
         if self._is_taken:
             return "taken"
@@ -44,7 +44,7 @@ class PlaceWatch:
             paths.ensure_private(self._logs, paths.STATE_VARIABLE)
             if launcher_lock.is_in_place(self._held, self._directory):
                 return "put back"
-            held = launcher_lock.take(self._directory, self._config, self._http)
+            held = launcher_lock.take_lock(self._directory, self._config, self._http)
         except paths.NotPrivateError as error:
             self.why = str(error)
             return "gone"
@@ -64,4 +64,4 @@ class PlaceWatch:
 
     def release(self) -> None:
         """Give the lock up."""
-        launcher_lock.release(self._held)
+        launcher_lock.release_lock(self._held)

@@ -29,11 +29,11 @@ _CLEAR_S = 3.0
 _POLL_S = 0.02
 
 
-class HouseError(Exception):
+class PrivateCarpoolError(Exception):
     """A command of the private carpool failed; the text says how."""
 
 
-class PrivateHouse:
+class PrivateCarpool:
     """A private carpool, not up yet. `prefix`: what the name of its directory begins with."""
 
     def __init__(self, prefix: str) -> None:
@@ -55,7 +55,7 @@ class PrivateHouse:
         """Where `up` finds the configuration; to be written before."""
         return self.base / "carpool.json"
 
-    def lend(self, logins: str) -> None:
+    def use_logins(self, logins: str) -> None:
         """Its servers log in with the logins in this directory, and renew them there. Before `up`."""
         mine = paths.logins_dir(paths.state_dir(self.environ, self.directory))
         paths.ensure_private(os.path.dirname(mine))
@@ -64,16 +64,16 @@ class PrivateHouse:
     def up(self) -> None:
         """Start carpool in the background; returns when it takes sessions."""
         self._may_be_up = True
-        self.carpool("up", "--detach", "--config", str(self.config_file))
+        self.run_carpool("up", "--detach", "--config", str(self.config_file))
 
     def status(self) -> dict[str, Any]:
         """What `carpool status --json` says."""
-        said = json.loads(self.carpool("status", "--json"))
+        said = json.loads(self.run_carpool("status", "--json"))
         assert isinstance(said, dict)
         return said
 
-    def carpool(self, *arguments: str) -> str:
-        """Run one carpool command; its stdout. Raises `HouseError` with the end of its stderr."""
+    def run_carpool(self, *arguments: str) -> str:
+        """Run one carpool command; its stdout. Raises `PrivateCarpoolError` with the end of its stderr."""
         what = f"`carpool {arguments[0]}`"
         process = subprocess.Popen(
             [*carpool_argv(), *arguments],
@@ -89,7 +89,7 @@ class PrivateHouse:
                 out, err = process.communicate(timeout=COMMAND_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise HouseError(f"{what} did not end within {COMMAND_S:g} s") from None
+                raise PrivateCarpoolError(f"{what} did not end within {COMMAND_S:g} s") from None
             except KeyboardInterrupt:
                 # A start in its middle must come to its end: only then can `down` find it.
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,7 +97,7 @@ class PrivateHouse:
                 process.kill()
                 raise
         if process.returncode:
-            raise HouseError(f"{what} failed (exit code {process.returncode}): {err.strip()[-500:]}")
+            raise PrivateCarpoolError(f"{what} failed (exit code {process.returncode}): {err.strip()[-500:]}")
         return out
 
     def close(self) -> list[str]:
@@ -106,12 +106,12 @@ class PrivateHouse:
         if self._may_be_up:
             try:
                 self._down()
-            except HouseError as error:
+            except PrivateCarpoolError as error:
                 troubles.append(str(error))
-        for pid, command in self._settled():
+        for pid, command in self._wait_for_leftovers():
             troubles.append(f"had to kill process {pid}: {command[:120]}")
             processes.kill_marked(pid, self.directory)
-        troubles += [f"process {pid} is left: {command[:120]}" for pid, command in self._settled()]
+        troubles += [f"process {pid} is left: {command[:120]}" for pid, command in self._wait_for_leftovers()]
         shutil.rmtree(self.base, ignore_errors=True)
         if self.base.exists():
             troubles.append(f"the directory {self.base} could not be removed")
@@ -122,11 +122,11 @@ class PrivateHouse:
         holds its lock, so it is asked again as long as anything runs.
         """
         deadline_s = time.monotonic() + COMMAND_S / 2
-        self.carpool("down")
-        while self._settled() and time.monotonic() < deadline_s:
-            self.carpool("down")
+        self.run_carpool("down")
+        while self._wait_for_leftovers() and time.monotonic() < deadline_s:
+            self.run_carpool("down")
 
-    def _settled(self) -> list[tuple[int, str]]:
+    def _wait_for_leftovers(self) -> list[tuple[int, str]]:
         """What still runs after a moment's patience."""
         deadline_s = time.monotonic() + _CLEAR_S
         while (left := processes.marked(self.directory)) and time.monotonic() < deadline_s:

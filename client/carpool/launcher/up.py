@@ -15,9 +15,9 @@ import time
 from carpool import import_path, launcher_lock
 from carpool.launcher.child import rotate
 from carpool.launcher.http_address import split_address
-from carpool.launcher.http_door import told_door
+from carpool.launcher.http_door import read_door_status
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
-from carpool.launcher.runtime_dir import PlaceWatch
+from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
@@ -44,7 +44,7 @@ as it can, and `carpool status` tells why it is not open. Without --detach and w
 """
 
 
-class Place:
+class RuntimePlace:
     """Where this carpool lives: the runtime directory, private, and a note if it is not the wished one."""
 
     def __init__(self) -> None:
@@ -64,20 +64,20 @@ def up(arguments: list[str]) -> int:
             # A file that somebody has typed is his word; one that the environment names may be a project's.
             named = trusted_places.VARIABLES[1:] if "--config" in values else trusted_places.VARIABLES
             trusted_places.refuse_untrusted(os.environ, named)
-        place = Place()
+        place = RuntimePlace()
     except (paths.NotPrivateError, trusted_places.UntrustedPlaceError) as error:
         _say(str(error))
         return EXIT_USAGE
     if place.note:
         _say(place.note)
-    config = wished_config(values.get("--config", ""))
+    config = requested_config(values.get("--config", ""))
     http = values.get("--http", "")
     if "--quiet" in values:
         # An agent's program may have these from a project's file: one opens a door, the other writes files.
         for name in ("CARPOOL_HTTP", "CARPOOL_PROFILE"):
             os.environ.pop(name, None)
     if "--stay" in values:
-        return _stay(place, config, int(values.get("--ready-fd", "-1")), http, _handed(values))
+        return _stay(place, config, int(values.get("--ready-fd", "-1")), http, _handed_variables(values))
     http = http or os.environ.get("CARPOOL_HTTP", "")
     if why := _why_no_address(http):
         _say(why)
@@ -108,7 +108,7 @@ def _why_no_address(http: str) -> str:
     return ""
 
 
-def _detach(place: Place, config: str, http: str) -> int:
+def _detach(place: RuntimePlace, config: str, http: str) -> int:
     """`carpool up --detach`, as people and scripts say it. The exit code."""
     code, text = bring_up(place, config, http=http, explicit=True)
     if code != EXIT_OK:
@@ -131,7 +131,7 @@ def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
     if http and holder is not None and holder.http != http:
         return "", "", EXIT_FAILED  # `_other_config` has the sentence
     deadline = time.monotonic() + DOOR_S
-    while (door := told_door(directory)) is None and http and time.monotonic() < deadline:
+    while (door := read_door_status(directory)) is None and http and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     if door is None:
         late = f"the HTTP door at {http} has not opened yet; see `carpool status`"
@@ -141,7 +141,7 @@ def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
     return "", door.problem, EXIT_FAILED if door.retried else EXIT_USAGE
 
 
-def wished_config(option: str = "") -> str:
+def requested_config(option: str = "") -> str:
     """The file that `--config` or `$CARPOOL_CONFIG` names, absolute; empty: the user's own.
 
     Resolved by whoever starts the daemon, which has no CARPOOL_CONFIG and another directory.
@@ -160,7 +160,7 @@ def environment_in_force(directory: str) -> dict[str, str]:
 
 
 def bring_up(
-    place: Place,
+    place: RuntimePlace,
     config: str | None = None,
     wait_s: float = START_S,
     http: str | None = None,
@@ -176,9 +176,11 @@ def bring_up(
     """
     deadline = time.monotonic() + wait_s
     while True:
-        killed = launcher_lock.killed(place.directory)
+        killed = launcher_lock.killed_holder(place.directory)
         before = (
-            (killed.config, killed.http) if killed else (wished_config(), os.environ.get("CARPOOL_HTTP", ""))
+            (killed.config, killed.http)
+            if killed
+            else (requested_config(), os.environ.get("CARPOOL_HTTP", ""))
         )
         wished = before[0] if config is None else config
         door = before[1] if http is None else http
@@ -213,21 +215,25 @@ def daemon_environment(directory: str) -> dict[str, str]:
     environ[paths.RUNTIME_VARIABLE] = directory
     environ[paths.STATE_VARIABLE] = paths.state_dir(os.environ, directory)
     # A source tree on PYTHONPATH is how carpool itself is found when it is not installed.
-    ours = [entry for entry in import_path.kept(os.environ.get("PYTHONPATH", "")) if _holds_us(entry)]
+    ours = [
+        entry for entry in import_path.trusted_entries(os.environ.get("PYTHONPATH", "")) if _holds_us(entry)
+    ]
     if ours:
         environ["PYTHONPATH"] = os.pathsep.join(ours)
     return environ
 
 
-def _handed(values: dict[str, str]) -> bytes:
+def _handed_variables(values: dict[str, str]) -> bytes:
     """The operator's variables, from whoever has started this launcher; empty: there are none."""
     return read_pipe(int(values["--variables-fd"])) if "--variables-fd" in values else b""
 
 
 def _of_operator(config: str) -> bytes:
-    from carpool.launcher.operator_variables import of_operator  # here: the launcher stays without it
+    from carpool.launcher.operator_variables import (
+        variables_of_operator,
+    )  # here: the launcher stays without it
 
-    return of_operator(os.environ, config)
+    return variables_of_operator(os.environ, config)
 
 
 def _inherited(fd: int) -> list[str]:
@@ -248,7 +254,7 @@ def _pipe_with(variables: bytes) -> int:
         return -1
 
 
-def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes) -> int:
+def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables: bytes) -> int:
     """Be the launcher, in the environment that `daemon_environment` made."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
@@ -256,7 +262,7 @@ def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes)
         _say(str(error))
         return EXIT_USAGE
     try:
-        held = launcher_lock.take(place.directory, config, http)
+        held = launcher_lock.take_lock(place.directory, config, http)
     except OSError as error:
         text = f"cannot write {paths.lock_file(place.directory)}: {error.strerror}"
         _say(text)
@@ -268,7 +274,7 @@ def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes)
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
-    watch = PlaceWatch(place.directory, place.logs, config, http, held)
+    watch = RuntimeDirWatch(place.directory, place.logs, config, http, held)
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
@@ -286,7 +292,9 @@ def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes)
         watch.release()
 
 
-def _start(place: Place, config: str, http: str, deadline: float, variables: bytes) -> tuple[int | None, str]:
+def _start(
+    place: RuntimePlace, config: str, http: str, deadline: float, variables: bytes
+) -> tuple[int | None, str]:
     """Start a launcher and hear how it went. Code `None`: another one was quicker."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
@@ -324,7 +332,7 @@ def _start(place: Place, config: str, http: str, deadline: float, variables: byt
             )
         os.close(tell)
         tell = -1
-        said = _hear(hear, deadline)
+        said = _read_outcome(hear, deadline)
     finally:
         for fd in (hear, tell, handed):
             if fd >= 0:
@@ -345,7 +353,7 @@ def _start(place: Place, config: str, http: str, deadline: float, variables: byt
     return EXIT_FAILED, f"the launcher did not start; its log {log_path} ends:\n{_tail(log_path)}"
 
 
-def _hear(fd: int, deadline: float) -> str:
+def _read_outcome(fd: int, deadline: float) -> str:
     """Everything said on `fd` until its end or the deadline."""
     said = b""
     while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -365,7 +373,7 @@ def _tail(path: str) -> str:
         return ""
 
 
-def _other_config(place: Place, config: str, http: str) -> str:
+def _other_config(place: RuntimePlace, config: str, http: str) -> str:
     holder = launcher_lock.holder(place.directory)
     if holder is not None and http and holder.http != http:
         return "carpool already runs without that HTTP door; `carpool down` first to open it"

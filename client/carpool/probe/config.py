@@ -35,7 +35,7 @@ _REPLACED = frozenset(
 )
 
 
-def arranged(entry: Mapping[str, JsonValue], env_file: str | None) -> str:
+def probe_config(entry: Mapping[str, JsonValue], env_file: str | None) -> str:
     """The private configuration. `entry`: the server as it is written, in our keys; `env_file`: absolute."""
     kept = {key: inner for key, inner in entry.items() if key not in _REPLACED}
     config = {

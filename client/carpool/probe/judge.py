@@ -21,26 +21,26 @@ Result = Literal["agreed", "diverged", "inconclusive"]
 """Of a probe."""
 
 
-class Said(Struct, frozen=True):
+class ComparedAnswer(Struct, frozen=True):
     """One answer, in a form that can be compared."""
 
     text: str
     is_error: bool
 
 
-Transcript = Sequence[Said]
+Transcript = Sequence[ComparedAnswer]
 """By place: round after round, each with all calls in order."""
 
 
-def said(result: Any, *, refused: bool = False) -> Said:
+def compared_answer(result: Any, *, refused: bool = False) -> ComparedAnswer:
     """A tool's result, or (`refused`) a JSON-RPC error. `_meta` is left out: it is about the one request."""
     if not isinstance(result, dict):
-        return Said(json.dumps(result), is_error=refused)
+        return ComparedAnswer(json.dumps(result), is_error=refused)
     plain = {key: value for key, value in result.items() if key != "_meta"}
-    return Said(json.dumps(plain, sort_keys=True), refused or bool(result.get("isError")))
+    return ComparedAnswer(json.dumps(plain, sort_keys=True), refused or bool(result.get("isError")))
 
 
-def turns(calls: int) -> list[tuple[int, int]]:
+def shared_order(calls: int) -> list[tuple[int, int]]:
     """Who makes which call when two sessions share: (session, call). The second is a round behind the first,
     so it meets what that one has left, and then they take turns.
 
@@ -64,7 +64,7 @@ def judge(calls: int, private: Sequence[Transcript], shared: Sequence[Transcript
     ]
 
 
-def _one(private: list[list[Said]], shared: list[list[Said]]) -> Outcome:
+def _one(private: list[list[ComparedAnswer]], shared: list[list[ComparedAnswer]]) -> Outcome:
     expected = private[0]
     if any(each != expected for each in private):
         return "not_deterministic"

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from carpool.control.control_client import AnsweredError, Door, DoorError
-from carpool.control.place import the_place
-from carpool.launcher.up import Place, environment_in_force
-from carpool.probe.config import arranged
-from carpool.probe.judge import Outcome, Result, Said, judge, result_of
-from carpool.probe.run import Bench, ProbeError, Tool, Try
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool.control.place import runtime_place
+from carpool.launcher.up import RuntimePlace, environment_in_force
+from carpool.probe.config import probe_config
+from carpool.probe.judge import ComparedAnswer, Outcome, Result, judge, result_of
+from carpool.probe.run import ProbeCall, ProbedTool, ProbeError, ProbeRun
 from carpool.terminal import display, end_signals
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -51,19 +51,19 @@ class CannotBeginError(Exception):
 
 
 class Experiment(Protocol):
-    """What `Bench` can do, once it is open."""
+    """What `ProbeRun` can do, once it is open."""
 
-    def private(self, tries: Sequence[Try], runs: int) -> list[list[Said]]: ...
+    def run_private(self, tries: Sequence[ProbeCall], runs: int) -> list[list[ComparedAnswer]]: ...
 
-    def shared(self, tries: Sequence[Try]) -> list[list[Said]]: ...
+    def run_shared(self, tries: Sequence[ProbeCall]) -> list[list[ComparedAnswer]]: ...
 
 
-def probe(server: str, wished: Sequence[Try], file: str | None, *, as_json: bool) -> None:
+def probe(server: str, wished: Sequence[ProbeCall], file: str | None, *, as_json: bool) -> None:
     """The whole of it. Ends the verb."""
-    place = the_place()
+    place = runtime_place()
     where, config, entry = _configured(place, server, file)
     logins = paths.logins_dir(paths.state_dir(os.environ, place.directory))
-    found = _tried(server, wished, config, entry, logins, as_json=as_json)
+    found = _run_experiment(server, wished, config, entry, logins, as_json=as_json)
     result: Result = found["result"]
     found["recorded"], found["note"] = record(place, where.path, server, found)
     if as_json:
@@ -74,7 +74,7 @@ def probe(server: str, wished: Sequence[Try], file: str | None, *, as_json: bool
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def choose(server: str, tools: Sequence[Tool], wished: Sequence[Try]) -> list[Try]:
+def choose(server: str, tools: Sequence[ProbedTool], wished: Sequence[ProbeCall]) -> list[ProbeCall]:
     """The calls to make: those that the user names, else what is safe by the server's own word. Raises
     `CannotBeginError`.
     """
@@ -86,8 +86,8 @@ def choose(server: str, tools: Sequence[Tool], wished: Sequence[Try]) -> list[Tr
             meant = did_you_mean(name, known)
             hint = f"did you mean {meant!r}?" if meant else f"it has {', '.join(known)}"
             raise CannotBeginError(f"{server} has no tool {each.tool!r}; {hint}")
-        chosen.append(Try(name, each.arguments))
-    chosen = chosen or [Try(tool.name) for tool in tools if tool.reads and tool.bare]
+        chosen.append(ProbeCall(name, each.arguments))
+    chosen = chosen or [ProbeCall(tool.name) for tool in tools if tool.reads and tool.bare]
     if not chosen:
         raise CannotBeginError(
             f"no tool of {server} says that it only reads (readOnlyHint) and needs no argument, so none is "
@@ -120,7 +120,7 @@ def conclusion(server: str, found: dict[str, Any]) -> str:
 # --- before, and the experiment -------------------------------------------------------------------------
 
 
-def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile, Config, Entry]:
+def _configured(place: RuntimePlace, server: str, file: str | None) -> tuple[ConfigFile, Config, Entry]:
     """Which file (the named one, else that of the running carpool, else the user's), read; and the server."""
     where = find_config_file(
         environment_in_force(place.directory), os.path.expanduser(file) if file else None
@@ -134,18 +134,18 @@ def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile
     return where, loaded.config, loaded.written[servers[server].name]
 
 
-def _tried(
-    server: str, wished: Sequence[Try], config: Config, entry: Entry, logins: str, *, as_json: bool
+def _run_experiment(
+    server: str, wished: Sequence[ProbeCall], config: Config, entry: Entry, logins: str, *, as_json: bool
 ) -> dict[str, Any]:
     """Run the experiment to its end, and end what it started, however it went."""
     end_signals.interrupt()
-    bench = Bench(logins, lambda text: _step(text, as_json))
+    bench = ProbeRun(logins, lambda text: _step(text, as_json))
     problem, code = "", EXIT_FAILED
     outcomes: list[Outcome] = []
-    tries: list[Try] = []
+    tries: list[ProbeCall] = []
     try:
         _step(f"starting a private carpool with {server} in it", as_json)
-        tools = bench.open(arranged(entry, env_file_path(config, home_of(os.environ))))
+        tools = bench.open(probe_config(entry, env_file_path(config, home_of(os.environ))))
         tries = choose(server, tools, wished)
         _say_calls(tries, unasked=not wished, as_json=as_json)
         outcomes = experiment(bench, tries)
@@ -167,17 +167,17 @@ def _tried(
     }
 
 
-def experiment(bench: Experiment, tries: Sequence[Try]) -> list[Outcome]:
+def experiment(bench: Experiment, tries: Sequence[ProbeCall]) -> list[Outcome]:
     """Private, shared; and private once more where sessions seem to differ, for it may be the time."""
-    private = bench.private(tries, 2)
-    shared = bench.shared(tries)
+    private = bench.run_private(tries, 2)
+    shared = bench.run_shared(tries)
     outcomes = judge(len(tries), private, shared)
     if "diverged" in outcomes:
-        outcomes = judge(len(tries), [*private, *bench.private(tries, 1)], shared)
+        outcomes = judge(len(tries), [*private, *bench.run_private(tries, 1)], shared)
     return outcomes
 
 
-def _say_calls(tries: Sequence[Try], *, unasked: bool, as_json: bool) -> None:
+def _say_calls(tries: Sequence[ProbeCall], *, unasked: bool, as_json: bool) -> None:
     names = ", ".join(dict.fromkeys(each.tool for each in tries))
     why = "; by the server's own word they only read, and they need no argument" if unasked else ""
     _step(f"trying {names}{why}", as_json)
@@ -191,14 +191,14 @@ def _step(text: str, as_json: bool) -> None:
 # --- afterwards -----------------------------------------------------------------------------------------
 
 
-def record(place: Place, file: str, server: str, found: dict[str, Any]) -> tuple[bool, str]:
+def record(place: RuntimePlace, file: str, server: str, found: dict[str, Any]) -> tuple[bool, str]:
     """Tell the running carpool, if its configuration is `file`, what was found. Whether that was done, and a
     sentence about it.
     """
     if found["result"] == "inconclusive":
         return False, "Nothing was recorded."
     try:
-        with Door(place.directory, control=True) as door:
+        with ControlClient(place.directory, control=True) as door:
             status = msgspec.json.decode(door.request("carpool/status", {}))
             running = (status.get("config") or {}).get("file") or ""
             if os.path.realpath(running) != os.path.realpath(file):
@@ -209,7 +209,7 @@ def record(place: Place, file: str, server: str, found: dict[str, Any]) -> tuple
             door.request(
                 "carpool/testify", {"server": server, "kind": kind, "detail": detail(found["calls"])}
             )
-    except DoorError as error:
+    except ControlClientError as error:
         if error.no_broker:
             return False, (
                 "Nothing was recorded, because carpool does not run here: start it with `carpool up "

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool.control.control_client import AnsweredError, Door, DoorError
-from carpool.launcher.sandbox import HouseError, PrivateHouse
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
 from carpool.probe.config import ALONE, SHARED
-from carpool.probe.judge import ROUNDS, Said, said, turns
+from carpool.probe.judge import ROUNDS, ComparedAnswer, compared_answer, shared_order
 from carpool.terminal import display
 
 LIMIT_S = 420.0
@@ -31,7 +31,7 @@ class ProbeError(Exception):
     """The experiment came to no end; the text says why."""
 
 
-class Tool(Struct, frozen=True):
+class ProbedTool(Struct, frozen=True):
     """A tool, as far as it matters here."""
 
     name: str
@@ -42,7 +42,7 @@ class Tool(Struct, frozen=True):
     """It needs no argument."""
 
 
-class Try(Struct, frozen=True):
+class ProbeCall(Struct, frozen=True):
     """One call to make."""
 
     tool: str
@@ -68,7 +68,7 @@ class _Page(Struct):
     next_cursor: str | None = msgspec.field(name="nextCursor", default=None)
 
 
-class Bench:
+class ProbeRun:
     """One experiment. `close` it in any case; the others raise `ProbeError`."""
 
     def __init__(self, logins: str, say: Callable[[str], None]) -> None:
@@ -78,8 +78,8 @@ class Bench:
         self._say = say
         self._alone = 0
         """Private instances so far."""
-        self._house = PrivateHouse("carpool-probe-")
-        self._house.lend(logins)
+        self._house = PrivateCarpool("carpool-probe-")
+        self._house.use_logins(logins)
         self._deadline_s = time.monotonic() + LIMIT_S
         self._names: dict[tuple[str, str], str] = {}
         """By server and the server's own name of a tool: what agents call it."""
@@ -88,7 +88,7 @@ class Bench:
         """End everything; what did not go as it should, in sentences."""
         return self._house.close()
 
-    def open(self, config: str) -> list[Tool]:
+    def open(self, config: str) -> list[ProbedTool]:
         """Start the private carpool with this configuration; the tools that each instance has."""
         file = self._house.config_file
         file.touch(mode=0o600)  # it may hold secrets, as the user's own does
@@ -97,24 +97,24 @@ class Bench:
             self._house.up()
             for arm in (ALONE, SHARED):
                 with self._door(arm, control=True) as door:
-                    listed = self._asked(door, "carpool/tools")["tools"]
+                    listed = self._request(door, "carpool/tools")["tools"]
                     if not listed:
                         raise ProbeError(self._why_no_tools(door, arm))
                     self._names |= {(arm, each["tool"]): each["name"] for each in listed}
-            self._leave_out()
+            self._drop_uncommon_tools()
             with self._agent(ALONE) as agent:
                 return self._tools(agent)
 
-    def _leave_out(self) -> None:
+    def _drop_uncommon_tools(self) -> None:
         """What only one of two instances offers cannot be compared."""
         tools = {arm: {tool for each, tool in self._names if each == arm} for arm in (ALONE, SHARED)}
         if odd := tools[ALONE] ^ tools[SHARED]:
             self._names = {key: name for key, name in self._names.items() if key[1] not in odd}
             self._say(f"leaving out {', '.join(sorted(odd))}: of two instances only one offers them")
 
-    def private(self, tries: Sequence[Try], runs: int) -> list[list[Said]]:
+    def run_private(self, tries: Sequence[ProbeCall], runs: int) -> list[list[ComparedAnswer]]:
         """So many private runs, one after the other. All sessions stay to the end: each has its instance."""
-        transcripts: list[list[Said]] = []
+        transcripts: list[list[ComparedAnswer]] = []
         with _explained(), contextlib.ExitStack() as stack:
             for run in range(runs):
                 time.sleep(APART_S if run else 0)
@@ -126,11 +126,11 @@ class Bench:
                     transcripts[-1] += [self._called(agent, ALONE, each) for each in tries]
         return transcripts
 
-    def shared(self, tries: Sequence[Try]) -> list[list[Said]]:
+    def run_shared(self, tries: Sequence[ProbeCall]) -> list[list[ComparedAnswer]]:
         """Two sessions on one instance."""
         with _explained(), self._agent(SHARED) as one, self._agent(SHARED) as other:
-            transcripts: tuple[list[Said], list[Said]] = ([], [])
-            for session, call in turns(len(tries)):
+            transcripts: tuple[list[ComparedAnswer], list[ComparedAnswer]] = ([], [])
+            for session, call in shared_order(len(tries)):
                 if call == 0:
                     number = len(transcripts[session]) // len(tries) + 1
                     self._say(f"shared instance, session {session + 1}, round {number} of {ROUNDS}")
@@ -139,10 +139,10 @@ class Bench:
 
     # --- talking to the private carpool ---------------------------------------------------------------------
 
-    def _door(self, arm: str, *, control: bool) -> Door:
-        return Door(self._house.directory, control=control, profile=arm)
+    def _door(self, arm: str, *, control: bool) -> ControlClient:
+        return ControlClient(self._house.directory, control=control, profile=arm)
 
-    def _agent(self, arm: str) -> Door:
+    def _agent(self, arm: str) -> ControlClient:
         agent = self._door(arm, control=False)
         agent.initialize()
         return agent
@@ -153,19 +153,19 @@ class Bench:
             raise ProbeError(f"the probe was not done within {LIMIT_S:g} s")
         return min(left_s, most_s)
 
-    def _asked(self, door: Door, method: str) -> dict[str, Any]:
+    def _request(self, door: ControlClient, method: str) -> dict[str, Any]:
         answer = msgspec.json.decode(door.request(method, {}, self._left_s()))
         assert isinstance(answer, dict)
         return answer
 
-    def _why_no_tools(self, door: Door, arm: str) -> str:
-        server = self._asked(door, "carpool/status")["servers"][arm]
+    def _why_no_tools(self, door: ControlClient, arm: str) -> str:
+        server = self._request(door, "carpool/status")["servers"][arm]
         why = display.one_line(server.get("last_error") or "", 300)
         return f"the server offers no tools ({server['state']}){': ' if why else ''}{why}"
 
-    def _tools(self, agent: Door) -> list[Tool]:
+    def _tools(self, agent: ControlClient) -> list[ProbedTool]:
         own = {name: tool for (server, tool), name in self._names.items() if server == ALONE}
-        found: list[Tool] = []
+        found: list[ProbedTool] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
@@ -174,13 +174,13 @@ class Bench:
                 each = _definition(raw)
                 if each.name in own:
                     reads = each.annotations is not None and each.annotations.read_only
-                    found.append(Tool(own[each.name], reads, bare=not each.schema.required))
+                    found.append(ProbedTool(own[each.name], reads, bare=not each.schema.required))
             cursor = page.next_cursor
             if cursor is None:
                 break
         return found
 
-    def _called(self, agent: Door, server: str, each: Try) -> Said:
+    def _called(self, agent: ControlClient, server: str, each: ProbeCall) -> ComparedAnswer:
         """One call's answer, from the server itself."""
         params = {"name": self._names[server, each.tool], "arguments": each.arguments}
         try:
@@ -190,12 +190,12 @@ class Bench:
             data = refusal.get("data")
             if isinstance(data, dict) and "delivered" in data:
                 raise ProbeError(f"{each.tool} was not answered: {error}") from None
-            return said(refusal, refused=True)
+            return compared_answer(refusal, refused=True)
         meta = result.get("_meta") if isinstance(result, dict) else None
         if isinstance(meta, dict) and "carpool/error" in meta:
             text = " ".join(str(block.get("text", "")) for block in result.get("content", []))
             raise ProbeError(f"{each.tool} was not answered: {text}")
-        return said(result)
+        return compared_answer(result)
 
 
 @contextlib.contextmanager
@@ -203,9 +203,9 @@ def _explained() -> Iterator[None]:
     """What goes wrong between us and the private carpool, as a `ProbeError`."""
     try:
         yield
-    except HouseError as error:
+    except PrivateCarpoolError as error:
         raise ProbeError(str(error)) from None
-    except (DoorError, AnsweredError) as error:
+    except (ControlClientError, AnsweredError) as error:
         raise ProbeError(f"the probe's own carpool: {error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise ProbeError("an answer of the server or of the probe's own carpool is not understood") from None

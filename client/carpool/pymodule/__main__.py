@@ -11,7 +11,7 @@ from carpool.pymodule.stdio import claim
 from carpool.terminal.extras import install_command
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """For the server's log."""
     print(text, file=sys.stderr, flush=True)
 
@@ -20,23 +20,23 @@ def main(words: Sequence[str]) -> int:
     """Returns the exit code: 0 at the end of the wire, 1 where the module cannot be served, 2: usage."""
     *flags, name = words or ("",)
     if not name or name.startswith("-") or flags not in ([], ["--strict"]):
-        say("usage: python -m carpool.pymodule [--strict] MODULE")
+        log_line("usage: python -m carpool.pymodule [--strict] MODULE")
         return 2
     source, sink = claim()
     try:
         # Before the module's directory is searched: a file there may be called like one of its needs.
-        from carpool.pymodule.server import NotStrictError, serve, tools_of
+        from carpool.pymodule.server import UntypedModuleError, serve, tools_of
     except ImportError as error:
-        say(
+        log_line(
             f"a server made of a Python module needs the MCP SDK 2.3 or newer ({error}): "
             f"{install_command('python')}"
         )
         return 1
     try:
         module = load(name)
-        tools = tools_of(module, strict=bool(flags), say=say)
-    except (CannotLoadError, NotStrictError) as error:
-        say(str(error))
+        tools = tools_of(module, strict=bool(flags), say=log_line)
+    except (CannotLoadError, UntypedModuleError) as error:
+        log_line(str(error))
         return 1
     serve(module, tools, source, sink)
     return 0

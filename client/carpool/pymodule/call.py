@@ -39,7 +39,7 @@ THREADS = 256
 _limiter: RunVar[CapacityLimiter] = RunVar("carpool threads")
 
 
-def guarded(function: Function, *, is_async: bool) -> Function:
+def call_wrapper(function: Function, *, is_async: bool) -> Function:
     """The function as it is called: by the names of its parameters, where it belongs, its exceptions told."""
     signature = inspect.signature(function)
 
@@ -105,13 +105,13 @@ def _told(*, in_loop: bool) -> Iterator[None]:
         if in_loop and _from_outside(error):
             raise
         print_failure(error)
-        raise ToolError(said(error)) from error
+        raise ToolError(exception_text(error)) from error
     finally:
         if os.getpid() != process:
             _leave(None)
 
 
-def said(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """Kind and text of an exception."""
     try:
         text = validation_text(error) if isinstance(error, ValidationError) else str(error)
@@ -143,7 +143,7 @@ def print_failure(error: BaseException) -> None:
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     for each in reversed(chain):
         trace = "".join(traceback.format_tb(each.__traceback__))
-        print(f"Traceback (most recent call last):\n{trace}{said(each)}", file=sys.stderr)
+        print(f"Traceback (most recent call last):\n{trace}{exception_text(each)}", file=sys.stderr)
 
 
 def _from_outside(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ _STARS: Final[Mapping[object, str]] = {
 }
 
 
-class Chosen(NamedTuple):
+class ChosenFunction(NamedTuple):
     """One of them."""
 
     name: str
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
     """`tools.py:12`; the module's name where that is not known."""
 
 
-def public_functions(module: ModuleType) -> list[Chosen]:
+def public_functions(module: ModuleType) -> list[ChosenFunction]:
     """The module's tools."""
     named = getattr(module, "__all__", None)
     if named is not None:
@@ -40,7 +40,7 @@ def public_functions(module: ModuleType) -> list[Chosen]:
             if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
         ]
     found = [(name, getattr(module, name)) for name in names]
-    return [Chosen(name, value, where(module, value)) for name, value in found if _is_function(value)]
+    return [ChosenFunction(name, value, where(module, value)) for name, value in found if _is_function(value)]
 
 
 def without_types(function: Function) -> list[str]:

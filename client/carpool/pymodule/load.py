@@ -24,13 +24,13 @@ def load(name: str) -> ModuleType:
     """Import it. Raises `CannotLoadError`."""
     directory = os.getcwd()
     sys.path.insert(0, directory)
-    if taken := _taken(name, directory):
+    if taken := _shadowed_text(name, directory):
         raise CannotLoadError(taken)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None:
-            raise CannotLoadError(_broken(name, error)) from None
+            raise CannotLoadError(_import_failed(name, error)) from None
         if name == error.name or name.startswith(f"{error.name}."):
             raise CannotLoadError(
                 f"there is no module {name} in {directory}, nor installed for {sys.executable}; the server's "
@@ -42,10 +42,10 @@ def load(name: str) -> ModuleType:
         ) from None
     except BaseException as error:  # noqa: BLE001 - whatever somebody's module does
         traceback.print_exception(error)
-        raise CannotLoadError(_broken(name, error)) from None
+        raise CannotLoadError(_import_failed(name, error)) from None
 
 
-def _taken(name: str, directory: str) -> str:
+def _shadowed_text(name: str, directory: str) -> str:
     """What to say where the directory has such a module and the import would give another one, of Python or
     of what the SDK needs; empty: it is as it should be.
     """
@@ -65,7 +65,7 @@ def _taken(name: str, directory: str) -> str:
     return f"{here.origin} cannot be a server: {top} is the name of a module of {owner} as well; rename it"
 
 
-def _broken(name: str, error: BaseException) -> str:
+def _import_failed(name: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         line = f"{os.path.basename(error.filename or name)}:{error.lineno}"
         return f"{name} cannot be imported: {type(error).__name__}: {error.msg} ({line})"

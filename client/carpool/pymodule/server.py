@@ -20,12 +20,12 @@ from carpool.pymodule.messages import messages
 from carpool.pymodule.tools import CannotOfferError, read_tags, tool_of
 
 
-class NotStrictError(Exception):
+class UntypedModuleError(Exception):
     """`strict` is set, and not every function is a typed tool; or there is no tool at all."""
 
 
 def tools_of(module: ModuleType, *, strict: bool, say: Callable[[str], None]) -> list[Tool]:
-    """The module's tools. `say`: for what is wrong with single functions. Raises `NotStrictError`."""
+    """The module's tools. `say`: for what is wrong with single functions. Raises `UntypedModuleError`."""
     tools: list[Tool] = []
     wrong: list[str] = []
     for chosen in public_functions(module):
@@ -40,12 +40,14 @@ def tools_of(module: ModuleType, *, strict: bool, say: Callable[[str], None]) ->
             say(wrong[-1])
     if strict and wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise NotStrictError(f"{wrong[0]}{more}; with `strict` that keeps {module.__name__} from starting")
+        raise UntypedModuleError(
+            f"{wrong[0]}{more}; with `strict` that keeps {module.__name__} from starting"
+        )
     if not tools and wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise NotStrictError(f"{module.__name__} has no function that can be offered: {wrong[0]}{more}")
+        raise UntypedModuleError(f"{module.__name__} has no function that can be offered: {wrong[0]}{more}")
     if not tools:
-        raise NotStrictError(
+        raise UntypedModuleError(
             f"{module.__name__} has no functions to offer: defined in it, or named in its `__all__`, and "
             "without an underscore in front"
         )

@@ -16,7 +16,14 @@ from mcp.server.mcpserver.utilities.context_injection import find_context_parame
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
 from pydantic import ConfigDict, ValidationError
 
-from carpool.pymodule.call import as_content, guarded, print_failure, returns_bytes, said, validation_text
+from carpool.pymodule.call import (
+    as_content,
+    call_wrapper,
+    exception_text,
+    print_failure,
+    returns_bytes,
+    validation_text,
+)
 from carpool.pymodule.function_choice import Function, without_types
 
 TAGS, VERSION = "carpool/tags", "carpool/version"
@@ -48,7 +55,7 @@ class _Tool(Tool):
             if error.__cause__ is None:
                 raise
             print_failure(error.__cause__)
-            raise ToolError(f"{error}: {said(error.__cause__)}") from error.__cause__
+            raise ToolError(f"{error}: {exception_text(error.__cause__)}") from error.__cause__
         except ToolError as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
@@ -69,7 +76,7 @@ def tool_of(name: str, function: Function, *, tags: tuple[str, ...] = ()) -> Too
             tool = _tool(name, function, False)
     except Exception as error:  # noqa: BLE001 - whatever pydantic thinks of somebody's annotations
         raise CannotOfferError(f"{type(error).__name__}: {error}".partition("\n")[0]) from None
-    call = guarded(function, is_async=tool.is_async)
+    call = call_wrapper(function, is_async=tool.is_async)
 
     async def called(**arguments: Any) -> Any:
         return as_content(name, await call(**arguments))

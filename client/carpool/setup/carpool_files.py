@@ -11,28 +11,28 @@ import os
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool.check.trust_facts import Facts, described
-from carpool.control.place import the_place
+from carpool.check.trust_facts import Facts, trust_facts
+from carpool.control.place import runtime_place
 from carpool.launcher import own_command
 from carpool.setup import file_io
-from carpool.setup.clients import Candidate
-from carpool.setup.model import Own, Secrets
+from carpool.setup.clients import ClientFilePath
+from carpool.setup.model import CarpoolFile, SecretsFile
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import (
     ConfigFile,
-    Layer,
-    Texts,
+    ConfigLayer,
+    LayerTexts,
     env_file_path,
     find_config_file,
     home_of,
     load_config,
     load_layer,
 )
-from carpool_protocol.config.reading.merge import merge, taken_over
+from carpool_protocol.config.reading.merge import merge_configs, taken_over
 from carpool_protocol.config.reading.parse import read_config
-from carpool_protocol.config.reading.project import Workspace, find_workspace, named_at
-from carpool_protocol.config.reading.trust import give_trust, read_listed, read_trust, trust_of
+from carpool_protocol.config.reading.project import FoundWorkspace, find_workspace, workspace_name_at
+from carpool_protocol.config.reading.trust import grant_trust, read_listed, read_trust, trust_of
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.text.file_stamps import Stamp
 from carpool_protocol.ids import ServerName
@@ -47,7 +47,7 @@ def project_of(home: str) -> str:
     return "" if root == os.path.realpath(home) else root
 
 
-def own_files(home: str) -> tuple[Own, Secrets]:
+def own_files(home: str) -> tuple[CarpoolFile, SecretsFile]:
     """carpool.json and its `env_file` as they are, which must be sound."""
     where = find_config_file(os.environ)
     path = os.path.realpath(where.path)
@@ -64,20 +64,20 @@ def own_files(home: str) -> tuple[Own, Secrets]:
     beside = os.path.dirname(path)
     if config.env_file is not None:
         said = os.path.realpath(env_file_path(config, home) or "")
-        return Own(path, text, taken), Secrets(said, _text(said), layer.env)
+        return CarpoolFile(path, text, taken), SecretsFile(said, _text(said), layer.env)
     names = (_SECRETS if number == 1 else f"secrets-{number}.env" for number in range(1, 100))
     name = next(each for each in names if not os.path.lexists(os.path.join(beside, each)))
-    return Own(path, text, taken), Secrets(os.path.join(beside, name), None, {}, name)
+    return CarpoolFile(path, text, taken), SecretsFile(os.path.join(beside, name), None, {}, name)
 
 
-def project_file(project: str) -> Own:
+def project_file(project: str) -> CarpoolFile:
     path = os.path.join(project, PROJECT_FILE)
     if os.path.islink(path) or os.path.islink(os.path.dirname(path)):
         fail(f"{path} is a link in a project; say --user-only, or look at it", EXIT_USAGE)
     layer = load_layer(ConfigFile(path, asked_for=False), "", project=True)
     if layer.loaded.config is None:
         fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
-    return Own(path, _text(path))
+    return CarpoolFile(path, _text(path))
 
 
 def _text(path: str) -> str | None:
@@ -85,7 +85,7 @@ def _text(path: str) -> str | None:
     return None if data is None else data.decode()
 
 
-def command(candidate: Candidate) -> list[str]:
+def command(candidate: ClientFilePath) -> list[str]:
     """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH may be
     another one. In a project's file it stands for those programs as well: others have no such path.
     """
@@ -93,7 +93,7 @@ def command(candidate: Candidate) -> list[str]:
     return [*(["carpool"] if bare else own_command.executable()), "connect"]
 
 
-class Before(Struct, frozen=True):
+class EarlierTrust(Struct, frozen=True):
     """What is trusted of a project before setup changes its file."""
 
     others: dict[str, Stamp]
@@ -106,21 +106,21 @@ class Before(Struct, frozen=True):
     """Servers that the question named, as taking the place of the user's own."""
 
 
-def sure_of(project: str) -> Before | None:
+def check_trustable(project: str) -> EarlierTrust | None:
     """Whether trust may be given to the project's file once setup has changed it: what else is in it was
     trusted before, or nothing is. What setup puts there has been shown.
     """
     workspace = _workspace(project)
     if not os.path.lexists(workspace.file):
-        return Before({}, "", frozenset())
+        return EarlierTrust({}, "", frozenset())
     layer = _layer(workspace)
     if trust_of(read_trust(trust_store()), workspace, layer.digest) != "trusted":
         return None
     listed = frozenset(map(ServerName, read_listed(trust_store(), workspace)))
-    return Before(_others(layer), layer.digest, listed)
+    return EarlierTrust(_others(layer), layer.digest, listed)
 
 
-def asked(project: str, own: bytes | None, its: bytes) -> Facts:
+def trust_question_facts(project: str, own: bytes | None, its: bytes) -> Facts:
     """What the question of trust is about. `own`: carpool.json as it will be, if it is changed; `its`: the
     project's file as it will be.
     """
@@ -130,18 +130,18 @@ def asked(project: str, own: bytes | None, its: bytes) -> Facts:
     if own is not None and (planned := read_config(own.decode(), where.path).config) is not None:
         servers = planned.servers if user is None else {**user.servers, **planned.servers}
         user = replace(planned, servers=servers)
-    if user is not None and (name := named_at(project, roots_of(user, home))):
-        user = merge(user, user.workspaces[name])
+    if user is not None and (name := workspace_name_at(project, roots_of(user, home))):
+        user = merge_configs(user, user.workspaces[name])
     loaded = read_config(its.decode(), workspace.file, project=True)
     assert loaded.config is not None  # `plan.check` has refused what is not sound
-    layer = Layer(loaded, (workspace.file,), {}, {}, "", Texts())
+    layer = ConfigLayer(loaded, (workspace.file,), {}, {}, "", LayerTexts())
     return {
-        **described(workspace, layer, loaded.config, "untrusted", user),
+        **trust_facts(workspace, layer, loaded.config, "untrusted", user),
         "taken_over": frozenset() if user is None else taken_over(user, loaded.config),
     }
 
 
-def trust_now(project: str, its: bytes, before: Before) -> str:
+def trust_now(project: str, its: bytes, before: EarlierTrust) -> str:
     """Trust the project's file, which is now `its`, if it is what was shown with what was trusted before. Why
     not, a sentence. Raises `OSError`.
     """
@@ -153,21 +153,21 @@ def trust_now(project: str, its: bytes, before: Before) -> str:
     named = (before.listed | before.taken_over) & (
         config.servers.keys() if config is not None else frozenset()
     )
-    give_trust(trust_store(), workspace, layer.digest, named)
+    grant_trust(trust_store(), workspace, layer.digest, named)
     return ""
 
 
-def _others(layer: Layer) -> dict[str, Stamp]:
+def _others(layer: ConfigLayer) -> dict[str, Stamp]:
     return {path: layer.seen[path] for path in layer.files[1:]}
 
 
-def _workspace(project: str) -> Workspace:
-    return Workspace(project, os.path.join(project, PROJECT_FILE))
+def _workspace(project: str) -> FoundWorkspace:
+    return FoundWorkspace(project, os.path.join(project, PROJECT_FILE))
 
 
-def _layer(workspace: Workspace) -> Layer:
+def _layer(workspace: FoundWorkspace) -> ConfigLayer:
     return load_layer(ConfigFile(workspace.file, asked_for=True), home_of(os.environ), project=True)
 
 
 def trust_store() -> str:
-    return paths.trust_file(paths.state_dir(os.environ, the_place().directory))
+    return paths.trust_file(paths.state_dir(os.environ, runtime_place().directory))

@@ -19,7 +19,7 @@ Form = Literal["plain", "vscode", "opencode", "codex"]
 """How the file holds servers: `mcpServers`, or `servers`, `mcp`, or tables of TOML."""
 
 
-class Client(Struct, frozen=True):
+class McpClient(Struct, frozen=True):
     """One program."""
 
     id: str
@@ -36,10 +36,10 @@ class Client(Struct, frozen=True):
     """It puts something with the entry's name before names of tools, and the whole must fit model APIs."""
 
 
-class Candidate(Struct, frozen=True):
+class ClientFilePath(Struct, frozen=True):
     """A file that may be there."""
 
-    client: Client
+    client: McpClient
     path: str
     scope: Scope
 
@@ -50,8 +50,8 @@ class Candidate(Struct, frozen=True):
 
 
 _SETTINGS: Final = "settings.json"
-CLAUDE_CODE: Final = Client("claude-code", "Claude Code", "plain", ".claude.json")
-CLAUDE_DESKTOP: Final = Client(
+CLAUDE_CODE: Final = McpClient("claude-code", "Claude Code", "plain", ".claude.json")
+CLAUDE_DESKTOP: Final = McpClient(
     "claude-desktop",
     "Claude Desktop",
     "plain",
@@ -60,16 +60,16 @@ CLAUDE_DESKTOP: Final = Client(
     anywhere=True,
     puts_prefix=False,
 )
-CURSOR: Final = Client("cursor", "Cursor", "plain", ".cursor/mcp.json", desktop=True)
-VS_CODE: Final = Client("vscode", "VS Code", "vscode", ".vscode/mcp.json", desktop=True)
-WINDSURF: Final = Client("windsurf", "Windsurf", "plain", "mcp_config.json", desktop=True, anywhere=True)
-CODEX: Final = Client("codex", "Codex", "codex", "")
-GEMINI: Final = Client("gemini", "Gemini CLI", "plain", ".gemini/settings.json")
-OPENCODE: Final = Client("opencode", "opencode", "opencode", "opencode.json")
+CURSOR: Final = McpClient("cursor", "Cursor", "plain", ".cursor/mcp.json", desktop=True)
+VS_CODE: Final = McpClient("vscode", "VS Code", "vscode", ".vscode/mcp.json", desktop=True)
+WINDSURF: Final = McpClient("windsurf", "Windsurf", "plain", "mcp_config.json", desktop=True, anywhere=True)
+CODEX: Final = McpClient("codex", "Codex", "codex", "")
+GEMINI: Final = McpClient("gemini", "Gemini CLI", "plain", ".gemini/settings.json")
+OPENCODE: Final = McpClient("opencode", "opencode", "opencode", "opencode.json")
 
 CLIENTS: Final = (CLAUDE_CODE, CLAUDE_DESKTOP, CURSOR, VS_CODE, WINDSURF, CODEX, GEMINI, OPENCODE)
 
-_PROJECT: Final[tuple[tuple[Client, str], ...]] = (
+_PROJECT: Final[tuple[tuple[McpClient, str], ...]] = (
     (CLAUDE_CODE, ".mcp.json"),
     (CURSOR, ".cursor/mcp.json"),
     (VS_CODE, ".vscode/mcp.json"),
@@ -84,15 +84,15 @@ _EDITORS: Final = ("Code", "Code - Insiders", "VSCodium")
 """VS Code and its kin, by the name of their directories."""
 
 
-def candidates(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[Candidate]:
+def candidates(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[ClientFilePath]:
     """Every file that may hold servers. `platform`: as `sys.platform`; `project`: a directory, or empty."""
-    found = [Candidate(client, path, "user") for client, path in _users(environ, home, platform)]
+    found = [ClientFilePath(client, path, "user") for client, path in _users(environ, home, platform)]
     if project and os.path.normpath(project) != os.path.normpath(home):
-        found += [Candidate(client, os.path.join(project, name), "project") for client, name in _PROJECT]
+        found += [ClientFilePath(client, os.path.join(project, name), "project") for client, name in _PROJECT]
     return found
 
 
-def _users(environ: Mapping[str, str], home: str, platform: str) -> list[tuple[Client, str]]:
+def _users(environ: Mapping[str, str], home: str, platform: str) -> list[tuple[McpClient, str]]:
     def told(name: str, otherwise: str) -> str:
         said = environ.get(name, "")
         return said if os.path.isabs(said) else os.path.join(home, otherwise)
@@ -122,7 +122,7 @@ def _users(environ: Mapping[str, str], home: str, platform: str) -> list[tuple[C
     return found
 
 
-def entry(client: Client, command: list[str]) -> dict[str, JsonValue]:
+def entry(client: McpClient, command: list[str]) -> dict[str, JsonValue]:
     """The one entry that is left in the program's file. `command`: carpool's, with `connect`."""
     match client.form:
         case "opencode":

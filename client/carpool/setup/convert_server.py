@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from carpool.check.secret_names import is_secret_name
-from carpool.setup.clients import CLAUDE_CODE, Client
+from carpool.setup.clients import CLAUDE_CODE, McpClient
 from carpool.setup.secrets import without_secrets
 from carpool.terminal.extras import install_command
 from carpool_protocol.config.foreign.formats import is_own_entry
@@ -48,7 +48,7 @@ _APPROVAL: Final = "default_tools_approval_mode"
 _WORD = re.compile(r"[\w.:/@+=~%,?&-]+", re.ASCII)
 
 
-class Taken(Struct, frozen=True):
+class Converted(Struct, frozen=True):
     """A server in our keys, with references for its secrets."""
 
     name: str
@@ -56,7 +56,7 @@ class Taken(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Stays(Struct, frozen=True):
+class NotConverted(Struct, frozen=True):
     """It is left in the program's file."""
 
     why: str
@@ -66,8 +66,8 @@ class _CannotKeepError(Exception):
     """A secret that no `env_file` can hold."""
 
 
-def take(
-    client: Client,
+def convert_server(
+    client: McpClient,
     name: str,
     entry: JsonValue,
     variable: Callable[[str, str], str],
@@ -75,20 +75,20 @@ def take(
     project: bool,
     remote: bool,
     asked: bool = False,
-) -> Taken | Stays | None:
+) -> Converted | NotConverted | None:
     """One entry of the program's table; None: it is carpool's own. `variable`: from a wished name and a
     secret to the name of the variable that holds it; `project`: it is for one project only; `asked`: it is a
     stranger's, and somebody is asked whether it may run; `remote`: this installation reaches URLs.
     """
     if not isinstance(entry, dict):
-        return Stays("it is no object")
+        return NotConverted("it is no object")
     if is_own_entry(entry):
         return None
     ours = name if check_server_name(name) is None else safe_server_name(name)
     if (own := _PROGRAMS_OWN.search(json.dumps(entry))) is not None:
-        return Stays(f"only the program can fill in ${{{own[1]}…}}")
+        return NotConverted(f"only the program can fill in ${{{own[1]}…}}")
     read = _read(client, ours, entry)
-    if isinstance(read, Stays):
+    if isinstance(read, NotConverted):
         return read
     server, notes = read
     if ours != name:
@@ -96,16 +96,16 @@ def take(
     if client.form == "codex" and entry.get(_APPROVAL, "auto") != "auto":
         notes.append(f"its `{_APPROVAL}` does not come along: say it for the entry of carpool")
     if "url" in server and not remote:
-        return Stays(f"it has a URL, which needs more than is installed: {install_command('remote')}")
+        return NotConverted(f"it has a URL, which needs more than is installed: {install_command('remote')}")
     written = server
     try:
         server = without_secrets(written, _checked(ours, variable))
     except _CannotKeepError:
-        return Stays(
+        return NotConverted(
             "it has a secret of several lines, which fits into no env_file; put it into a file of its own"
         )
     if asked and not _is_seen(written, server):
-        return Stays(
+        return NotConverted(
             "what looks like a secret is part of what it runs, and that is to be seen before it is trusted; "
             "put it into `env`"
         )
@@ -114,8 +114,8 @@ def take(
         notes.append("runs in each project's directory, because of a relative path")
     strict = read_config(json.dumps({SERVERS: {ours: server}}), "carpool.json")
     if strict.config is None:
-        return Stays(_worded(strict.problems[0]))
-    return Taken(ours, {key: server[key] for key in sorted(server, key=_place)}, tuple(notes))
+        return NotConverted(_problem_text(strict.problems[0]))
+    return Converted(ours, {key: server[key] for key in sorted(server, key=_place)}, tuple(notes))
 
 
 def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) -> bool:
@@ -141,20 +141,20 @@ def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) 
 
 
 def _read(
-    client: Client, name: str, entry: dict[str, JsonValue]
-) -> tuple[dict[str, JsonValue], list[str]] | Stays:
+    client: McpClient, name: str, entry: dict[str, JsonValue]
+) -> tuple[dict[str, JsonValue], list[str]] | NotConverted:
     """It in our keys, and what is to be said of it."""
     notes = []
     document = {_HOLDERS[client.form]: {name: _in_our_spelling(client, entry)}}
     loaded = read_config(json.dumps(document), client.reads_as or "carpool.json")
     for warning in loaded.warnings:
         if warning.text.startswith("carpool does not know"):
-            return Stays(warning.text.partition(";")[0].replace("the key", "its key"))
+            return NotConverted(warning.text.partition(";")[0].replace("the key", "its key"))
         notes.append(f"timeout {warning.text}")
     if loaded.config is None:
-        return Stays(_worded(loaded.problems[0]))
+        return NotConverted(_problem_text(loaded.problems[0]))
     if (why := loaded.config.unusable.get(ServerName(name))) is not None:
-        return Stays(_PLACE.sub("", why))
+        return NotConverted(_PLACE.sub("", why))
     server = dict(loaded.written[ServerName(name)])
     for key, plain in _NOTHING.items():
         if server.get(key) == plain:
@@ -162,7 +162,7 @@ def _read(
     return server, notes
 
 
-def _worded(problem: ConfigProblem) -> str:
+def _problem_text(problem: ConfigProblem) -> str:
     return f"`{problem.where.rpartition('.')[2]}`: {problem.text}"
 
 
@@ -192,7 +192,7 @@ def _is_relative(server: Mapping[str, JsonValue]) -> bool:
     return any(_RELATIVE.fullmatch(each) for each in words)
 
 
-def _in_our_spelling(client: Client, entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _in_our_spelling(client: McpClient, entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """What the tables do not know: keys of Codex."""
     if client.form == "codex":
         return _of_codex(entry)

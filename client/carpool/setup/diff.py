@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import structs
 
 from carpool.check.secret_names import is_secret_name
-from carpool.setup.model import Change, Given, Known, Left, Moved, Plan
-from carpool.setup.other_programs import Unlooked
-from carpool.setup.permission_rules import ORDER, Rule
+from carpool.setup.model import FileChange, GitStatus, KeptInPlace, MovedServer, ProgramProfile, SetupPlan
+from carpool.setup.other_programs import OtherProgramFound
+from carpool.setup.permission_rules import ORDER, PermissionRule
 from carpool.setup.secrets import looks_secret
 from carpool.terminal import display
 
@@ -67,7 +67,7 @@ def _decoded(literal: str) -> str:
     return literal[1:-1]
 
 
-def difference(change: Change, plan: Plan) -> str:
+def difference(change: FileChange, plan: SetupPlan) -> str:
     """What becomes of a file, as a unified diff. Of the `env_file` only names."""
     if change.role == "secrets":
         before = (change.before or b"").decode().split("\n")
@@ -75,10 +75,10 @@ def difference(change: Change, plan: Plan) -> str:
         return "\n".join(
             [f"--- {change.path} (only you may read it)", *(f"+{_name(line)}=…" for line in new)]
         )
-    return between(change.before, change.after, change.path, plan.hidden, plan.values)
+    return text_difference(change.before, change.after, change.path, plan.hidden, plan.values)
 
 
-def between(
+def text_difference(
     before: bytes | None,
     after: bytes | None,
     path: str,
@@ -103,16 +103,16 @@ def _name(line: str) -> str:
     return line.partition("=")[0]
 
 
-def page(plan: Plan) -> str:
+def page(plan: SetupPlan) -> str:
     """All of it, for people."""
     said = [difference(each, plan) for each in plan.changes]
     said.append("\n".join(_moves(plan.moved)))
-    said.append(left(plan.left))
+    said.append(kept_lines(plan.left))
     said.append("\n".join(map(display.printable, [*_profiles(plan.given), *plan.notes])))
     return "\n\n".join(each for each in said if each)
 
 
-def _moves(moved: tuple[Moved, ...]) -> Iterator[str]:
+def _moves(moved: tuple[MovedServer, ...]) -> Iterator[str]:
     for each in moved:
         where = f" (in {each.under})" if each.under else ""
         what = "is in carpool already" if each.known else "goes to carpool"
@@ -121,7 +121,7 @@ def _moves(moved: tuple[Moved, ...]) -> Iterator[str]:
         yield display.printable(f"{each.name}{where}: {what}, from {each.client}{notes}")
 
 
-def _profiles(given: tuple[Given, ...]) -> Iterator[str]:
+def _profiles(given: tuple[ProgramProfile, ...]) -> Iterator[str]:
     for each in given:
         count = f"{each.had} of {each.of}"
         yield f"{each.title} keeps the servers it had, {count}: profile {each.profile} in carpool.json"
@@ -132,7 +132,7 @@ def _profiles(given: tuple[Given, ...]) -> Iterator[str]:
         )
 
 
-def beyond(whole: Plan, part: Plan) -> Plan:
+def plan_difference(whole: SetupPlan, part: SetupPlan) -> SetupPlan:
     """What a plan changes beyond another one that is a part of it."""
     done = {each.path: each.after for each in part.changes}
     given = [(each.path, each.value) for each in part.given]
@@ -151,7 +151,7 @@ def beyond(whole: Plan, part: Plan) -> Plan:
     )
 
 
-def of_rules(rules: Sequence[Rule]) -> list[str]:
+def rule_lines(rules: Sequence[PermissionRule]) -> list[str]:
     """Rules of the programs that name tools which get other names, those that keep something back first."""
     if not rules:
         return []
@@ -166,7 +166,7 @@ def of_rules(rules: Sequence[Rule]) -> list[str]:
     return [display.printable(each) for each in said]
 
 
-def of_others(found: Sequence[Unlooked]) -> list[str]:
+def other_program_lines(found: Sequence[OtherProgramFound]) -> list[str]:
     """Programs that are not looked into, a line for each file."""
     read = 'carpool can read a copy in servers.d beside carpool.json, by "include": ["servers.d/*.json"]'
     cannot = "carpool cannot read it; `carpool add` adds a server of it"
@@ -178,7 +178,7 @@ def of_others(found: Sequence[Unlooked]) -> list[str]:
     ]
 
 
-def rule_facts(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+def rule_facts(rules: Sequence[PermissionRule]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {
@@ -192,12 +192,12 @@ def rule_facts(rules: Sequence[Rule]) -> list[dict[str, Any]]:
     ]
 
 
-def other_facts(found: Sequence[Unlooked]) -> list[dict[str, Any]]:
+def other_facts(found: Sequence[OtherProgramFound]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [{"program": each.title, "file": each.path, "readable": each.readable} for each in found]
 
 
-def of_git(project: str, plan: Plan, known: Known) -> list[str]:
+def git_lines(project: str, plan: SetupPlan, known: GitStatus) -> list[str]:
     """What git will show of the project's files, a line each."""
     tracked, new = _seen_by_git(plan, known)
     said = []
@@ -210,12 +210,14 @@ def of_git(project: str, plan: Plan, known: Known) -> list[str]:
     return [display.printable(each) for each in said]
 
 
-def _seen_by_git(plan: Plan, known: Known) -> tuple[list[str], list[str]]:
+def _seen_by_git(plan: SetupPlan, known: GitStatus) -> tuple[list[str], list[str]]:
     paths = [each.path for each in plan.changes]
     return [each for each in paths if each in known.tracked], [each for each in paths if each in known.new]
 
 
-def project_facts(project: str, whole: Plan, known: Known, *, changed: bool) -> dict[str, Any] | None:
+def project_facts(
+    project: str, whole: SetupPlan, known: GitStatus, *, changed: bool
+) -> dict[str, Any] | None:
     """The project's part for programs; None: there is nothing to change. `whole`: the plan with that part."""
     if not any(each.role == "project" for each in whole.changes):
         return None
@@ -223,7 +225,7 @@ def project_facts(project: str, whole: Plan, known: Known, *, changed: bool) -> 
     return {"root": project, "changed": changed, "tracked": tracked, "new": new}
 
 
-def left(stays: tuple[Left, ...]) -> str:
+def kept_lines(stays: tuple[KeptInPlace, ...]) -> str:
     """What stays and why, a line each."""
     lines = [
         f"{each.name} stays in {each.path}: {each.why}" if each.name else f"{each.path} {each.why}"
@@ -232,7 +234,7 @@ def left(stays: tuple[Left, ...]) -> str:
     return "\n".join(map(display.printable, lines))
 
 
-def facts(plan: Plan, stays: Iterable[Left], *, done: bool) -> dict[str, Any]:
+def facts(plan: SetupPlan, stays: Iterable[KeptInPlace], *, done: bool) -> dict[str, Any]:
     """The same for programs. `stays`: all that stays, what is no part of the plan as well."""
     return {
         "changed": done and bool(plan.changes),

@@ -14,21 +14,23 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from carpool.setup.clients import Candidate
-from carpool.setup.model import Left, Source
+from carpool.setup.clients import ClientFilePath
+from carpool.setup.model import ClientFile, KeptInPlace
 from carpool_protocol.files import private_files
 
 MAX_BYTES = 8 * 1024 * 1024
 
 
-def found(candidates: Iterable[Candidate], named: Iterable[str] = ()) -> tuple[list[Source], list[Left]]:
+def read_client_files(
+    candidates: Iterable[ClientFilePath], named: Iterable[str] = ()
+) -> tuple[list[ClientFile], list[KeptInPlace]]:
     """Those that are there, read; and why others are left alone. A program in `named` has a file in any case:
     its first place is as good as one with nothing in it.
     """
-    sources: list[Source] = []
-    left: list[Left] = []
+    sources: list[ClientFile] = []
+    left: list[KeptInPlace] = []
     seen: set[str] = set()
-    first: dict[str, Candidate] = {}
+    first: dict[str, ClientFilePath] = {}
     for candidate in candidates:
         if candidate.is_main and "*" not in candidate.path:
             first.setdefault(candidate.client.id, candidate)
@@ -40,32 +42,32 @@ def found(candidates: Iterable[Candidate], named: Iterable[str] = ()) -> tuple[l
                 continue
             seen.add(real)
             text = readable(path, real, follow=candidate.scope == "user")
-            if isinstance(text, Left):
+            if isinstance(text, KeptInPlace):
                 left.append(text)
             else:
-                sources.append(Source(candidate, real, text))
+                sources.append(ClientFile(candidate, real, text))
     there = {each.candidate.client.id for each in sources if each.candidate.is_main}
     for client in named:
         if client not in there and client in first and not os.path.lexists(first[client].path):
             text = "" if first[client].client.form == "codex" else "{}\n"
-            sources.append(Source(first[client], first[client].path, text, existed=False))
+            sources.append(ClientFile(first[client], first[client].path, text, existed=False))
     return sources, left
 
 
-def readable(path: str, real: str, *, follow: bool) -> str | Left:
+def readable(path: str, real: str, *, follow: bool) -> str | KeptInPlace:
     """What is in a file that may be rewritten; or why it is not touched."""
     if real != path and not follow:  # a directory above it may be the link
-        return Left(path, "is a link in a project; it is left as it is")
+        return KeptInPlace(path, "is a link in a project; it is left as it is")
     try:
         data = _read(real)
     except OSError as error:
-        return Left(path, f"cannot be read ({error.strerror}); it is left as it is")
+        return KeptInPlace(path, f"cannot be read ({error.strerror}); it is left as it is")
     if isinstance(data, str):
-        return Left(path, f"{data}; it is left as it is")
+        return KeptInPlace(path, f"{data}; it is left as it is")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return Left(path, "is not UTF-8; it is left as it is")
+        return KeptInPlace(path, "is not UTF-8; it is left as it is")
 
 
 def _read(path: str) -> bytes | str:

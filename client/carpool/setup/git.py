@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from carpool.setup.model import Known
+from carpool.setup.model import GitStatus
 
 _LIMIT_S: Final = 5.0
 _SAFE: Final = (
@@ -26,17 +26,17 @@ _NOTHING_FOUND: Final = 1
 """The exit code of `check-ignore` that says so."""
 
 
-def known(project: str, paths: Sequence[str]) -> Known:
+def git_status(project: str, paths: Sequence[str]) -> GitStatus:
     """Ask git about paths below a project, whether the files are there or not."""
     if not paths or not _is_repository(project):
-        return Known()
+        return GitStatus()
     try:
         tracked = _listed(project, paths, "--literal-pathspecs", "ls-files", "--cached", "-z", "--")
         ignored = _listed(project, paths, "check-ignore", "-z", "--stdin")
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = str(error) if isinstance(error, ValueError) else "it cannot be run"
-        return Known(frozenset(paths), frozenset(), why)
-    return Known(tracked, frozenset(paths) - tracked - ignored)
+        return GitStatus(frozenset(paths), frozenset(), why)
+    return GitStatus(tracked, frozenset(paths) - tracked - ignored)
 
 
 def _is_repository(project: str) -> bool:

@@ -15,34 +15,34 @@ from msgspec import Struct
 
 from carpool.setup import carpool_files, file_io, git
 from carpool.setup.clients import candidates
-from carpool.setup.model import Known, Left, Plan, Source
-from carpool.setup.other_programs import Unlooked, others, unlooked
-from carpool.setup.permission_rules import Rule, RuleFile, rule_files, rules
+from carpool.setup.model import ClientFile, GitStatus, KeptInPlace, SetupPlan
+from carpool.setup.other_programs import OtherProgramFound, check_other_program, others
+from carpool.setup.permission_rules import PermissionFile, PermissionRule, rule_files, rules
 from carpool.setup.plan import make_plan
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.config.edit.edit import CannotEditError
 
 
-class Inventory(Struct, frozen=True):
+class SetupInventory(Struct, frozen=True):
     """All files that setup looks at, read once."""
 
     project: str
-    sources: list[Source]
-    untouched: list[Left]
-    known: Known
+    sources: list[ClientFile]
+    untouched: list[KeptInPlace]
+    known: GitStatus
     """What git knows of the project's files."""
     named: tuple[str, ...]
     home: str
-    rules: list[tuple[RuleFile, str]]
+    rules: list[tuple[PermissionFile, str]]
     """Files that may hold rules about tools, with their texts."""
-    others: list[Unlooked]
+    others: list[OtherProgramFound]
     """Files of programs that are not looked into."""
 
-    def rules_of(self, plan: Plan) -> list[Rule]:
+    def rules_of(self, plan: SetupPlan) -> list[PermissionRule]:
         """Those that name tools which get another name by a plan."""
         return [each for file, text in self.rules for each in rules(file, text, plan.moved)]
 
-    def plan(self, *, project: bool, separate: bool) -> Plan:
+    def plan(self, *, project: bool, separate: bool) -> SetupPlan:
         """`project`: with the files of the project."""
         own, secrets = carpool_files.own_files(self.home)
         try:
@@ -64,19 +64,19 @@ class Inventory(Struct, frozen=True):
             fail(f"nothing is changed: {error}", EXIT_USAGE)
 
 
-def inventory(named: tuple[str, ...], project: str, home: str) -> Inventory:
+def inventory(named: tuple[str, ...], project: str, home: str) -> SetupInventory:
     """Look for them. `named`: programs that alone are meant; `project`: a directory, or empty."""
     chosen = [
         each
         for each in candidates(os.environ, home, sys.platform, project)
         if not named or each.client.id in named
     ]
-    sources, untouched = file_io.found(chosen, named)
+    sources, untouched = file_io.read_client_files(chosen, named)
     its = [each.path for each in sources if each.candidate.scope == "project"]
-    known = git.known(project, [*its, os.path.join(project, carpool_files.PROJECT_FILE)] if its else [])
+    known = git.git_status(project, [*its, os.path.join(project, carpool_files.PROJECT_FILE)] if its else [])
     files = rule_files(os.environ, home, sys.platform, project)
     beside = others(os.environ, home, sys.platform, project)
-    return Inventory(
+    return SetupInventory(
         project,
         sources,
         untouched,
@@ -88,6 +88,6 @@ def inventory(named: tuple[str, ...], project: str, home: str) -> Inventory:
             said
             for each in beside
             for path, text in file_io.texts_of(each.path)
-            if not named and (said := unlooked(each, path, text)) is not None
+            if not named and (said := check_other_program(each, path, text)) is not None
         ],
     )

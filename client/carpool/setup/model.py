@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool.setup.clients import Candidate
+from carpool.setup.clients import ClientFilePath
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.ids import ServerName
 
@@ -18,10 +18,10 @@ in which they are written: nothing refers to what is not there yet."""
 KeyPath = tuple[str, ...]
 
 
-class Source(Struct, frozen=True):
+class ClientFile(Struct, frozen=True):
     """A file of another program that was read."""
 
-    candidate: Candidate
+    candidate: ClientFilePath
     path: str
     """Where it really is."""
     text: str
@@ -31,7 +31,7 @@ class Source(Struct, frozen=True):
         return f"Source({self.path!r})"
 
 
-class Own(Struct, frozen=True):
+class CarpoolFile(Struct, frozen=True):
     """One of carpool's own files, as it is now."""
 
     path: str
@@ -44,7 +44,7 @@ class Own(Struct, frozen=True):
         return f"Own({self.path!r})"
 
 
-class Secrets(Struct, frozen=True):
+class SecretsFile(Struct, frozen=True):
     """The `env_file`."""
 
     path: str
@@ -57,7 +57,7 @@ class Secrets(Struct, frozen=True):
         return f"Secrets({self.path!r})"
 
 
-class Change(Struct, frozen=True):
+class FileChange(Struct, frozen=True):
     """One file and what becomes of it."""
 
     path: str
@@ -73,7 +73,7 @@ class Change(Struct, frozen=True):
         return f"Change({self.path!r})"
 
 
-class Moved(Struct, frozen=True):
+class MovedServer(Struct, frozen=True):
     """A server that carpool runs from now on."""
 
     name: str
@@ -96,7 +96,7 @@ class Moved(Struct, frozen=True):
     """It is reached over a URL without a header that says who asks: it may want a login."""
 
 
-class Left(Struct, frozen=True):
+class KeptInPlace(Struct, frozen=True):
     """What stays where it is, and why: a server, or with no name a file."""
 
     path: str
@@ -104,7 +104,7 @@ class Left(Struct, frozen=True):
     name: str = ""
 
 
-class Known(Struct, frozen=True):
+class GitStatus(Struct, frozen=True):
     """What git knows of some files of a project."""
 
     tracked: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Known(Struct, frozen=True):
     """Why git could not be asked, a clause; empty: it could, or there is no repository."""
 
 
-class Given(Struct, frozen=True):
+class ProgramProfile(Struct, frozen=True):
     """A program's profile."""
 
     client: str
@@ -131,19 +131,19 @@ class Given(Struct, frozen=True):
     value: JsonValue
 
 
-class Plan(Struct, frozen=True):
+class SetupPlan(Struct, frozen=True):
     """Everything, before anything is done."""
 
-    changes: tuple[Change, ...] = ()
-    moved: tuple[Moved, ...] = ()
-    left: tuple[Left, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+    moved: tuple[MovedServer, ...] = ()
+    left: tuple[KeptInPlace, ...] = ()
     secrets: tuple[str, ...] = ()
     """Names of variables that are new in the `env_file`."""
     hidden: frozenset[str] = frozenset()
     """Secrets: they are shown to nobody."""
     values: frozenset[str] = frozenset()
     """Values of environments and headers, which are not shown either."""
-    given: tuple[Given, ...] = ()
+    given: tuple[ProgramProfile, ...] = ()
     """Profiles by which programs keep the servers they had."""
     notes: tuple[str, ...] = ()
     """What else is to be said, sentences without a full stop."""

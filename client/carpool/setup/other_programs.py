@@ -15,7 +15,7 @@ from msgspec import Struct
 from carpool_protocol.config.reading.parse import read_config
 
 
-class Other(Struct, frozen=True):
+class OtherProgramFile(Struct, frozen=True):
     """A file that may be there. It may hold `*`."""
 
     title: str
@@ -24,7 +24,7 @@ class Other(Struct, frozen=True):
     """A text that it holds where it holds servers."""
 
 
-class Unlooked(Struct, frozen=True):
+class OtherProgramFound(Struct, frozen=True):
     """One that is there and holds servers."""
 
     title: str
@@ -72,28 +72,30 @@ TITLES: Final = tuple(
 """All of these programs."""
 
 
-def others(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[Other]:
+def others(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[OtherProgramFile]:
     """Every such file that may be there."""
     said = environ.get("XDG_CONFIG_HOME", "")
     config = said if os.path.isabs(said) else os.path.join(home, ".config")
     support = os.path.join(home, "Library", "Application Support") if platform == "darwin" else config
-    found = [Other(title, os.path.join(home, name), mark) for title, name, mark in _IN_HOME]
-    found += [Other(title, os.path.join(config, name), mark) for title, name, mark in _IN_CONFIG]
+    found = [OtherProgramFile(title, os.path.join(home, name), mark) for title, name, mark in _IN_HOME]
+    found += [OtherProgramFile(title, os.path.join(config, name), mark) for title, name, mark in _IN_CONFIG]
     found += [
-        Other(title, os.path.join(support, editor, _EXTENSIONS, name), _SERVERS)
+        OtherProgramFile(title, os.path.join(support, editor, _EXTENSIONS, name), _SERVERS)
         for editor in _EDITORS
         for title, name in _IN_EDITORS
     ]
     ide = os.path.join(support, "JetBrains", "*", "options", "*mcp*.xml")
-    found.append(Other("JetBrains AI Assistant", ide, "ommand"))
+    found.append(OtherProgramFile("JetBrains AI Assistant", ide, "ommand"))
     if project and os.path.normpath(project) != os.path.normpath(home):
-        found += [Other(title, os.path.join(project, name), mark) for title, name, mark in _IN_PROJECT]
+        found += [
+            OtherProgramFile(title, os.path.join(project, name), mark) for title, name, mark in _IN_PROJECT
+        ]
     return found
 
 
-def unlooked(other: Other, path: str, text: str) -> Unlooked | None:
+def check_other_program(other: OtherProgramFile, path: str, text: str) -> OtherProgramFound | None:
     """What is to be said of a file that is there; None: it holds no servers."""
     if other.mark not in text:
         return None
     config = read_config(text, "servers.d/other.json").config if path.endswith(".json") else None
-    return Unlooked(other.title, path, config is not None and bool(config.servers))
+    return OtherProgramFound(other.title, path, config is not None and bool(config.servers))

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from carpool.check.names import PREFIXED_CHARS
-from carpool.setup.model import Moved
+from carpool.setup.model import MovedServer
 from carpool_protocol.config.text.jsonc import JsonValue, parse
 from carpool_protocol.wire.tool_names import SEPARATOR, qualify
 
@@ -24,7 +24,7 @@ ORDER: Final[tuple[Kind, ...]] = ("deny", "ask", "hook", "allow")
 """Rules that keep something back come first."""
 
 
-class Rule(Struct, frozen=True):
+class PermissionRule(Struct, frozen=True):
     """One rule, by the name that it has and the one that it would need."""
 
     path: str
@@ -38,7 +38,7 @@ class Rule(Struct, frozen=True):
         return self.kind != "allow"
 
 
-class RuleFile(Struct, frozen=True):
+class PermissionFile(Struct, frozen=True):
     """A file that may hold rules."""
 
     client: str
@@ -46,7 +46,7 @@ class RuleFile(Struct, frozen=True):
     path: str
 
 
-def rule_files(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[RuleFile]:
+def rule_files(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[PermissionFile]:
     """All of them."""
 
     def told(name: str, otherwise: str) -> str:
@@ -75,23 +75,23 @@ def rule_files(environ: Mapping[str, str], home: str, platform: str, project: st
             ("opencode", project, "opencode.json"),
             ("opencode", project, "opencode.jsonc"),
         ]
-    return [RuleFile(client, os.path.join(*where)) for client, *where in places]
+    return [PermissionFile(client, os.path.join(*where)) for client, *where in places]
 
 
-def rules(file: RuleFile, text: str, moved: Sequence[Moved]) -> list[Rule]:
+def rules(file: PermissionFile, text: str, moved: Sequence[MovedServer]) -> list[PermissionRule]:
     """The rules in a file that name tools of servers which move. A broken file has none."""
     value = parse(text, file.path).value
     names = {each.was: each.name for each in moved if each.client_id == file.client}
     if not isinstance(value, dict) or not names:
         return []
     found = dict.fromkeys(
-        Rule(file.path, kind, said, needs)
-        for kind, said, needs in _READERS[file.client](value, _Names(names))
+        PermissionRule(file.path, kind, said, needs)
+        for kind, said, needs in _READERS[file.client](value, _ServerNames(names))
     )
     return sorted(found, key=lambda each: ORDER.index(each.kind))
 
 
-class _Names:
+class _ServerNames:
     """Servers by the names that they had, and have."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
@@ -133,7 +133,7 @@ def _texts(value: Any, *path: str) -> list[str]:
 
 
 def _prefixed(  # noqa: PLR0917 - one form of rule, spelled out
-    kind: Kind, texts: Sequence[str], names: _Names, before: str, joint: str, ours: str, end: str = ""
+    kind: Kind, texts: Sequence[str], names: _ServerNames, before: str, joint: str, ours: str, end: str = ""
 ) -> _Found:
     """Rules of the form `before`, server, `joint`, tool, `end`; `ours` stands for `before` afterwards."""
     for said in texts:
@@ -143,14 +143,14 @@ def _prefixed(  # noqa: PLR0917 - one form of rule, spelled out
                 yield kind, said, f"{ours}{name}{end}"
 
 
-def _switched_off(kind: Kind, texts: Sequence[str], names: _Names) -> _Found:
+def _switched_off(kind: Kind, texts: Sequence[str], names: _ServerNames) -> _Found:
     """Lists that name whole servers."""
     for said in texts:
         if (name := names.server(said)) is not None:
             yield kind, said, f"carpool disable {name}" if kind == "deny" else "carpool"
 
 
-def _claude_code(value: dict[str, JsonValue], names: _Names) -> _Found:
+def _claude_code(value: dict[str, JsonValue], names: _ServerNames) -> _Found:
     for kind in ORDER:
         texts = _texts(value, "permissions", kind)
         yield from _prefixed(kind, texts, names, "mcp__", "__", "mcp__carpool__")
@@ -172,7 +172,7 @@ def _claude_code(value: dict[str, JsonValue], names: _Names) -> _Found:
             yield from _switched_off("deny", _texts(held, key), names)
 
 
-def _cursor(value: dict[str, JsonValue], names: _Names) -> _Found:
+def _cursor(value: dict[str, JsonValue], names: _ServerNames) -> _Found:
     for kind in ORDER:
         yield from _prefixed(
             kind, _texts(value, "permissions", kind), names, "Mcp(", ":", "Mcp(carpool:", ")"
@@ -180,7 +180,7 @@ def _cursor(value: dict[str, JsonValue], names: _Names) -> _Found:
     yield from _prefixed("allow", _texts(value, "mcpAllowlist"), names, "", ":", "carpool:")
 
 
-def _gemini(value: dict[str, JsonValue], names: _Names) -> _Found:
+def _gemini(value: dict[str, JsonValue], names: _ServerNames) -> _Found:
     yield from _switched_off(
         "deny", [*_texts(value, "mcp", "excluded"), *_texts(value, "excludeMCPServers")], names
     )
@@ -197,7 +197,7 @@ def _gemini(value: dict[str, JsonValue], names: _Names) -> _Found:
         yield from _prefixed(kind, texts, names, "", "__", "carpool__")
 
 
-def _opencode(value: dict[str, JsonValue], names: _Names) -> _Found:
+def _opencode(value: dict[str, JsonValue], names: _ServerNames) -> _Found:
     agents = value.get("agent")
     for held in (value, *(agents.values() if isinstance(agents, dict) else ())):
         for key in ("tools", "permission"):
@@ -216,7 +216,7 @@ _ANSWERS: Final[dict[str, Kind]] = {
     "true": "allow",
     "allow": "allow",
 }
-_READERS: Final[dict[str, Callable[[dict[str, JsonValue], _Names], _Found]]] = {
+_READERS: Final[dict[str, Callable[[dict[str, JsonValue], _ServerNames], _Found]]] = {
     "claude-code": _claude_code,
     "cursor": _cursor,
     "gemini": _gemini,

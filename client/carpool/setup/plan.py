@@ -17,14 +17,25 @@ from msgspec.structs import replace
 
 from carpool.check.names import PREFIXED_CHARS
 from carpool.setup import toml
-from carpool.setup.clients import Candidate, entry
-from carpool.setup.convert_server import Stays, take
-from carpool.setup.model import Change, Given, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
-from carpool.setup.profiles import OPTION, given, named_in
+from carpool.setup.clients import ClientFilePath, entry
+from carpool.setup.convert_server import NotConverted, convert_server
+from carpool.setup.model import (
+    CarpoolFile,
+    ClientFile,
+    FileChange,
+    KeptInPlace,
+    KeyPath,
+    MovedServer,
+    ProgramProfile,
+    Role,
+    SecretsFile,
+    SetupPlan,
+)
+from carpool.setup.profiles import OPTION, named_in, plan_profiles
 from carpool.setup.secrets import secrets_of
-from carpool.setup.servers_in_file import Table, tables
-from carpool.setup.target_file import Into
-from carpool_protocol.config.edit.edit import CannotEditError, Swap, put, swap, value_at
+from carpool.setup.servers_in_file import ServerTable, tables
+from carpool.setup.target_file import TargetFile
+from carpool_protocol.config.edit.edit import CannotEditError, MemberSwap, set_member, swap_members, value_at
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.reading.parse import SERVERS, read_config
 from carpool_protocol.config.reading.workspaces import WORKSPACES
@@ -35,11 +46,11 @@ LENGTH: Final = "--tool-name-length"
 
 
 def make_plan(
-    sources: Sequence[Source],
-    own: Own,
-    project: Own | None,
-    secrets: Secrets,
-    command: Callable[[Candidate], list[str]],
+    sources: Sequence[ClientFile],
+    own: CarpoolFile,
+    project: CarpoolFile | None,
+    secrets: SecretsFile,
+    command: Callable[[ClientFilePath], list[str]],
     *,
     home: str,
     alive: Callable[[str], bool] = lambda _: True,
@@ -48,20 +59,20 @@ def make_plan(
     remote: bool = True,
     separate: bool = False,
     shared: Collection[str] = (),
-) -> Plan:
+) -> SetupPlan:
     """`command`: how a program starts carpool; `alive`: whether a directory is there; `starts`: whether a
     command is in PATH; `named`: programs that get the entry even if they have no server; `separate`: each
     program keeps the servers it had, by a profile; `shared`: files that others get as well, which name none.
     """
 
-    def planning(profiles: Sequence[Given]) -> "_Planning":
-        return _Planning(
+    def planning(profiles: Sequence[ProgramProfile]) -> "_Planner":
+        return _Planner(
             own, project, secrets, command, home, alive, starts, named, profiles, shared, remote=remote
         )
 
     first = planning(())
     plan = first.run(sources)
-    found, notes = given(first.own.value, first.names(), plan.moved, first.entered)
+    found, notes = plan_profiles(first.own.value, first.names(), plan.moved, first.entered)
     kept = [
         each for each in found if each.client in first.entered or (separate and each.client in first.entering)
     ]
@@ -75,24 +86,24 @@ def make_plan(
     return replace(plan, given=tuple(kept), notes=(*plan.notes, *notes))
 
 
-class _Planning:
+class _Planner:
     def __init__(  # noqa: PLR0917 - what `make_plan` was given
         self,
-        own: Own,
-        project: Own | None,
-        secrets: Secrets,
-        command: Callable[[Candidate], list[str]],
+        own: CarpoolFile,
+        project: CarpoolFile | None,
+        secrets: SecretsFile,
+        command: Callable[[ClientFilePath], list[str]],
         home: str,
         alive: Callable[[str], bool],
         starts: Callable[[str], bool],
         named: Collection[str],
-        given: Sequence[Given],
+        given: Sequence[ProgramProfile],
         shared: Collection[str],
         *,
         remote: bool,
     ) -> None:
-        self.own = Into(own)
-        self.project = Into(project) if project is not None else None
+        self.own = TargetFile(own)
+        self.project = TargetFile(project) if project is not None else None
         self.secrets = secrets
         self.command = command
         self.home = home
@@ -116,27 +127,27 @@ class _Planning:
         self.values: set[str] = set()
         self.given: set[str] = set()
         """Programs that have the entry; one without servers gets it once."""
-        self.moved: list[Moved] = []
+        self.moved: list[MovedServer] = []
         self.brought: dict[tuple[str, KeyPath, str], str] = {}
         """By file, place and name: the program that brings a server in this run."""
-        self.left: list[Left] = []
+        self.left: list[KeptInPlace] = []
 
-    def run(self, sources: Sequence[Source]) -> Plan:
-        changes = [each for source in sources for each in self.source(source)]
+    def run(self, sources: Sequence[ClientFile]) -> SetupPlan:
+        changes = [each for source in sources for each in self.plan_source(source)]
         if self.variables and self.secrets.said:
             self.own.set(("env_file",), self.secrets.said)
         for each in self.profiles.values():
             if value_at(self.own.value, each.path) != each.value:
                 self.own.set(each.path, each.value)
-        ours: list[Change] = []
+        ours: list[FileChange] = []
         if self.variables:
             after = _with_lines(self.secrets.text or "", self.variables)
             ours.append(_change(self.secrets.path, "secrets", self.secrets.text, after, ()))
         ours += self.own.change("own")
         if self.project is not None:
             ours += self.project.change("project")
-        self.check(ours)
-        return Plan(
+        self.check_result(ours)
+        return SetupPlan(
             changes=(*ours, *changes),
             moved=tuple(self.moved),
             left=tuple(self.left),
@@ -165,7 +176,7 @@ class _Planning:
             found |= held.keys() if isinstance(held, dict) else set()
         return found
 
-    def check(self, ours: Sequence[Change]) -> None:
+    def check_result(self, ours: Sequence[FileChange]) -> None:
         """What is written must be sound. Raises `CannotEditError`."""
         for each in ours:
             if each.role != "secrets":
@@ -177,13 +188,13 @@ class _Planning:
 
     # --- one file of a program -------------------------------------------------------------------------
 
-    def source(self, source: Source) -> list[Change]:
+    def plan_source(self, source: ClientFile) -> list[FileChange]:
         """What becomes of it."""
         client, before = source.candidate.client, len(self.moved)
         try:
             found = tables(client, source.path, source.text)
         except ValueError as error:
-            self.left.append(Left(source.path, f"{error}; it is left as it is"))
+            self.left.append(KeptInPlace(source.path, f"{error}; it is left as it is"))
             return []
         for table in found:
             self.values |= _values(table.servers)
@@ -196,7 +207,7 @@ class _Planning:
             dict(self.brought),
         )
         for table in found:
-            outs[table.path] = self.table(source, table)
+            outs[table.path] = self.plan_table(source, table)
         first = found[0]
         has = any(is_own_entry(each) for each in first.servers.values())
         wants = client.id in self.named and source.candidate.is_main and client.id not in self.given
@@ -210,31 +221,31 @@ class _Planning:
         try:
             after, regions = self.rewritten(source, first, outs, has=has)
         except CannotEditError as error:
-            self.own.back(noted[0])
+            self.own.restore(noted[0])
             if self.project is not None and noted[1] is not None:
-                self.project.back(noted[1])
+                self.project.restore(noted[1])
             self.variables = noted[2]
             del self.moved[before:]
             self.brought = noted[3]
-            self.left.append(Left(source.path, f"is for you to edit: {error}"))
+            self.left.append(KeptInPlace(source.path, f"is for you to edit: {error}"))
             return []
         if after == source.text:
             return []
-        self.told(source, has=has)
+        self.entry_added(source, has=has)
         before_it = source.text.encode() if source.existed else None
-        return [Change(source.path, "client", before_it, after.encode(), regions, client.id)]
+        return [FileChange(source.path, "client", before_it, after.encode(), regions, client.id)]
 
-    def table(self, source: Source, table: Table) -> list[str]:
+    def plan_table(self, source: ClientFile, table: ServerTable) -> list[str]:
         """Find a place for each of its servers. Which of them leave the file."""
         client = source.candidate.client
         gone = []
-        if table.root and (why := self.homeless(table.root)):
-            self.left += [Left(source.path, why, name) for name in table.servers]
+        if table.root and (why := self.missing_root_note(table.root)):
+            self.left += [KeptInPlace(source.path, why, name) for name in table.servers]
             return []
         into = self.project if source.candidate.scope == "project" and self.project is not None else self.own
         for name, each in table.servers.items():
             mark = dict(self.variables)
-            found = take(
+            found = convert_server(
                 client,
                 name,
                 each,
@@ -245,16 +256,16 @@ class _Planning:
             )
             if found is None:
                 continue
-            if isinstance(found, Stays):
+            if isinstance(found, NotConverted):
                 self.variables = mark
-                self.left.append(Left(source.path, found.why, name))
+                self.left.append(KeptInPlace(source.path, found.why, name))
                 continue
             place = into.workspace(table.root, self.home) if table.root else ()
-            said, known = into.put(place, found.name, found.server, client.id)
+            said, known = into.add_server(place, found.name, found.server, client.id)
             notes = found.notes
             if said != found.name:
                 notes = (*notes, f"was called {found.name}: there is another one of that name")
-            notes = (*notes, *self.absent(found.server))
+            notes = (*notes, *self.missing_command_note(found.server))
             under = table.root or (
                 posixpath.dirname(posixpath.dirname(into.path)) if into is self.project else ""
             )
@@ -263,7 +274,7 @@ class _Planning:
             same_as = self.brought.get(key, "") if known else ""
             self.brought.setdefault(key, client.title if not known else "")
             self.moved.append(
-                Moved(
+                MovedServer(
                     name=said,
                     client=client.title,
                     path=source.path,
@@ -280,7 +291,7 @@ class _Planning:
             gone.append(name)
         return gone
 
-    def absent(self, server: Mapping[str, JsonValue]) -> list[str]:
+    def missing_command_note(self, server: Mapping[str, JsonValue]) -> list[str]:
         """What is to be said of a command that is nowhere to be found."""
         program, env = server.get("command"), server.get("env")
         if not isinstance(program, str) or set(program) & set("/$~ "):
@@ -289,7 +300,7 @@ class _Planning:
             return []
         return [] if self.starts(program) else [f"{program} is not in PATH here, so it cannot start yet"]
 
-    def homeless(self, root: str) -> str:
+    def missing_root_note(self, root: str) -> str:
         """Why servers of a directory stay; empty: they go."""
         if not posixpath.isabs(root) or not self.alive(root):
             return f"it is for {root}, which is not there"
@@ -310,7 +321,7 @@ class _Planning:
                 return name
             number += 1
 
-    def options(self, source: Source, name: str) -> list[str]:
+    def options(self, source: ClientFile, name: str) -> list[str]:
         """What carpool is told by the entry in a program's file, which is called `name`."""
         client, said = source.candidate.client, []
         profile = self.profiles.get(client.id)
@@ -320,7 +331,7 @@ class _Planning:
             said += [LENGTH, str(PREFIXED_CHARS + len(CARPOOL) - len(name))]
         return said
 
-    def told(self, source: Source, *, has: bool) -> None:
+    def entry_added(self, source: ClientFile, *, has: bool) -> None:
         """Note an entry that is put in, and what others would make of it."""
         if has:
             return
@@ -334,7 +345,7 @@ class _Planning:
             self.placed.append(source.path)
 
     def rewritten(
-        self, source: Source, first: Table, outs: dict[KeyPath, list[str]], *, has: bool
+        self, source: ClientFile, first: ServerTable, outs: dict[KeyPath, list[str]], *, has: bool
     ) -> tuple[str, tuple[KeyPath, ...]]:
         """Its text without the servers that go and with our entry. Raises `CannotEditError`."""
         client = source.candidate.client
@@ -350,18 +361,20 @@ class _Planning:
 
 
 def _rewritten(
-    text: str, first: Table, outs: dict[KeyPath, list[str]], ours: dict[str, JsonValue]
+    text: str, first: ServerTable, outs: dict[KeyPath, list[str]], ours: dict[str, JsonValue]
 ) -> tuple[str, tuple[KeyPath, ...]]:
-    swaps = {path: Swap(gone, ours if path == first.path else {}) for path, gone in outs.items()}
+    swaps = {path: MemberSwap(gone, ours if path == first.path else {}) for path, gone in outs.items()}
     swaps = {path: each for path, each in swaps.items() if each.out or each.put_in}
     regions = tuple(swaps)
     if first.path in swaps and not first.written:
-        text = put(text, first.path, {**swaps.pop(first.path).put_in})
-    return swap(text, swaps) if swaps else text, regions
+        text = set_member(text, first.path, {**swaps.pop(first.path).put_in})
+    return swap_members(text, swaps) if swaps else text, regions
 
 
-def _change(path: str, role: Role, before: str | None, after: str, regions: tuple[KeyPath, ...]) -> Change:
-    return Change(path, role, None if before is None else before.encode(), after.encode(), regions)
+def _change(
+    path: str, role: Role, before: str | None, after: str, regions: tuple[KeyPath, ...]
+) -> FileChange:
+    return FileChange(path, role, None if before is None else before.encode(), after.encode(), regions)
 
 
 def _with_lines(text: str, variables: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ Pure. Knows nothing of: files, the text of an entry.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from carpool.setup.model import Given, KeyPath, Moved
+from carpool.setup.model import KeyPath, MovedServer, ProgramProfile
 from carpool_protocol.config.edit.edit import value_at
 from carpool_protocol.config.reading.profiles import PROFILES
 from carpool_protocol.config.text.jsonc import JsonValue
@@ -17,16 +17,16 @@ from carpool_protocol.config.text.jsonc import JsonValue
 OPTION: Final = "--profile"
 
 
-def given(
-    own: JsonValue, names: Collection[str], moved: Sequence[Moved], entered: Mapping[str, str]
-) -> tuple[list[Given], list[str]]:
+def plan_profiles(
+    own: JsonValue, names: Collection[str], moved: Sequence[MovedServer], entered: Mapping[str, str]
+) -> tuple[list[ProgramProfile], list[str]]:
     """The profiles, and sentences on programs that see less or more than they had. `own`: carpool.json;
     `names`: servers that it has; `entered`: by program, the profile that its entry names already, or empty.
     """
     there = value_at(own, (PROFILES,))
     taken = set(there) if isinstance(there, dict) else set()
     every = {*names, *(each.name for each in moved)}
-    found: list[Given] = []
+    found: list[ProgramProfile] = []
     notes: list[str] = []
     for client in dict.fromkeys(each.client_id for each in moved):
         its = list(dict.fromkeys(each.name for each in moved if each.client_id == client))
@@ -58,7 +58,7 @@ def given(
         if profile not in (there if isinstance(there, dict) else {}):
             path, value = (PROFILES, profile), {"allow": value}
         had = len(set(more) & {f"mcp:{name}" for name in every})
-        found.append(Given(client, title, profile, had, len(every), path, value))
+        found.append(ProgramProfile(client, title, profile, had, len(every), path, value))
     return found, notes
 
 

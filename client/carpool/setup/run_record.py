@@ -18,14 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from carpool.setup import file_io
-from carpool.setup.model import Change, KeyPath, Role
+from carpool.setup.model import FileChange, KeyPath, Role
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.wallclock import wallclock
 
 _RECORD: Final = "record.json"
 
 
-class Entry(Struct, frozen=True):
+class SetupRecordFile(Struct, frozen=True):
     """One file of a run."""
 
     path: str
@@ -40,12 +40,12 @@ class Entry(Struct, frozen=True):
     """The program whose file it is, as `--client` says it; empty: the file is carpool's."""
 
 
-class Record(Struct, frozen=True):
+class SetupRecord(Struct, frozen=True):
     """One run."""
 
     at: str
     """When, for people."""
-    entries: tuple[Entry, ...]
+    entries: tuple[SetupRecordFile, ...]
     trust: str | None = None
     """Of the project's file, before: the digest that was trusted, or empty. None: trust is as it was."""
     listed: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ class Record(Struct, frozen=True):
     version: Literal[1] = 1
 
 
-_decoder = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(SetupRecord)
 
 
-class Run(Struct, frozen=True):
+class SetupRun(Struct, frozen=True):
     """A record and where it lies."""
 
     directory: str
-    record: Record
+    record: SetupRecord
 
     def before(self, number: int) -> bytes | None:
         """The bytes of its file NUMBER before setup; None: there was none."""
@@ -82,15 +82,17 @@ class Run(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def alone(store: str) -> Iterator[None]:
+def setup_lock(store: str) -> Iterator[None]:
     """One setup at a time. Raises `OSError`."""
     with open(private_files.open_to_append(f"{store}/lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def begin(store: str, changes: Sequence[Change], trust: str | None, listed: Collection[str] = ()) -> Run:
-    """Write down what is about to be done. `trust`, `listed`: see `Record`. Raises `OSError`."""
+def begin_run(
+    store: str, changes: Sequence[FileChange], trust: str | None, listed: Collection[str] = ()
+) -> SetupRun:
+    """Write down what is about to be done. `trust`, `listed`: see `SetupRecord`. Raises `OSError`."""
     numbers = [int(name) for name in os.listdir(store) if name.isdecimal()]
     directory = f"{store}/{max(numbers, default=0) + 1:04d}"
     os.mkdir(directory, 0o700)
@@ -99,7 +101,7 @@ def begin(store: str, changes: Sequence[Change], trust: str | None, listed: Coll
         mode = file_io.mode_of(each.path)
         made = tuple(file_io.missing_directories(each.path))
         entries.append(
-            Entry(
+            SetupRecordFile(
                 each.path,
                 each.role,
                 each.before is not None,
@@ -112,25 +114,25 @@ def begin(store: str, changes: Sequence[Change], trust: str | None, listed: Coll
         if each.before is not None:
             private_files.replace(f"{directory}/{number}.before", each.before)
         private_files.replace(f"{directory}/{number}.after", each.after)
-    run = Run(directory, Record(wallclock(), tuple(entries), trust, tuple(sorted(listed))))
+    run = SetupRun(directory, SetupRecord(wallclock(), tuple(entries), trust, tuple(sorted(listed))))
     _write(run)
     return run
 
 
-def mark_undone(run: Run, undone: dict[int, str]) -> Run:
+def mark_undone(run: SetupRun, undone: dict[int, str]) -> SetupRun:
     """Note that more of its files were undone. Raises `OSError`."""
     record = msgspec.structs.replace(run.record, undone={**run.record.undone, **undone})
-    marked = Run(run.directory, record)
+    marked = SetupRun(run.directory, record)
     _write(marked)
     return marked
 
 
-def _write(run: Run) -> None:
+def _write(run: SetupRun) -> None:
     data = msgspec.json.format(msgspec.json.encode(run.record), indent=1)
     private_files.replace(f"{run.directory}/{_RECORD}", data)
 
 
-def runs(store: str) -> list[Run]:
+def undoable_runs(store: str) -> list[SetupRun]:
     """Runs that can be undone, the newest first. One without a record has changed nothing, and goes. Raises
     `OSError`, and `ValueError` for a record that is none of this version.
     """
@@ -142,13 +144,13 @@ def runs(store: str) -> list[Run]:
             shutil.rmtree(f"{store}/{name}", ignore_errors=True)
             continue
         try:
-            found.append(Run(f"{store}/{name}", _decoder.decode(data)))
+            found.append(SetupRun(f"{store}/{name}", _decoder.decode(data)))
         except msgspec.MsgspecError:
             raise ValueError(f"{store}/{name}/{_RECORD} is no record of this version") from None
     return [run for run in found if not run.is_undone()]
 
 
-def forget(run: Run) -> None:
+def forget_run(run: SetupRun) -> None:
     """It is undone; its copies go, the record first."""
     with contextlib.suppress(OSError):
         os.unlink(f"{run.directory}/{_RECORD}")

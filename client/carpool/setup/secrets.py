@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from carpool.check.secret_names import is_secret_name
-from carpool_protocol.config.schema.expand import BadTemplate, Reference, read_template
+from carpool_protocol.config.schema.expand import BadTemplate, VariableReference, read_template
 from carpool_protocol.config.text.jsonc import JsonValue
 
 Named = Callable[[str, str], str]
@@ -81,20 +81,22 @@ def without_secrets(server: dict[str, JsonValue], named: Named) -> dict[str, Jso
         held = out.get(group)
         if isinstance(held, dict):
             out[group] = {
-                key: hidden(value, key, named, sure=is_secret_name(key)) if isinstance(value, str) else value
+                key: with_references(value, key, named, sure=is_secret_name(key))
+                if isinstance(value, str)
+                else value
                 for key, value in held.items()
             }
     oauth = out.get("oauth")
     if isinstance(oauth, dict):
         out["oauth"] = {
-            key: hidden(value, key, named, sure=True)
+            key: with_references(value, key, named, sure=True)
             if isinstance(value, str) and is_secret_name(key)
             else value
             for key, value in oauth.items()
         }
     for key in ("url", "command"):
         if isinstance(value := out.get(key), str):
-            out[key] = hidden(value, key, named)
+            out[key] = with_references(value, key, named)
     if isinstance(args := out.get("args"), list):
         out["args"] = _arguments(args, named)
     return out
@@ -139,9 +141,9 @@ def _arguments(args: list[JsonValue], named: Named) -> list[JsonValue]:
             continue
         login = _NAME_AND_PASSWORD.fullmatch(each) if flag in _LOGIN else None
         if login is not None:
-            out.append(login["before"] + hidden(login["value"], "password", named, sure=True))
+            out.append(login["before"] + with_references(login["value"], "password", named, sure=True))
         elif flag and flag not in _LOGIN and not each.startswith("-"):
-            out.append(hidden(each, flag, named, sure=True))
+            out.append(with_references(each, flag, named, sure=True))
         else:
             out.append(_argument(each, named))
         flag = each if _ONLY_FLAG.fullmatch(each) and (is_secret_name(each) or each in _LOGIN) else ""
@@ -161,16 +163,16 @@ def _argument(text: str, named: Named) -> str:
                 return found["before"] + _argument(found["value"], named)
             sure = is_secret_name(found["name"])
             if sure or form is not _HEADER:
-                return found["before"] + hidden(found["value"], found["name"], named, sure=sure)
-    return hidden(text, "arg", named)
+                return found["before"] + with_references(found["value"], found["name"], named, sure=sure)
+    return with_references(text, "arg", named)
 
 
-def hidden(text: str, purpose: str, named: Named, *, sure: bool = False) -> str:
+def with_references(text: str, purpose: str, named: Named, *, sure: bool = False) -> str:
     """A template with its secrets as references. `sure`: what it is for says that it is one."""
     parts = read_template(text)
     if isinstance(parts, BadTemplate) or not text:
         return text
-    if any(isinstance(part, Reference) for part in parts):
+    if any(isinstance(part, VariableReference) for part in parts):
         # Beside a reference only what shows itself; the rest may be the scheme, or a name.
         return _within(text, purpose, named)
     scheme = _SCHEME.match(text)

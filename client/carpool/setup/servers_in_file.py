@@ -8,14 +8,14 @@ Pure. Knows nothing of: what a server says.
 from msgspec import Struct
 
 from carpool.setup import toml
-from carpool.setup.clients import CLAUDE_CODE, Client
+from carpool.setup.clients import CLAUDE_CODE, McpClient
 from carpool_protocol.config.edit.edit import value_at
 from carpool_protocol.config.foreign.formats import VS_CODE_SETTINGS, shape_of
 from carpool_protocol.config.text.jsonc import JsonValue, parse
 from carpool_protocol.config.text.problems import render_path
 
 
-class Table(Struct, frozen=True):
+class ServerTable(Struct, frozen=True):
     """An object of servers."""
 
     path: tuple[str, ...]
@@ -29,7 +29,7 @@ class Table(Struct, frozen=True):
         return f"Table({self.path!r})"
 
 
-def tables(client: Client, path: str, text: str) -> list[Table]:
+def tables(client: McpClient, path: str, text: str) -> list[ServerTable]:
     """All of them; at least the main one, which may be empty. Raises `ValueError` with what is wrong with the
     file, a clause that quotes no value.
     """
@@ -51,7 +51,7 @@ def tables(client: Client, path: str, text: str) -> list[Table]:
     return found
 
 
-def _main(client: Client, path: str, value: dict[str, JsonValue]) -> tuple[str, ...]:
+def _main(client: McpClient, path: str, value: dict[str, JsonValue]) -> tuple[str, ...]:
     match client.form:
         case "vscode" if path.endswith("settings.json"):
             return ("mcp", "servers")
@@ -65,11 +65,11 @@ def _main(client: Client, path: str, value: dict[str, JsonValue]) -> tuple[str, 
             return ("mcpServers",)
 
 
-def _table(value: dict[str, JsonValue], path: tuple[str, ...], root: str = "") -> Table:
+def _table(value: dict[str, JsonValue], path: tuple[str, ...], root: str = "") -> ServerTable:
     held = value_at(value, path)
     written = held is not None
     if held is None:
         held = {}
     if not isinstance(held, dict):
         raise ValueError(f"has no object at {render_path(path)}")  # noqa: TRY004 - of a text, not of a program
-    return Table(path, held, written, root)
+    return ServerTable(path, held, written, root)

@@ -13,8 +13,8 @@ import posixpath
 from collections.abc import Callable
 from typing import Final
 
-from carpool.setup.model import Change, KeyPath, Own, Role
-from carpool_protocol.config.edit.edit import CannotEditError, put_all, value_at
+from carpool.setup.model import CarpoolFile, FileChange, KeyPath, Role
+from carpool_protocol.config.edit.edit import CannotEditError, set_members, value_at
 from carpool_protocol.config.reading.parse import SERVERS
 from carpool_protocol.config.reading.workspaces import WORKSPACES
 from carpool_protocol.config.schema.expand import from_home
@@ -31,13 +31,13 @@ _TIMES: Final = {
 _EITHER: Final = (None, "url")
 """Ways to reach a URL that leave it open which one is tried."""
 
-State = tuple[JsonValue, tuple[KeyPath, ...]]
+TargetState = tuple[JsonValue, tuple[KeyPath, ...]]
 
 
-class Into:
+class TargetFile:
     """What it says so far."""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: CarpoolFile) -> None:
         self.path = own.path
         self.taken = own.taken
         self._before = own.text
@@ -76,7 +76,9 @@ class Into:
         self.set((WORKSPACES, name), {"root": root, SERVERS: {}})
         return (WORKSPACES, name)
 
-    def put(self, place: KeyPath, name: str, server: dict[str, JsonValue], other: str) -> tuple[str, bool]:
+    def add_server(
+        self, place: KeyPath, name: str, server: dict[str, JsonValue], other: str
+    ) -> tuple[str, bool]:
         """Put a server in. The name it has there, and whether it was there before. `other`: what a second
         name ends in.
         """
@@ -89,7 +91,7 @@ class Into:
         ]
         for known in (name, *(each for each in same if each.startswith(f"{name}-"))):
             if known in same:
-                self._widen((*path, known), server)
+                self._extend_server((*path, known), server)
                 return known, True
 
         def is_taken(each: str) -> bool:
@@ -100,7 +102,7 @@ class Into:
         self._written[path][_as_text(server)].append(said)
         return said, False
 
-    def _widen(self, path: KeyPath, server: dict[str, JsonValue]) -> None:
+    def _extend_server(self, path: KeyPath, server: dict[str, JsonValue]) -> None:
         """Let a server that is there have the times and the transport of one that is the same."""
         there = self._at(path)
         for key, plain in _TIMES.items():
@@ -118,16 +120,16 @@ class Into:
                 names.setdefault(_as_text(each), []).append(name)
         return self._written[path]
 
-    def state(self) -> State:
-        """For `back`."""
+    def state(self) -> TargetState:
+        """For `restore`."""
         return copy.deepcopy(self._value), tuple(self._regions)
 
-    def back(self, state: State) -> None:
+    def restore(self, state: TargetState) -> None:
         """As it was then."""
         self._value, self._regions = state[0], dict.fromkeys(state[1])
         self._written.clear()
 
-    def change(self, role: Role) -> list[Change]:
+    def change(self, role: Role) -> list[FileChange]:
         """What becomes of the file; nothing where it is as it was. Raises `CannotEditError`."""
         if not self._regions:
             return []
@@ -136,9 +138,9 @@ class Into:
             members.setdefault(path[:-1], {})[path[-1]] = value_at(self._value, path)
         text = self._text
         for holder, new in members.items():
-            text = put_all(text, holder, new)
+            text = set_members(text, holder, new)
         before = None if self._before is None else self._before.encode()
-        return [Change(self.path, role, before, text.encode(), tuple(self._regions))]
+        return [FileChange(self.path, role, before, text.encode(), tuple(self._regions))]
 
     def _at(self, path: KeyPath) -> dict[str, JsonValue]:
         held = value_at(self._value, path)

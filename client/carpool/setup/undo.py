@@ -16,16 +16,23 @@ from msgspec import Struct
 
 from carpool.setup import toml
 from carpool.setup.model import KeyPath, Role
-from carpool_protocol.config.edit.edit import CannotEditError, Swap, drop, put, swap, value_at
+from carpool_protocol.config.edit.edit import (
+    CannotEditError,
+    MemberSwap,
+    remove_member,
+    set_member,
+    swap_members,
+    value_at,
+)
 from carpool_protocol.config.foreign.formats import is_own_entry
-from carpool_protocol.config.text.jsonc import JsonValue, Parsed, parse
+from carpool_protocol.config.text.jsonc import JsonValue, ParsedJson, parse
 
 Outcome = Literal["restored", "put back", "kept", "left", "as it was"]
 """`kept`: setup's part is still in it, and the undo can be said again; `left`: nothing of it is to be undone
 any more."""
 
 
-class Verdict(Struct, frozen=True):
+class UndoVerdict(Struct, frozen=True):
     """What is to be done with a file."""
 
     outcome: Outcome
@@ -48,7 +55,7 @@ _ENV_FILE: Final = ("env_file",)
 _CHANGED: Final = "was changed since setup"
 
 
-def verdict(
+def undo_verdict(
     role: Role,
     before: bytes | None,
     after: bytes,
@@ -57,17 +64,17 @@ def verdict(
     *,
     force: bool = False,
     used: str = "",
-) -> Verdict:
+) -> UndoVerdict:
     """`before`, `after`: around setup; `now`: as it is. `used`: texts that may still refer to variables of
     the `env_file`.
     """
     if now == before:
-        return Verdict("as it was", now)
+        return UndoVerdict("as it was", now)
     if now == after and not (role == "secrets" and _still_used(before, after, used)):
-        return Verdict("restored", before)
+        return UndoVerdict("restored", before)
     if now is None:
         outcome: Outcome = "left" if force or role != "client" else "kept"
-        return Verdict(outcome, None, "was removed since setup", forceable=True)
+        return UndoVerdict(outcome, None, "was removed since setup", forceable=True)
     try:
         text = now.decode()
         if role == "secrets":
@@ -79,12 +86,16 @@ def verdict(
             return _servers_back(text, old, after.decode(), regions, force=force)
         return _put_back(text, old, after.decode(), regions)
     except _EditedError:
-        return Verdict("kept", now, f"{_CHANGED}: carpool's own entry in it is another one", forceable=True)
+        return UndoVerdict(
+            "kept", now, f"{_CHANGED}: carpool's own entry in it is another one", forceable=True
+        )
     except (ValueError, CannotEditError):  # not UTF-8, no JSON any more, a strange layout
-        return Verdict("kept", now, f"{_CHANGED}, in a way that no program can undo")
+        return UndoVerdict("kept", now, f"{_CHANGED}, in a way that no program can undo")
 
 
-def _servers_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...], *, force: bool) -> Verdict:
+def _servers_back(
+    now: str, before: str, after: str, regions: tuple[KeyPath, ...], *, force: bool
+) -> UndoVerdict:
     """Objects of servers in a program's file. One that is as setup left it goes back with its comments; in
     another one only the members that setup changed.
     """
@@ -101,26 +112,26 @@ def _servers_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...
         trade = _trade(_servers(_at(old, path)), _servers(_at(left, path)), held, force=force)
         stay += trade.stay
         if path in there.spans:
-            now = swap(now, {path: trade.swap})
+            now = swap_members(now, {path: trade.swap})
             if path not in old.spans and not (held.keys() - trade.swap.out):
                 now = _dropped(now, path, old)
         elif trade.swap.put_in:
-            now = put(now, path, dict(trade.swap.put_in))
+            now = set_member(now, path, dict(trade.swap.put_in))
     if not _is_sound(now):
         raise CannotEditError("the file would be broken")
-    return Verdict("put back", now.encode(), _told(stay))
+    return UndoVerdict("put back", now.encode(), _told(stay))
 
 
-class _Trade(Struct, frozen=True):
+class _ServerExchange(Struct, frozen=True):
     """Servers that leave a program's file and those that come back; names that stay as they are."""
 
-    swap: Swap
+    swap: MemberSwap
     stay: list[str]
 
 
 def _trade(
     before: Mapping[str, Any], after: Mapping[str, Any], now: Mapping[str, Any], *, force: bool
-) -> _Trade:
+) -> _ServerExchange:
     ours = [name for name in after if name not in before and name in now]
     edited = [name for name in ours if now[name] != after[name]]
     theirs = [name for name in edited if not is_own_entry(toml.plain(now[name]))]
@@ -129,7 +140,9 @@ def _trade(
     moved = [name for name in before if name not in after]
     again = [name for name in moved if name in now and now[name] != before[name]]
     gone = [name for name in ours if name not in theirs]
-    return _Trade(Swap(gone, {name: before[name] for name in moved if name not in now}), [*theirs, *again])
+    return _ServerExchange(
+        MemberSwap(gone, {name: before[name] for name in moved if name not in now}), [*theirs, *again]
+    )
 
 
 def _servers(value: object) -> dict[str, Any]:
@@ -144,7 +157,7 @@ def _told(stay: list[str]) -> str:
     return f"{_CHANGED}: those changes stay" + (f", and {', '.join(stay)} with them" if stay else "")
 
 
-def _put_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...]) -> Verdict:
+def _put_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...]) -> UndoVerdict:
     """Members of one of carpool's files: those that are as setup left them go back."""
     old, left = parse(before, ""), parse(after, "")
     stay: list[str] = []
@@ -164,8 +177,8 @@ def _put_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...]) -
     if not _is_sound(now):
         raise CannotEditError("the file would be broken")
     if len(stay) + gone == len(regions):
-        return Verdict("left", now.encode(), _told(stay))
-    return Verdict("put back", now.encode(), _told(stay))
+        return UndoVerdict("left", now.encode(), _told(stay))
+    return UndoVerdict("put back", now.encode(), _told(stay))
 
 
 def _is_sound(text: str) -> bool:
@@ -173,35 +186,35 @@ def _is_sound(text: str) -> bool:
     return again.complete and not again.problems
 
 
-def _region_back(now: str, there: Parsed, before: str, old: Parsed, path: KeyPath) -> str:
+def _region_back(now: str, there: ParsedJson, before: str, old: ParsedJson, path: KeyPath) -> str:
     """One member as it was before, with its comments."""
     if path in old.spans and path in there.spans:
         span, place = old.spans[path], there.spans[path]
         return now[: place.value] + before[span.value : span.end] + now[place.end :]
     if path in old.spans:
-        return put(now, path, value_at(old.value, path))
+        return set_member(now, path, value_at(old.value, path))
     return _dropped(now, path, old) if path in there.spans else now
 
 
-def _dropped(now: str, path: KeyPath, old: Parsed) -> str:
+def _dropped(now: str, path: KeyPath, old: ParsedJson) -> str:
     """Without a member, and without what only held it."""
-    now = drop(now, path)
+    now = remove_member(now, path)
     while len(path := path[:-1]) > 0 and path not in old.spans:
         if value_at(parse(now, "").value, path) != {}:
             break
-        now = drop(now, path)
+        now = remove_member(now, path)
     return now
 
 
 _NOTHING: Final = object()
 
 
-def _at(parsed: Parsed, path: KeyPath) -> JsonValue | object:
+def _at(parsed: ParsedJson, path: KeyPath) -> JsonValue | object:
     """What stands there; `_NOTHING` where there is no such member."""
     return value_at(parsed.value, path) if path in parsed.spans else _NOTHING
 
 
-def _toml_back(now: str, before: str, after: str, *, force: bool) -> Verdict:
+def _toml_back(now: str, before: str, after: str, *, force: bool) -> UndoVerdict:
     """The tables of servers as they were, behind everything else; or, where somebody has changed one, only
     those that setup changed.
     """
@@ -212,10 +225,10 @@ def _toml_back(now: str, before: str, after: str, *, force: bool) -> Verdict:
         tables = toml.tables_of(before)
         text = text.rstrip("\r\n") + "\n\n" + tables if text.strip() and tables else text + tables
         if toml.says(text, {**toml.read(now), servers: old}):
-            return Verdict("put back", text.encode(), _told([]))
+            return UndoVerdict("put back", text.encode(), _told([]))
     trade = _trade(_servers(old), _servers(left), _servers(held), force=force)
     back = {name: _servers(server) for name, server in trade.swap.put_in.items()}
-    return Verdict("put back", toml.swap(now, trade.swap.out, back).encode(), _told(trade.stay))
+    return UndoVerdict("put back", toml.swap(now, trade.swap.out, back).encode(), _told(trade.stay))
 
 
 def _lines(text: str) -> list[str]:
@@ -236,12 +249,12 @@ def _still_used(before: bytes | None, after: bytes, used: str) -> bool:
     return any(_is_used(line, used) for line in _added(before, after))
 
 
-def _without_lines(now: str, before: bytes | None, after: bytes, used: str) -> Verdict:
+def _without_lines(now: str, before: bytes | None, after: bytes, used: str) -> UndoVerdict:
     """Without the variables that setup added, but for those that something refers to."""
     added = _added(before, after)
     gone = [line for line in added if not _is_used(line, used)]
     if not gone:
-        return Verdict("left", now.encode(), "is in use still by servers that stay")
+        return UndoVerdict("left", now.encode(), "is in use still by servers that stay")
     text = "".join(line for line in _lines(now) if line not in gone)
     why = "is in use still by servers that stay" if len(gone) < len(added) else _told([])
-    return Verdict("put back", text.encode(), why)
+    return UndoVerdict("put back", text.encode(), why)

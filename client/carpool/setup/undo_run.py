@@ -16,15 +16,15 @@ import click
 from msgspec import Struct
 
 from carpool import launcher_lock
-from carpool.control.place import the_place
+from carpool.control.place import runtime_place
 from carpool.setup import carpool_files, diff, file_io, run_record
-from carpool.setup.run_record import Entry, Record, Run
-from carpool.setup.undo import Verdict, verdict
+from carpool.setup.run_record import SetupRecord, SetupRecordFile, SetupRun
+from carpool.setup.undo import UndoVerdict, undo_verdict
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
 from carpool_protocol.config.reading.load import find_config_file, load_config
-from carpool_protocol.config.reading.project import Workspace
-from carpool_protocol.config.reading.trust import give_trust, key_of, read_trust, take_trust
+from carpool_protocol.config.reading.project import FoundWorkspace
+from carpool_protocol.config.reading.trust import grant_trust, read_trust, revoke_trust, trust_key
 
 _ORDER = ("client", "project", "own", "secrets")
 """Programs first: carpool has its servers until no program needs them there."""
@@ -34,13 +34,13 @@ _EXACT = ("restored", "as it was")
 class _Step(Struct, frozen=True):
     """One file of a run and its verdict."""
 
-    run: Run
+    run: SetupRun
     number: int
     now: bytes | None
-    verdict: Verdict
+    verdict: UndoVerdict
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> SetupRecordFile:
         """What the record says of it."""
         return self.run.record.entries[self.number]
 
@@ -50,7 +50,7 @@ def undo_all(store: str, *, named: Collection[str], dry_run: bool, force: bool, 
     nothing that was written since is lost. Raises `OSError`.
     """
     try:
-        runs = run_record.runs(store)
+        runs = run_record.undoable_runs(store)
     except ValueError as error:
         fail(str(error))
     steps = _steps(runs, named, force=force)
@@ -87,7 +87,7 @@ def _nothing(named: Collection[str], *, as_json: bool) -> None:
 # --- deciding ----------------------------------------------------------------------------------------------
 
 
-def _steps(runs: list[Run], named: Collection[str], *, force: bool) -> list[_Step]:
+def _steps(runs: list[SetupRun], named: Collection[str], *, force: bool) -> list[_Step]:
     """All verdicts, programs' files first. What a newer run leaves is what an older one finds."""
     files: dict[str, bytes | None] = {}
     found: list[_Step] = []
@@ -101,7 +101,7 @@ def _steps(runs: list[Run], named: Collection[str], *, force: bool) -> list[_Ste
                     continue
                 now = files[entry.path] if entry.path in files else file_io.bytes_of(entry.path)
                 if needed is not None and role != "client":
-                    said = Verdict("kept", now, f"is needed by {needed.entry.path}")
+                    said = UndoVerdict("kept", now, f"is needed by {needed.entry.path}")
                 else:
                     said = _verdict(run, number, now, files, force=force)
                 files[entry.path] = said.data
@@ -110,11 +110,11 @@ def _steps(runs: list[Run], named: Collection[str], *, force: bool) -> list[_Ste
 
 
 def _verdict(
-    run: Run, number: int, now: bytes | None, files: dict[str, bytes | None], *, force: bool
-) -> Verdict:
+    run: SetupRun, number: int, now: bytes | None, files: dict[str, bytes | None], *, force: bool
+) -> UndoVerdict:
     entry = run.record.entries[number]
     used = _texts(files) if entry.role == "secrets" else ""
-    return verdict(
+    return undo_verdict(
         entry.role, run.before(number), run.after(number), now, entry.regions, force=force, used=used
     )
 
@@ -126,7 +126,7 @@ def _texts(files: dict[str, bytes | None]) -> str:
 # --- doing -------------------------------------------------------------------------------------------------
 
 
-def _do(runs: list[Run], steps: list[_Step]) -> tuple[list[Run], list[_Step]]:
+def _do(runs: list[SetupRun], steps: list[_Step]) -> tuple[list[SetupRun], list[_Step]]:
     """The runs as they are recorded afterwards, and the steps as they went."""
     marked = {run.directory: run for run in runs}
     done: list[_Step] = []
@@ -138,7 +138,7 @@ def _do(runs: list[Run], steps: list[_Step]) -> tuple[list[Run], list[_Step]]:
             marked[run.directory] = run_record.mark_undone(run, {step.number: step.verdict.outcome})
     for run in marked.values():
         if run.is_undone() and all(each in _EXACT for each in run.record.undone.values()):
-            run_record.forget(run)
+            run_record.forget_run(run)
     return list(marked.values()), done
 
 
@@ -153,7 +153,7 @@ def _done(step: _Step, before: list[_Step]) -> _Step:
     )
     if lost or file_io.bytes_of(path) != step.now:
         why = "was changed this very moment" if not lost else "is needed by a file that was kept"
-        return _Step(step.run, step.number, step.now, Verdict("kept", step.now, why))
+        return _Step(step.run, step.number, step.now, UndoVerdict("kept", step.now, why))
     if said.data is None:
         file_io.remove(path, step.entry.made)
     else:
@@ -163,16 +163,16 @@ def _done(step: _Step, before: list[_Step]) -> _Step:
     return step
 
 
-def _trust_as_before(file: str, before: Record) -> None:
+def _trust_as_before(file: str, before: SetupRecord) -> None:
     """Trust was given to bytes that are gone. What somebody has taken back since stays so."""
     store = carpool_files.trust_store()
-    workspace = Workspace(os.path.dirname(os.path.dirname(file)), file)
-    if key_of(workspace) not in read_trust(store):
+    workspace = FoundWorkspace(os.path.dirname(os.path.dirname(file)), file)
+    if trust_key(workspace) not in read_trust(store):
         return
     if before.trust:
-        give_trust(store, workspace, before.trust, before.listed)
+        grant_trust(store, workspace, before.trust, before.listed)
     else:
-        take_trust(store, workspace)
+        revoke_trust(store, workspace)
 
 
 # --- telling -----------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def _line(step: _Step) -> str:
 
 def _shown(step: _Step) -> str:
     """What somebody has changed."""
-    return diff.between(step.run.after(step.number), step.now, step.entry.path, ())
+    return diff.text_difference(step.run.after(step.number), step.now, step.entry.path, ())
 
 
 def _facts(step: _Step) -> dict[str, Any]:
@@ -216,13 +216,13 @@ def _advice(kept: list[_Step], *, force: bool) -> Iterator[str]:
         )
 
 
-def _copies(runs: list[Run]) -> Iterator[str]:
+def _copies(runs: list[SetupRun]) -> Iterator[str]:
     for run in runs:
         if run.is_undone() and os.path.isdir(run.directory):
             yield f"Copies of the files as they were before setup stay in {run.directory}."
 
 
-def _remains(store: str, runs: list[Run], named: Collection[str]) -> Iterator[str]:
+def _remains(store: str, runs: list[SetupRun], named: Collection[str]) -> Iterator[str]:
     """What is left of carpool once no program has its entry any more."""
     if named:
         if any(not run.is_undone() for run in runs):
@@ -230,7 +230,7 @@ def _remains(store: str, runs: list[Run], named: Collection[str]) -> Iterator[st
         return
     if not all(run.is_undone() for run in runs):
         return
-    place = the_place().directory
+    place = runtime_place().directory
     config = load_config(find_config_file(os.environ)).config
     if launcher_lock.holder(place) is not None and config is not None and not config.servers:
         yield "carpool still runs, without a server. `carpool down` ends it."

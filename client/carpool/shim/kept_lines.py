@@ -34,7 +34,7 @@ class _DoubtError(Exception):
     """The broker means a line that did not pass here."""
 
 
-class Kept:
+class KeptLines:
     """One session, over all brokers that serve it."""
 
     def __init__(self) -> None:
@@ -77,32 +77,32 @@ class Kept:
         """The number of the last line before `fresh`."""
         self._size_bytes = 0
 
-    def sent(self, data: bytes) -> None:
+    def agent_lines_sent(self, data: bytes) -> None:
         """The agent has said this."""
         if not self.is_full:
             self.fresh += data
             self._size_bytes += len(data)
             if self._size_bytes > KEEP_BYTES:
-                self._give_up()
+                self._stop_keeping()
 
-    def passed(self, lines: bytes) -> None:
+    def broker_lines_passed(self, lines: bytes) -> None:
         """Lines of the broker that are for the agent."""
         self.has_told = True
         if not self.is_full:
             self.heard += lines
             self._size_bytes += len(lines)
             if self._size_bytes > KEEP_BYTES:
-                self._give_up()
+                self._stop_keeping()
 
-    def greeted(self, attached: bytes) -> None:
+    def broker_attached(self, attached: bytes) -> None:
         """The broker's first line."""
         self.attached = attached
         self.epoch = None
         self.has_told = False
         if b'"secret":"' not in attached or b'"secret":""' in attached:
-            self._give_up()  # an old broker: it settles nothing
+            self._stop_keeping()  # an old broker: it settles nothing
 
-    def settled(self, line: bytes) -> None:
+    def lines_settled(self, line: bytes) -> None:
         """The broker says how far things are."""
         self.has_told = True
         if self.is_full:
@@ -195,7 +195,7 @@ class Kept:
         if len(self.done) > DONE_LINES:
             del self.done[next(iter(self.done))]
 
-    def begin_again(self, made: list[bytes], open_: list[bytes], fresh: bytes, asks: list[str]) -> None:
+    def begin_next_broker(self, made: list[bytes], open_: list[bytes], fresh: bytes, asks: list[str]) -> None:
         """All of it is said anew, to another broker. Numbers begin with that."""
         count = len(made)
         self.made = dict(enumerate(made, 1))
@@ -209,7 +209,7 @@ class Kept:
         self.in_doubt = False
         self.has_told = False
 
-    def _give_up(self) -> None:
+    def _stop_keeping(self) -> None:
         self.is_full = True
         self.fresh, self.heard = bytearray(), bytearray()
         self.open, self.made, self.held, self._names = {}, {}, [], {}

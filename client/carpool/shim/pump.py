@@ -6,7 +6,7 @@ Owns the two directions and what is under way in each. Invariants:
 - a direction reads only when it holds nothing unwritten, so memory is bounded by one read and one line;
 - the agent's slowness in one direction never stops the other;
 - a descriptor that nothing is wanted of is not registered: `poll` would report its hang-up for ever;
-- everything that passes is noted in `Kept`, before it is written.
+- everything that passes is noted in `KeptLines`, before it is written.
 
 Of the broker's lines only those are looked at that are from itself (`carpool/attached`, `carpool/refused`,
 `carpool/settled`, `carpool/moved`, `carpool/wanted`, `carpool/ended`); they begin like no other line.
@@ -21,7 +21,7 @@ from carpool.shim.kept_lines import MOVED as _MOVED
 from carpool.shim.kept_lines import OURS as _OURS
 from carpool.shim.kept_lines import SETTLED as _SETTLED
 from carpool.shim.kept_lines import WANTED as _WANTED
-from carpool.shim.kept_lines import Kept
+from carpool.shim.kept_lines import KeptLines
 
 try:
     from _json import encode_basestring_ascii
@@ -45,7 +45,7 @@ quote = encode_basestring_ascii
 _FIFO, _SOCKET = 0o010000, 0o140000
 
 
-class Pump:
+class ShimPump:
     """One attachment: from the attach line until one side is gone.
 
     `sock` is a connected stream socket, `hello` what is said first: the attach line and, when the agent was
@@ -57,7 +57,7 @@ class Pump:
         self,
         sock: "_socket.socket",
         hello: bytes,
-        kept: Kept,
+        kept: KeptLines,
         stdin: int = 0,
         stdout: int = 1,
         *,
@@ -74,9 +74,9 @@ class Pump:
         self._fd = sock.fileno()
         self._stdin = stdin
         self._stdout = stdout
-        self._up: bytes | memoryview = hello
+        self._to_broker: bytes | memoryview = hello
         """Towards the broker, not yet written."""
-        self._down: bytes | memoryview = b""
+        self._to_agent: bytes | memoryview = b""
         """Whole lines towards the agent, not yet written."""
         self._half: list[bytes] = []
         """The beginning of a line whose end the broker has not sent yet."""
@@ -101,11 +101,11 @@ class Pump:
         os.set_blocking(self._fd, False)
         was_blocking = self._unblock_stdout()
         try:
-            self._push_up()
-            self._want()
+            self._write_to_broker()
+            self._update_polling()
             while not self._outcome:
-                self._carry()
-                self._want()
+                self._pass_on()
+                self._update_polling()
         finally:
             if was_blocking:
                 os.set_blocking(self._stdout, True)
@@ -113,7 +113,7 @@ class Pump:
         return self._outcome
 
     def _count_untaken(self) -> None:
-        self.untaken_bytes = max(self.untaken_bytes + len(self._up) - self._own_bytes, 0)
+        self.untaken_bytes = max(self.untaken_bytes + len(self._to_broker) - self._own_bytes, 0)
         if not self._greeted:  # it says its first line before it takes anything
             self.untaken_bytes = len(self._kept.fresh)
 
@@ -128,7 +128,7 @@ class Pump:
             return True
         return False
 
-    def _carry(self) -> None:
+    def _pass_on(self) -> None:
         """Pass on what comes, until other events may be wanted than before.
 
         What most reads need is in this one function. Where many shims take turns each finds little of its own
@@ -139,7 +139,7 @@ class Pump:
         as_before = True
         while as_before:
             for fd, event in poll():
-                if event != POLLIN or self._up:
+                if event != POLLIN or self._to_broker:
                     as_before = False
                     if not self._is_to_read(fd, event):
                         continue
@@ -152,16 +152,16 @@ class Pump:
                 if fd == agent:
                     if not data or self._environment:
                         as_before = False
-                        self._take_agents(data)
+                        self._agent_data_received(data)
                         continue
-                    kept.sent(data)
+                    kept.agent_lines_sent(data)
                     self._at_line_start = data[-1] == _LINE_END
                 # Not `in`, which asks first whether it looks for a number and takes three times as long.
                 elif data and data[-1] == _LINE_END and self._is_plain and data.find(_OURS) < 0:
-                    kept.passed(data)
+                    kept.broker_lines_passed(data)
                 else:
                     as_before = False
-                    self._take_brokers(data)
+                    self._broker_data_received(data)
                     continue
                 try:
                     sent = os.write(broker if fd == agent else stdout, data)
@@ -169,41 +169,41 @@ class Pump:
                     sent = 0
                 if sent < len(data):
                     as_before = False
-                    self._stuck(fd, memoryview(data)[sent:])
+                    self._write_blocked(fd, memoryview(data)[sent:])
 
     def _is_to_read(self, fd: int, event: int) -> bool:
         """Of an event that is not only that there is something to read, or comes while not all may be."""
         if fd == self._stdin:
-            return not self._up  # what came before it in this very round may not have passed
+            return not self._to_broker  # what came before it in this very round may not have passed
         if fd == self._stdout:
-            self._push_down(event)
+            self._write_to_agent(event)
             return False
-        if event & (POLLOUT | POLLHUP | POLLERR) and self._up:
-            self._push_up()
-        return bool(event & ~POLLOUT) and not self._down
+        if event & (POLLOUT | POLLHUP | POLLERR) and self._to_broker:
+            self._write_to_broker()
+        return bool(event & ~POLLOUT) and not self._to_agent
 
-    def _stuck(self, fd: int, rest: memoryview) -> None:
+    def _write_blocked(self, fd: int, rest: memoryview) -> None:
         """Of what was read there, not all could be written."""
         if fd == self._stdin:
-            self._up = rest
-            self._push_up()
+            self._to_broker = rest
+            self._write_to_broker()
         else:
-            self._down = rest
-            self._push_down(POLLOUT)
+            self._to_agent = rest
+            self._write_to_agent(POLLOUT)
 
-    def _want(self) -> None:
+    def _update_polling(self) -> None:
         """Register exactly what can move now; end when nothing is left to move."""
-        if self._broker_ended and not self._down:
+        if self._broker_ended and not self._to_agent:
             self._outcome = self._outcome or (AGENT_GONE if self._agent_ended else BROKER_GONE)
             return
-        reads = not self._agent_ended and not self._broker_deaf and not self._up
+        reads = not self._agent_ended and not self._broker_deaf and not self._to_broker
         self._set(self._stdin, POLLIN if reads else 0)
         broker = 0
         if not self._broker_ended:
-            broker = (0 if self._down else POLLIN) | (POLLOUT if self._up else 0)
+            broker = (0 if self._to_agent else POLLIN) | (POLLOUT if self._to_broker else 0)
         self._set(self._fd, broker)
         # Stdout always stays registered: with nothing to write, only a reader that is gone is reported.
-        self._set(self._stdout, POLLOUT if self._down else 0, always=True)
+        self._set(self._stdout, POLLOUT if self._to_agent else 0, always=True)
 
     def _set(self, fd: int, mask: int, always: bool = False) -> None:
         if self._wanted.get(fd) == mask:
@@ -217,37 +217,37 @@ class Pump:
 
     # --- agent to broker ---
 
-    def _take_agents(self, data: bytes) -> None:
+    def _agent_data_received(self, data: bytes) -> None:
         """What the agent has said, which is all, or has a line of ours before or in it."""
         if not data:
             self._agent_ended = True
             self._half_close()
             return
-        self._kept.sent(data)
+        self._kept.agent_lines_sent(data)
         if not self._at_line_start and (cut := data.find(b"\n") + 1):
             data = data[:cut] + self._environment + data[cut:]
             self._environment = b""
         self._at_line_start = data.endswith(b"\n")
-        self._up = data
-        self._push_up()
+        self._to_broker = data
+        self._write_to_broker()
 
-    def _push_up(self) -> None:
+    def _write_to_broker(self) -> None:
         try:
-            sent = os.write(self._fd, self._up)
+            sent = os.write(self._fd, self._to_broker)
         except BlockingIOError:
             return
         except OSError:
             # It takes nothing any more; what it has said is still to be read.
             self._broker_deaf = True
-            self.untaken_bytes += len(self._up)
-            self._up = b""
+            self.untaken_bytes += len(self._to_broker)
+            self._to_broker = b""
             return
-        self._up = b"" if sent == len(self._up) else memoryview(self._up)[sent:]
+        self._to_broker = b"" if sent == len(self._to_broker) else memoryview(self._to_broker)[sent:]
         if self._agent_ended:
             self._half_close()
 
     def _half_close(self) -> None:
-        if self._up or self._broker_deaf:
+        if self._to_broker or self._broker_deaf:
             return
         try:
             self._socket.shutdown(1)
@@ -256,7 +256,7 @@ class Pump:
 
     # --- broker to agent ---
 
-    def _take_brokers(self, data: bytes) -> None:
+    def _broker_data_received(self, data: bytes) -> None:
         """What the broker has said, which is all, or has half lines or lines of its own in it."""
         if not data:
             self._broker_ended = True
@@ -275,14 +275,14 @@ class Pump:
         if cut < len(data):
             self._half.append(data[cut:])
         if not self._greeted:
-            whole = self._greet(whole)
+            whole = self._attached_received(whole)
         self._is_plain = not self._half
-        whole = self._sift(whole)
+        whole = self._filter_control_lines(whole)
         if whole:
-            self._down = whole
-            self._push_down(POLLOUT)
+            self._to_agent = whole
+            self._write_to_agent(POLLOUT)
 
-    def _sift(self, whole: bytes) -> bytes:
+    def _filter_control_lines(self, whole: bytes) -> bytes:
         """Take out what the broker says of itself; the rest is the agent's."""
         kept = self._kept
         for_agent = b""
@@ -293,11 +293,11 @@ class Pump:
                 continue
             end = whole.index(b"\n", at) + 1
             if at:
-                kept.passed(whole[:at])
+                kept.broker_lines_passed(whole[:at])
                 for_agent += whole[:at]
             line, whole = whole[at:end], whole[end:]
             if line.startswith(_SETTLED):
-                kept.settled(line)
+                kept.lines_settled(line)
             elif line.startswith(_MOVED):
                 kept.moved = line
             elif line.startswith(_WANTED):
@@ -306,16 +306,16 @@ class Pump:
                 self.farewell = line
             at = whole.find(_OURS)
         if whole:
-            kept.passed(whole)
+            kept.broker_lines_passed(whole)
         return for_agent + whole if for_agent else whole
 
-    def _greet(self, whole: bytes) -> bytes:
+    def _attached_received(self, whole: bytes) -> bytes:
         """Take the broker's first line out where it is ours, and give back the rest for the agent."""
         self._greeted = True
         cut = whole.index(b"\n") + 1
         first = whole[:cut]
         if first.startswith(_ATTACHED):
-            self._kept.greeted(first)
+            self._kept.broker_attached(first)
             if _NO_ENVIRONMENT not in first:
                 self._tell_environment(first)
             return whole[cut:]
@@ -330,7 +330,7 @@ class Pump:
     def _tell_environment(self, wanted: bytes) -> None:
         """Answer the broker's line that asks for variables."""
         _, asked, after = wanted.partition(_ENVIRONMENT)
-        if not asked or (self._agent_ended and not self._up):
+        if not asked or (self._agent_ended and not self._to_broker):
             return  # where nothing comes any more the broker knows that
         # Names of variables are letters, digits and `_`: taking them apart by hand spares `json`, as costly
         # to import as all of the shim.
@@ -341,20 +341,20 @@ class Pump:
         line = f'{self._telling}"params":{{{params}}}}}\n'
         self._own_bytes += len(line.encode())
         if self._at_line_start:
-            self._up = bytes(self._up) + line.encode()
-            self._push_up()
+            self._to_broker = bytes(self._to_broker) + line.encode()
+            self._write_to_broker()
         else:
             self._environment += line.encode()
 
-    def _push_down(self, event: int) -> None:
+    def _write_to_agent(self, event: int) -> None:
         if not event & POLLOUT:
             self._outcome = AGENT_GONE  # nobody reads any more
             return
         try:
-            sent = os.write(self._stdout, self._down)
+            sent = os.write(self._stdout, self._to_agent)
         except BlockingIOError:
             return
         except OSError:
             self._outcome = AGENT_GONE
             return
-        self._down = b"" if sent == len(self._down) else memoryview(self._down)[sent:]
+        self._to_agent = b"" if sent == len(self._to_agent) else memoryview(self._to_agent)[sent:]

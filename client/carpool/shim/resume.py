@@ -16,8 +16,8 @@ import time
 from select import poll
 
 from carpool import launcher_lock
-from carpool.open_requests import Unanswered
-from carpool.shim.kept_lines import Kept
+from carpool.open_requests import OpenRequests
+from carpool.shim.kept_lines import KeptLines
 from carpool_protocol.bootstrap import paths, peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import name_of
 
@@ -58,7 +58,7 @@ def read_farewell(line: bytes) -> tuple[str, bool]:
     return str(said["text"]), bool(said.get("again"))
 
 
-def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> bytes:
+def resume(kept: KeptLines, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> bytes:
     """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what has no
     answer was never sent to a server. `untaken_bytes`: so much of what was said last no broker has had.
     """
@@ -67,9 +67,9 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
     attached = json.loads(kept.attached)["params"]
     *fresh, half = bytes(kept.fresh).split(b"\n")
     heard = [*(line for _, line in kept.held), *bytes(kept.heard).split(b"\n")]
-    answers, failed, asked = _heard(heard)
+    answers, failed, asked = _sort_broker_lines(heard)
     granted = _granted(heard, ended := {name for name, _ in answers} - failed)
-    unanswered = Unanswered()
+    unanswered = OpenRequests()
     given: set[str] = set()
     old = [
         (number, line, ack, [] if ack or number not in kept.open else _enter(line, unanswered, given))
@@ -82,7 +82,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
         for ack in (_granted_to(line, granted),)
     ]
     for name, answer in answers:
-        kept.is_done_with(name_of(unanswered.answered(name, answer)))
+        kept.is_done_with(name_of(unanswered.request_answered(name, answer)))
 
     def left(parts: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         return [(request, part) for request, part in parts if not request or request in unanswered]
@@ -103,7 +103,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
     new = [each for _, _, parts in more[taken:] for each in left(parts)]
     if again:
         unsettled, new = [], unsettled + new
-    used_again = unanswered.used_again()
+    used_again = unanswered.reused_ids()
     asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
     epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
     said = [*made, *(line for _, line in unsettled)]
@@ -125,12 +125,12 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
     if kept.moved:
         told["moved"] = json.loads(kept.moved)["params"]
     rest = [*(line for _, line in new), half]
-    kept.begin_again(made, said[len(made) :], b"\n".join(rest), asks)
+    kept.begin_next_broker(made, said[len(made) :], b"\n".join(rest), asks)
     first = hello.removesuffix(b"}}\n") + b',"resume":' + json.dumps(told).encode() + b"}}\n"
     return b"\n".join([first[:-1], *said, *rest])
 
 
-def _enter(line: bytes, unanswered: Unanswered, given: set[str]) -> list[tuple[int, bytes]]:
+def _enter(line: bytes, unanswered: OpenRequests, given: set[str]) -> list[tuple[int, bytes]]:
     """What a line of the agent is to be said as: its parts, if it is a batch, each with its number if it is a
     request, else with 0. Answers to questions are entered in `given`.
     """
@@ -141,19 +141,19 @@ def _enter(line: bytes, unanswered: Unanswered, given: set[str]) -> list[tuple[i
     return [(_number(part, unanswered, given), part) for part in parts if part.strip()]
 
 
-def _number(part: bytes, unanswered: Unanswered, given: set[str]) -> int:
+def _number(part: bytes, unanswered: OpenRequests, given: set[str]) -> int:
     message = _message(part)  # an array within a batch is none of JSON-RPC's, however deep
     if not isinstance(message, dict):
         return 0
     name = _id(message)
     if message.get("method") is not None:
-        return 0 if name is None else unanswered.said(name, part)
+        return 0 if name is None else unanswered.request_sent(name, part)
     if isinstance(name, str):
         given.add(name)
     return 0
 
 
-def _heard(lines: "Iterable[bytes]") -> tuple[list[tuple[object, bytes]], set[object], list[str]]:
+def _sort_broker_lines(lines: "Iterable[bytes]") -> tuple[list[tuple[object, bytes]], set[object], list[str]]:
     """Of the broker's lines: the answers with their ids, ids of those that failed, and those of questions."""
     answers: list[tuple[object, bytes]] = []
     failed: set[object] = set()
@@ -240,7 +240,7 @@ def _parts(batch: bytes) -> list[bytes]:
         at = end
 
 
-class Search:
+class BrokerSearch:
     """How long to look for the next broker, and when to start carpool. `again`: somebody is about to.
     Knows no clock: `now` comes in, in seconds of a monotonic one.
     """
@@ -252,7 +252,7 @@ class Search:
         self._alone_s = RETURN_S if again else ALONE_S + os.getpid() % 16 / 16
         self._pause_s = _FIRST_PAUSE_S
 
-    def failed(self, now: float, *, led: bool) -> float | None:
+    def attempt_failed(self, now: float, *, led: bool) -> float | None:
         """Nobody listens. `led`: someone holds the lock of the runtime directory. So long to wait before the
         next try; None: it is for us to start carpool.
         """
@@ -270,7 +270,7 @@ class Search:
         return now - self._begun > 2 * RETURN_S
 
 
-def reach(
+def connect_to_next_broker(
     directory: str, start: "Callable[[], tuple[int, str]]", *, again: bool, stdin: int = 0, stdout: int = 1
 ) -> "tuple[socket | None, int, str]":
     """A connection to the next broker; or the exit code (0: the agent has gone meanwhile) and the reason.
@@ -280,7 +280,7 @@ def reach(
     watch = poll()
     for fd in (stdin, stdout):
         watch.register(fd, 0)  # a hang-up only: what the agent says stays where it is
-    search = Search(time.monotonic(), again=again)
+    search = BrokerSearch(time.monotonic(), again=again)
     while True:
         sock = socket(AF_UNIX, SOCK_STREAM)
         try:
@@ -294,7 +294,7 @@ def reach(
             sock.close()
             return None, EXIT_NO_BROKER, f"nothing was said to {path}: {peer_credentials.NOT_OURS}"
         now = time.monotonic()
-        pause_s = search.failed(now, led=launcher_lock.holder(directory) is not None)
+        pause_s = search.attempt_failed(now, led=launcher_lock.holder(directory) is not None)
         if pause_s is None:
             if os.path.exists(paths.down_file(directory)):
                 return None, EXIT_NO_BROKER, STOPPED

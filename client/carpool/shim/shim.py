@@ -21,8 +21,8 @@ import os
 import sys
 
 from carpool import import_path
-from carpool.shim.kept_lines import Kept
-from carpool.shim.pump import AGENT_GONE, REFUSED, Pump, quote
+from carpool.shim.kept_lines import KeptLines
+from carpool.shim.pump import AGENT_GONE, REFUSED, ShimPump, quote
 from carpool_protocol.bootstrap import paths, peer_credentials, trusted_places
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 
@@ -57,7 +57,7 @@ class _EndedError(Exception):
 
 def main(verb: str, arguments: list[str]) -> int:
     """Be the shim. `verb` is `connect` or `run`. The exit code: 0, 2 usage or config, 69 no broker."""
-    kept, code = Kept(), 0
+    kept, code = KeptLines(), 0
     try:
         _catch_signals()
         code, text = _main(verb, arguments, kept)
@@ -68,7 +68,7 @@ def main(verb: str, arguments: list[str]) -> int:
     return code
 
 
-def _main(verb: str, arguments: list[str], kept: Kept) -> tuple[int, str]:
+def _main(verb: str, arguments: list[str], kept: KeptLines) -> tuple[int, str]:
     """Attach the agent and pump. The exit code, and the reason where it is not 0."""
     options, command, problem = _parse(verb, arguments)
     if "help" in options:
@@ -89,7 +89,7 @@ def _main(verb: str, arguments: list[str], kept: Kept) -> tuple[int, str]:
     sock, code, text = _reach(directory)
     first, deaths = hello, 0
     while sock is not None:
-        pump = Pump(sock, first, kept, mark=mark)
+        pump = ShimPump(sock, first, kept, mark=mark)
         outcome = pump.run()
         sock.close()
         if outcome == AGENT_GONE:
@@ -112,11 +112,11 @@ def _main(verb: str, arguments: list[str], kept: Kept) -> tuple[int, str]:
         if text and not again:
             return EXIT_NO_BROKER, text
         first = resume.resume(kept, hello, again=again, untaken_bytes=pump.untaken_bytes)
-        sock, code, text = resume.reach(directory, _start, again=again)
+        sock, code, text = resume.connect_to_next_broker(directory, _start, again=again)
     return code, text
 
 
-def _leave(code: int, text: str, kept: Kept) -> None:
+def _leave(code: int, text: str, kept: KeptLines) -> None:
     """Tell why this agent is not served: a person on stderr, and the agent as long as it asks.
 
     An agent that was attached before hears nothing more: what it had asked may have been executed.

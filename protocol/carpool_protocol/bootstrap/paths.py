@@ -195,10 +195,10 @@ def project_around(path: str, home: str) -> str:
 
 def _is_mark(directory: str, name: str) -> bool:
     path = os.path.join(directory, name)
-    return os.path.lexists(path) and counts(directory, path)
+    return os.path.lexists(path) and is_trusted_location(directory, path)
 
 
-def counts(directory: str, path: str) -> bool:
+def is_trusted_location(directory: str, path: str) -> bool:
     """Whether it is ours or root's, or stands where not everybody may put files, as into /tmp."""
     first = os.path.relpath(path, directory).split("/")[0]
     try:

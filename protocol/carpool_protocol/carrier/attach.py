@@ -8,7 +8,7 @@ one may ignore it:
                        carpool/refused      a sentence, then the broker closes
     carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
     broker → carrier   carpool/settled      to a carrier that `keeps`: now and then, what is done with
-    broker → carrier   carpool/moved        as well: the session is in another workspace, `Moved`
+    broker → carrier   carpool/moved        as well: the session is in another workspace, `WorkspaceChanged`
     broker → carrier   carpool/ended        as well: this end is meant. A sentence, and whether to come back
     broker → carrier   carpool/wanted       to one that `tells`: more variables, as in `attached`; it answers
                                             each of these with `carpool/environment`, in their order
@@ -53,7 +53,7 @@ class RunCommand(Struct, frozen=True):
     """What the caller wants it called; empty: the broker finds a name."""
 
 
-class Moved(Struct, frozen=True):
+class WorkspaceChanged(Struct, frozen=True):
     """The session has left the workspace that it came to, without leaving (docs/workspaces.md)."""
 
     workspace: str
@@ -87,7 +87,7 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     """
     asks: list[str] = []
     """Ids of questions that the agent has been asked and has not answered, as far as the carrier knows."""
-    moved: Moved | None = None
+    moved: WorkspaceChanged | None = None
     """Where it was last, if that is not where it began."""
     stateful: list[str] = []
     """Servers at which the session may have state, as it was told last (`Settled`)."""
@@ -152,7 +152,7 @@ class Attached(Struct, frozen=True):
     """The supervisor's epoch; empty while there is none."""
 
 
-class Ended(Struct, frozen=True):
+class AttachmentEnded(Struct, frozen=True):
     """The broker ends, or this connection does, and that is meant."""
 
     text: str
@@ -163,12 +163,12 @@ class Ended(Struct, frozen=True):
     """
 
 
-class _Probe(Struct):
+class _MethodLine(Struct):
     method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Telling(_Probe):
+class _EnvironmentLine(_MethodLine):
     mark: str = ""
 
 
@@ -185,8 +185,8 @@ class _Wanted(Struct):
 
 
 _TELLS = "carpool/environment"
-_probe = msgspec.json.Decoder(_Probe)
-_telling = msgspec.json.Decoder(_Telling)
+_probe = msgspec.json.Decoder(_MethodLine)
+_telling = msgspec.json.Decoder(_EnvironmentLine)
 _version = msgspec.json.Decoder(_Version)
 _attach = msgspec.json.Decoder(Attach)
 _attached = msgspec.json.Decoder(Attached)
@@ -214,7 +214,9 @@ def parse_attach(line: bytes) -> Attach | AttachProblem | None:
     try:
         attach = _attach.decode(params)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        return AttachProblem(f"cannot read the attach line ({_place(error)}): run `carpool restart --all`")
+        return AttachProblem(
+            f"cannot read the attach line ({_error_place(error)}): run `carpool restart --all`"
+        )
     if (attach.carrier == "run") != (attach.run is not None):
         return AttachProblem("the attach line must say `run` with the carrier `run`, and only there")
     if (attach.carrier == "door") != attach.streams:
@@ -271,7 +273,15 @@ def settled_line(settled: Settled) -> bytes:
     epoch, read, times, open_, kept, both, held, stateful = settled
     # Names in blanks: whoever reads it cuts it apart without a JSON parser.
     last = f"{read:x} {times:x}" if read else ""
-    told = (epoch, last, _named(open_), _named(kept), _named(both), _named(held), " ".join(stateful))
+    told = (
+        epoch,
+        last,
+        _line_names(open_),
+        _line_names(kept),
+        _line_names(both),
+        _line_names(held),
+        " ".join(stateful),
+    )
     return _line("carpool/settled", told)
 
 
@@ -280,14 +290,14 @@ def wanted_line(names: list[str]) -> bytes:
     return _line("carpool/wanted", {"env": names})
 
 
-def moved_line(moved: Moved) -> bytes:
+def moved_line(moved: WorkspaceChanged) -> bytes:
     """The line that says where the session is now, with its line end."""
     return _line("carpool/moved", moved)
 
 
 def ended_line(text: str, *, again: bool = False) -> bytes:
     """The broker's last line where the end is meant, with its line end."""
-    return _line("carpool/ended", Ended(text, again))
+    return _line("carpool/ended", AttachmentEnded(text, again))
 
 
 def refused_line(text: str) -> bytes:
@@ -345,7 +355,7 @@ def _params_of(line: bytes, method: str) -> msgspec.Raw | None:
     return probe.params if probe.method == method else None
 
 
-def _named(lines: Iterable[int]) -> str:
+def _line_names(lines: Iterable[int]) -> str:
     return " ".join([f"{name:x}" for name in lines])
 
 
@@ -353,7 +363,7 @@ def _line(method: str, params: object) -> bytes:
     return b'{"jsonrpc":"2.0","method":"%s","params":%s}\n' % (method.encode(), _encode(params))
 
 
-def _place(error: Exception) -> str:
+def _error_place(error: Exception) -> str:
     """Where it is wrong, never what was there: an attach line of `run` holds an environment."""
     text = str(error)
     return text.rpartition(" - at ")[2].strip("`") if " - at " in text else "not valid JSON"

@@ -3,8 +3,8 @@
 Owns the names of the variables in the bridge's environment, and the code by which it says that there is no
 server. Everything goes into that environment and nothing onto its command line, which every user of the
 machine can read: a URL and headers hold secrets. Each header is a variable of its own, so that its value is
-masked like any other. Invariant: what `to_environment` writes `of_environment` reads; what only a login needs
-stays out.
+masked like any other. Invariant: what `to_environment` writes `remote_from_environment` reads; what only a
+login needs stays out.
 
 Pure. Knows nothing of: HTTP, configuration, who starts the bridge.
 """
@@ -21,7 +21,7 @@ Transport = Literal["http", "sse", "url"]
 
 BRIDGE: Final = "carpool.bridge"
 """What `python -m` runs."""
-UNFIT: Final = 5300
+UNFIT_CODE: Final = 5300
 """The code of a greeting that failed before any server answered it: outside of what servers may say, so that
 no era is read from it.
 """
@@ -82,7 +82,7 @@ class Remote(Struct, frozen=True, kw_only=True):
         }
 
 
-def of_environment(environ: Mapping[str, str]) -> Remote | None:
+def remote_from_environment(environ: Mapping[str, str]) -> Remote | None:
     """What the bridge is told. None: nothing that makes sense."""
     transport = environ.get(VARIABLES + "TRANSPORT", "url")
     url = environ.get(VARIABLES + "URL", "")

@@ -5,14 +5,14 @@ broker's `attached`, both ways, is one frame:
 
     [S,message]      of stream S, belonging to no exchange
     [S,message,X]    of stream S, belonging to exchange X
-    [S,null,word]    about stream S; a word is one of `Word`, under its own name
+    [S,null,word]    about stream S; a word is one of `ControlMessage`, under its own name
 
 S and X are positive integers that the door chooses: S grows with every stream of the connection, X is unique
 on its stream. A stream is a session of the broker; an exchange is one POST.
 
 A session outlives its broker and its door (docs/decisions/0019). At a later broker the same door opens its
-streams again, each with what `Opened` said, followed by what is to be replayed and by what has no answer. At
-the same broker a later door has only what the client shows: `Mcp-Session-Id`.
+streams again, each with what `StreamOpened` said, followed by what is to be replayed and by what has no
+answer. At the same broker a later door has only what the client shows: `Mcp-Session-Id`.
 
     door → broker    {"open": Open}          answered by `opened` or `refused`; messages may follow at once
                      {"gone": X}             the client of exchange X went away
@@ -22,7 +22,7 @@ the same broker a later door has only what the client shows: `Mcp-Session-Id`.
                      {"over": X}             exchange X gets no answer (any more): its client cancelled it
                      {"closed": Closed}      the broker has ended the stream
                      {"served": EPOCH}       which life of the supervisor serves the stream from now on
-                     {"moved": Moved}        in which workspace the session is now: for `Open.resume`
+                     {"moved": Moved}        in which workspace the session is now: for `OpenStream.resume`
                      {"stateful": [SERVER]}  where the session may have state: the same
 
 What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
@@ -38,19 +38,19 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.carrier.attach import Moved, ResumeSession
+from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
 
 MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
 """The longest message that the broker takes in a frame. The door refuses what is longer."""
 
-WORD: Final = -1
+CONTROL: Final = -1
 """In place of an exchange: what was cut out of the frame is a word."""
 
 Kind = Literal["session", "shared", "control"]
-Why = Literal["unknown_server", "unknown_profile", "unknown_workspace", "unknown_session"]
+RefusalReason = Literal["unknown_server", "unknown_profile", "unknown_workspace", "unknown_session"]
 
 
-class Open(Struct, frozen=True, kw_only=True):
+class OpenStream(Struct, frozen=True, kw_only=True):
     """A session begins."""
 
     kind: Kind = "session"
@@ -75,11 +75,11 @@ class Open(Struct, frozen=True, kw_only=True):
     """As in `attach.Attach`."""
     resume: ResumeSession | None = None
     """A session of a broker that died: `kept` and `open` count messages on this stream. Or one of a door that
-    died: then `session` is empty, and the secret is what `Opened.session` was.
+    died: then `session` is empty, and the secret is what `StreamOpened.session` was.
     """
 
 
-class Opened(Struct, frozen=True):
+class StreamOpened(Struct, frozen=True):
     """The stream is there."""
 
     session: str
@@ -96,66 +96,77 @@ class Opened(Struct, frozen=True):
     """The protocol version that was negotiated; only of a session that a door before this one had."""
 
 
-class Refused(Struct, frozen=True):
+class StreamRefused(Struct, frozen=True):
     """There is no such stream."""
 
     text: str
-    why: Why
+    why: RefusalReason
 
 
-class Gone(Struct, frozen=True):
+class ExchangeClientGone(Struct, frozen=True):
     """The client of an exchange went away."""
 
     exchange: int
 
 
-class Close(Struct, frozen=True):
+class CloseStream(Struct, frozen=True):
     """The door ends the stream."""
 
 
-class Over(Struct, frozen=True):
+class ExchangeEnded(Struct, frozen=True):
     """An exchange is over without an answer."""
 
     exchange: int
 
 
-class Closed(Struct, frozen=True):
+class StreamClosed(Struct, frozen=True):
     """The broker has ended the stream."""
 
     text: str = ""
 
 
-class Served(Struct, frozen=True):
+class SupervisorAssigned(Struct, frozen=True):
     """Calls of the stream go to this life of the supervisor from now on. Those before are answered."""
 
     epoch: str
 
 
-class Stateful(Struct, frozen=True):
+class ServersStateful(Struct, frozen=True):
     """The session may have state at these servers, and nobody else may be left who knows."""
 
     servers: list[str]
 
 
-Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served | Moved | Stateful
+ControlMessage = (
+    OpenStream
+    | StreamOpened
+    | StreamRefused
+    | ExchangeClientGone
+    | CloseStream
+    | ExchangeEnded
+    | StreamClosed
+    | SupervisorAssigned
+    | WorkspaceChanged
+    | ServersStateful
+)
 
 
-class _Words(Struct, frozen=True, omit_defaults=True):
+class _ControlFrame(Struct, frozen=True, omit_defaults=True):
     """The wire's form: exactly one of these is there."""
 
-    open: Open | None = None
-    opened: Opened | None = None
-    refused: Refused | None = None
+    open: OpenStream | None = None
+    opened: StreamOpened | None = None
+    refused: StreamRefused | None = None
     gone: int | None = None
-    close: Close | None = None
+    close: CloseStream | None = None
     over: int | None = None
-    closed: Closed | None = None
+    closed: StreamClosed | None = None
     served: str | None = None
-    moved: Moved | None = None
+    moved: WorkspaceChanged | None = None
     stateful: list[str] | None = None
 
 
-_read = msgspec.json.Decoder(_Words).decode
+_read = msgspec.json.Decoder(_ControlFrame).decode
 _write = msgspec.json.Encoder().encode
 
 _NULL: Final = b"null,{"
@@ -175,9 +186,9 @@ def frame_line(stream: int, message: bytes, exchange: int = 0) -> bytes:
     return b"".join((b"[%d," % stream, bare, b",%d]\n" % exchange if exchange else b"]\n"))
 
 
-def word_line(stream: int, word: Word) -> bytes:
+def control_line(stream: int, word: ControlMessage) -> bytes:
     """A frame about a stream, with its line end."""
-    return b"[%d,null,%b]\n" % (stream, _write(_words(word)))
+    return b"[%d,null,%b]\n" % (stream, _write(_control_frame(word)))
 
 
 def on_one_line(body: bytes) -> bytes:
@@ -186,8 +197,8 @@ def on_one_line(body: bytes) -> bytes:
 
 
 def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
-    """Stream, message and exchange (0: none) of a line without its line end; the exchange is `WORD` and the
-    message its JSON where the frame is a word. None: this is no frame. Never raises.
+    """Stream, message and exchange (0: none) of a line without its line end; the exchange is `CONTROL` and
+    the message its JSON where the frame is a word. None: this is no frame. Never raises.
     """
     first = line.find(b",", 0, _MAX_DIGITS + 2)
     if first < 0 or line[0] != _OPEN_ARRAY or line[-1] != _CLOSE_ARRAY:
@@ -197,7 +208,7 @@ def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
     if not digits.isdigit() or digits[0] == _ZERO:
         return None
     if line.startswith(_NULL, first + 1):
-        return int(digits), line[first + 6 : -1], WORD
+        return int(digits), line[first + 6 : -1], CONTROL
     if line[-2] in _DIGITS:
         last = line.rfind(b",", first + 1)
         exchange = line[last + 1 : -1]
@@ -207,43 +218,43 @@ def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
     return (int(digits), line[first + 1 : -1], 0) if len(line) > first + 2 else None
 
 
-def read_word(raw: bytes) -> Word | None:
+def read_control(raw: bytes) -> ControlMessage | None:
     """The word that `split_frame` cut out. None: there is no such word. Never raises."""
     try:
         words = _read(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    said: list[Word] = [
+    said: list[ControlMessage] = [
         each
         for each in (words.open, words.opened, words.refused, words.close, words.closed, words.moved)
         if each is not None
     ]
-    said += [] if words.gone is None else [Gone(words.gone)]
-    said += [] if words.over is None else [Over(words.over)]
-    said += [] if words.served is None else [Served(words.served)]
-    said += [] if words.stateful is None else [Stateful(words.stateful)]
+    said += [] if words.gone is None else [ExchangeClientGone(words.gone)]
+    said += [] if words.over is None else [ExchangeEnded(words.over)]
+    said += [] if words.served is None else [SupervisorAssigned(words.served)]
+    said += [] if words.stateful is None else [ServersStateful(words.stateful)]
     return said[0] if len(said) == 1 else None
 
 
-def _words(word: Word) -> _Words:
+def _control_frame(word: ControlMessage) -> _ControlFrame:
     match word:
-        case Open():
-            return _Words(open=word)
-        case Opened():
-            return _Words(opened=word)
-        case Refused():
-            return _Words(refused=word)
-        case Gone():
-            return _Words(gone=word.exchange)
-        case Close():
-            return _Words(close=word)
-        case Over():
-            return _Words(over=word.exchange)
-        case Closed():
-            return _Words(closed=word)
-        case Served():
-            return _Words(served=word.epoch)
-        case Moved():
-            return _Words(moved=word)
-        case Stateful():
-            return _Words(stateful=word.servers)
+        case OpenStream():
+            return _ControlFrame(open=word)
+        case StreamOpened():
+            return _ControlFrame(opened=word)
+        case StreamRefused():
+            return _ControlFrame(refused=word)
+        case ExchangeClientGone():
+            return _ControlFrame(gone=word.exchange)
+        case CloseStream():
+            return _ControlFrame(close=word)
+        case ExchangeEnded():
+            return _ControlFrame(over=word.exchange)
+        case StreamClosed():
+            return _ControlFrame(closed=word)
+        case SupervisorAssigned():
+            return _ControlFrame(served=word.epoch)
+        case WorkspaceChanged():
+            return _ControlFrame(moved=word)
+        case ServersStateful():
+            return _ControlFrame(stateful=word.servers)

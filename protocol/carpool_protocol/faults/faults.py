@@ -1,6 +1,6 @@
 """From a fault to what an agent reads, and the exceptions that mean a bug of ours.
 
-Owns: the value `Fault`, its text, the shape of `_meta["carpool/error"]`, and the one door (`for_method`)
+Owns: the value `Fault`, its text, the shape of `_meta["carpool/error"]`, and the one door (`fault_answer`)
 that chooses between a tool result and a JSON-RPC error. Which faults exist is the table in
 `kinds`. Texts hold names, numbers and advice, never the value of an argument or of an environment
 variable; what callers pass as `detail` keeps to that.
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from carpool_protocol.faults.kinds import KINDS, FaultKind
 from carpool_protocol.ids import RawJson
-from carpool_protocol.link.messages import Delivered, Failed
+from carpool_protocol.link.messages import CallFailed, Delivered
 
 ERROR_META_KEY: Final = "carpool/error"
 TOOLS_CALL: Final = "tools/call"
@@ -74,7 +74,7 @@ def fault(
     )
 
 
-def fault_of(failed: Failed, *, server: str = "", tool: str = "", call: str = "") -> Fault:
+def fault_of(failed: CallFailed, *, server: str = "", tool: str = "", call: str = "") -> Fault:
     """What the supervisor reported, as a fault. Its text stays.
 
     Between "not delivered" and "maybe" the worse one holds: a slug this release does not know, or one that
@@ -97,7 +97,7 @@ def fault_of(failed: Failed, *, server: str = "", tool: str = "", call: str = ""
     )
 
 
-def for_method(fault: Fault, method: str) -> tuple[bool, RawJson]:
+def fault_answer(fault: Fault, method: str) -> tuple[bool, RawJson]:
     """The one door to the wire: `(is_error, body)`, in the sense of `messages.Answered`.
 
     `tools/call` gets a result with `isError`, which a model reads and can act on; every other method, an
@@ -148,16 +148,16 @@ def slug_in(body: RawJson, *, is_error: bool) -> str:
         return ""
 
 
-class _Said(Struct):
+class _CodeMember(Struct):
     code: str = ""
 
 
 class _Error(Struct):
-    data: _Said
+    data: _CodeMember
 
 
 class _Mark(Struct):
-    fault: _Said = msgspec.field(name=ERROR_META_KEY)
+    fault: _CodeMember = msgspec.field(name=ERROR_META_KEY)
 
 
 class _Result(Struct):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from carpool_protocol.files import private_files
 
 
-class SwitchFile(Struct, omit_defaults=True):
+class OverridesFile(Struct, omit_defaults=True):
     """Servers that are switched: True is on."""
 
     servers: dict[str, bool] = {}
@@ -26,19 +26,19 @@ class SwitchFile(Struct, omit_defaults=True):
     """Under which launcher these ids were given out: the next one gives them to others."""
 
 
-_decoder = msgspec.json.Decoder(SwitchFile)
+_decoder = msgspec.json.Decoder(OverridesFile)
 
 
-def read_switches(path: str) -> SwitchFile:
+def read_overrides(path: str) -> OverridesFile:
     """What is there. Never raises."""
     try:
         with open(path, "rb") as file:
             return _decoder.decode(file.read())
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
-        return SwitchFile()
+        return OverridesFile()
 
 
-def write_switches(path: str, held: SwitchFile) -> None:
+def write_overrides(path: str, held: OverridesFile) -> None:
     """Put them there, whole; nothing to keep is no file. Raises `OSError`."""
     if held.servers or held.sessions:
         private_files.replace(path, msgspec.json.encode(held))
@@ -51,9 +51,9 @@ def forget_server(path: str, server: str) -> None:
     """The files of configuration say it from now on. For when no broker is there to be told. Raises
     `OSError`.
     """
-    held = read_switches(path)
+    held = read_overrides(path)
     kept = {session: {name: on for name, on in own.items() if name != server}
             for session, own in held.sessions.items()}  # fmt: skip
     held.servers.pop(server, None)
     held.sessions = {session: own for session, own in kept.items() if own}
-    write_switches(path, held)
+    write_overrides(path, held)

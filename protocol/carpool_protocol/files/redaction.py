@@ -35,21 +35,21 @@ class Mask:
         self._mark = mark
         self._least = least
 
-    def over(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """`text` without them."""
         for word in self._words:
             text = text.replace(word, self._mark)
         return text
 
-    def over_cut(self, text: str) -> str:
+    def redact_cut(self, text: str) -> str:
         """The same, of a text that was cut at its end: it may end within one."""
         for word in self._words:
             at = max(0, len(text) - len(word))
             while (at := text.find(word[: self._least], at)) >= 0:
                 if word.startswith(text[at:]):
-                    return self.over(text[:at]) + self._mark
+                    return self.redact(text[:at]) + self._mark
                 at += 1
-        return self.over(text)
+        return self.redact(text)
 
 
 def _spellings(word: str) -> Iterator[str]:

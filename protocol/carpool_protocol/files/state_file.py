@@ -22,7 +22,7 @@ _ASIDE: Final = 9
 """So many files are kept aside; the last is written over."""
 
 
-def read(path: str, max_bytes: int) -> bytes | str:
+def read_state_file(path: str, max_bytes: int) -> bytes | str:
     """The bytes, or what is wrong with the file, a clause. Never waits (a FIFO) and follows no link.
     OSError where it cannot be read.
     """
@@ -46,7 +46,7 @@ def read(path: str, max_bytes: int) -> bytes | str:
         os.close(file)
 
 
-def load(
+def load_state_file(
     path: str, max_bytes: int, decode: Callable[[bytes], Held], empty: Held, *, what: str, lost: str
 ) -> tuple[Held, str]:
     """What the file holds, `empty` where there is none; and a sentence for the log where something was wrong
@@ -54,7 +54,7 @@ def load(
     `decode` raises what msgspec does.
     """
     try:
-        data = read(path, max_bytes)
+        data = read_state_file(path, max_bytes)
     except FileNotFoundError:
         return empty, ""
     except OSError as error:
@@ -82,7 +82,7 @@ def set_aside(path: str, why: str, lost: str) -> str:
     return f"{path} {why}; it is now {aside}, and {lost}"
 
 
-def write(path: str, data: bytes) -> str:
+def write_state_file(path: str, data: bytes) -> str:
     """Put it there. A clause about what went wrong, and then the old one is as it was; else empty."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
 """What the broker and the process of one hook say to each other: JSON lines on its stdin and stdout.
 
 Owns the shapes. The first line says what the hook is; then runs begin and end by number. The process says
-once that it is ready, or good for nothing. For each `Begin` with a call there is one `Told` with a verdict or
-a failure, unless the process is at its end. Source of all numbers is the broker.
+once that it is ready, or good for nothing. For each `BeginHookRun` with a call there is one `HookAnswer`
+with a verdict or a failure, unless the process is at its end. Source of all numbers is the broker.
 
 Pure. Knows nothing of: what a verdict means (`verdicts`), processes.
 """
@@ -17,7 +17,7 @@ MAX_RUNNING: Final = 32
 NOTHING: Final = Raw()
 
 
-class Start(Struct, kw_only=True):
+class StartHook(Struct, kw_only=True):
     """What the process is for: one of the two."""
 
     python: str | None = None
@@ -27,7 +27,7 @@ class Start(Struct, kw_only=True):
     """Where modules are looked for beside the usual places."""
 
 
-class Begin(Struct, kw_only=True, omit_defaults=True):
+class BeginHookRun(Struct, kw_only=True, omit_defaults=True):
     """Have the hook look at this call; or, without it, end that run."""
 
     run: int
@@ -35,7 +35,7 @@ class Begin(Struct, kw_only=True, omit_defaults=True):
     """`verdicts.HookCall`"""
 
 
-class Told(Struct, kw_only=True, omit_defaults=True):
+class HookAnswer(Struct, kw_only=True, omit_defaults=True):
     """One line of the process: of a run, or without one of itself; without anything: it is ready for runs."""
 
     run: int = 0
@@ -52,6 +52,6 @@ def line_of(what: Struct) -> bytes:
     return msgspec.json.encode(what) + b"\n"
 
 
-read_start = msgspec.json.Decoder(Start).decode
-read_begin = msgspec.json.Decoder(Begin).decode
-read_told = msgspec.json.Decoder(Told).decode
+read_start = msgspec.json.Decoder(StartHook).decode
+read_begin_run = msgspec.json.Decoder(BeginHookRun).decode
+read_answer = msgspec.json.Decoder(HookAnswer).decode

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.wire.json_scan import fields, members
-from carpool_protocol.wire.jsonrpc import Result, decode, quote
+from carpool_protocol.wire.jsonrpc import ResultAnswer, decode, quote
 from carpool_protocol.wire.result_repair import repair_tool_result
 
 __all__ = ["HookCall", "HookVerdict", "allow", "deny", "rewrite"]
@@ -26,10 +26,12 @@ ARGUMENTS_CAP_BYTES: Final = 8 * 1024 * 1024
 RESULT_CAP_BYTES: Final = 64 * 1024 * 1024
 """As for arguments that agents send, and for answers of servers."""
 MAX_REASON_CHARS: Final = 300
-NAMED: Final = frozenset({TOOLS_CALL, "prompts/get"})
+METHODS_WITH_ARGUMENTS: Final = frozenset({TOOLS_CALL, "prompts/get"})
 """Methods that have arguments, which a hook may rewrite."""
 
-TWICE: Final = "a name stands twice in its arguments, and servers differ in which of the two they read"
+DUPLICATE_NAME: Final = (
+    "a name stands twice in its arguments, and servers differ in which of the two they read"
+)
 """Why a call is denied that no hook can judge."""
 
 _MEMBER: Final = {"prompts/get": "messages", "resources/read": "contents"}
@@ -93,7 +95,7 @@ def rewrite(*, arguments: dict[str, Any] | None = None, result: dict[str, Any] |
     return HookVerdict(verdict="rewrite", arguments=arguments, result=result)
 
 
-class Telling(Struct, kw_only=True, omit_defaults=True):
+class HookDescription(Struct, kw_only=True, omit_defaults=True):
     """`HookCall` as it is written: what agents and servers wrote goes through byte for byte."""
 
     hook: str
@@ -113,7 +115,7 @@ class Telling(Struct, kw_only=True, omit_defaults=True):
     error: Raw = _NOTHING
 
 
-class Said(Struct, frozen=True):
+class HookOutput(Struct, frozen=True):
     """A verdict that may be acted on."""
 
     verdict: Literal["allow", "deny", "rewrite", "failed"]
@@ -133,33 +135,35 @@ class _Verdict(Struct, forbid_unknown_fields=True):
 _read = msgspec.json.Decoder(_Verdict).decode
 
 
-def read_verdict(raw: bytes, method: str, *, before: bool) -> Said:
+def read_verdict(raw: bytes, method: str, *, before: bool) -> HookOutput:
     """What a hook says, or why it counts as failed. No bytes raise."""
     try:
         found = _read(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Said("failed", "what it said is no verdict (docs/hooks.md)")
+        return HookOutput("failed", "what it said is no verdict (docs/hooks.md)")
     given = {name: part for name in ("arguments", "result") if (part := getattr(found, name)) is not _NOTHING}
     wanted = "arguments" if before else "result"
     if found.verdict == "allow" and not given:
-        return Said("allow")
+        return HookOutput("allow")
     if found.verdict == "deny" and not given:
-        return Said("deny", clean_reason(found.reason))
+        return HookOutput("deny", clean_reason(found.reason))
     if found.verdict != "rewrite" or [*given] != [wanted]:
-        return Said("failed", f"its verdict does not fit: {wanted} go with rewrite, and nothing else does")
-    if before and method not in NAMED:
-        return Said("failed", f"it rewrites the arguments of {method}, which has none")
-    return _sound(bytes(given[wanted]), method, wanted)
+        return HookOutput(
+            "failed", f"its verdict does not fit: {wanted} go with rewrite, and nothing else does"
+        )
+    if before and method not in METHODS_WITH_ARGUMENTS:
+        return HookOutput("failed", f"it rewrites the arguments of {method}, which has none")
+    return _checked_output(bytes(given[wanted]), method, wanted)
 
 
-def _sound(raw: bytes, method: str, wanted: str) -> Said:
+def _checked_output(raw: bytes, method: str, wanted: str) -> HookOutput:
     cap_bytes = ARGUMENTS_CAP_BYTES if wanted == "arguments" else RESULT_CAP_BYTES
     if len(raw) > cap_bytes:
-        return Said("failed", f"its {wanted} are larger than {cap_bytes} bytes")
+        return HookOutput("failed", f"its {wanted} are larger than {cap_bytes} bytes")
     read = decode(b'{"jsonrpc":"2.0","id":0,"result":%b}' % raw)
-    body = read.result if isinstance(read, Result) else ABSENT
+    body = read.result if isinstance(read, ResultAnswer) else ABSENT
     if body[:1] != b"{":
-        return Said("failed", f"its {wanted} are no JSON object, or one that cannot be passed on")
+        return HookOutput("failed", f"its {wanted} are no JSON object, or one that cannot be passed on")
     if wanted == "result":
         if method == TOOLS_CALL:
             why = repair_tool_result(body)[1]
@@ -167,8 +171,8 @@ def _sound(raw: bytes, method: str, wanted: str) -> Said:
             members = fields(body) or {}
             why = "" if members.get(_MEMBER[method], b"")[:1] == b"[" else f"it has no {_MEMBER[method]}"
         if why:
-            return Said("failed", f"its result is none of {method}: {why}")
-    return Said("rewrite", body=body)
+            return HookOutput("failed", f"its result is none of {method}: {why}")
+    return HookOutput("rewrite", body=body)
 
 
 def is_plain(rest: RawJson) -> bool:
@@ -181,23 +185,23 @@ def is_plain(rest: RawJson) -> bool:
     return cuts is not None and found is not None and len(cuts) == len(found)
 
 
-def says_twice(raw: bytes) -> bool:
+def has_duplicate_keys(raw: bytes) -> bool:
     """The same for what is within the arguments: whether some object in this JSON has a key twice. Raises
     `RecursionError` for a tower of brackets.
     """
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         if len(dict(pairs)) < len(pairs):
-            raise _TwiceError
+            raise _DuplicateKeyError
 
     try:
         json.loads(raw, object_pairs_hook=look, parse_int=bool, parse_float=bool)
-    except _TwiceError:
+    except _DuplicateKeyError:
         return True
     return False
 
 
-class _TwiceError(Exception):
+class _DuplicateKeyError(Exception):
     pass
 
 

@@ -17,18 +17,18 @@ from typing import Final, Generic, TypeVar, cast
 from msgspec import Struct, msgpack
 
 from carpool_protocol.link.messages import (
-    Answered,
     AnyMessage,
-    Asked,
+    AskOpened,
     AskWithdrawn,
     Call,
-    Elicited,
-    Logged,
-    Progressed,
-    TaskTold,
+    CallAnswered,
+    CallProgressed,
+    ElicitationFinished,
+    LogForSession,
+    ResourceChanged,
+    TaskStatusChanged,
     ToBroker,
     ToSupervisor,
-    Updated,
 )
 
 FRAME_BYTES: Final = 256 * 1024
@@ -72,15 +72,21 @@ _decoders: Final[dict[str, msgpack.Decoder[AnyFrame]]] = {
 def paid_size(message: AnyMessage) -> int:
     """Bytes of the peer's window that this message costs; 0 for a message that needs no credit (rule 10)."""
     kind = type(message)
-    if kind is Answered:
+    if kind is CallAnswered:
         return len(message.body) + MESSAGE_BYTES  # type: ignore[union-attr]  # asked of the type itself: 3 x faster
     if kind is Call:
         return len(message.params) + len(message.meta) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
-    if kind is Progressed or kind is Asked or kind is Logged or kind is Updated or kind is TaskTold:
+    if (
+        kind is CallProgressed
+        or kind is AskOpened
+        or kind is LogForSession
+        or kind is ResourceChanged
+        or kind is TaskStatusChanged
+    ):
         return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
     if kind is AskWithdrawn:  # not for its size: it must not overtake the question that it takes back
         return MESSAGE_BYTES
-    if kind is Elicited:
+    if kind is ElicitationFinished:
         return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
     return 0
 

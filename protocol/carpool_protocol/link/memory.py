@@ -2,8 +2,8 @@
 
 Owns a wire between one broker end and any number of supervisor ends: frames are really encoded and decoded,
 an end exists while its `run` runs, a connection is made when both ends run and is lost when one stops.
-Tests may `cut` and `heal` the way to a supervisor, and `delay` its frames (both ways, in order). Cutting
-loses what was not read, which is the worst a real transport does.
+Tests may `break_path` and `heal` the way to a supervisor, and `delay` its frames (both ways, in order).
+Cutting loses what was not read, which is the worst a real transport does.
 
 Knows nothing of: sockets, processes.
 """
@@ -19,7 +19,7 @@ from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES
 from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
 
 
-class _Lane:
+class _Path:
     """The way between the broker and one supervisor."""
 
     __slots__ = ("cut", "delay_s")
@@ -34,25 +34,25 @@ class MemoryWire:
 
     def __init__(self) -> None:
         self._ends: dict[str, MemoryLink] = {}
-        self._lanes: dict[str, _Lane] = {}
+        self._paths: dict[str, _Path] = {}
 
-    def end(self, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> "MemoryLink":
+    def make_link(self, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> "MemoryLink":
         """An end for `me`, the broker's or a supervisor's by its name. It joins when it runs."""
         return MemoryLink(self, me, window_bytes=window_bytes)
 
-    def cut(self, name: str) -> None:
+    def break_path(self, name: str) -> None:
         """Break the way to this supervisor; frames under way are lost."""
-        self._lane(name).cut = True
+        self._path(name).cut = True
         self._lose(name, "the link was cut")
 
     def heal(self, name: str) -> None:
         """Let it connect again."""
-        self._lane(name).cut = False
+        self._path(name).cut = False
         self._connect(name)
 
     def delay(self, name: str, delay_s: float) -> None:
         """From now on each frame from and to this supervisor takes so long."""
-        self._lane(name).delay_s = delay_s
+        self._path(name).delay_s = delay_s
 
     def inject(self, sender: str, receiver: str, data: bytes) -> None:
         """Bytes as if the sender had sent them."""
@@ -60,21 +60,21 @@ class MemoryWire:
 
     def carry(self, sender: str, receiver: str, data: bytes) -> bool:
         """For ends: False when there is no way."""
-        lane = self._lane(sender if receiver == BROKER else receiver)
+        lane = self._path(sender if receiver == BROKER else receiver)
         end = self._ends.get(receiver)
         if lane.cut or end is None:
             return False
         end.arrive(sender, data, lane.delay_s)
         return True
 
-    def join(self, end: "MemoryLink") -> None:
+    def attach(self, end: "MemoryLink") -> None:
         """For ends: this one runs now. A second of the same name takes over, as a restarted process does."""
         name = end.me.name
         self._ends[name] = end
         for supervisor in [n for n in self._ends if n != BROKER] if name == BROKER else [name]:
             self._connect(supervisor)
 
-    def leave(self, end: "MemoryLink") -> None:
+    def detach(self, end: "MemoryLink") -> None:
         """For ends: this one has stopped."""
         name = end.me.name
         if self._ends.get(name) is end:
@@ -83,7 +83,7 @@ class MemoryWire:
             del self._ends[name]
 
     def _connect(self, supervisor: str) -> None:
-        if BROKER in self._ends and supervisor in self._ends and not self._lane(supervisor).cut:
+        if BROKER in self._ends and supervisor in self._ends and not self._path(supervisor).cut:
             self._ends[BROKER].arrive(supervisor, None, 0.0)
 
     def _lose(self, supervisor: str, why: str) -> None:
@@ -91,8 +91,8 @@ class MemoryWire:
             if name in self._ends:
                 self._ends[name].lose(other, why)
 
-    def _lane(self, supervisor: str) -> _Lane:
-        return self._lanes.setdefault(supervisor, _Lane())
+    def _path(self, supervisor: str) -> _Path:
+        return self._paths.setdefault(supervisor, _Path())
 
 
 class MemoryLink(PeeredLink):
@@ -114,7 +114,7 @@ class MemoryLink(PeeredLink):
         with self._joined():
             task_status.started()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._beat)
+                nursery.start_soon(self._send_heartbeats)
                 await self._read(deliver, settle)
 
     def arrive(self, sender: str, data: bytes | None, delay_s: float) -> None:
@@ -128,16 +128,16 @@ class MemoryLink(PeeredLink):
     def lose(self, sender: str, why: str) -> None:
         """For the wire: the connection is gone, and what it carried."""
         self._inbox = deque(item for item in self._inbox if item[1] != sender)
-        self._disconnected(sender, why)
+        self._connection_lost(sender, why)
         self._kick()
 
     @contextmanager
     def _joined(self) -> Iterator[None]:
-        self._wire.join(self)
+        self._wire.attach(self)
         try:
             yield
         finally:
-            self._wire.leave(self)
+            self._wire.detach(self)
 
     async def _read(self, deliver: Deliver, settle: Settle) -> None:
         while True:
@@ -147,9 +147,9 @@ class MemoryLink(PeeredLink):
             while self._inbox and self._inbox[0][0] <= now:
                 _, sender, data = self._inbox.popleft()
                 if data is None:
-                    self._take_connection(sender, deliver)
+                    self._connection_opened(sender, deliver)
                 else:
-                    self._take_in(sender, data, deliver)
+                    self._frame_received(sender, data, deliver)
             self._settle(settle)
             due = self._inbox[0][0] if self._inbox else float("inf")
             if self._announced:

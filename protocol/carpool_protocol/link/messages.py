@@ -210,7 +210,7 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """Its processes are carpool's own, in front of servers over a URL: what they say of delivery is true."""
 
 
-class Wanted(Message, frozen=True, tag=10):
+class SetPools(Message, frozen=True, tag=10):
     """All pools that are wanted, complete each time: what is missing here drains and goes."""
 
     pools: list[PoolSpec]
@@ -222,7 +222,7 @@ class Wanted(Message, frozen=True, tag=10):
     """False: a broker that has just begun does not know all sessions yet. What is missing here stays."""
 
 
-class Discover(Message, frozen=True, tag=11):
+class DiscoverCatalog(Message, frozen=True, tag=11):
     """Somebody needs this pool's catalog: start an instance if none ever told it. To a pool whose breaker is
     not closed it says that somebody misses it: one instance is started when that may be.
     """
@@ -234,7 +234,7 @@ class Discover(Message, frozen=True, tag=11):
     """A call by a name that can only be of such a pool waits for it: it starts before what is only listed."""
 
 
-class Caller(Struct, frozen=True, array_like=True):
+class CallOrigin(Struct, frozen=True, array_like=True):
     """Whose call it is, as the audit names it, as far as that is known. Many calls share one."""
 
     session: SessionId
@@ -284,7 +284,7 @@ class Call(Message, frozen=True, tag=12):
     """
     principal: str = ""
     """Name of the bearer token that its session came with: for fairness, not for rights. Empty: none."""
-    caller: Caller | None = None
+    caller: CallOrigin | None = None
     """Kept for the audit of a later broker; None: there is no audit."""
 
 
@@ -294,13 +294,13 @@ class CancelCall(Message, frozen=True, tag=13):
     call: CallId
     reason: Text
     answered: bool = False
-    """That it was there is remembered: until the answer that the broker gives by itself is `Written`, or its
-    session, which is to be told next, is gone.
+    """That it was there is remembered: until the answer that the broker gives by itself is
+    `AnswersWritten`, or its session, which is to be told next, is gone.
     """
 
 
 class Operate(Message, frozen=True, tag=14):
-    """An operator's word on a pool. Answered with `Operated` when it has taken effect."""
+    """An operator's word on a pool. Answered with `OperationEnded` when it has taken effect."""
 
     token: int
     key: PoolKey
@@ -323,7 +323,7 @@ class SetLevel(Message, frozen=True, tag=16):
     """Empty: nobody wants any log message."""
 
 
-class Watch(Message, frozen=True, tag=17):
+class SetResourceSubscriptions(Message, frozen=True, tag=17):
     """The resources whose changes sessions want to hear of, complete each time."""
 
     key: PoolKey
@@ -341,7 +341,7 @@ class AnswerAsk(Message, frozen=True, tag=18):
     body: Payload
 
 
-class AskProgressed(Message, frozen=True, tag=19):
+class ForwardAskProgress(Message, frozen=True, tag=19):
     """The agent tells how far it is with an ask that wants to know."""
 
     ask: AskId
@@ -349,13 +349,13 @@ class AskProgressed(Message, frozen=True, tag=19):
     """The notification's params without `progressToken`."""
 
 
-class SessionGone(Message, frozen=True, tag=20):
+class SessionEnded(Message, frozen=True, tag=20):
     """The agent is gone: its leases end. Its calls are cancelled one by one, before this, and forgotten."""
 
     session: SessionId
 
 
-class Fleeting(Message, frozen=True, tag=4):
+class SessionNotResumable(Message, frozen=True, tag=4):
     """This session ends with its broker: whatever carries it will not come to the next one. Before its first
     call at this supervisor.
     """
@@ -363,7 +363,7 @@ class Fleeting(Message, frozen=True, tag=4):
     session: SessionId
 
 
-class SessionRekeyed(Message, frozen=True, tag=23):
+class SessionPoolChanged(Message, frozen=True, tag=23):
     """This session is served by another pool of the same server now, because its roots or its configuration
     are others: its lease of the old one ends, and it is told so at the new one (rules 6, 15).
     """
@@ -381,18 +381,19 @@ class SessionNote(Struct, frozen=True, array_like=True):
     bereft: list[ServerName] = []
     """Servers in mode `session` that it had called at the supervisor before: what it had there is gone."""
     fleeting: bool = False
-    """See `Fleeting`."""
+    """See `SessionNotResumable`."""
 
 
-class Sessions(Message, frozen=True, tag=24):
-    """All sessions there are. Right after the first `Wanted` of a link: what a supervisor remembers of others
-    goes, and who has lost an instance with an earlier supervisor is told `state_lost` once (rule 15).
+class OpenSessions(Message, frozen=True, tag=24):
+    """All sessions there are. Right after the first `SetPools` of a link: what a supervisor remembers of
+    others goes, and who has lost an instance with an earlier supervisor is told `state_lost` once (rule
+    15).
     """
 
     live: list[SessionNote]
 
 
-class Bereft(Message, frozen=True, tag=29):
+class SessionStateLost(Message, frozen=True, tag=29):
     """This session has come from another life of carpool, or too late: what it had at these servers is
     gone, but for what this supervisor itself has leased to it (rule 15).
     """
@@ -401,7 +402,7 @@ class Bereft(Message, frozen=True, tag=29):
     servers: list[ServerName]
 
 
-class WatchTasks(Message, frozen=True, tag=25):
+class SetTaskSubscriptions(Message, frozen=True, tag=25):
     """The tasks of one instance whose changes agents want to hear of, complete each time."""
 
     instance: InstanceId
@@ -417,7 +418,7 @@ class CancelTask(Message, frozen=True, tag=26):
     """The server's own id."""
 
 
-class Written(Message, frozen=True, tag=27):
+class AnswersWritten(Message, frozen=True, tag=27):
     """The answers of these calls are with their carriers: the record needs them no longer (rule 4)."""
 
     calls: list[CallId]
@@ -431,23 +432,23 @@ class Written(Message, frozen=True, tag=27):
     """
 
 
-class Resume(Message, frozen=True, tag=28):
-    """This call of the record is wanted again. Answered with its `Answered` or `Failed`, at once where it has
-    ended; with every `Asked` that is open for it, where it has not. Of a call that the record does not hold:
-    `Failed`, code `lost`.
+class ResumeCall(Message, frozen=True, tag=28):
+    """This call of the record is wanted again. Answered with its `CallAnswered` or `CallFailed`, at once
+    where it has ended; with every `AskOpened` that is open for it, where it has not. Of a call that the
+    record does not hold: `CallFailed`, code `lost`.
     """
 
     call: CallId
 
 
-class Explain(Message, frozen=True, tag=21):
-    """Say which sharing mode this pool has and why. Answered with `Explained`."""
+class ExplainSharing(Message, frozen=True, tag=21):
+    """Say which sharing mode this pool has and why. Answered with `SharingExplained`."""
 
     token: int
     key: PoolKey
 
 
-class Testify(Message, frozen=True, tag=22):
+class ReportProbe(Message, frozen=True, tag=22):
     """Something was found out about a server by trying it (`carpool check --probe`)."""
 
     key: PoolKey
@@ -457,8 +458,8 @@ class Testify(Message, frozen=True, tag=22):
     """For people: tools and counts; never argument values."""
 
 
-class AskLoginShell(Message, frozen=True, tag=46):
-    """Programs of servers are looked up in the login shell's PATH too, or not. Said before any `Wanted`."""
+class UseLoginShell(Message, frozen=True, tag=46):
+    """Programs of servers are looked up in the login shell's PATH too, or not. Said before any `SetPools`."""
 
     on: bool
 
@@ -466,7 +467,7 @@ class AskLoginShell(Message, frozen=True, tag=46):
 # --- supervisor to broker --------------------------------------------------------------------------------
 
 
-class Answered(Message, frozen=True, tag=30):
+class CallAnswered(Message, frozen=True, tag=30):
     """The server's own answer, untouched."""
 
     call: CallId
@@ -493,8 +494,10 @@ class Answered(Message, frozen=True, tag=30):
     """Where that runs."""
 
 
-class Failed(Message, frozen=True, tag=31):
-    """The call ended without an answer of the server. Once per call, and never together with `Answered`."""
+class CallFailed(Message, frozen=True, tag=31):
+    """The call ended without an answer of the server. Once per call, and never together with
+    `CallAnswered`.
+    """
 
     call: CallId
     fault: str
@@ -505,7 +508,7 @@ class Failed(Message, frozen=True, tag=31):
     retry_after_s: float | None = None
 
 
-class Progressed(Message, frozen=True, tag=32):
+class CallProgressed(Message, frozen=True, tag=32):
     """Progress of a call that wants it."""
 
     call: CallId
@@ -565,7 +568,7 @@ class Catalog(Message, frozen=True, tag=33):
     era: Era = "handshake"
     """How the instance that told it is spoken to."""
     ttl_ms: int = -1
-    """Of the lists, the least that any of them said; -1: no word. See `Answered`."""
+    """Of the lists, the least that any of them said; -1: no word. See `CallAnswered`."""
     public: bool = False
     tasks: bool = False
     """It knows the extension `io.modelcontextprotocol/tasks`."""
@@ -590,7 +593,7 @@ class PoolChanged(Message, frozen=True, tag=34):
     """
 
 
-class Operated(Message, frozen=True, tag=35):
+class OperationEnded(Message, frozen=True, tag=35):
     """The answer to `Operate`."""
 
     token: int
@@ -664,7 +667,7 @@ class Surveyed(Message, frozen=True, tag=36):
     """`asked`, `off`, `asking`, or why the login shell has not said its PATH."""
 
 
-class Logged(Message, frozen=True, tag=37):
+class LogForSession(Message, frozen=True, tag=37):
     """A server's log message that can only be about calls of one session."""
 
     session: SessionId
@@ -674,7 +677,7 @@ class Logged(Message, frozen=True, tag=37):
     """The one call that it can be about; 0: one of several of that session."""
 
 
-class Updated(Message, frozen=True, tag=38):
+class ResourceChanged(Message, frozen=True, tag=38):
     """A resource changed, or may have: its server was started anew."""
 
     key: PoolKey
@@ -682,7 +685,7 @@ class Updated(Message, frozen=True, tag=38):
     params: Payload
 
 
-class Asked(Message, frozen=True, tag=39):
+class AskOpened(Message, frozen=True, tag=39):
     """A server wants something of the agent behind this call. Answered with `AnswerAsk`."""
 
     call: CallId
@@ -705,14 +708,14 @@ class AskWithdrawn(Message, frozen=True, tag=40):
     reason: Text
 
 
-class Elicited(Message, frozen=True, tag=41):
+class ElicitationFinished(Message, frozen=True, tag=41):
     """What an agent was sent to a URL for is done (MCP 2025-11-25, `notifications/elicitation/complete`)."""
 
     session: SessionId
     params: Payload
 
 
-class TaskTold(Message, frozen=True, tag=43):
+class TaskStatusChanged(Message, frozen=True, tag=43):
     """A task is as far as this (`notifications/tasks`)."""
 
     instance: InstanceId
@@ -739,7 +742,7 @@ class RecordedCall(Struct, frozen=True, array_like=True):
     """See `Call.digest`."""
     method: str = ""
     """See `Call.method`."""
-    caller: Caller | None = None
+    caller: CallOrigin | None = None
     """See `Call.caller`."""
 
 
@@ -755,7 +758,7 @@ class RecordedSession(Struct, frozen=True, array_like=True):
     """
 
 
-class Recorded(Message, frozen=True, tag=44):
+class CallsRecorded(Message, frozen=True, tag=44):
     """What is remembered of the brokers before this one. Right after the greeting, in as many messages as it
     takes; also where there is nothing.
     """
@@ -765,15 +768,15 @@ class Recorded(Message, frozen=True, tag=44):
     last: bool = True
 
 
-class Recount(Message, frozen=True, tag=5):
-    """Tell what the journal holds of this call. Answered with `Recounted`."""
+class ReadJournal(Message, frozen=True, tag=5):
+    """Tell what the journal holds of this call. Answered with `JournalRead`."""
 
     token: int
     call: CallId
 
 
-class Recounted(Message, frozen=True, tag=45):
-    """The answer to `Recount`."""
+class JournalRead(Message, frozen=True, tag=45):
+    """The answer to `ReadJournal`."""
 
     token: int
     entries: RawJson
@@ -782,8 +785,8 @@ class Recounted(Message, frozen=True, tag=45):
     """Of the instances that run."""
 
 
-class Explained(Message, frozen=True, tag=42):
-    """The answer to `Explain`."""
+class SharingExplained(Message, frozen=True, tag=42):
+    """The answer to `ExplainSharing`."""
 
     token: int
     lines: list[str]
@@ -797,49 +800,49 @@ ToSupervisor = (
     Hello
     | Heartbeat
     | Credit
-    | Wanted
-    | Discover
+    | SetPools
+    | DiscoverCatalog
     | Call
     | CancelCall
     | Operate
     | Survey
     | SetLevel
-    | Watch
+    | SetResourceSubscriptions
     | AnswerAsk
-    | AskProgressed
-    | SessionGone
-    | Fleeting
-    | SessionRekeyed
-    | Sessions
-    | Bereft
-    | WatchTasks
+    | ForwardAskProgress
+    | SessionEnded
+    | SessionNotResumable
+    | SessionPoolChanged
+    | OpenSessions
+    | SessionStateLost
+    | SetTaskSubscriptions
     | CancelTask
-    | Written
-    | Resume
-    | Explain
-    | Recount
-    | Testify
-    | AskLoginShell
+    | AnswersWritten
+    | ResumeCall
+    | ExplainSharing
+    | ReadJournal
+    | ReportProbe
+    | UseLoginShell
 )
 ToBroker = (
     Hello
     | Heartbeat
     | Credit
-    | Answered
-    | Failed
-    | Progressed
+    | CallAnswered
+    | CallFailed
+    | CallProgressed
     | Catalog
     | PoolChanged
-    | Operated
+    | OperationEnded
     | Surveyed
-    | Logged
-    | Updated
-    | Asked
+    | LogForSession
+    | ResourceChanged
+    | AskOpened
     | AskWithdrawn
-    | Elicited
-    | TaskTold
-    | Recorded
-    | Explained
-    | Recounted
+    | ElicitationFinished
+    | TaskStatusChanged
+    | CallsRecorded
+    | SharingExplained
+    | JournalRead
 )
 AnyMessage = ToSupervisor | ToBroker

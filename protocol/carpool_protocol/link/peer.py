@@ -4,10 +4,10 @@ Owns whether the peer is up, which of its lives (epochs) we talk to, the window 
 messages that wait for that window, and when we last heard of it and spoke to it.
 
 How ends meet. The listening end greets first, with a `Hello` addressed to nobody (`""`), whenever its
-transport says that a connection was made (`connected`) and, once, when a peer that is not up speaks to it.
-`Hello` to `""` means "I do not have yours": the other end takes the peer as new, also in the same epoch, and
-answers with its own `Hello`, addressed; that one needs no answer. A `Hello` travels in a frame of its own,
-so that a peer of another version is refused with a sentence and not as garbage.
+transport says that a connection was made (`connection_opened`) and, once, when a peer that is not up speaks
+to it. `Hello` to `""` means "I do not have yours": the other end takes the peer as new, also in the same
+epoch, and answers with its own `Hello`, addressed; that one needs no answer. A `Hello` travels in a frame
+of its own, so that a peer of another version is refused with a sentence and not as garbage.
 
 Invariants (`check`):
 - between `PeerUp` and `PeerDown` only frames of that epoch, addressed to ours, are taken in; all else is
@@ -93,11 +93,11 @@ class Peer:
         self._greeting_is_out = False
         self._sent_at = now
         self._window = window_bytes
-        self._held: deque[AnyMessage] = deque()
+        self._waiting: deque[AnyMessage] = deque()
         self._greetings: list[bytes] = []
         self._out: list[AnyMessage] = []
         self._out_bytes = 0
-        self._taken_bytes = 0
+        self._received_bytes = 0
 
     # --- outgoing ----------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Peer:
         size = paid_size(message)
         if size:
             if self._window <= 0:
-                self._held.append(message)
+                self._waiting.append(message)
                 self.held_bytes += size
                 return
             self._window -= size
@@ -136,19 +136,19 @@ class Peer:
 
     # --- facts of the transport --------------------------------------------------------------------------
 
-    def connected(self) -> list[LinkEvent]:
+    def connection_opened(self) -> list[LinkEvent]:
         """A connection was made anew (only the listening end is told): greet, and start over."""
         events = self._go_down(f"{self.name} connected anew")
         self._greet("")
         return events
 
-    def disconnected(self, why: str) -> list[LinkEvent]:
+    def connection_lost(self, why: str) -> list[LinkEvent]:
         """The way to the peer is gone, and what was to be sent on it. `PeerDown` once."""
         self._greetings = []
         self._greeting_is_out = False
         return self._go_down(why)
 
-    def forget(self, why: str) -> list[LinkEvent]:
+    def peer_died(self, why: str) -> list[LinkEvent]:
         """The owner knows that the peer died. `PeerDown` once; one that lives is greeted when it speaks.
 
         A greeting that is on its way out stays: the peer may be a new life that has said nothing yet.
@@ -186,8 +186,8 @@ class Peer:
             elif isinstance(message, (Heartbeat, Hello)):
                 ours = True
         if taken:
-            self._taken_bytes += taken
-            if self._taken_bytes >= self._grant_at:
+            self._received_bytes += taken
+            if self._received_bytes >= self._grant_at:
                 self._grant()
         if ours:
             # A heartbeat has done its work here; a Hello that is not alone in its frame is nobody's greeting.
@@ -197,8 +197,8 @@ class Peer:
     def _take_credit(self, size_bytes: int) -> None:
         # A peer that grants more than it took must not open our window beyond its size.
         self._window = min(self._limit, self._window + max(0, size_bytes))
-        while self._held and self._window > 0:
-            message = self._held.popleft()
+        while self._waiting and self._window > 0:
+            message = self._waiting.popleft()
             size = paid_size(message)
             self.held_bytes -= size
             self._window -= size
@@ -206,8 +206,8 @@ class Peer:
             self._out.append(message)
 
     def _grant(self) -> None:
-        self._out.append(Credit(size_bytes=self._taken_bytes))
-        self._taken_bytes = 0
+        self._out.append(Credit(size_bytes=self._received_bytes))
+        self._received_bytes = 0
 
     # --- greeting ----------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Peer:
         if not hello.epoch or hello.epoch != frame.sender:
             self.bad_frames += 1
             return []
-        fault = self._fault_of(hello)
+        fault = self._refusal_of(hello)
         if fault:
             return self._refuse(hello, fault, unaddressed)
         events: list[LinkEvent] = []
@@ -246,7 +246,7 @@ class Peer:
         events.append(PeerUp(hello))
         return events
 
-    def _fault_of(self, hello: Hello) -> str:
+    def _refusal_of(self, hello: Hello) -> str:
         if hello.version != self._me.version:
             return (
                 f"{self.name} (carpool {hello.release}) speaks version {hello.version} of the link, we speak "
@@ -267,13 +267,13 @@ class Peer:
         return events
 
     def _go_down(self, why: str) -> list[LinkEvent]:
-        self.unsent_messages += len(self._out) + len(self._held)
+        self.unsent_messages += len(self._out) + len(self._waiting)
         self._out = []
         self._out_bytes = 0
-        self._held.clear()
+        self._waiting.clear()
         self.held_bytes = 0
         self._window = self._limit
-        self._taken_bytes = 0
+        self._received_bytes = 0
         if not self.up:
             return []
         self.up = False
@@ -290,12 +290,12 @@ class Peer:
             return
         # Left-over credit waits for an idle second: a frame for each small burst would wake the peer for
         # nothing, and less than a 64th of the window can be left over, so no sender ever waits for it.
-        if self._taken_bytes:
+        if self._received_bytes:
             self._grant()
         else:
             self._out.append(Heartbeat())
 
-    def prod(self) -> None:
+    def send_heartbeat(self) -> None:
         """Append a heartbeat now: a transport that suspects a loss learns it from the attempt."""
         if self.up and not self._out:
             self._out.append(Heartbeat())
@@ -303,9 +303,9 @@ class Peer:
     def check(self) -> None:
         """Assert every invariant."""
         assert self._window <= self._limit
-        assert not self._held or self._window <= 0
-        assert self.held_bytes == sum(map(paid_size, self._held))
+        assert not self._waiting or self._window <= 0
+        assert self.held_bytes == sum(map(paid_size, self._waiting))
         assert self._out_bytes == sum(map(paid_size, self._out))
-        assert self._taken_bytes < self._grant_at
+        assert self._received_bytes < self._grant_at
         assert not self.up or (self._their_epoch and self._their_epoch not in self._gone)
-        assert self.up or not (self._out or self._held)
+        assert self.up or not (self._out or self._waiting)

@@ -4,7 +4,7 @@ Owns the interface `Link` and `PeeredLink`: the table of peers, the burst being 
 to be announced outside of a frame, and heartbeats. A transport adds how frames travel (`zmq`,
 `memory`); one contract suite holds for all.
 
-Rules: `send`, `flush` and `forget` are synchronous and never block; `deliver` and `settle` are only called
+Rules: `send`, `flush` and `peer_died` are synchronous and never block; `deliver` and `settle` are only called
 from within `run`, so an owner is never entered while it is sending. What is sent while a peer is down is
 dropped and counted: the owner says what is still true when `PeerUp` comes.
 
@@ -60,7 +60,7 @@ class Link(Protocol):
         """When (trio's clock) the last frame of this peer came in; None for one never seen."""
         ...
 
-    def forget(self, peer: str, why: str) -> None:
+    def peer_died(self, peer: str, why: str) -> None:
         """The owner knows by other means that the peer died: `PeerDown`, once, if it was up."""
         ...
 
@@ -116,7 +116,7 @@ class PeeredLink(ABC):
                 self._frames_out += len(frames)
                 lost = self._transmit(peer.name, frames)
                 if lost:
-                    self._announce(peer.name, peer.disconnected(lost))
+                    self._announce(peer.name, peer.connection_lost(lost))
         self._flushed()
 
     def held_bytes(self, peer: str) -> int:
@@ -127,10 +127,10 @@ class PeeredLink(ABC):
         known = self._peers.get(peer)
         return None if known is None else known.heard_at
 
-    def forget(self, peer: str, why: str) -> None:
+    def peer_died(self, peer: str, why: str) -> None:
         known = self._peers.get(peer)
         if known is not None:
-            self._announce(peer, known.forget(why))
+            self._announce(peer, known.peer_died(why))
             self._kick()
 
     def counts(self) -> LinkCounts:
@@ -167,7 +167,7 @@ class PeeredLink(ABC):
     def _kick(self) -> None:
         """Wake the task: something is to be announced."""
 
-    def _take_in(self, name: str, data: bytes, deliver: Deliver) -> None:
+    def _frame_received(self, name: str, data: bytes, deliver: Deliver) -> None:
         """One frame of this peer."""
         self._frames_in += 1
         peer = self._peer(name)
@@ -180,19 +180,19 @@ class PeeredLink(ABC):
             self._heard = True
             deliver(name, events)
 
-    def _take_connection(self, name: str, deliver: Deliver) -> None:
+    def _connection_opened(self, name: str, deliver: Deliver) -> None:
         """A connection of this peer was made anew (told to the listening end only)."""
         self._frames_in += 1
         peer = self._peer(name)
-        self._announce(name, peer.connected())
+        self._announce(name, peer.connection_opened())
         self._dirty.add(peer)
         self._deliver_announced(deliver)
 
-    def _disconnected(self, name: str, why: str) -> None:
+    def _connection_lost(self, name: str, why: str) -> None:
         """The connection of this peer is gone."""
         peer = self._peers.get(name)
         if peer is not None:
-            self._announce(name, peer.disconnected(why))
+            self._announce(name, peer.connection_lost(why))
 
     def _announce(self, name: str, events: list[LinkEvent]) -> None:
         if events:
@@ -219,7 +219,7 @@ class PeeredLink(ABC):
             self._peers[name] = peer
         return peer
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Heartbeats, and the credit that is left over when nothing else is said."""
         while True:
             now = trio.current_time()

@@ -39,7 +39,7 @@ _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 _POLLIN_POLLOUT = _POLLIN | _POLLOUT
 _RECONNECT_MS = 50
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """How often the broker's end looks whether its socket's file is there."""
 _BURST_FRAMES = 256
 """Frames taken in before the owner settles and other tasks get their turn."""
@@ -68,7 +68,7 @@ class ZmqLink(PeeredLink):
         self._address = checked_address(address)
         self._socket: zmq.Socket[bytes] | None = None
         self._ready = ready
-        self._deliver: Deliver = _nobody
+        self._deliver: Deliver = _ignore_event
         self._kicked = False
         """It is looked in the next round whether there is something to read."""
         self._busy = False
@@ -87,7 +87,7 @@ class ZmqLink(PeeredLink):
         with self._opened() as socket:
             task_status.started()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._beat)
+                nursery.start_soon(self._send_heartbeats)
                 if self.is_broker:
                     nursery.start_soon(self._keep_file, socket)
                 await self._read(socket, settle)
@@ -122,7 +122,7 @@ class ZmqLink(PeeredLink):
     async def _keep_file(self, socket: "zmq.Socket[bytes]") -> None:
         """A socket file that has vanished is put back, for supervisors that are still to come."""
         while True:
-            await trio.sleep(_LOOK_S)
+            await trio.sleep(_POLL_S)
             self._put_file_back(socket)
 
     def _put_file_back(self, socket: "zmq.Socket[bytes]") -> None:
@@ -140,7 +140,7 @@ class ZmqLink(PeeredLink):
         woken = False
         while True:
             self._has_found, self._busy = False, True
-            has_more = self._take(socket, woken=woken)
+            has_more = self._receive(socket, woken=woken)
             self._settle(settle)
             self._busy = False
             has_more |= self._has_found
@@ -150,18 +150,18 @@ class ZmqLink(PeeredLink):
             else:
                 await trio.lowlevel.wait_readable(descriptor)
 
-    def _look(self) -> None:
+    def _poll_socket(self) -> None:
         """In a round of the ready set."""
         self._kicked = False
-        if self._socket is not None and self._take(self._socket, woken=False):
+        if self._socket is not None and self._receive(self._socket, woken=False):
             self._kick()
 
-    def _take(self, socket: "zmq.Socket[bytes]", *, woken: bool) -> bool:
+    def _receive(self, socket: "zmq.Socket[bytes]", *, woken: bool) -> bool:
         """Announce what there is to announce and take in what was said, at most a burst of it. True: there is
         more. `woken`: something was signalled.
         """
         self._deliver_announced(self._deliver)
-        take_frame = self._take_frame_of_one_of_many if self.is_broker else self._take_frame
+        take_frame = self._receive_from_supervisor if self.is_broker else self._receive_from_broker
         has_more = True
         count = 0
         try:
@@ -171,7 +171,7 @@ class ZmqLink(PeeredLink):
                 has_more = self._has_more(socket)  # to be told EAGAIN costs more than twice as much
         except zmq.Again:
             if woken and not count:
-                self._suspect()
+                self._check_connections()
             has_more = self._has_more(socket)
         self._deliver_announced(self._deliver)
         return has_more
@@ -180,14 +180,14 @@ class ZmqLink(PeeredLink):
         """Whether there is something to read; and whether the broker can be reached at all."""
         events: int = socket.getsockopt(_EVENTS)  # type: ignore[assignment]
         if not events & _POLLIN_POLLOUT:
-            self._disconnected(BROKER, "the connection to the broker is gone")
+            self._connection_lost(BROKER, "the connection to the broker is gone")
         return bool(events & _POLLIN)
 
-    def _take_frame(self, socket: "zmq.Socket[bytes]") -> None:
+    def _receive_from_broker(self, socket: "zmq.Socket[bytes]") -> None:
         """The next that the broker said."""
-        self._take_in(BROKER, socket.recv(_NOBLOCK), self._deliver)
+        self._frame_received(BROKER, socket.recv(_NOBLOCK), self._deliver)
 
-    def _take_frame_of_one_of_many(self, socket: "zmq.Socket[bytes]") -> None:
+    def _receive_from_supervisor(self, socket: "zmq.Socket[bytes]") -> None:
         """The next that any supervisor said."""
         parts = [socket.recv(_NOBLOCK), socket.recv(_NOBLOCK)]  # a ROUTER gives no name alone
         while socket.getsockopt(_RCVMORE):
@@ -196,15 +196,15 @@ class ZmqLink(PeeredLink):
         if len(parts) != 2 or not name:
             self._bad_frames += 1
         elif parts[1]:
-            self._take_in(name, parts[1], self._deliver)
+            self._frame_received(name, parts[1], self._deliver)
         else:
-            self._take_connection(name, self._deliver)
+            self._connection_opened(name, self._deliver)
 
-    def _suspect(self) -> None:
+    def _check_connections(self) -> None:
         """Woken with nothing to read: a connection may have gone. A ROUTER tells only on sending."""
         if self.is_broker:
             for peer in self._peers.values():
-                peer.prod()
+                peer.send_heartbeat()
                 if peer.has_output:
                     self._dirty.add(peer)
 
@@ -239,7 +239,7 @@ class ZmqLink(PeeredLink):
             self._has_found = True
         elif not self._kicked and self._socket is not None:
             self._kicked = True
-            self._ready.soon(self._look)
+            self._ready.call_soon(self._poll_socket)
 
 
 def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
@@ -264,5 +264,5 @@ def _name_of(identity: bytes) -> str:
         return ""
 
 
-def _nobody(_peer: str, _events: list[LinkEvent]) -> None:
+def _ignore_event(_peer: str, _events: list[LinkEvent]) -> None:
     """Who is told before the link runs."""

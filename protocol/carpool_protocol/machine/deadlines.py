@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-_EMPTY_LANES_KEPT: Final = 16
+_EMPTY_QUEUES_KEPT: Final = 16
 """Empty lanes wait for the next key; past so many lanes they are swept, or odd durations would pile up."""
 
 
@@ -23,7 +23,7 @@ class Deadlines(Generic[K]):
     """A set of keys with deadlines."""
 
     def __init__(self) -> None:
-        self._lanes: dict[float, OrderedDict[K, float]] = {}
+        self._queues: dict[float, OrderedDict[K, float]] = {}
         self.armed: dict[K, float] = {}
         """The duration of each key, which is its lane."""
 
@@ -37,9 +37,9 @@ class Deadlines(Generic[K]):
         """Fall due `duration_s` after `now`; an earlier deadline of the key is replaced."""
         if key in self.armed:
             self.disarm(key)
-        lane = self._lanes.get(duration_s)
+        lane = self._queues.get(duration_s)
         if lane is None:
-            lane = self._new_lane(duration_s)
+            lane = self._new_queue(duration_s)
         lane[key] = now + duration_s
         self.armed[key] = duration_s
 
@@ -48,7 +48,7 @@ class Deadlines(Generic[K]):
         duration_s = self.armed.get(key)
         if duration_s is None:
             return False
-        lane = self._lanes[duration_s]
+        lane = self._queues[duration_s]
         lane[key] = now + duration_s
         lane.move_to_end(key)
         return True
@@ -58,18 +58,18 @@ class Deadlines(Generic[K]):
         duration_s = self.armed.pop(key, None)
         if duration_s is None:
             return False
-        del self._lanes[duration_s][key]
+        del self._queues[duration_s][key]
         return True
 
     def deadline_of(self, key: K) -> float | None:
         """When this key falls due, or None."""
         duration_s = self.armed.get(key)
-        return None if duration_s is None else self._lanes[duration_s][key]
+        return None if duration_s is None else self._queues[duration_s][key]
 
     def due(self, now: float) -> list[K]:
         """Disarm and return every key whose deadline is not after `now`, earliest first."""
         found: list[tuple[float, K]] = []
-        for lane in self._lanes.values():
+        for lane in self._queues.values():
             while lane:
                 key = next(iter(lane))
                 deadline = lane[key]
@@ -86,7 +86,7 @@ class Deadlines(Generic[K]):
         earliest: float | None = None
         if not self.armed:
             return None
-        for lane in self._lanes.values():
+        for lane in self._queues.values():
             if lane:
                 deadline = lane[next(iter(lane))]
                 if earliest is None or deadline < earliest:
@@ -95,14 +95,14 @@ class Deadlines(Generic[K]):
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert sum(map(len, self._lanes.values())) == len(self.armed)
-        for duration_s, lane in self._lanes.items():
+        assert sum(map(len, self._queues.values())) == len(self.armed)
+        for duration_s, lane in self._queues.items():
             deadlines = list(lane.values())
             assert deadlines == sorted(deadlines)
             assert all(self.armed[key] == duration_s for key in lane)
 
-    def _new_lane(self, duration_s: float) -> OrderedDict[K, float]:
-        if len(self._lanes) >= _EMPTY_LANES_KEPT:
-            self._lanes = {d: lane for d, lane in self._lanes.items() if lane}
-        lane = self._lanes[duration_s] = OrderedDict()
+    def _new_queue(self, duration_s: float) -> OrderedDict[K, float]:
+        if len(self._queues) >= _EMPTY_QUEUES_KEPT:
+            self._queues = {d: lane for d, lane in self._queues.items() if lane}
+        lane = self._queues[duration_s] = OrderedDict()
         return lane

@@ -21,17 +21,24 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.machine.journal_shapes import Keepers, Shape, Strippers, revive, shape_of, structs_in
+from carpool_protocol.machine.journal_shapes import (
+    StructKeepers,
+    StructShape,
+    StructStrippers,
+    revive,
+    shape_of,
+    structs_in,
+)
 from carpool_protocol.machine.machine import Machine, Ticked
 
 JOURNAL_ENTRIES: Final = 1024
 """About 250 calls. Four times as many cost each call 10 %: the ring leaves the processor's cache."""
 
 
-_strippers = Strippers()
+_strippers = StructStrippers()
 
 
-class Entry(Struct, frozen=True):
+class JournalEntry(Struct, frozen=True):
     """One event and what came of it, as people and programs read it."""
 
     seq: int
@@ -42,8 +49,8 @@ class Entry(Struct, frozen=True):
 
     def line(self) -> str:
         """For people: one line."""
-        effects = ", ".join(map(_said, self.effects)) or "nothing"
-        return f"{self.now:.6f} #{self.seq} {_said(self.event)} -> {effects}"
+        effects = ", ".join(map(_shown, self.effects)) or "nothing"
+        return f"{self.now:.6f} #{self.seq} {_shown(self.event)} -> {effects}"
 
 
 class Journal:
@@ -52,7 +59,7 @@ class Journal:
     def __init__(self, size: int = JOURNAL_ENTRIES) -> None:
         self._ring: deque[tuple[float, Any, Sequence[Any]]] = deque(maxlen=size)
         self._recorded = 0
-        self._keepers = Keepers(_strippers)
+        self._keepers = StructKeepers(_strippers)
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -71,19 +78,19 @@ class Journal:
         self._ring.append((now, event, effects))
         self._recorded += 1
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """All of the ring, oldest first."""
         first = self._recorded - len(self._ring)
         return [
-            Entry(seq=first + i, now=now, event=_render(event), effects=[_render(e) for e in effects])
+            JournalEntry(seq=first + i, now=now, event=_render(event), effects=[_render(e) for e in effects])
             for i, (now, event, effects) in enumerate(self._ring)
         ]
 
-    def story(self, subject: int | str, kind: type[int | str] | None = None) -> list[Entry]:
+    def story(self, subject: int | str, kind: type[int | str] | None = None) -> list[JournalEntry]:
         """The entries that mention this id. `kind` (`ids.CallId`, ...) tells call 5 from instance 5."""
         first = self._recorded - len(self._ring)
         return [
-            Entry(seq=first + i, now=now, event=_render(event), effects=[_render(e) for e in effects])
+            JournalEntry(seq=first + i, now=now, event=_render(event), effects=[_render(e) for e in effects])
             for i, (now, event, effects) in enumerate(self._ring)
             if _mentions(event, subject, kind) or any(_mentions(e, subject, kind) for e in effects)
         ]
@@ -93,7 +100,7 @@ class Journal:
         return b"".join(msgspec.json.encode(entry) + b"\n" for entry in self.entries())
 
 
-def load(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, Any]]:
+def load_journal(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, Any]]:
     """`(now, event)` of each line of a dump. `event_types`: Struct classes or unions of them.
 
     Payloads come back as blanks of their length, secrets empty. ValueError for bytes that are no dump, for an
@@ -105,7 +112,7 @@ def load(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, Any]]:
     pairs = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            entry = msgspec.json.decode(line, type=Entry)
+            entry = msgspec.json.decode(line, type=JournalEntry)
             name = entry.event.get("type")
             if not isinstance(name, str) or name not in known:
                 raise ValueError(f"line {number}: unknown event {name!r}")
@@ -125,9 +132,9 @@ def replay(machine: Machine[Any, Any], pairs: Iterable[tuple[float, Any]]) -> li
 # --- rendering -------------------------------------------------------------------------------------------
 
 
-def _fields(kept: Any) -> tuple[Shape, Sequence[Any]] | None:
+def _fields(kept: Any) -> tuple[StructShape, Sequence[Any]] | None:
     """Shape and field values of a Struct, stripped or whole; None for any other value."""
-    if isinstance(kept, tuple) and kept and isinstance(kept[0], Shape):
+    if isinstance(kept, tuple) and kept and isinstance(kept[0], StructShape):
         return kept[0], kept[1:]
     if isinstance(kept, Struct):
         strip = _strippers[type(kept)]
@@ -186,7 +193,7 @@ def _holds(value: Any, subject: int | str) -> bool:
     return type(value) is type(subject) and bool(value == subject)
 
 
-def _said(rendered: dict[str, Any]) -> str:
+def _shown(rendered: dict[str, Any]) -> str:
     fields = ", ".join(f"{name}={_short(value)}" for name, value in rendered.items() if name != "type")
     return f"{rendered['type']}({fields})"
 
@@ -196,7 +203,7 @@ def _short(value: Any) -> str:
         if value.keys() == {"bytes"}:
             return f"<{value['bytes']} bytes>"
         if "type" in value:
-            return _said(value)
+            return _shown(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_short, value[:8]))}{', ...' if len(value) > 8 else ''}]"
     return repr(value)

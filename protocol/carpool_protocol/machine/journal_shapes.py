@@ -4,9 +4,9 @@ Owns the reading of annotations: which fields are cargo (`messages.Payload`: the
 are secret (`messages.Secret`: nothing is kept), which may hold such Structs further down, and which name a
 call, a session, an instance. Compiled once per class.
 
-Invariants: what `Strippers` give keeps no reference to a field annotated as payload or secret, nor to a
-Struct that has one; what `Keepers` give may hold payloads of less than `SMALL_BYTES` together, and no secret.
-Refuses to know: rings, files, what an event means.
+Invariants: what `StructStrippers` give keeps no reference to a field annotated as payload or secret, nor to
+a Struct that has one; what `StructKeepers` give may hold payloads of less than `SMALL_BYTES` together, and
+no secret. Refuses to know: rings, files, what an event means.
 """
 
 import types
@@ -46,7 +46,7 @@ _ID_KINDS: Final = (
 )
 
 
-class Shape:
+class StructShape:
     """One Struct class as the journal sees it."""
 
     __slots__ = ("cls", "fields", "hints", "id_fields", "kept_whole", "kinds", "name")
@@ -63,13 +63,15 @@ class Shape:
         """Nothing in it or below it has to go: the object itself is kept, which costs nothing."""
 
 
-Kept = tuple[Any, ...]
-"""A stripped Struct: its `Shape`, then its fields in order. (One that is `kept_whole` stays as it is.)"""
+StrippedStruct = tuple[Any, ...]
+"""A stripped Struct: its `StructShape`, then its fields in order. (One that is `kept_whole` stays as it
+is.)
+"""
 
-Strip = Callable[[Any], Kept]
+Strip = Callable[[Any], StrippedStruct]
 
 
-class Strippers(dict[type, "Strip | None"]):
+class StructStrippers(dict[type, "Strip | None"]):
     """Class to the function that strips it; None: keep the object itself. Filled on first use."""
 
     def __missing__(self, cls: type) -> "Strip | None":
@@ -90,7 +92,7 @@ class Strippers(dict[type, "Strip | None"]):
             return {key: self.deep(item) for key, item in value.items()}
         return value
 
-    def _compile(self, shape: Shape) -> Strip:
+    def _compile(self, shape: StructShape) -> Strip:
         parts = [_PART[shape.kinds[field]].format(f"m.{field}") for field in shape.fields]
         source = f"lambda m: (_shape, {', '.join(parts)})"
         # One expression per class, made of attribute names of our own classes: a loop over the fields takes
@@ -104,10 +106,10 @@ SMALL_BYTES: Final = 512
 shown: to strip every message of every call was 5 % of each process's work."""
 
 
-class Keepers(dict[type, "Callable[[Any], Any] | None"]):
+class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
     """Class to the function that gives what a ring may hold: the object, or it stripped. None: the object."""
 
-    def __init__(self, strippers: Strippers) -> None:
+    def __init__(self, strippers: StructStrippers) -> None:
         self._strippers = strippers
 
     def __missing__(self, cls: type) -> "Callable[[Any], Any] | None":
@@ -116,7 +118,7 @@ class Keepers(dict[type, "Callable[[Any], Any] | None"]):
         if weight is None:
             keep = strip
         else:
-            # As in `Strippers`, and a frozen class only: nobody changes what the ring holds.
+            # As in `StructStrippers`, and a frozen class only: nobody changes what the ring holds.
             source = f"lambda m: m if {weight} < {SMALL_BYTES} else _strip(m)"
             keep = eval(source, {"_strip": strip})  # noqa: S307
         self[cls] = keep
@@ -177,14 +179,14 @@ _PART: Final[dict[FieldKind, str]] = {
     "blank": "None",
 }
 
-_shapes: dict[type, Shape] = {}
+_shapes: dict[type, StructShape] = {}
 
 
-def shape_of(cls: type[Struct]) -> Shape:
+def shape_of(cls: type[Struct]) -> StructShape:
     """The shape of a class, made once."""
     shape = _shapes.get(cls)
     if shape is None:
-        shape = _shapes[cls] = Shape(cls)
+        shape = _shapes[cls] = StructShape(cls)
     return shape
 
 
@@ -236,7 +238,7 @@ def revive(hint: Any, value: Any, known: dict[str, type[Struct]]) -> Any:
     return msgspec.convert(value, hint, strict=False, str_keys=True)
 
 
-def _revive_field(shape: Shape, field: str, value: Any, known: dict[str, type[Struct]]) -> Any:
+def _revive_field(shape: StructShape, field: str, value: Any, known: dict[str, type[Struct]]) -> Any:
     match shape.kinds[field]:
         case "length":
             return _blank(value)
@@ -262,7 +264,7 @@ def _blank(length: dict[str, Any]) -> bytes:
 # --- annotations -----------------------------------------------------------------------------------------
 
 
-def _kind(shape: Shape, field: str, hint: Any) -> FieldKind:
+def _kind(shape: StructShape, field: str, hint: Any) -> FieldKind:
     marks = _marks(hint)
     if "blank" in marks:
         return "blank"

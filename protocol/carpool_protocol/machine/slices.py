@@ -21,7 +21,7 @@ STEP_ENTRIES: Final = 256
 Steps = Generator[int, None, T]
 
 
-class Sliced(Generic[T]):
+class SlicedWork(Generic[T]):
     """Work that is under way."""
 
     __slots__ = ("_steps", "result")
@@ -29,9 +29,9 @@ class Sliced(Generic[T]):
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
         self.result: T
-        """What comes of it, once `go_on` has said that it is done."""
+        """What comes of it, once `run_slice` has said that it is done."""
 
-    def go_on(self) -> bool:
+    def run_slice(self) -> bool:
         """The next slice. Whether it was the last."""
         room_units = SLICE_UNITS
         try:
@@ -43,9 +43,9 @@ class Sliced(Generic[T]):
         return False
 
 
-def whole(steps: Steps[T]) -> T:
+def run_all_slices(steps: Steps[T]) -> T:
     """All of it at once."""
-    work = Sliced(steps)
-    while not work.go_on():
+    work = SlicedWork(steps)
+    while not work.run_slice():
         pass
     return work.result

@@ -7,9 +7,9 @@ process makes of them.
 from typing import Final
 
 STOP: Final = "stop"
-AGAIN: Final = "stop again"
+STOP_FOR_RESTART: Final = "stop again"
 """Carpool is started again at once: finish what is under way first, and have who can come back."""
-AGAIN_NOW: Final = "stop again now"
+STOP_FOR_RESTART_NOW: Final = "stop again now"
 """The same without waiting any longer."""
 DRAIN_S: Final = 30.0
 """So long the broker waits for calls that are at their servers."""

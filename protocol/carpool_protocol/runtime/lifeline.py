@@ -2,7 +2,7 @@
 
 Text lines. To the launcher: `ready` once, before it perhaps `note TEXT`, which is for whoever starts carpool;
 `alive` every second; of a broker to which no session of an earlier
-one may come back any more, `alone` in its place. From it: `stop`, or
+one may come back any more, `end_return_period` in its place. From it: `stop`, or
 `stop again` where carpool is started again at once; `gone NAME` (a supervisor has died); to a broker
 `heir …` before anything else (docs/decisions/0019). End of file means that the launcher is dead,
 and then this process ends as well: nothing is left running.
@@ -61,7 +61,7 @@ class Lifeline:
         """One line that whoever starts carpool is to read, though it starts."""
         self._send(f"note {text}"[: _LONGEST_LINE_BYTES // 4].encode("utf-8", "replace") + b"\n")
 
-    def alone(self) -> None:
+    def end_return_period(self) -> None:
         """Say so from the next second on, each time: a launcher that does not read now will hear it."""
         self._alive = b"alone\n"
 
@@ -73,7 +73,7 @@ class Lifeline:
         `on_gone` gets the name of a dead supervisor. Both must not block.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._say_alive)
+            nursery.start_soon(self._send_alive)
             stopping = False
             while (lines := await self._read()) is not None:
                 for line in lines:
@@ -92,7 +92,7 @@ class Lifeline:
         """Give the descriptor back. The launcher sees end of file."""
         self._socket.close()
 
-    async def _say_alive(self) -> None:
+    async def _send_alive(self) -> None:
         while True:
             self._send(self._alive)
             await trio.sleep(ALIVE_EVERY_S)

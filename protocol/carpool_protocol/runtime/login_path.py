@@ -37,14 +37,14 @@ class NoAnswerError(Exception):
     """The login shell has not said its PATH. The text is a clause about the shell."""
 
 
-class Question:
+class ShellQuery:
     """One login shell that runs to say its PATH. `end` must be called, whatever happens."""
 
     def __init__(self, shell: str, environ: Mapping[str, str]) -> None:
         """`environ`: the whole environment of the shell (`shell_environment`). Raises `NoAnswerError`."""
         mark = os.urandom(8).hex()
         self._begin, self._end = f"<{mark}>".encode(), f"</{mark}>".encode()
-        self._said = b""
+        self._output = b""
         home = environ.get("HOME", "/")
         try:
             self._process = subprocess.Popen(
@@ -73,13 +73,13 @@ class Question:
         Raises `NoAnswerError` where no answer can come any more.
         """
         piece = os.read(self._fd, 65536)
-        self._said += piece
-        found = re.search(re.escape(self._begin) + b"([^\n\0]+)" + re.escape(self._end), self._said)
+        self._output += piece
+        found = re.search(re.escape(self._begin) + b"([^\n\0]+)" + re.escape(self._end), self._output)
         if found is not None:
             return found[1].decode("utf-8", "surrogateescape")
         if not piece:
             raise NoAnswerError("ended without saying its PATH")
-        if len(self._said) > _MOST_BYTES:
+        if len(self._output) > _MOST_BYTES:
             raise NoAnswerError("prints without end")
         return None
 
@@ -98,7 +98,7 @@ def shell_of(environ: Mapping[str, str]) -> str:
     """
     shell = environ.get("SHELL", "")
     if not shell or (os.path.isabs(shell) and not is_own_place(environ, shell)):
-        shell = _of_account()
+        shell = _account_shell()
     if not os.path.isabs(shell):
         raise NoAnswerError("is not named by an absolute path")
     if os.path.basename(shell) not in _SHELLS:
@@ -118,10 +118,10 @@ def login_path(environ: Mapping[str, str]) -> str | None:
         shell = shell_of(environ)
     except NoAnswerError:
         return None
-    return _asked(shell, tuple(sorted(shell_environment(shell, environ).items())))
+    return _ask_shell(shell, tuple(sorted(shell_environment(shell, environ).items())))
 
 
-def _of_account() -> str:
+def _account_shell() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:
@@ -129,10 +129,10 @@ def _of_account() -> str:
 
 
 @lru_cache(maxsize=4)
-def _asked(shell: str, environ: tuple[tuple[str, str], ...]) -> str | None:
+def _ask_shell(shell: str, environ: tuple[tuple[str, str], ...]) -> str | None:
     until = time.monotonic() + LIMIT_S
     with contextlib.suppress(NoAnswerError):
-        question = Question(shell, dict(environ))
+        question = ShellQuery(shell, dict(environ))
         try:
             while select.select([question.fd], [], [], max(0.0, until - time.monotonic()))[0]:
                 if (said := question.read()) is not None:

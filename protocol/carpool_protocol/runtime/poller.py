@@ -11,7 +11,8 @@ Rules:
   removed descriptor is dropped, also when its number is in use again within the same round;
 - a hung-up descriptor is reported to whoever is interested (reading: end of file; writing: EPIPE); while
   nobody is, it is not watched, so it cannot spin;
-- whoever has read more than he may take in one turn asks for the next one (`again`): the kernel has nothing
+- whoever has read more than he may take in one turn asks for the next one (`read_again`): the kernel has
+  nothing
   more to report;
 - a callback that raises ends `run`: it is a bug of ours and must be loud.
 
@@ -34,7 +35,7 @@ _IN: Final = 1
 _OUT: Final = 4
 
 
-CROWD: Final = 64
+CROWDED_ROUND: Final = 64
 """So many descriptors are served in a round at most. The kernel has all take turns, those that were not come
 to first; and between two rounds the owner settles and other tasks run."""
 
@@ -74,7 +75,7 @@ def _for_selectors(mask: int) -> int:
 _new_poll: Callable[[], "select.epoll | _Selected"] = select.epoll if hasattr(select, "epoll") else _Selected
 
 
-class _Watched:
+class _WatchedFd:
     """One descriptor. The round it was added in tells two uses of the same number apart."""
 
     __slots__ = ("added_in", "mask", "on_readable", "on_writable", "reading")
@@ -92,11 +93,11 @@ class ReadySet:
 
     def __init__(self) -> None:
         self._poll = _new_poll()
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, _WatchedFd] = {}
         self._rounds = 0
-        self._again: dict[int, None] = {}
-        self._soon: list[Callback] = []
-        self._asleep = False
+        self._to_read_again: dict[int, None] = {}
+        self._callbacks: list[Callback] = []
+        self._is_sleeping = False
         """`run` waits for the kernel."""
         self.crowded = False
         """So many are ready that each should be served in small portions."""
@@ -108,7 +109,7 @@ class ReadySet:
         """Watch a descriptor for reading. OSError for one that cannot be polled (a regular file)."""
         if fd in self._watched:
             raise ValueError(f"descriptor {fd} is watched already: remove() it before it is closed")
-        entry = self._watched[fd] = _Watched(on_readable, self._rounds)
+        entry = self._watched[fd] = _WatchedFd(on_readable, self._rounds)
         try:
             self._apply(fd, entry)
         except BaseException:
@@ -127,18 +128,18 @@ class ReadySet:
         entry.reading = False
         self._apply(fd, entry)
 
-    def again(self, fd: int) -> None:
+    def read_again(self, fd: int) -> None:
         """Call `on_readable` in the next round, whether more has come or not; not while reading is paused."""
-        self._again[fd] = None
-        if self._asleep:
+        self._to_read_again[fd] = None
+        if self._is_sleeping:
             self._wake()
 
-    def soon(self, callback: Callback) -> None:
+    def call_soon(self, callback: Callback) -> None:
         """Call this at the end of the next round, and begin that at once, whatever is ready. From within a
         round that costs next to nothing.
         """
-        self._soon.append(callback)
-        if self._asleep:
+        self._callbacks.append(callback)
+        if self._is_sleeping:
             self._wake()
 
     def resume_read(self, fd: int) -> None:
@@ -149,7 +150,7 @@ class ReadySet:
     def remove(self, fd: int) -> None:
         """Watch the descriptor no more; nothing happens when it is not watched."""
         entry = self._watched.pop(fd, None)
-        self._again.pop(fd, None)
+        self._to_read_again.pop(fd, None)
         if entry is not None and entry.mask:
             self._poll.unregister(fd)
 
@@ -157,20 +158,20 @@ class ReadySet:
         """Serve until cancelled. `settle` is called after each round in which something was to be done."""
         fileno: int = self._poll.fileno()
         while True:
-            if self._again or self._soon:
+            if self._to_read_again or self._callbacks:
                 await trio.lowlevel.checkpoint()
             else:
-                self._asleep = True
+                self._is_sleeping = True
                 try:  # noqa: SIM105 - `suppress` costs something in each round
                     await trio.lowlevel.wait_readable(fileno)
                 except trio.ClosedResourceError:  # see `_wake`
                     pass
-                self._asleep = False
+                self._is_sleeping = False
             if self._round():
                 settle()
 
     def _wake(self) -> None:
-        self._asleep = False
+        self._is_sleeping = False
         trio.lowlevel.notify_closing(self._poll.fileno())  # nothing is closed: it ends the wait
 
     def close(self) -> None:
@@ -179,15 +180,15 @@ class ReadySet:
         self._poll.close()
 
     def _round(self) -> bool:
-        ready = self._poll.poll(0, CROWD)
-        self.crowded = len(ready) >= CROWD
+        ready = self._poll.poll(0, CROWDED_ROUND)
+        self.crowded = len(ready) >= CROWDED_ROUND
         watched = self._watched
         self._rounds = this = self._rounds + 1
         again: list[int] = []
-        if self._again:
+        if self._to_read_again:
             served = {fd for fd, events in ready if events & ~_OUT}
-            again = [fd for fd in self._again if fd not in served]
-            self._again = {}
+            again = [fd for fd in self._to_read_again if fd not in served]
+            self._to_read_again = {}
         for fd, events in ready:
             entry = watched.get(fd)
             if entry is None or entry.added_in == this:
@@ -202,14 +203,14 @@ class ReadySet:
             entry = watched.get(fd)
             if entry is not None and entry.reading and entry.added_in != this:
                 entry.on_readable()
-        if not self._soon:
+        if not self._callbacks:
             return bool(ready or again)
-        soon, self._soon = self._soon, []
+        soon, self._callbacks = self._callbacks, []
         for callback in soon:
             callback()
         return True
 
-    def _apply(self, fd: int, entry: _Watched) -> None:
+    def _apply(self, fd: int, entry: _WatchedFd) -> None:
         mask = (_IN if entry.reading else 0) | (_OUT if entry.on_writable is not None else 0)
         if mask == entry.mask:
             return

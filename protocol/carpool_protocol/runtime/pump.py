@@ -32,7 +32,7 @@ from carpool_protocol.runtime.wallclock import unix_s
 E = TypeVar("E")
 F = TypeVar("F")
 
-PIECE: Final = 32
+OUTPUTS_PER_FLUSH: Final = 32
 """So many outputs of a burst leave together, not only at its end, so that the next process begins with them
 while this one goes on: a burst of 64 calls would otherwise pass through all processes as one lump, one after
 the other. Measured at 1 agent x 64 in flight: 32 gives a third more calls per second than whole bursts, for a
@@ -52,7 +52,7 @@ _TICK: Final = Ticked()
 log = logging.getLogger("carpool.pump")
 
 
-class Pump(Generic[E, F]):
+class CorePump(Generic[E, F]):
     """Drives one machine. All methods are called in one thread."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Pump(Generic[E, F]):
         self._clock = clock
         self._dump_to = dump_to
         self._check = os.environ.get(CHECK_VARIABLE) == "1" if check is None else check
-        self._looks = 0
+        self._until_full_check = 0
         self._waiting: deque[E] = deque()
         self._busy = False
         self._sleep: trio.CancelScope | None = None
@@ -166,7 +166,7 @@ class Pump(Generic[E, F]):
                     record(now, event, effects)
                     recorded = True
                     if self._check:
-                        self._look(event, effects)
+                        self._check_invariants(event, effects)
                     if effects:
                         perform(effects)
                     if not waiting:
@@ -181,10 +181,10 @@ class Pump(Generic[E, F]):
         finally:
             self._busy = False
 
-    def _look(self, event: E | Ticked, effects: list[F]) -> None:
+    def _check_invariants(self, event: E | Ticked, effects: list[F]) -> None:
         self._machine.check_touched(event, effects)
-        self._looks += 1
-        if self._looks % FULL_CHECK_EVERY == 0:
+        self._until_full_check += 1
+        if self._until_full_check % FULL_CHECK_EVERY == 0:
             self._machine.check()
 
     def _dump(self, exc: Exception) -> None:

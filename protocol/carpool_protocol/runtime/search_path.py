@@ -24,7 +24,7 @@ def merged_path(login: str | None, own: str, is_own: Callable[[str], bool]) -> l
     `is_own`: False for a directory that a project may have named, so that it is left out.
     """
     entries = [*(login or "").split(os.pathsep), *own.split(os.pathsep)]
-    usable = dict.fromkeys(each for each in entries if os.path.isabs(each) and _is_plain(each))
+    usable = dict.fromkeys(each for each in entries if os.path.isabs(each) and _is_transportable(each))
     return [each for each in usable if is_own(each)]
 
 
@@ -48,7 +48,7 @@ def missing_program(text: str) -> str:
     return found[1] if found is not None else ""
 
 
-def _is_plain(entry: str) -> bool:
+def _is_transportable(entry: str) -> bool:
     """UTF-8 without NUL, as everything that goes over the link."""
     try:
         entry.encode()

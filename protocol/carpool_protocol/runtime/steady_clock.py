@@ -53,12 +53,12 @@ class SteadyClock:
         while True:
             await trio.sleep(TICK_S)
             self()
-            self._look_at_wall()
+            self._check_wall_clock()
             if self.jumps != seen:
                 seen = self.jumps
                 on_jump()
 
-    def _look_at_wall(self) -> None:
+    def _check_wall_clock(self) -> None:
         ahead_s = self._wall() - self._source()
         if abs(ahead_s - self._ahead_s) > LONGEST_GAP_S:
             self.jumps += 1

@@ -10,7 +10,7 @@ Knows nothing of: who is asked, versions of MCP.
 from typing import Final
 
 from carpool_protocol.ids import RawJson, ServerName
-from carpool_protocol.wire.content import at
+from carpool_protocol.wire.content import change_members
 from carpool_protocol.wire.jsonrpc import quote
 
 ELICITATION: Final = "elicitation/create"
@@ -29,7 +29,7 @@ def name_server(method: str, params: RawJson, server: ServerName) -> RawJson:
     def named(message: bytes) -> bytes:
         return mark + message[1:] if message[:1] == b'"' else message
 
-    return RawJson(at(params, {"message": named}))
+    return RawJson(change_members(params, {"message": named}))
 
 
 def meta_server(params: RawJson, server: ServerName) -> RawJson:
@@ -41,14 +41,16 @@ def meta_server(params: RawJson, server: ServerName) -> RawJson:
 
     def with_name(meta: bytes) -> bytes:
         nonlocal found
-        rest = at(meta, {META_KEY: None}).strip()
+        rest = change_members(meta, {META_KEY: None}).strip()
         if rest[:1] != b"{":
             return meta
         found = True
         return _with_member(rest, member)
 
-    changed = at(params, {"_meta": with_name})
-    return RawJson(changed if found else _with_member(at(params, {"_meta": None}), b'"_meta":{%b}' % member))
+    changed = change_members(params, {"_meta": with_name})
+    return RawJson(
+        changed if found else _with_member(change_members(params, {"_meta": None}), b'"_meta":{%b}' % member)
+    )
 
 
 def _with_member(whole: bytes, member: bytes) -> bytes:

@@ -21,7 +21,7 @@ from carpool_protocol.wire.content import text_of, value_of
 
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
 
-PERHAPS: Final[frozenset[Feature]] = frozenset(FEATURES)
+ALL_FEATURES: Final[frozenset[Feature]] = frozenset(FEATURES)
 """What is announced for a server that has not told its catalog yet: it may turn out to serve any of it, and
 an agent greets only once. Empty lists are legal; levels and subscriptions are kept until somebody can use
 them.
@@ -77,7 +77,7 @@ _NO_CHOICE: Final = frozenset({None, b"{}", b"null"})
 _MODES: Final[dict[str, list[Need]]] = {"form": ["elicitation.form"], "url": ["elicitation.url"]}
 
 
-def needs_of(method: str, params: RawJson) -> list[Need]:
+def needed_capabilities(method: str, params: RawJson) -> list[Need]:
     """What an agent must have declared, all of it; empty where nothing that an agent can declare is enough.
 
     Sampling needs `sampling.tools` where there are tools or a choice among them. Elicitation needs its mode,

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
-from carpool_protocol.wire.json_scan import key_text, members, mended
+from carpool_protocol.wire.json_scan import key_text, members, without_half_pairs
 from carpool_protocol.wire.jsonrpc import quote
 
 Change = Callable[[bytes], bytes]
@@ -39,7 +39,7 @@ def elements(raw: bytes) -> list[bytes] | None:
     except _UNREADABLE:
         pass
     try:  # half a surrogate pair (rule 16): cut where the elements of a legal text of the same shape end
-        lengths = [len(bytes(found)) for found in _read_list(mended(raw))]
+        lengths = [len(bytes(found)) for found in _read_list(without_half_pairs(raw))]
     except _UNREADABLE:
         return None
     cuts: list[bytes] = []
@@ -52,7 +52,7 @@ def elements(raw: bytes) -> list[bytes] | None:
     return cuts
 
 
-def each(raw: bytes, change: Change) -> bytes:
+def change_elements(raw: bytes, change: Change) -> bytes:
     """An array with every element changed."""
     found = elements(raw)
     if found is None:
@@ -63,7 +63,7 @@ def each(raw: bytes, change: Change) -> bytes:
     return b"[%b]" % b",".join(changed)
 
 
-def at(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
+def change_members(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
     """An object with the members of these names changed (None: taken out); all of a name that comes twice."""
     cuts = members(raw) if raw[:1] == b"{" else None
     if cuts is None:
@@ -92,16 +92,23 @@ def mentions(raw: bytes, quoted: bytes) -> bool:
 
 def with_uri(definition: RawJson, key: str, uri: str) -> RawJson:
     """A resource's definition with another `uri` (for a template: key `uriTemplate`)."""
-    return RawJson(at(definition, {key: lambda _: quote(uri)}))
+    return RawJson(change_members(definition, {key: lambda _: quote(uri)}))
 
 
 def change_blocks(method: str, result: RawJson, change: Change) -> RawJson:
     """The result of a `tools/call` or `prompts/get` with every content block changed; others as they are."""
     if method == "tools/call":
-        return RawJson(at(result, {"content": lambda content: each(content, change)}))
+        return RawJson(change_members(result, {"content": lambda content: change_elements(content, change)}))
     if method == "prompts/get":
         return RawJson(
-            at(result, {"messages": lambda messages: each(messages, lambda it: at(it, {"content": change}))})
+            change_members(
+                result,
+                {
+                    "messages": lambda messages: change_elements(
+                        messages, lambda it: change_members(it, {"content": change})
+                    )
+                },
+            )
         )
     return result
 
@@ -123,9 +130,9 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
 
     def block(raw: bytes) -> bytes:
         if block_type(raw) == "resource_link":
-            return at(raw, {"uri": uri})
+            return change_members(raw, {"uri": uri})
         if block_type(raw) == "resource":
-            return at(raw, {"resource": lambda inner: at(inner, {"uri": uri})})
+            return change_members(raw, {"resource": lambda inner: change_members(inner, {"uri": uri})})
         return raw
 
     def result(raw: bytes) -> bytes:
@@ -133,11 +140,20 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
 
     match method:
         case "resources/read":
-            return RawJson(at(body, {"contents": lambda found: each(found, lambda it: at(it, {"uri": uri}))}))
+            return RawJson(
+                change_members(
+                    body,
+                    {
+                        "contents": lambda found: change_elements(
+                            found, lambda it: change_members(it, {"uri": uri})
+                        )
+                    },
+                )
+            )
         case "notifications/resources/updated":
-            return RawJson(at(body, {"uri": uri}))
+            return RawJson(change_members(body, {"uri": uri}))
         case "tasks/get":
-            return RawJson(at(body, {"result": result}))
+            return RawJson(change_members(body, {"result": result}))
         case _:
             return change_blocks(method, body, block)
 
@@ -162,7 +178,7 @@ def value_of(raw: bytes, key: str) -> bytes | None:
     return None
 
 
-def stripped(raw: bytes, names: Collection[str]) -> bytes:
+def without_members(raw: bytes, names: Collection[str]) -> bytes:
     """An object without the members of these names (given in lower case), however they are spelled: escaped,
     twice, or in another case, which some readers ignore. What cannot be cut has nothing left.
     """

@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.content import (
-    at,
     block_type,
     change_blocks,
+    change_members,
     elements,
     mentions,
     text_of,
@@ -50,7 +50,7 @@ _odd_structure = re.compile(rb'"structuredContent" *+:(?! *+\{)').search
 _plain = re.compile(r"[^\w/+.;= -]").sub
 
 
-class Unknowable(Struct, frozen=True):
+class CannotDowngrade(Struct, frozen=True):
     """An ask that no agent of this version can answer: the server gets this error."""
 
     code: int
@@ -86,14 +86,14 @@ def _without_odd_structure(result: RawJson) -> RawJson:
     if value is None or value[:1] == b"{":
         return result
     content = value_of(result, "content")
-    whole = at(result, {"structuredContent": None})
+    whole = change_members(result, {"structuredContent": None})
     if value == b"null" or content not in {None, b"[]"}:
         return RawJson(whole)
     mirror = b'[{"type":"text","text":%b}]' % quote(value.decode(errors="replace"))
     if content is None:
         inner = whole.strip()[1:-1].strip()
         return RawJson(b'{"content":%b%b%b}' % (mirror, b"," if inner else b"", inner))
-    return RawJson(at(whole, {"content": lambda _: mirror}))
+    return RawJson(change_members(whole, {"content": lambda _: mirror}))
 
 
 def _older_block(version: str, block: bytes) -> bytes:
@@ -144,7 +144,9 @@ def tool_edit(version: str) -> Callable[[RawJson], RawJson]:
 
 def _stateless_tool(definition: RawJson) -> RawJson:
     return (
-        RawJson(at(definition, {"execution": None})) if mentions(definition, b'"execution"') else definition
+        RawJson(change_members(definition, {"execution": None}))
+        if mentions(definition, b'"execution"')
+        else definition
     )
 
 
@@ -164,14 +166,14 @@ def _with_object_schema(definition: RawJson) -> RawJson:
     if mentions(definition, b'"outputSchema"'):
         schema = value_of(definition, "outputSchema")
         if schema is not None and text_of(schema, "type") != "object":
-            return RawJson(at(definition, {"outputSchema": None}))
+            return RawJson(change_members(definition, {"outputSchema": None}))
     return definition
 
 
 # --- asks ------------------------------------------------------------------------------------------------
 
 
-def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | Unknowable:
+def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | CannotDowngrade:
     """The params of a server's request as an agent of `version` can read them, or an error for it."""
     if version >= NEWEST:
         return params
@@ -184,7 +186,7 @@ def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | Unkno
             return params
 
 
-def _sampling(version: str, params: RawJson) -> RawJson | Unknowable:
+def _sampling(version: str, params: RawJson) -> RawJson | CannotDowngrade:
     """2025-11-25 brought `tools`, blocks of tool use, and content that is an array of blocks.
 
     An array becomes a message for each block. Tools cannot be said otherwise: the 2025-11-25 schema
@@ -192,9 +194,9 @@ def _sampling(version: str, params: RawJson) -> RawJson | Unknowable:
     """
     tools = value_of(params, "tools")
     if tools is not None and tools not in {b"[]", b"null"}:
-        return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+        return CannotDowngrade(INVALID_PARAMS, "This agent has not declared sampling.tools.")
     if tools is not None or mentions(params, b'"toolChoice"'):
-        params = RawJson(at(params, {"tools": None, "toolChoice": None}))
+        params = RawJson(change_members(params, {"tools": None, "toolChoice": None}))
     found = elements(value_of(params, "messages") or b"")
     if found is None:
         return params
@@ -203,27 +205,27 @@ def _sampling(version: str, params: RawJson) -> RawJson | Unknowable:
         content = value_of(message, "content") or b""
         for block in (elements(content) or []) if content[:1] == b"[" else [content]:
             if block_type(block) in {"tool_use", "tool_result"}:
-                return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+                return CannotDowngrade(INVALID_PARAMS, "This agent has not declared sampling.tools.")
             messages.append(_with_content(message, content, _older_block(version, block)))
     if len(messages) == len(found) and all(new is old for new, old in zip(messages, found, strict=True)):
         return params
-    return RawJson(at(params, {"messages": lambda _: b"[%b]" % b",".join(messages)}))
+    return RawJson(change_members(params, {"messages": lambda _: b"[%b]" % b",".join(messages)}))
 
 
 def _with_content(message: bytes, old: bytes, new: bytes) -> bytes:
-    return message if new is old else at(message, {"content": lambda _: new})
+    return message if new is old else change_members(message, {"content": lambda _: new})
 
 
-def _elicitation(version: str, params: RawJson) -> RawJson | Unknowable:
+def _elicitation(version: str, params: RawJson) -> RawJson | CannotDowngrade:
     """2025-11-25 brought mode `url`, enums with titles (`oneOf`) and multi-select arrays.
 
     A titled enum has an older form that says the same (`enumNames`). A multi-select that need not be
     answered is left out of the form; one that is required makes the form unanswerable.
     """
     if version < ELICITATION_SINCE:
-        return Unknowable(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
+        return CannotDowngrade(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
     if (text_of(params, "mode") or "form") != "form":
-        return Unknowable(INVALID_PARAMS, "This agent has declared elicitation in form mode only.")
+        return CannotDowngrade(INVALID_PARAMS, "This agent has declared elicitation in form mode only.")
     schema = value_of(params, "requestedSchema") or b""
     properties = fields(value_of(schema, "properties") or b"")
     if properties is None:
@@ -233,7 +235,7 @@ def _elicitation(version: str, params: RawJson) -> RawJson | Unknowable:
     for name, value in properties.items():
         if text_of(value, "type") == "array":
             if name in required:
-                return Unknowable(
+                return CannotDowngrade(
                     INVALID_PARAMS,
                     "This agent's version of MCP has no multi-select, and the form requires one.",
                 )
@@ -243,7 +245,14 @@ def _elicitation(version: str, params: RawJson) -> RawJson | Unknowable:
     if not changes:
         return params
     return RawJson(
-        at(params, {"requestedSchema": lambda it: at(it, {"properties": lambda all_: at(all_, changes)})})
+        change_members(
+            params,
+            {
+                "requestedSchema": lambda it: change_members(
+                    it, {"properties": lambda all_: change_members(all_, changes)}
+                )
+            },
+        )
     )
 
 
@@ -264,5 +273,5 @@ def _untitled(schema: bytes) -> bytes:
         return schema
     names = msgspec.json.encode([choice.title or choice.const for choice in choices])
     values = msgspec.json.encode([choice.const for choice in choices])
-    rest = at(schema, {"oneOf": None}).strip()[1:-1].strip()
+    rest = change_members(schema, {"oneOf": None}).strip()[1:-1].strip()
     return b'{"enum":%b,"enumNames":%b%b%b}' % (values, names, b"," if rest else b"", rest)

@@ -5,7 +5,7 @@ pair (`"\ud83d"`: what `JSON.stringify` makes of a cut emoji). Its tools:
 
 - `TopLevelScanner` finds the top-level `id` of a line that arrives in chunks and is kept by nobody;
 - `members` cuts one JSON object into its keys and values, as offsets (`fields`: as names and raw values);
-- `mended` makes a copy of a text that `msgspec` can check, of the same length, so offsets agree.
+- `without_half_pairs` makes a copy of a text that `msgspec` can check, of the same length, so offsets agree.
 
 All work is done by regular expressions without backtracking (possessive, so linear), one Python step per
 token of the top level and per run of brackets nested deeper than they see; nothing recurses. Where a key
@@ -78,7 +78,7 @@ Phase = Literal["key", "colon", "value", "after"]
 """What comes next in the top-level object."""
 
 
-def mended(text: bytes) -> bytes:
+def without_half_pairs(text: bytes) -> bytes:
     r"""A copy with no half surrogate pair, of the same length and structure.
 
     Legal JSON exactly where `text` is, for a reader that takes half pairs. To be checked and measured, not to
@@ -121,9 +121,9 @@ class Member(NamedTuple):
 def members(raw: bytes) -> list[Member] | None:
     """The members of one JSON object in their order, doubles included.
 
-    For legal JSON (the caller has had it checked, through `mended` where needed): of other input the cuts
-    mean nothing. None when `raw` does not even look like an object, has more than `MAX_MEMBERS`, or costs
-    more than its `STEPS`.
+    For legal JSON (the caller has had it checked, through `without_half_pairs` where needed): of other
+    input the cuts mean nothing. None when `raw` does not even look like an object, has more than
+    `MAX_MEMBERS`, or costs more than its `STEPS`.
     """
     found: list[Member] = []
     pos = _skip_blank(raw, 0)

@@ -2,7 +2,7 @@ r"""JSON-RPC messages as lines: reading and writing.
 
 Owns what counts as a message. Invariants:
 
-- Any bytes become a value: a message, or `Garbage` that says what is wrong and whose call it was.
+- Any bytes become a value: a message, or `InvalidLine` that says what is wrong and whose call it was.
 - Ids, params, results and errors are the sender's own bytes, never decoded or written anew. What comes out is
   valid UTF-8 without a byte below 0x20 (rule 1): `msgspec` refuses control bytes in strings also where it
   skips, so those that are left are white space and become blanks; UTF-8 it does not check there: we do.
@@ -22,9 +22,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.wire.json_scan import TopLevelScanner, fields, key_text, mended
+from carpool_protocol.wire.json_scan import TopLevelScanner, fields, key_text, without_half_pairs
 
-Why = Literal[
+InvalidReason = Literal[
     "not_utf8",
     "not_json",
     "too_complex",
@@ -41,7 +41,7 @@ Why = Literal[
 ]
 """What is wrong with a line. `TEXTS` has the sentence for each."""
 
-TEXTS: Final[dict[Why, str]] = {
+TEXTS: Final[dict[InvalidReason, str]] = {
     "not_utf8": "the line is not valid UTF-8",
     "not_json": "the line is not JSON",
     "too_complex": "the line is nested too deeply, or its message has too many fields",
@@ -77,7 +77,7 @@ class Notification(Struct, frozen=True, gc=False):
     """An object, or `ABSENT`."""
 
 
-class Result(Struct, frozen=True, gc=False):
+class ResultAnswer(Struct, frozen=True, gc=False):
     """A good answer. The result may be any JSON value (`result_repair` judges it)."""
 
     id: RawJson
@@ -91,10 +91,10 @@ class ErrorAnswer(Struct, frozen=True, gc=False):
     error: RawJson
 
 
-class Garbage(Struct, frozen=True, gc=False):
+class InvalidLine(Struct, frozen=True, gc=False):
     """A line that is no message."""
 
-    why: Why
+    why: InvalidReason
     text: str
     """A clause for people; says nothing of what the line held."""
     id: RawJson | None
@@ -103,7 +103,7 @@ class Garbage(Struct, frozen=True, gc=False):
     """`request`: it has a method (broken notifications too, without id). `answer`: a result or error."""
 
 
-Message = Request | Notification | Result | ErrorAnswer | Garbage
+Message = Request | Notification | ResultAnswer | ErrorAnswer | InvalidLine
 
 
 _NOTHING = Raw()
@@ -161,43 +161,45 @@ def decode(line: bytes) -> Message:
 def _call(raw_id: bytes, method: str, params: bytes, result: bytes, error: bytes) -> Message:
     if params and params[0] != _FIRST_OF_OBJECT:
         if params != b"null":
-            return _garbage("bad_params", raw_id, "request")
+            return _invalid_line("bad_params", raw_id, "request")
         params = ABSENT
     if (result and result != b"null") or (error and error != b"null"):
-        return _garbage("ambiguous", raw_id, "request")
+        return _invalid_line("ambiguous", raw_id, "request")
     if not raw_id:
         return Notification(method, RawJson(params))
     if raw_id[0] not in FIRST_OF_ID:
-        return _garbage("bad_id", raw_id, "request")
+        return _invalid_line("bad_id", raw_id, "request")
     return Request(RawJson(raw_id), method, RawJson(params))
 
 
 def _answer(raw_id: bytes, result: bytes, error: bytes) -> Message:
     if not result and not error:
-        return _garbage("not_message", raw_id, "unknown")
+        return _invalid_line("not_message", raw_id, "unknown")
     if error == b"null":
         error = b""
     elif error and result == b"null":
         result = b""
     if not raw_id or bool(result) == bool(error):
-        return _garbage("bad_answer", raw_id, "answer")
+        return _invalid_line("bad_answer", raw_id, "answer")
     if raw_id[0] not in FIRST_OF_ID:
-        return _garbage("bad_id", raw_id, "answer")
+        return _invalid_line("bad_id", raw_id, "answer")
     if result:
-        return Result(RawJson(raw_id), RawJson(result))
+        return ResultAnswer(RawJson(raw_id), RawJson(result))
     return ErrorAnswer(RawJson(raw_id), RawJson(error))
 
 
-def _garbage(why: Why, raw_id: bytes, kind: Literal["request", "answer", "unknown"]) -> Garbage:
+def _invalid_line(
+    why: InvalidReason, raw_id: bytes, kind: Literal["request", "answer", "unknown"]
+) -> InvalidLine:
     echo = raw_id[:1] != b"" and (raw_id[0] in FIRST_OF_ID or raw_id == b"null")
-    return Garbage(why, TEXTS[why], RawJson(raw_id) if echo else None, kind)
+    return InvalidLine(why, TEXTS[why], RawJson(raw_id) if echo else None, kind)
 
 
-def _unreadable(line: bytes, why: Why) -> Garbage:
+def _unreadable(line: bytes, why: InvalidReason) -> InvalidLine:
     """Of a line that is not JSON the scanner still finds whose call it was."""
     scanner = TopLevelScanner()
     scanner.feed(line)
-    return Garbage(why, TEXTS[why], scanner.id, _KINDS[scanner.is_answer])
+    return InvalidLine(why, TEXTS[why], scanner.id, _KINDS[scanner.is_answer])
 
 
 _KINDS: Final[dict[bool | None, Literal["request", "answer", "unknown"]]] = {
@@ -210,11 +212,11 @@ _KINDS: Final[dict[bool | None, Literal["request", "answer", "unknown"]]] = {
 def _decode_unusual(line: bytes) -> Message:
     """What the fast path refuses: half a surrogate pair, a sound object that is no message, or junk."""
     try:
-        _check_object(mended(line))
+        _check_object(without_half_pairs(line))
     except RecursionError:
         return _unreadable(line, "too_complex")
     except msgspec.ValidationError:  # no object; msgspec looks no further than the first byte
-        return _garbage("batch" if line.lstrip().startswith(b"[") else "not_object", b"", "unknown")
+        return _invalid_line("batch" if line.lstrip().startswith(b"[") else "not_object", b"", "unknown")
     except (msgspec.DecodeError, UnicodeDecodeError):
         is_header = line[: len(_HEADER)].lower() == _HEADER
         return _unreadable(line, "header" if is_header else "not_json")
@@ -226,12 +228,12 @@ def _decode_unusual(line: bytes) -> Message:
     has_method = method != b"null"
     if key_text(found.get("jsonrpc", b"")) != "2.0":
         kind = _KINDS[False if has_method else bool(result or error) or None]
-        return _garbage("bad_version", raw_id, kind)
+        return _invalid_line("bad_version", raw_id, kind)
     if not has_method:
         return _answer(raw_id, result, error)
     name = key_text(method)
     if name is None:
-        return _garbage("bad_method", raw_id, "request")
+        return _invalid_line("bad_method", raw_id, "request")
     return _call(raw_id, name, found.get("params", b""), result, error)
 
 

@@ -73,7 +73,7 @@ class LineBuffer:
         if self._size_bytes:
             begin = first + 1
             self._keep(data[:first])
-            self._end(done)
+            self._end_line(done)
         last = data.rfind(b"\n") + 1
         # `split` is ten times as slow as `find` on long lines, so it sees only what is between line ends.
         if last > begin:
@@ -81,7 +81,7 @@ class LineBuffer:
             for raw in ended:
                 if len(raw) > self._cap_bytes:
                     self._keep(raw)
-                    self._end(done)
+                    self._end_line(done)
                     continue
                 line = raw[:-1] if raw.endswith(b"\r") else raw
                 if line or self.blanks:
@@ -115,7 +115,7 @@ class LineBuffer:
             self._scanner.feed(bytes(self._pending[self._scanned_bytes : due_bytes]))
             self._scanned_bytes = due_bytes
 
-    def _end(self, done: list[bytes | OverlongLine]) -> None:
+    def _end_line(self, done: list[bytes | OverlongLine]) -> None:
         if self._size_bytes > self._cap_bytes and self._scanner is not None:
             scanner = self._scanner
             done.append(OverlongLine(scanner.id, scanner.is_answer, self._size_bytes, self._checksum))

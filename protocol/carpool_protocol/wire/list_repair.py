@@ -113,17 +113,17 @@ _of_schema: Final = _members(_Schema)
 _cut: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-def readable(definition: RawJson, family: Family) -> RawJson:
+def repair_entry(definition: RawJson, family: Family) -> RawJson:
     """The entry, mended where it needs that."""
     try:
         if _is(_whole[family], definition):
             return definition
-        return _mended(definition, family)
+        return _repaired_entry(definition, family)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, KeyError):
         return definition
 
 
-def _mended(definition: RawJson, family: Family) -> RawJson:
+def _repaired_entry(definition: RawJson, family: Family) -> RawJson:
     entry = _cut.decode(definition)
     for name in ("inputSchema", "outputSchema") if family == "tools" else ():
         if name == "inputSchema" or name in entry:

@@ -181,7 +181,7 @@ def _split_fields(found: dict[str, bytes]) -> tuple[RawJson, RawJson, RawJson] |
     meta = _split_meta_object(found.pop("_meta", b""))
     if isinstance(meta, ParamsError):
         return meta
-    if stray := _stray(found, _OWN):
+    if stray := _wrong_case(found, _OWN):
         return stray
     return _object(found), *meta
 
@@ -206,7 +206,7 @@ def _split_any_meta(raw: bytes) -> tuple[RawJson, RawJson] | ParamsError:
         return _BAD_TOKEN
     if not found:
         return EMPTY_OBJECT, token
-    return _stray(found, _OWN_IN_META) or (_object(found), token)
+    return _wrong_case(found, _OWN_IN_META) or (_object(found), token)
 
 
 _split_known_meta = lru_cache(256)(_split_any_meta)
@@ -230,7 +230,7 @@ def _fields(raw: bytes) -> dict[str, bytes] | None:
     return fields(raw)
 
 
-def _stray(found: Mapping[str, bytes], own: Mapping[str, str]) -> ParamsError | None:
+def _wrong_case(found: Mapping[str, bytes], own: Mapping[str, str]) -> ParamsError | None:
     """The refusal of a key that is one of `own` but for its case."""
     for key in found:
         name = own.get(key.casefold())
@@ -303,7 +303,7 @@ def split_progress(params: RawJson) -> tuple[RawJson, RawJson] | ParamsError:
         if found is None:
             return _NOT_AN_OBJECT
         raw_token = found.pop("progressToken", b"null")
-        if stray := _stray(found, _OWN_IN_META):
+        if stray := _wrong_case(found, _OWN_IN_META):
             return stray
         rest = _object(found)
     else:

@@ -19,27 +19,27 @@ from carpool_protocol.wire.json_scan import fields, key_text, members
 from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.params import ParamsError, split_meta
 
-SUBJECTS: Final = {
+TARGET_KEYS: Final = {
     "prompts/get": "name",
     "resources/read": "uri",
     "completion/complete": "ref",
 }
 """MCP 2025-11-25: server/prompts, server/resources, server/utilities/completion."""
 
-TASKS: Final = {
+TASK_ID_KEYS: Final = {
     "tasks/get": "taskId",
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",
 }
 """Of the stateless era only: the extension `io.modelcontextprotocol/tasks` (SEP-2663)."""
 
-_KEYS: Final = SUBJECTS | TASKS
+_KEYS: Final = TARGET_KEYS | TASK_ID_KEYS
 
 _OF_A_REF: Final = frozenset({"type", "name", "uri"})
 """Members of a `ref` that say what it means."""
 
 
-class Subject(Struct, frozen=True):
+class RequestTarget(Struct, frozen=True):
     """The params of one request, taken apart."""
 
     text: str
@@ -50,8 +50,8 @@ class Subject(Struct, frozen=True):
     token: RawJson
 
 
-def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
-    """Take the subject out of the params of a method of `SUBJECTS` or `TASKS`."""
+def split_target(method: str, params: RawJson) -> RequestTarget | ParamsError:
+    """Take the subject out of the params of a method of `TARGET_KEYS` or `TASK_ID_KEYS`."""
     key = _KEYS[method]
     split = split_meta(params)
     if isinstance(split, ParamsError):
@@ -72,10 +72,10 @@ def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
     folded = key.casefold()  # readers that ignore case would take that one
     if any(name.casefold() == folded for name in found):
         return ParamsError(f"{method} has its {key} twice, spelled differently")
-    return Subject(text, _object(found), meta, token)
+    return RequestTarget(text, _object(found), meta, token)
 
 
-def with_subject(method: str, text: str, rest: RawJson) -> RawJson:
+def with_target(method: str, text: str, rest: RawJson) -> RawJson:
     """The params with the subject put back, in the spelling of the server."""
     key = _KEYS.get(method)
     if key is None:

@@ -87,7 +87,7 @@ def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson,
         suspect = meta is not _NOTHING and _read_meta(meta).mark is not _NOTHING
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         suspect = result.find(b"_meta") >= 0 or result.find(b"\\u00") >= 0
-    if suspect and not ours and (found := _disowned(result)):
+    if suspect and not ours and (found := _without_mark(result)):
         sound, why = repair_tool_result(found, ours=True)
         return sound, why or "the result said in carpool's name what became of the call"
     if result.startswith(_USUAL_BEGIN):
@@ -113,7 +113,7 @@ def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson,
     return _refusal(f"the result was {_KINDS[b'{']}")
 
 
-def says_failed(result: RawJson) -> bool:
+def is_failed_result(result: RawJson) -> bool:
     """Whether a `tools/call` result says `isError: true` (MCP, server/tools, "Error Handling").
 
     Nearly every server writes that word, and most say false: only where it may be true the result is read.
@@ -170,7 +170,7 @@ def _read(raw: bytes, read: Callable[[bytes], Struct]) -> dict[str, bytes] | Non
     return {name: bytes(value) for name, value in found if value is not _NOTHING}
 
 
-def _disowned(result: RawJson) -> RawJson | None:
+def _without_mark(result: RawJson) -> RawJson | None:
     """The result without carpool's mark; None: it does not bear it."""
     raw = (_read(result, _read_whole) or {}).get("_meta", b"")
     if ERROR_META_KEY not in (_read(raw, _read_meta) or {}):

@@ -7,7 +7,7 @@ share one; a name depends on nothing but its own server, tool, prefix, separator
 other servers, unless another tool of the same set falls on the same name: then both carry a hash of their own
 (server, tool), so order and bystanders are without influence. Names are looked up in a table, never split:
 `a_b` + `c` and `a` + `b_c` read alike once joined. What a server calls its tools never makes one of them mean
-what reads as a name of another server (`Heads`), whether that server's tools are in the table or not.
+what reads as a name of another server (`NamePrefixes`), whether that server's tools are in the table or not.
 
 Knows nothing of: JSON, catalogs, who may call what. Prompts follow the same rules with the same functions.
 """
@@ -153,7 +153,7 @@ def qualify_all(
     tools: Iterable[Tool],
     prefixes: Mapping[ServerName, str | None],
     separator: str = SEPARATOR,
-    heads: "Heads | None" = None,
+    heads: "NamePrefixes | None" = None,
     *,
     most: int = MAX_NAME_CHARS,
 ) -> dict[Tool, str]:
@@ -164,14 +164,14 @@ def qualify_all(
     gets a hash. Tools that fall on one name all get a hash, until no two names are equal; each round looks at
     the whole set at once, so that order is without influence.
     """
-    return slices.whole(qualifying_all(tools, prefixes, separator, heads, most=most))
+    return slices.run_all_slices(qualifying_all(tools, prefixes, separator, heads, most=most))
 
 
 def qualifying_all(
     tools: Iterable[Tool],
     prefixes: Mapping[ServerName, str | None],
     separator: str = SEPARATOR,
-    heads: "Heads | None" = None,
+    heads: "NamePrefixes | None" = None,
     *,
     most: int = MAX_NAME_CHARS,
 ) -> slices.Steps[dict[Tool, str]]:
@@ -187,11 +187,15 @@ def qualifying_all(
         prefix = prefixes.get(server)
         names[key] = qualify(server, tool, separator, prefix, most=most)
         hashed[key] = 0
-        if heads is None or not (prefix == "" or server in heads.crossed) or heads.fit(names[key], server):
+        if (
+            heads is None
+            or not (prefix == "" or server in heads.ambiguous_servers)
+            or heads.may_mean(names[key], server)
+        ):
             continue
         unprefixed.add(key)
         names[key] = qualify(server, tool, separator, most=most)
-        if not heads.fit(names[key], server):
+        if not heads.may_mean(names[key], server):
             hashed[key] = 1
             names[key] = qualify(server, tool, separator, hashed=1, most=most)
     while len(set(names.values())) < len(names):
@@ -233,7 +237,7 @@ def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
     return list(found)
 
 
-def _heads(name: str, separator: str) -> set[str]:
+def _name_prefixes(name: str, separator: str) -> set[str]:
     """What a spelling of any tool of a server begins with, for its name or its `tools_prefix`."""
     heads = {f"{mcp}{name}{mark}" for mcp, mark in product(("", "mcp__", "mcp:", "mcp_"), ("_", ".", ":"))}
     return {*heads, legalise(name + separator)}
@@ -246,10 +250,10 @@ def may_be_of(spelling: str, server: str, separator: str = SEPARATOR, prefix: st
     if prefix == "":
         return True
     names = {server, server if prefix is None else prefix}
-    return spelling.startswith(tuple(head for name in names for head in _heads(name, separator)))
+    return spelling.startswith(tuple(head for name in names for head in _name_prefixes(name, separator)))
 
 
-class Heads:
+class NamePrefixes:
     """Which server a spelling reads as a name of: the one with the longest head that it begins with.
 
     Of all servers that are known, whatever state they are in, so that no spelling comes to mean another
@@ -258,7 +262,7 @@ class Heads:
     other one is read by.
     """
 
-    __slots__ = ("_lengths", "_owners", "crossed")
+    __slots__ = ("_lengths", "_owners", "ambiguous_servers")
 
     def __init__(
         self,
@@ -273,13 +277,13 @@ class Heads:
             for names in (((it, it) for it in group), group.items()):
                 found: dict[str, set[ServerName]] = {}
                 for server, name in names:
-                    for head in _heads(name, separator) if name else ():
+                    for head in _name_prefixes(name, separator) if name else ():
                         if head not in owners:
                             found.setdefault(head, set()).add(server)
                 owners |= {head: frozenset(which) for head, which in found.items()}
         self._owners = owners
         self._lengths = sorted({len(head) for head in owners}, reverse=True)
-        self.crossed = self._find_crossed(servers, separator)
+        self.ambiguous_servers = self._find_crossed(servers, separator)
         """Servers of which a spelling with their own name or prefix can read as a name of another one."""
 
     def _find_crossed(
@@ -291,12 +295,12 @@ class Heads:
                 if length < len(head):
                     crossed |= self._owners.get(head[:length], which) - which
         for server, prefix in servers.items():
-            heads = _heads(prefix, separator) if prefix else ()
+            heads = _name_prefixes(prefix, separator) if prefix else ()
             if any(server not in self._owners[head] for head in heads):
                 crossed.add(server)
         return frozenset(crossed)
 
-    def readers(self, spelling: str) -> frozenset[ServerName]:
+    def servers_of(self, spelling: str) -> frozenset[ServerName]:
         """The servers that it reads as a name of: none, one, or those that share a prefix."""
         for length in self._lengths:
             found = self._owners.get(spelling[:length])
@@ -304,22 +308,22 @@ class Heads:
                 return found
         return frozenset()
 
-    def all_readers(self, spelling: str) -> frozenset[ServerName]:
+    def all_servers_of(self, spelling: str) -> frozenset[ServerName]:
         """The same with those of shorter heads: `a_b_c` can be the tool `b_c` of `a`."""
         heads = (self._owners.get(spelling[:length]) for length in self._lengths)
         return frozenset().union(*(which for which in heads if which is not None))
 
-    def fit(self, spelling: str, server: ServerName) -> bool:
+    def may_mean(self, spelling: str, server: ServerName) -> bool:
         """Whether it may mean a tool of this server: it does not read as a name of others."""
-        readers = self.readers(spelling)
+        readers = self.servers_of(spelling)
         return not readers or server in readers
 
 
-NO_HEADS: Heads = Heads({})
+NO_NAME_PREFIXES: NamePrefixes = NamePrefixes({})
 """No server is known by name."""
 
 
-class Resolved(Struct, frozen=True):
+class ResolvedName(Struct, frozen=True):
     """Exactly one tool is meant."""
 
     server: ServerName
@@ -327,19 +331,19 @@ class Resolved(Struct, frozen=True):
     qualified: str
 
 
-class Ambiguous(Struct, frozen=True):
+class AmbiguousName(Struct, frozen=True):
     """Several tools can be meant, none better than the others: nothing is called. Qualified names, sorted."""
 
     candidates: tuple[str, ...]
 
 
-class Unknown(Struct, frozen=True):
+class NoSuchName(Struct, frozen=True):
     """Nothing is called that. Qualified names that look alike, best first, at most three."""
 
     suggestions: tuple[str, ...]
 
 
-Resolution = Resolved | Ambiguous | Unknown
+Resolution = ResolvedName | AmbiguousName | NoSuchName
 
 
 class Resolver:
@@ -352,13 +356,22 @@ class Resolver:
     is built when the first one is looked up.
     """
 
-    __slots__ = ("_exact", "_guesses", "_heads", "_longer", "_lookalikes", "_names", "_others", "_prefixes")
+    __slots__ = (
+        "_exact",
+        "_guesses",
+        "_heads",
+        "_longer",
+        "_names",
+        "_others",
+        "_prefixes",
+        "_similar_names",
+    )
 
     def __init__(
         self,
         names: Mapping[Tool, str],
         prefixes: Mapping[ServerName, str | None] | None = None,
-        heads: Heads = NO_HEADS,
+        heads: NamePrefixes = NO_NAME_PREFIXES,
         longer: Mapping[Tool, str] | None = None,
     ) -> None:
         """`names` is what `qualify_all` returned: distinct values; `longer` the same for a higher bound."""
@@ -366,10 +379,10 @@ class Resolver:
         self._longer = longer or {}
         self._prefixes = prefixes or {}
         self._heads = heads
-        self._exact = {name: Resolved(server, tool, name) for (server, tool), name in names.items()}
-        self._others: dict[str, Resolved | Ambiguous] | None = None
-        self._guesses: dict[str, Unknown] = {}
-        self._lookalikes: _Lookalikes | None = None
+        self._exact = {name: ResolvedName(server, tool, name) for (server, tool), name in names.items()}
+        self._others: dict[str, ResolvedName | AmbiguousName] | None = None
+        self._guesses: dict[str, NoSuchName] = {}
+        self._similar_names: _SimilarNames | None = None
 
     def resolve(self, spelling: str) -> Resolution:
         """The tool that `spelling` means: a lookup, or a few milliseconds when there is no such name."""
@@ -391,50 +404,50 @@ class Resolver:
             ways.insert(0, longer)
         return [way for way in ways if way != qualified and self.resolve(way) is meant]
 
-    def _spell_out(self) -> dict[str, Resolved | Ambiguous]:
-        others: dict[str, Resolved | Ambiguous] = {}
+    def _spell_out(self) -> dict[str, ResolvedName | AmbiguousName]:
+        others: dict[str, ResolvedName | AmbiguousName] = {}
         shared: dict[str, list[str]] = {}
-        weaker: list[tuple[str, Resolved]] = []
+        weaker: list[tuple[str, ResolvedName]] = []
         """Spellings that read as a name of the tool's server, and more so as one of another server."""
         for meant in self._exact.values():
-            is_crossed = meant.server in self._heads.crossed
+            is_crossed = meant.server in self._heads.ambiguous_servers
             bare = {meant.tool, legalise(meant.tool)}
             for way in spellings(meant.server, meant.tool, self._prefixes.get(meant.server)):
                 if way in self._exact:
                     continue
-                if (is_crossed or way in bare) and not self._heads.fit(way, meant.server):
-                    if is_crossed and meant.server in self._heads.all_readers(way):
+                if (is_crossed or way in bare) and not self._heads.may_mean(way, meant.server):
+                    if is_crossed and meant.server in self._heads.all_servers_of(way):
                         weaker.append((way, meant))
                     continue
                 first = others.setdefault(way, meant)
-                if first is not meant and isinstance(first, Resolved):
+                if first is not meant and isinstance(first, ResolvedName):
                     shared.setdefault(way, [first.qualified]).append(meant.qualified)
         for way, meant in weaker:
             stronger = others.get(way)
-            if isinstance(stronger, Resolved):
+            if isinstance(stronger, ResolvedName):
                 shared.setdefault(way, [stronger.qualified]).append(meant.qualified)
         for way, candidates in shared.items():
-            others[way] = Ambiguous(tuple(sorted(set(candidates))))
+            others[way] = AmbiguousName(tuple(sorted(set(candidates))))
         for tool, name in self._longer.items():
             if name not in self._exact:
                 others[name] = self._exact[self._names[tool]]
         return others
 
-    def _guess(self, spelling: str) -> Unknown:
+    def _guess(self, spelling: str) -> NoSuchName:
         if len(spelling) > _MAX_GUESSED_CHARS:
-            return Unknown(())
+            return NoSuchName(())
         known = self._guesses.get(spelling)
         if known is None:
-            if self._lookalikes is None:
-                self._lookalikes = _Lookalikes(self._exact.values())
-            known = Unknown(self._lookalikes.of(spelling, self._heads.readers(spelling)))
+            if self._similar_names is None:
+                self._similar_names = _SimilarNames(self._exact.values())
+            known = NoSuchName(self._similar_names.similar_to(spelling, self._heads.servers_of(spelling)))
             if len(self._guesses) >= _REMEMBERED_GUESSES:
                 self._guesses.clear()
             self._guesses[spelling] = known
         return known
 
 
-class _Lookalikes:
+class _SimilarNames:
     """Finds names that look like a spelling: rare shared trigrams choose a few, difflib ranks those.
 
     difflib over all names would hold up every agent for 50 ms per typo in a set of 1,000 tools.
@@ -442,14 +455,14 @@ class _Lookalikes:
 
     __slots__ = ("_having", "_names")
 
-    def __init__(self, names: Iterable[Resolved]) -> None:
+    def __init__(self, names: Iterable[ResolvedName]) -> None:
         self._names = list(names)
         self._having: dict[str, list[int]] = {}
         for index, name in enumerate(self._names):
             for trigram in _trigrams(name.qualified):
                 self._having.setdefault(trigram, []).append(index)
 
-    def of(self, spelling: str, servers: Collection[ServerName]) -> tuple[str, ...]:
+    def similar_to(self, spelling: str, servers: Collection[ServerName]) -> tuple[str, ...]:
         """`servers`: only names of theirs; empty: of any. A name of one server is no other one's, misspelled:
         who writes it has arguments for that server.
         """

@@ -3,9 +3,8 @@
 Owns the format. Source: W3C Trace Context level 1 (version 00). Its key in `_meta` has no prefix; SDKs
 use it in both eras.
 
-Invariant: what `said_in` gives has 55 characters of hexadecimal digits and hyphens, whatever was said: it
-may be kept in a journal.
-Knows nothing of: which contexts are ours, what they decide.
+Invariant: what `traceparent_in` gives has 55 characters of hexadecimal digits and hyphens, whatever was
+said: it may be kept in a journal. Knows nothing of: which contexts are ours, what they decide.
 """
 
 import re
@@ -25,7 +24,7 @@ _NO_SPAN: Final = "0" * 16
 
 
 class _Meta(Struct):
-    """The fast path of `said_in`."""
+    """The fast path of `traceparent_in`."""
 
     traceparent: str = ""
 
@@ -41,7 +40,7 @@ class TraceParent(NamedTuple):
     flags: str
 
 
-def parse(text: str) -> TraceParent | None:
+def parse_traceparent(text: str) -> TraceParent | None:
     """A `traceparent` as W3C defines it; None for an illegal one. Of later versions, the part that 00
     knows.
     """
@@ -54,7 +53,7 @@ def parse(text: str) -> TraceParent | None:
     return TraceParent(trace, span, flags)
 
 
-def said_in(meta: bytes) -> str:
+def traceparent_in(meta: bytes) -> str:
     """The context that a `_meta` carries, in the words of version 00; empty where there is none that is
     legal. `meta` is an object as `params.split_meta` writes it: no escape hides a name in it.
     """
@@ -64,5 +63,5 @@ def said_in(meta: bytes) -> str:
         said = _read_meta(meta).traceparent
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # no string, or rule 16's lines
         said = text_of(meta, "traceparent") or ""
-    found = parse(said)
+    found = parse_traceparent(said)
     return "" if found is None else f"00-{found.trace}-{found.span}-{found.flags}"

@@ -12,81 +12,81 @@ Knows nothing of: what is remembered and how long (`call_record`).
 from collections.abc import Callable
 
 from carpool_protocol.ids import CallId, SessionId
-from carpool_supervisor.core.calls.call_record import Record
-from carpool_supervisor.core.calls.dispatcher import Desk
+from carpool_supervisor.core.calls.call_record import CallRecord
+from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.calls.server_requests import Asks
-from carpool_supervisor.core.calls.task_holds import Held
+from carpool_supervisor.core.calls.server_requests import ServerAsks
+from carpool_supervisor.core.calls.task_holds import TaskHolds
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.pool import Pools
-from carpool_supervisor.core.pools.targets import Wishes
+from carpool_supervisor.core.pools.targets import PoolTargets
 
 
-class Handover:
+class BrokerFailover:
     """From one broker to the next."""
 
     def __init__(
         self,
-        record: Record,
-        desk: Desk,
-        asks: Asks,
-        held: Held,
+        record: CallRecord,
+        desk: Dispatcher,
+        asks: ServerAsks,
+        held: TaskHolds,
         *,
         pools: Pools,
-        wishes: Wishes,
+        wishes: PoolTargets,
         leases: Leases,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
         self._record = record
-        self._desk = desk
+        self._dispatcher = desk
         self._asks = asks
-        self._held = held
-        self._wishes = wishes
+        self._task_holds = held
+        self._targets = wishes
         self._leases = leases
-        self._out = out
+        self._emit = out
 
-    def broker_came(self, now: float, *, same: bool) -> None:
+    def broker_connected(self, now: float, *, same: bool) -> None:
         """One greeted. What it is told of the record comes before everything else."""
         if same:
-            self._record.cut_off()
-        over = [] if same else self._record.end_fleeting()
+            self._record.mark_open_cancelled()
+        over = [] if same else self._record.end_unresumable()
         holders = [each for each in self._leases.holders() if each[0] not in over]
-        for told in self._record.told(holders, self._desk.is_asked):
-            self._out(told)
+        for told in self._record.as_messages(holders, self._dispatcher.is_asked):
+            self._emit(told)
         for session in over:
-            self._end(session, now)
-        self._held.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone
+            self._end_session(session, now)
+        self._task_holds.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone
         if same:
             self._asks.abandon_all(now)
-            self._desk.abandon_all(now)
-            self._wishes.lost_touch(now)
-        self._asks.broker_came()
+            self._dispatcher.abandon_all(now)
+            self._targets.sessions_unknown(now)
+        self._asks.broker_connected()
         for pool in self._pools.values():
-            pool.said = None
-            pool.catalog_said = False
-            pool.old_level = pool.old_uris = not same
+            pool.announced = None
+            pool.is_catalog_sent = False
+            pool.is_level_stale = pool.are_uris_stale = not same
             pool.operations.clear()
 
-    def _end(self, session: SessionId, now: float) -> None:
+    def _end_session(self, session: SessionId, now: float) -> None:
         """It has ended with its broker: what it had is free at once."""
-        for call in [call for call, each in self._desk.calls.items() if each.call.session == session]:
-            self._desk.cancel(call, "the agent is gone", now)
-        self._let_go(session, now)
+        for call in [call for call, each in self._dispatcher.calls.items() if each.call.session == session]:
+            self._dispatcher.cancel_call(call, "the agent is gone", now)
+        self._release_session(session, now)
 
-    def session_gone(self, session: SessionId, now: float) -> None:
+    def session_closed(self, session: SessionId, now: float) -> None:
         """An agent is gone, and its calls are cancelled."""
-        self._record.forget_session(session)
-        self._let_go(session, now)
+        self._record.session_closed(session)
+        self._release_session(session, now)
 
-    def _let_go(self, session: SessionId, now: float) -> None:
-        self._asks.session_gone(session, now)
-        self._wishes.session_gone(session, now)
+    def _release_session(self, session: SessionId, now: float) -> None:
+        self._asks.session_closed(session, now)
+        self._targets.session_closed(session, now)
 
-    def resume(self, call: CallId) -> None:
+    def resume_call(self, call: CallId) -> None:
         """A call of the record is wanted again."""
-        end = self._record.resumed(call)
+        end = self._record.end_of_call(call)
         if end is not None:
-            self._out(end)
+            self._emit(end)
         else:
-            self._asks.say_again(self._desk.calls[call])
+            self._asks.announce_again(self._dispatcher.calls[call])

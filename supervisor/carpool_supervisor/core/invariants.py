@@ -12,14 +12,16 @@ from msgspec import Struct
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey
 from carpool_protocol.link.messages import Call
-from carpool_supervisor.core.calls.dispatcher import Desk
+from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.calls.placement import check_head
 from carpool_supervisor.core.model.pool import Pools
-from carpool_supervisor.core.pools.instances import Roster
+from carpool_supervisor.core.pools.instances import Instances
 
 
-def check_touched(desk: Desk, roster: Roster, leases: Leases, pools: Pools, named: Iterable[Struct]) -> None:
+def check_touched(
+    desk: Dispatcher, roster: Instances, leases: Leases, pools: Pools, named: Iterable[Struct]
+) -> None:
     """Assert what must hold of the records that an event and its effects name. One that is over has left
     nothing behind.
     """
@@ -35,7 +37,7 @@ def check_touched(desk: Desk, roster: Roster, leases: Leases, pools: Pools, name
     for call in calls:
         desk.check_call(call)
     for instance_id in instances:
-        instance = roster.instances.get(instance_id)
+        instance = roster.by_id.get(instance_id)
         if instance is None:
             assert leases.holder(instance_id) is None, f"instance {instance_id} is gone and leased"
         else:

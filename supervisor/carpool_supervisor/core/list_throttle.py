@@ -15,8 +15,8 @@ from typing import Final
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.machine.deadlines import Deadlines
-from carpool_supervisor.core.model.effects import AnyEffect, GiveUpList, Relist
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.effects import AnyEffect, GiveUpListRequest, RereadLists
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance
 
 PAUSE_S: Final = 1.0
@@ -28,50 +28,50 @@ ANSWER_S: Final = 60.0
 """The answer to a list request may take this long, or `timeout_s` where that is more."""
 
 
-class Stale:
+class ListThrottle:
     """All such instances of one supervisor."""
 
     def __init__(self, instances: Mapping[InstanceId, Instance], out: Callable[[AnyEffect], None]) -> None:
         self._instances = instances
-        self._out = out
+        self._emit = out
         self._due: Deadlines[InstanceId] = Deadlines()
         self._asked: Deadlines[InstanceId] = Deadlines()
         """Serving instances of which a list request is out."""
 
-    def asked(self, instance: Instance, method: str, now: float) -> None:
+    def list_requested(self, instance: Instance, method: str, now: float) -> None:
         """This list request is out; empty: none is."""
-        instance.listing = method
-        if method and instance.state in (State.SERVING, State.DRAINING):
+        instance.list_request = method
+        if method and instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
             self._asked.arm(instance.id, now, _answer_s(instance))
         else:
             self._asked.disarm(instance.id)
 
-    def lost(self, instance: Instance, times: int, now: float) -> None:
+    def list_answer_lost(self, instance: Instance, times: int, now: float) -> None:
         """An answer could not be read or never came, so often in a row."""
         if times <= MAX_LOST:
             self._due.arm(instance.id, now, PAUSE_S * 2**times)
 
-    def told(self, instance: Instance, now: float) -> None:
+    def lists_changed(self, instance: Instance, now: float) -> None:
         """Its lists are old, and were read so often that they are not read at once."""
         if instance.id not in self._due:
             self._due.arm(instance.id, now, PAUSE_S)
 
-    def gone(self, instance: Instance) -> None:
+    def instance_exited(self, instance: Instance) -> None:
         """The process is gone."""
         self._due.disarm(instance.id)
         self._asked.disarm(instance.id)
 
-    def overdue(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """These have waited."""
         for instance_id in self._asked.due(now):
             instance = self._instances[instance_id]
             if instance.unread_since is None:
-                self._out(GiveUpList(instance_id, _answer_s(instance)))
+                self._emit(GiveUpListRequest(instance_id, _answer_s(instance)))
             else:  # the answer may lie in its pipe
                 self._asked.arm(instance_id, now, _answer_s(instance))
         for instance_id in self._due.due(now):
-            if self._instances[instance_id].state in (State.SERVING, State.DRAINING):
-                self._out(Relist(instance_id))
+            if self._instances[instance_id].state in (InstanceState.SERVING, InstanceState.DRAINING):
+                self._emit(RereadLists(instance_id))
 
     def next_deadline(self) -> float | None:
         """When the first has waited."""

@@ -14,86 +14,86 @@ from msgspec import Struct
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    AskProgressed,
-    Bereft,
+    AnswersWritten,
     Call,
+    CallAnswered,
+    CallFailed,
     CancelCall,
     CancelTask,
-    Discover,
-    Failed,
-    Fleeting,
+    DiscoverCatalog,
+    ForwardAskProgress,
+    OpenSessions,
     Operate,
     PoolReport,
-    Resume,
-    SessionGone,
-    SessionRekeyed,
-    Sessions,
+    ResumeCall,
+    SessionEnded,
+    SessionNotResumable,
+    SessionPoolChanged,
+    SessionStateLost,
     SetLevel,
-    Wanted,
-    Watch,
-    WatchTasks,
-    Written,
+    SetPools,
+    SetResourceSubscriptions,
+    SetTaskSubscriptions,
 )
 from carpool_supervisor.core import invariants, subscriptions
-from carpool_supervisor.core.broker_failover import Handover
-from carpool_supervisor.core.calls.between_rounds import Later
-from carpool_supervisor.core.calls.call_record import Record
-from carpool_supervisor.core.calls.dispatcher import Desk
+from carpool_supervisor.core.broker_failover import BrokerFailover
+from carpool_supervisor.core.calls.between_rounds import PendingRetries
+from carpool_supervisor.core.calls.call_record import CallRecord
+from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.calls.paused_timeouts import Standstill
-from carpool_supervisor.core.calls.server_requests import Asks
-from carpool_supervisor.core.calls.task_holds import Held
-from carpool_supervisor.core.list_throttle import Stale
+from carpool_supervisor.core.calls.paused_timeouts import PausedTimeouts
+from carpool_supervisor.core.calls.server_requests import ServerAsks
+from carpool_supervisor.core.calls.task_holds import TaskHolds
+from carpool_supervisor.core.list_throttle import ListThrottle
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.events import (
-    PASSING,
-    SPOKEN,
+    NOTIFICATIONS,
+    SIGNS_OF_LIFE,
     AnswerUnreadable,
     AnyEvent,
-    BrokerCame,
+    BrokerConnected,
     CatalogRead,
     ClockJumped,
-    ElicitationEnded,
+    ElicitationCompleted,
     EraRefused,
     GreetingFailed,
     InstanceEvent,
     InstanceExited,
     InstanceGreeted,
-    InstanceHeard,
     InstanceSpawned,
-    ListAsked,
-    ListsLost,
-    ListsOld,
+    ListAnswerLost,
+    ListRequestChanged,
+    ListsChanged,
     MemoryMeasured,
-    PoolKnown,
+    PoolKnowledgeChanged,
     ProbeAnswered,
     ResourceUpdated,
     ServerAnswered,
     ServerAsked,
+    ServerCancelledAsk,
+    ServerLineRejected,
     ServerLogged,
-    ServerMisspoke,
     ServerNotReady,
     ServerProgressed,
-    ServerWithdrew,
     SpawnFailed,
     StdinBlocked,
     StdinBroken,
     StdoutClosed,
     StdoutPaused,
-    StopWanted,
-    TaskBegan,
+    StdoutReceived,
+    StopRequested,
     TaskChanged,
-    UrlsOffered,
+    TaskCreated,
+    UrlElicitationRequired,
 )
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
-from carpool_supervisor.core.pools.instances import Roster
+from carpool_supervisor.core.pools.instances import Instances
 from carpool_supervisor.core.pools.liveness import leave_out_pause
 from carpool_supervisor.core.pools.recycling import Recycling
-from carpool_supervisor.core.pools.report import report
-from carpool_supervisor.core.pools.status import Announcing
-from carpool_supervisor.core.pools.targets import Wishes
+from carpool_supervisor.core.pools.report import report_pool
+from carpool_supervisor.core.pools.status import PoolAnnouncer
+from carpool_supervisor.core.pools.targets import PoolTargets
 
 
 class SupervisorCore:
@@ -103,27 +103,31 @@ class SupervisorCore:
         """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process."""
         self.pools: Pools = {}
         self._effects: list[AnyEffect] = []
-        self.asks = Asks(self._out, life)
+        self.asks = ServerAsks(self._emit, life)
         self.leases = Leases()
-        self.later = Later(self._out)
-        self.desk = Desk(self.pools, self.asks, self.leases, self.later, self._out)
-        self.standstill = self.asks.standstill = Standstill(self.desk.limits, self.later)
-        self.roster = Roster(self.pools, self.desk, self.leases, self._out)
-        self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
-        self.recycling = Recycling(self.pools, self.roster, self.leases, self._out)
-        self.announcing = Announcing(self.pools, self.wishes, self.roster.starts, self._out)
-        self.record = Record()
-        self.held = Held(self.roster.instances, self.leases, self.roster.relax, self._out)
-        self.stale = Stale(self.roster.instances, self._out)
-        self.handover = Handover(
+        self.retries = PendingRetries(self._emit)
+        self.dispatcher = Dispatcher(self.pools, self.asks, self.leases, self.retries, self._emit)
+        self.paused_timeouts = self.asks.paused_timeouts = PausedTimeouts(
+            self.dispatcher.timeouts, self.retries
+        )
+        self.instances = Instances(self.pools, self.dispatcher, self.leases, self._emit)
+        self.targets = PoolTargets(self.pools, self.dispatcher, self.instances, self.leases, self._emit)
+        self.recycling = Recycling(self.pools, self.instances, self.leases, self._emit)
+        self.announcer = PoolAnnouncer(self.pools, self.targets, self.instances.start_queue, self._emit)
+        self.record = CallRecord()
+        self.task_holds = TaskHolds(
+            self.instances.by_id, self.leases, self.instances.recheck_draining, self._emit
+        )
+        self.list_throttle = ListThrottle(self.instances.by_id, self._emit)
+        self.broker_failover = BrokerFailover(
             self.record,
-            self.desk,
+            self.dispatcher,
             self.asks,
-            self.held,
+            self.task_holds,
             pools=self.pools,
-            wishes=self.wishes,
+            wishes=self.targets,
             leases=self.leases,
-            out=self._out,
+            out=self._emit,
         )
         self.now = 0.0
 
@@ -134,26 +138,26 @@ class SupervisorCore:
         self._effects = effects
         # The three events of every call come first: nothing about pools changes with them.
         if type(event) is ServerAnswered:
-            self._answered(event, now)
-        elif type(event) is InstanceHeard:
-            heard = self.roster.instances.get(event.instance)
+            self._call_answered(event, now)
+        elif type(event) is StdoutReceived:
+            heard = self.instances.by_id.get(event.instance)
             if heard is not None:
-                self.roster.heard(heard, now)
+                self.instances.output_received(heard, now)
         elif type(event) is Call:
-            pool = self.desk.admit(event, now) if self.record.enter(event) else None
+            pool = self.dispatcher.admit(event, now) if self.record.add_call(event) else None
             if pool is not None:
-                self.wishes.grow(pool, now)
-                self.announcing.tell_all(now)
-        elif type(event) is Written:
-            self.record.forget(event.calls)
-            if self.leases.told:
-                self.leases.told.written(event.calls, event.newest)
-                self.leases.told.passed(self.desk.lowest(event.oldest))
-        elif isinstance(event, PASSING):
-            self._passing(event, now)
+                self.targets.grow(pool, now)
+                self.announcer.announce_all(now)
+        elif type(event) is AnswersWritten:
+            self.record.forget_calls(event.calls)
+            if self.leases.told_losses:
+                self.leases.told_losses.answers_written(event.calls, event.newest)
+                self.leases.told_losses.calls_passed(self.dispatcher.lowest_placeable(event.oldest))
+        elif isinstance(event, NOTIFICATIONS):
+            self._handle_notification(event, now)
         else:
             self._handle_rare(event, now)
-            self.announcing.tell_all(now)
+            self.announcer.announce_all(now)
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
@@ -161,22 +165,30 @@ class SupervisorCore:
         self.now = now
         effects: list[AnyEffect] = []
         self._effects = effects
-        for pool in self.desk.overdue(now):
-            self._relax(pool, now)
-        self.asks.overdue(now)
-        self.later.overdue(now)
-        self.held.overdue(now)
-        self.stale.overdue(now)
-        self.wishes.overdue(now)
-        self.roster.overdue(now)
-        self.recycling.overdue(now)
-        self.announcing.tell_all(now)
+        for pool in self.dispatcher.fire_timers(now):
+            self._recheck_draining(pool, now)
+        self.asks.fire_timers(now)
+        self.retries.fire_timers(now)
+        self.task_holds.fire_timers(now)
+        self.list_throttle.fire_timers(now)
+        self.targets.fire_timers(now)
+        self.instances.fire_timers(now)
+        self.recycling.fire_timers(now)
+        self.announcer.announce_all(now)
         return effects
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
-        earliest = self.desk.next_deadline()
-        for part in (self.roster, self.wishes, self.recycling, self.asks, self.later, self.held, self.stale):
+        earliest = self.dispatcher.next_deadline()
+        for part in (
+            self.instances,
+            self.targets,
+            self.recycling,
+            self.asks,
+            self.retries,
+            self.task_holds,
+            self.list_throttle,
+        ):
             at = part.next_deadline()
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
@@ -184,105 +196,107 @@ class SupervisorCore:
 
     def check(self) -> None:
         """Assert every invariant of every part."""
-        self.desk.check()
-        self.asks.check(self.desk.calls.values())
-        self.roster.check()
-        self.wishes.check()
+        self.dispatcher.check()
+        self.asks.check(self.dispatcher.calls.values())
+        self.instances.check()
+        self.targets.check()
         self.recycling.check()
-        self.later.check(self.desk.calls.values())
-        self.held.check()
-        self.stale.check()
-        self.record.check(self.desk.calls.keys())
+        self.retries.check(self.dispatcher.calls.values())
+        self.task_holds.check()
+        self.list_throttle.check()
+        self.record.check(self.dispatcher.calls.keys())
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
         """Assert what must hold of the records that these name."""
-        invariants.check_touched(self.desk, self.roster, self.leases, self.pools, (event, *effects))
+        invariants.check_touched(self.dispatcher, self.instances, self.leases, self.pools, (event, *effects))
 
-    def report(self) -> list[PoolReport]:
+    def pool_reports(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
-        return [report(pool, self.now, self.leases) for pool in self.pools.values()]
+        return [report_pool(pool, self.now, self.leases) for pool in self.pools.values()]
 
     @property
-    def quiet(self) -> bool:
+    def has_no_process(self) -> bool:
         """No process is left."""
-        return not self.roster.instances
+        return not self.instances.by_id
 
     # ---------------------------------------------------------------------------------------------------
 
-    def _out(self, effect: AnyEffect) -> None:
+    def _emit(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
         kind = type(effect)
-        if kind is Answered or kind is Failed:
-            self.record.ended(effect)  # type: ignore[arg-type]  # asked of the type itself: 3 x faster
+        if kind is CallAnswered or kind is CallFailed:
+            self.record.call_ended(effect)  # type: ignore[arg-type]  # asked of the type itself: 3 x faster
 
-    def _passing(self, event: ServerProgressed | ServerLogged | ResourceUpdated, now: float) -> None:
+    def _handle_notification(
+        self, event: ServerProgressed | ServerLogged | ResourceUpdated, now: float
+    ) -> None:
         instance = self._instance(event.instance)
         if instance is not None:
             was_suspended = instance.suspended
             self._handle_instance(instance, event, now)
             if was_suspended:  # it lives: what waited for it may have gone
-                self.announcing.tell_all(now)
+                self.announcer.announce_all(now)
 
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
-            case Wanted():
-                self.wishes.want(event, now)
+            case SetPools():
+                self.targets.set_pools(event, now)
                 if event.complete:
-                    subscriptions.forget_old(self.pools.values(), self._out)
-            case Discover():
-                self.wishes.discover(event, now)
+                    subscriptions.drop_stale(self.pools.values(), self._emit)
+            case DiscoverCatalog():
+                self.targets.catalog_wanted(event, now)
             case CancelCall():
                 if event.answered:
-                    self.record.answered(event.call)
+                    self.record.broker_ended_call(event.call)
                 else:
-                    self.record.forget([event.call])
-                    self.wishes.unheard(event.call)
-                pool = self.desk.cancel(event.call, event.reason, now)
+                    self.record.forget_calls([event.call])
+                    self.targets.call_cancelled(event.call)
+                pool = self.dispatcher.cancel_call(event.call, event.reason, now)
                 if pool is not None:
-                    self._relax(pool, now)
-            case Resume():
-                self.handover.resume(event.call)
+                    self._recheck_draining(pool, now)
+            case ResumeCall():
+                self.broker_failover.resume_call(event.call)
             case Operate():
-                self.wishes.operate(event, now)
+                self.targets.operate(event, now)
             case SetLevel():
                 if event.key in self.pools:
-                    subscriptions.set_level(self.pools[event.key], event, self._out)
-            case Watch():
+                    subscriptions.set_level(self.pools[event.key], event, self._emit)
+            case SetResourceSubscriptions():
                 if event.key in self.pools:
-                    subscriptions.watch(self.pools[event.key], event, self._out)
+                    subscriptions.set_resources(self.pools[event.key], event, self._emit)
             case AnswerAsk():
                 self.asks.agent_answered(event, now)
-            case AskProgressed():
+            case ForwardAskProgress():
                 self.asks.agent_progressed(event)
-            case WatchTasks():
-                self.held.watch(event)
+            case SetTaskSubscriptions():
+                self.task_holds.set_subscriptions(event)
             case CancelTask():
-                self.held.cancel(event, now)
-            case Sessions():
-                self.record.fleeting = {note.session for note in event.live if note.fleeting}
-                self.wishes.sessions(event, now)
-            case Fleeting():
-                self.record.fleeting.add(event.session)
-            case Bereft():
-                self.wishes.bereft(event)
-            case SessionRekeyed():
-                self.wishes.rekeyed(event, now)
-            case SessionGone():
-                self.handover.session_gone(event.session, now)
-            case PoolKnown():
-                self.wishes.know(event, now)
-            case BrokerCame():
-                self.handover.broker_came(now, same=event.same)
+                self.task_holds.cancel_task(event, now)
+            case OpenSessions():
+                self.record.unresumable = {note.session for note in event.live if note.fleeting}
+                self.targets.sessions_listed(event, now)
+            case SessionNotResumable():
+                self.record.unresumable.add(event.session)
+            case SessionStateLost():
+                self.targets.state_lost(event)
+            case SessionPoolChanged():
+                self.targets.session_pool_changed(event, now)
+            case SessionEnded():
+                self.broker_failover.session_closed(event.session, now)
+            case PoolKnowledgeChanged():
+                self.targets.set_knowledge(event, now)
+            case BrokerConnected():
+                self.broker_failover.broker_connected(now, same=event.same)
                 for pool in self.pools.values():
-                    self._relax(pool, now)
+                    self._recheck_draining(pool, now)
             case MemoryMeasured():
-                self.recycling.measured(event, now)
+                self.recycling.memory_measured(event, now)
             case ClockJumped():
-                for each in self.roster.instances.values():
-                    self.roster.doubt(each, now)
-            case StopWanted():
-                self.roster.close(now)
-            case Call() | Written():  # pragma: no cover
+                for each in self.instances.by_id.values():
+                    self.instances.suspend_until_probed(each, now)
+            case StopRequested():
+                self.instances.close(now)
+            case Call() | AnswersWritten():  # pragma: no cover
                 pass  # handled in `handle`
             case _:
                 instance = self._instance(event.instance)
@@ -296,131 +310,131 @@ class SupervisorCore:
         now: float,
     ) -> None:
         pool = instance.pool
-        if isinstance(event, SPOKEN):
-            self.roster.heard(instance, now)
+        if isinstance(event, SIGNS_OF_LIFE):
+            self.instances.output_received(instance, now)
         match event:
             case InstanceSpawned():
-                self.roster.spawned(instance, event.pid, now)
+                self.instances.instance_spawned(instance, event.pid, now)
             case SpawnFailed():
-                self.roster.spawn_failed(instance, event, now)
+                self.instances.spawn_failed(instance, event, now)
             case InstanceGreeted():
-                self.roster.greeted(instance, event.catalog, now)
-                self.recycling.greeted(instance, now)
-                subscriptions.greeted(instance, self._out)
+                self.instances.instance_greeted(instance, event.catalog, now)
+                self.recycling.instance_greeted(instance, now)
+                subscriptions.instance_greeted(instance, self._emit)
             case GreetingFailed():
-                self.roster.condemn(instance, event.text, now)
-                self.roster.starts.fill(now)  # it has given back its turn to greet
+                self.instances.end_unfit(instance, event.text, now)
+                self.instances.start_queue.start_queued(now)  # it has given back its turn to greet
             case EraRefused():
-                self.roster.eras.refused(instance, event)
+                self.instances.era_greetings.era_refused(instance, event)
             case CatalogRead():
-                self.roster.learn(pool, event.catalog, now)
-            case ListsOld():
-                self.stale.told(instance, now)
-            case ListsLost():
+                self.instances.update_catalog(pool, event.catalog, now)
+            case ListsChanged():
+                self.list_throttle.lists_changed(instance, now)
+            case ListAnswerLost():
                 if event.text:
-                    pool.erred(event.text)
-                self.stale.lost(instance, event.times, now)
-            case ListAsked():
-                self.stale.asked(instance, event.method, now)
+                    pool.record_error(event.text)
+                self.list_throttle.list_answer_lost(instance, event.times, now)
+            case ListRequestChanged():
+                self.list_throttle.list_requested(instance, event.method, now)
             case ServerAnswered():
-                self._answered(event, now)
+                self._call_answered(event, now)
             case AnswerUnreadable():
-                pool.erred(event.text)
-                self.desk.unreadable(instance, event.wire, event.fault, event.text, now)
-                self._relax(pool, now)
+                pool.record_error(event.text)
+                self.dispatcher.answer_unreadable(instance, event.wire, event.fault, event.text, now)
+                self._recheck_draining(pool, now)
             case ServerProgressed():
-                self.desk.progressed(instance, event.wire, event.params, now)
+                self.dispatcher.call_progressed(instance, event.wire, event.params, now)
             case ServerLogged():
-                subscriptions.logged(instance, event, self._out)
+                subscriptions.log_received(instance, event, self._emit)
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
-                    self._renew(instance, now)
+                    self._replace_instance(instance, now)
                 elif event.facts.wire is not None:  # nothing of its call runs meanwhile
-                    self.desk.freed(instance, now)
-            case ServerWithdrew():
-                self.asks.server_withdrew(instance, event, now)
-            case UrlsOffered():
-                self.asks.urls_offered(instance, event)
-            case ElicitationEnded():
-                self.asks.elicitation_ended(instance, event)
-            case TaskBegan():
-                self.asks.task_began(instance, event)
+                    self.dispatcher.instance_freed(instance, now)
+            case ServerCancelledAsk():
+                self.asks.server_cancelled_ask(instance, event, now)
+            case UrlElicitationRequired():
+                self.asks.url_elicitation_required(instance, event)
+            case ElicitationCompleted():
+                self.asks.elicitation_completed(instance, event)
+            case TaskCreated():
+                self.asks.task_created(instance, event)
             case TaskChanged():
-                self.held.changed(instance, event, now)
+                self.task_holds.task_changed(instance, event, now)
             case ServerNotReady():
-                self.later.wait(instance, event, now)
-                self.desk.freed(instance, now)
+                self.retries.server_not_ready(instance, event, now)
+                self.dispatcher.instance_freed(instance, now)
             case ResourceUpdated():
-                subscriptions.updated(instance, event, self._out)
-            case InstanceHeard() | ProbeAnswered():
+                subscriptions.resource_updated(instance, event, self._emit)
+            case StdoutReceived() | ProbeAnswered():
                 pass
-            case ServerMisspoke():
-                pool.erred(event.text)
+            case ServerLineRejected():
+                pool.record_error(event.text)
             case StdinBlocked():
-                instance.blocked = event.blocked or instance.is_deaf
-                self.desk.serve(pool, now)
+                instance.blocked = event.blocked or instance.is_stdin_closed
+                self.dispatcher.place_waiting(pool, now)
             case StdinBroken():
-                self.roster.deafened(instance, event, now)
+                self.instances.stdin_broken(instance, event, now)
             case StdoutPaused():
-                self._reading(instance, now, paused=event.paused)
+                self._reading_paused(instance, now, paused=event.paused)
             case StdoutClosed():
-                self.roster.muted(instance, now)
+                self.instances.stdout_closed(instance, now)
             case InstanceExited():
-                self.held.gone(instance)
-                self.stale.gone(instance)
-                self.roster.exited(instance, event, now)
+                self.task_holds.instance_exited(instance)
+                self.list_throttle.instance_exited(instance)
+                self.instances.instance_exited(instance, event, now)
             case _:
                 assert_never(event)
 
-    def _reading(self, instance: Instance, now: float, *, paused: bool) -> None:
+    def _reading_paused(self, instance: Instance, now: float, *, paused: bool) -> None:
         """Nothing that stands in its pipe unread is held against it, nor against its calls."""
         if paused and instance.unread_since is None:
             instance.unread_since = now
-            self.standstill.reading_paused(instance, now)
+            self.paused_timeouts.reading_paused(instance, now)
         elif not paused and instance.unread_since is not None:
             leave_out_pause(instance, now)
-            self.standstill.reading_resumed(instance, now)
+            self.paused_timeouts.reading_resumed(instance, now)
 
-    def _renew(self, instance: Instance, now: float) -> None:
+    def _replace_instance(self, instance: Instance, now: float) -> None:
         """What is over for its agent spoils it for others: another one takes its place."""
-        self.roster.drain(instance, now)
-        self.roster.starts.want(instance.pool)
-        self.roster.starts.fill(now)
+        self.instances.drain(instance, now)
+        self.instances.start_queue.enqueue(instance.pool)
+        self.instances.start_queue.start_queued(now)
 
-    def _answered(self, event: ServerAnswered, now: float) -> None:
-        instance = self.roster.instances.get(event.instance)
+    def _call_answered(self, event: ServerAnswered, now: float) -> None:
+        instance = self.instances.by_id.get(event.instance)
         if instance is None:
             return
-        self.roster.heard(instance, now)
+        self.instances.output_received(instance, now)
         if event.task or event.task_over:
-            self.held.answered(instance, event, now)
-        self.desk.answered(instance, event, now)
+            self.task_holds.call_answered(instance, event, now)
+        self.dispatcher.call_answered(instance, event, now)
         if event.state_lost:  # its agent has heard it by this
-            self.leases.unused(instance.id)
-            self._renew(instance, now)
+            self.leases.mark_unused(instance.id)
+            self._replace_instance(instance, now)
         pool = instance.pool
-        if instance.calls >= instance.heeded_at:
-            self._heed(instance, now)
-        if not instance.in_flight and (instance.state is State.DRAINING or instance.is_deaf):
-            self.roster.relax(instance, now)
+        if instance.calls >= instance.review_from:
+            self._review_instance(instance, now)
+        if not instance.in_flight and (instance.state is InstanceState.DRAINING or instance.is_stdin_closed):
+            self.instances.recheck_draining(instance, now)
         if not pool.wanted:
-            self.announcing.tell_all(now)
+            self.announcer.announce_all(now)
         elif not pool.plain and not instance.in_flight:
-            self.wishes.tend(pool, now)
-            self.announcing.tell(pool, now)
+            self.targets.adjust_pool(pool, now)
+            self.announcer.announce(pool, now)
 
-    def _heed(self, instance: Instance, now: float) -> None:
+    def _review_instance(self, instance: Instance, now: float) -> None:
         """An answer that matters: of one on trial, or of one that has done its time."""
         if instance.pool.trial is instance:
-            self.roster.breakers.close(instance.pool, now)
+            self.instances.breakers.close(instance.pool, now)
         else:
-            self.recycling.look(instance, now)
-        self.announcing.tell_all(now)
+            self.recycling.recheck(instance, now)
+        self.announcer.announce_all(now)
 
-    def _relax(self, pool: Pool, now: float) -> None:
+    def _recheck_draining(self, pool: Pool, now: float) -> None:
         for instance in list(pool.instances.values()):
-            self.roster.relax(instance, now)
+            self.instances.recheck_draining(instance, now)
 
     def _instance(self, instance: InstanceId) -> Instance | None:
         """None for an instance that is gone: late events of a dead process are normal."""
-        return self.roster.instances.get(instance)
+        return self.instances.by_id.get(instance)

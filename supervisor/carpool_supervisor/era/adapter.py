@@ -3,7 +3,7 @@
 Bytes in, neutral events out; neutral commands in, lines out. One adapter per instance, made anew
 with each incarnation. A wire id of the core is the JSON-RPC id of a call; an adapter's own requests
 use string ids, so that the two can never meet. A command may have nothing to write (`b""`), or several
-lines at once, and it may end a call that the server knows nothing of any more (`caused`).
+lines at once, and it may end a call that the server knows nothing of any more (`take_events`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.model.events import OwnEvent
 
 
-class Taken:
+class Decoded:
     """What a burst of lines comes to. The parts of an adapter share one and append."""
 
     __slots__ = ("events", "lines")
@@ -25,57 +25,57 @@ class Taken:
         self.lines: list[bytes] = []
         """To be written at once."""
 
-    def write(self, line: bytes) -> None:
+    def add_line(self, line: bytes) -> None:
         """Another line; empty for none."""
         if line:
             self.lines.append(line)
 
 
-class Adapter(Protocol):
+class EraAdapter(Protocol):
     """One instance's conversation."""
 
     @property
-    def met(self) -> bool:
+    def has_greeted(self) -> bool:
         """The server has answered the greeting as one of this era does; its lists may still be read."""
 
-    def greet(self) -> bytes:
+    def greeting_line(self) -> bytes:
         """The line that opens the conversation."""
 
-    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+    def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
         """What these lines mean, and the lines to send back at once."""
 
-    def call(self, wire: WireId, call: Call) -> bytes:
+    def call_line(self, wire: WireId, call: Call) -> bytes:
         """The line of a call."""
 
-    def cancel(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire: WireId, reason: str) -> bytes:
         """The line that cancels a call."""
 
-    def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
+    def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
         """The line that answers what the server asked under this id; `body` is the result or the error."""
 
-    def again(self, wire: WireId) -> bytes:
+    def retry_line(self, wire: WireId) -> bytes:
         """The line that says a call again, where all that the server wanted first is there."""
 
-    def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
+    def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
         """The line that tells how far a request of the server's is."""
 
-    def level(self, level: str) -> bytes:
+    def level_line(self, level: str) -> bytes:
         """The line that sets the log level."""
 
-    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+    def subscriptions_line(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
         """The lines that begin and end subscriptions."""
 
-    def watch_tasks(self, tasks: Sequence[str]) -> bytes:
+    def task_subscriptions_line(self, tasks: Sequence[str]) -> bytes:
         """The lines after which it tells how far these tasks are, and of no others."""
 
-    def cancel_task(self, task: str) -> bytes:
+    def cancel_task_line(self, task: str) -> bytes:
         """The line that cancels a task which nobody comes back for."""
 
-    def probe(self) -> bytes:
+    def probe_line(self) -> bytes:
         """The line that a living server answers."""
 
     @property
-    def list_out(self) -> tuple[RawJson, str]:
+    def open_list_request(self) -> tuple[RawJson, str]:
         """The id and the method of the list request that is out; both empty for none."""
 
     @property
@@ -85,13 +85,13 @@ class Adapter(Protocol):
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """The next slice of that answer. As `take`."""
 
-    def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
         """That request is given up after so long. What follows from that; nothing is written."""
 
-    def relist(self) -> bytes:
+    def relist_line(self) -> bytes:
         """The line that begins to read its lists again."""
 
-    def caused(self) -> Sequence[OwnEvent]:
+    def take_events(self) -> Sequence[OwnEvent]:
         """What commands since the last time have ended without the server's word."""
 
     def close(self) -> None:

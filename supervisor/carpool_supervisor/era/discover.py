@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import Catalog, Feature
 from carpool_protocol.wire.capabilities import features_of
-from carpool_protocol.wire.content import at, text_of, value_of
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result
+from carpool_protocol.wire.content import change_members, text_of, value_of
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer
 from carpool_protocol.wire.list_repair import Family
 from carpool_protocol.wire.stateless import SERVER_INFO, TASKS, VERSION
 from carpool_supervisor.core.model.events import GreetingFailed, OwnEvent
-from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.envelope import Envelope
+from carpool_supervisor.era.adapter import Decoded
+from carpool_supervisor.era.envelope import RequestEnvelope
 from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error, refusal
 from carpool_supervisor.era.initialize import UNSUPPORTED_VERSION
-from carpool_supervisor.era.list_reader import Lists
+from carpool_supervisor.era.list_reader import ListReader
 from carpool_supervisor.era.self_description import SelfDescription
 
 DISCOVER: Final = "server/discover"
@@ -34,15 +34,15 @@ _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 _versions = msgspec.json.Decoder(list[str])
 
 
-class Discovery:
+class DiscoverGreeting:
     """What one server says of itself, and the request for it that is out."""
 
     def __init__(
         self,
         instance: InstanceId,
         key: PoolKey,
-        envelope: Envelope,
-        taken: Taken,
+        envelope: RequestEnvelope,
+        taken: Decoded,
         discovered: Callable[[list[Feature]], bytes],
         *,
         bridge: bool = False,
@@ -54,28 +54,28 @@ class Discovery:
         self._instance = instance
         self._key = key
         self._envelope = envelope
-        self._taken = taken
+        self._decoded = taken
         self._discovered = discovered
         self._request = ABSENT
         """The id of the `server/discover` that is out."""
-        self.met = False
+        self.has_greeted = False
         """It was answered, by a server of this era."""
-        self._lists = Lists(instance, taken, self._ask, self._catalog)
+        self._lists = ListReader(instance, taken, self._ask, self._catalog)
         self._features: list[Feature] = []
 
-    def greet(self) -> bytes:
+    def greeting_line(self) -> bytes:
         """`server/discover`."""
         self._request = self._envelope.next_id("discover")
-        return self._envelope.request(self._request, DISCOVER)
+        return self._envelope.request_line(self._request, DISCOVER)
 
-    def changed(self, families: Iterable[Family]) -> None:
+    def lists_changed(self, families: Iterable[Family]) -> None:
         """These lists are old."""
-        self._lists.changed(families)
+        self._lists.lists_changed(families)
 
     @property
-    def list_out(self) -> tuple[RawJson, str]:
+    def open_list_request(self) -> tuple[RawJson, str]:
         """See `adapter.Adapter`."""
-        return self._lists.out
+        return self._lists.open_request
 
     @property
     def is_reading(self) -> bool:
@@ -86,48 +86,48 @@ class Discovery:
         """See `adapter.Adapter`."""
         self._lists.read_on()
 
-    def list_overdue(self, after_s: float) -> list[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> list[OwnEvent]:
         """See `adapter.Adapter`."""
-        return self._lists.overdue(after_s)
+        return self._lists.list_timed_out(after_s)
 
-    def relist(self) -> bytes:
+    def relist_line(self) -> bytes:
         """The line that begins to read all of them again."""
-        return self._lists.relist()
+        return self._lists.relist_line()
 
     def close(self) -> None:
         """See `adapter.Adapter`."""
         self._lists.close()
 
-    def answered(self, message: Result | ErrorAnswer) -> bool:
+    def request_answered(self, message: ResultAnswer | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
         if not self._request or message.id != self._request:
-            return self._lists.answered(message.id, message)
+            return self._lists.request_answered(message.id, message)
         self._request = ABSENT
         if isinstance(message, ErrorAnswer):
             self._refused(read_error(message.error))
         elif VERSION not in _supported(message.result):
             self._fail(f"does not speak MCP {VERSION}", older=True)
         else:
-            self.met = True
+            self.has_greeted = True
             capabilities = RawJson(value_of(message.result, "capabilities") or b"{}")
             self._features = features_of(capabilities)
             known = value_of(value_of(capabilities, "extensions") or b"", TASKS) or b""
             self._envelope.tasks = known[:1] == b"{"
             # First: a list that changes while it is read is read again.
-            self._taken.write(self._discovered(self._features))
+            self._decoded.add_line(self._discovered(self._features))
             self._lists.begin(_described(message.result, capabilities), self._features)
         return True
 
-    def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
+    def answer_unreadable(self, answer_id: RawJson | None, text: str) -> bool:
         """A line with this id cannot be read. Whether it was the answer to a request from here."""
         if not answer_id:
             return False
         if answer_id != self._request:
-            return self._lists.unreadable(answer_id, text)
+            return self._lists.answer_unreadable(answer_id, text)
         self._fail(f"answered {DISCOVER} with no message: {text}", older=True)
         return True
 
-    def misframed(self, text: str) -> bool:
+    def headers_received(self, text: str) -> bool:
         """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
         if not self._request:
             return False
@@ -146,11 +146,11 @@ class Discovery:
     def _fail(self, text: str, *, older: bool) -> None:
         """`older`: it may be a server of the handshake era."""
         whole = f"{text}; {PERHAPS_OLDER}" if older else text
-        self._taken.events.append(GreetingFailed(self._instance, whole, text if older else ""))
+        self._decoded.events.append(GreetingFailed(self._instance, whole, text if older else ""))
 
     def _ask(self, what: str, method: str, params: RawJson) -> RawJson:
         request = self._envelope.next_id(what)
-        self._taken.lines.append(self._envelope.request(request, method, params or EMPTY_OBJECT))
+        self._decoded.lines.append(self._envelope.request_line(request, method, params or EMPTY_OBJECT))
         return request
 
     def _catalog(self) -> Catalog:
@@ -166,7 +166,7 @@ def _described(said: RawJson, capabilities: RawJson) -> SelfDescription:
         text_of(said, "instructions") or "",
         RawJson(bytes(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}")),
         # An extension may bring results and notifications of its own: whoever passes those on says so.
-        RawJson(at(capabilities, {"extensions": None})),
+        RawJson(change_members(capabilities, {"extensions": None})),
     )
 
 

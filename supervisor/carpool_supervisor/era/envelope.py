@@ -14,7 +14,7 @@ import msgspec
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.link.messages import Call, Need
-from carpool_protocol.wire.content import at, stripped, value_of
+from carpool_protocol.wire.content import change_members, value_of, without_members
 from carpool_protocol.wire.json_scan import fields, key_text
 from carpool_protocol.wire.jsonrpc import quote, request_line
 from carpool_protocol.wire.params import meta_params
@@ -47,7 +47,7 @@ _OWN_CODES: Final = frozenset({b"-32020", _LACKS, b"-32022"})
 Kind = Literal["complete", "input_required", "task", "unknown", "unreadable"]
 
 
-class Envelope:
+class RequestEnvelope:
     """What one instance is told with every request."""
 
     def __init__(self, release: str, declared: Declared) -> None:
@@ -56,16 +56,16 @@ class Envelope:
         self._level = ""
         self.tasks = False
         """The server knows the extension that brings tasks."""
-        self._said = self._words(declared.needs(), "")
+        self._meta_cache = self._meta_members(declared.needs(), "")
         """With requests that nobody in particular is behind."""
         self._count = 0
 
-    def level(self, level: str) -> None:
+    def set_level(self, level: str) -> None:
         """From which level on log messages are wanted; empty: none are."""
         self._level = level
-        self._said = self._words(self._declared.needs(), level)
+        self._meta_cache = self._meta_members(self._declared.needs(), level)
 
-    def _words(self, needs: frozenset[Need], level: str, *, tasks: bool = False) -> bytes:
+    def _meta_members(self, needs: frozenset[Need], level: str, *, tasks: bool = False) -> bytes:
         can = capabilities_of(needs)
         said = {
             PROTOCOL_VERSION: quote(VERSION),
@@ -81,24 +81,24 @@ class Envelope:
         self._count += 1
         return RawJson(b'"carpool-%b-%d"' % (what.encode(), self._count))
 
-    def request(
+    def request_line(
         self, request: RawJson, method: str, params: RawJson = EMPTY_OBJECT, *, tasks: bool = False
     ) -> bytes:
         """The line of a request of our own. `tasks`: it is about tasks, too."""
-        meta = self.meta(ABSENT)
+        meta = self.request_meta(ABSENT)
         if tasks:
-            meta = RawJson(b"{%b}" % self._words(self._declared.needs(), self._level, tasks=True))
+            meta = RawJson(b"{%b}" % self._meta_members(self._declared.needs(), self._level, tasks=True))
         return request_line(request, method, meta_params(params, meta, ABSENT))
 
-    def meta(self, agents: RawJson, call: Call | None = None) -> RawJson:
+    def request_meta(self, agents: RawJson, call: Call | None = None) -> RawJson:
         """The whole `_meta`, from that of the agent (without `progressToken`). `call`: what it is for."""
-        said = self._said
+        said = self._meta_cache
         tasks = call is not None and call.tasks and self.tasks
         if call is not None and (call.can is not None or call.log_level or tasks):
             # Its agent has said what it can be asked for, and from which level on it wants logs, if any.
             level = call.log_level if call.can is not None else call.log_level or self._level
-            said = self._words(self._declared.needs(call.can), level, tasks=tasks)
-        inner = b"" if not agents else stripped(agents, _PRIVATE)[1:-1].strip()
+            said = self._meta_members(self._declared.needs(call.can), level, tasks=tasks)
+        inner = b"" if not agents else without_members(agents, _PRIVATE)[1:-1].strip()
         return RawJson(b"{%b%b%b}" % (said, b"," if inner else b"", inner))
 
 
@@ -106,7 +106,7 @@ def own_params(params: RawJson, method: str = "") -> RawJson:
     """The params as they may begin a call. No agent may resume what a server began for another: its state is
     bound to nobody where the server speaks stdio. What a task is given is for a task of that agent's.
     """
-    return RawJson(stripped(params, _STATE if method == "tasks/update" else _RESUMES))
+    return RawJson(without_members(params, _STATE if method == "tasks/update" else _RESUMES))
 
 
 def read_result(result: RawJson) -> tuple[Kind, RawJson]:
@@ -129,7 +129,7 @@ def read_result(result: RawJson) -> tuple[Kind, RawJson]:
     if left is meta and found.keys().isdisjoint(_ONLY_HERE):
         return "complete", result
     changes = {**dict.fromkeys(_ONLY_HERE), "_meta": (lambda _: left) if left else None}
-    return "complete", RawJson(at(result, changes))
+    return "complete", RawJson(change_members(result, changes))
 
 
 def _with_tasks(capabilities: RawJson) -> RawJson:
@@ -148,8 +148,8 @@ def neutral_error(method: str, error: RawJson, *, same_era: bool = False) -> Raw
     if code == _LACKS and same_era:
         return error
     if code in _OWN_CODES:
-        return RawJson(at(error, {"code": lambda _: _INTERNAL, "data": None}))
+        return RawJson(change_members(error, {"code": lambda _: _INTERNAL, "data": None}))
     about = value_of(error, "data") if method == "resources/read" and code == _INVALID_PARAMS else None
     if about is not None and value_of(about, "uri") is not None:
-        return RawJson(at(error, {"code": lambda _: _NO_RESOURCE}))
+        return RawJson(change_members(error, {"code": lambda _: _NO_RESOURCE}))
     return error

@@ -1,12 +1,12 @@
 """Finding out which era a server speaks, by its answer to the first thing that it is told.
 
-Owns the order of the two greetings on one pipe: where a server refuses the one in a way that fits a server of
-the other era, it is greeted in that. A server that has said nothing for a while is greeted otherwise too
-(`otherwise`): it may not know `server/discover`, or it may be starting still (npx installs). A late answer to
-the first greeting that comes before one to the second decides if it fits the first era; otherwise it says
-nothing. Back to the first era at most once: a late `server/discover` may have locked the process to the
-stateless era, and `initialize` is refused then.
-Source: MCP 2026-07-28, basic/lifecycle ("Backward compatibility"); seen of SDKs: docs/decisions/0013.
+Owns the order of the two greetings on one pipe: where a server refuses the one in a way that fits a server
+of the other era, it is greeted in that. A server that has said nothing for a while is greeted otherwise too
+(`greet_in_other_era`): it may not know `server/discover`, or it may be starting still (npx installs). A
+late answer to the first greeting that comes before one to the second decides if it fits the first era;
+otherwise it says nothing. Back to the first era at most once: a late `server/discover` may have locked the
+process to the stateless era, and `initialize` is refused then. Source: MCP 2026-07-28, basic/lifecycle
+("Backward compatibility"); seen of SDKs: docs/decisions/0013.
 
 Invariants: after `MAX_TURNS` the last refusal stands; what a refused adapter would have told of that is told
 by nobody; a line is read by the adapter that speaks when it is read.
@@ -20,68 +20,68 @@ from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import Era
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.model.events import EraRefused, GreetingFailed, InstanceGreeted, OwnEvent
-from carpool_supervisor.era.adapter import Adapter
+from carpool_supervisor.era.adapter import EraAdapter
 
 MAX_TURNS: Final = 2
 
 
-class Detection:
+class EraDetection:
     """The greeting of one instance whose era is not certain."""
 
-    def __init__(self, instance: InstanceId, make: Callable[[Era], Adapter], first: Era) -> None:
+    def __init__(self, instance: InstanceId, make: Callable[[Era], EraAdapter], first: Era) -> None:
         """`make`: an adapter of this era, made anew."""
         self._instance = instance
         self._make = make
         self._first = self._era = first
         self._turns = 0
         self._refusals: list[str] = []
-        self._earlier: Adapter | None = None
+        self._earlier: EraAdapter | None = None
         """It greeted first, and the server has not answered it yet."""
-        self.spoken = make(first)
+        self.adapter = make(first)
         """The adapter that speaks."""
-        self.over = False
-        """The server has greeted: `spoken` is the one for good."""
+        self.is_over = False
+        """The server has greeted: `adapter` is the one for good."""
 
-    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+    def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
         """What these lines mean, and the lines to send back at once."""
         events: list[OwnEvent] = []
         out: list[bytes] = []
         for at, line in enumerate(lines):
-            said, answers = self._late(line) or self.spoken.take([line])
+            said, answers = self._late_greeting(line) or self.adapter.feed([line])
             failed = next((each for each in said if isinstance(each, GreetingFailed)), None)
             if failed is not None and failed.refused:
                 self._refused(failed, events, out)
                 continue
             events += said
             out += answers
-            if self._has_greeted(said):
-                said, answers = self.spoken.take(lines[at + 1 :])
+            if self._check_greeted(said):
+                said, answers = self.adapter.feed(lines[at + 1 :])
                 return [*events, *said], [*out, *answers]
         return events, out
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """The next slice of a long list. As `take`."""
-        said, answers = self.spoken.read_on()
-        self._has_greeted(said)
+        said, answers = self.adapter.read_on()
+        self._check_greeted(said)
         return said, answers
 
-    def _has_greeted(self, said: Sequence[OwnEvent]) -> bool:
+    def _check_greeted(self, said: Sequence[OwnEvent]) -> bool:
         if any(isinstance(each, InstanceGreeted) for each in said):
-            self.over = True
+            self.is_over = True
             self._forget_earlier()
-        return self.over
+        return self.is_over
 
-    def _late(self, line: bytes | OverlongLine) -> tuple[Sequence[OwnEvent], list[bytes]] | None:
+    def _late_greeting(self, line: bytes | OverlongLine) -> tuple[Sequence[OwnEvent], list[bytes]] | None:
         """What follows where this line answers the first greeting after the second one was said."""
-        if self.spoken.met:
+        if self.adapter.has_greeted:
             self._forget_earlier()
         earlier = self._earlier
         if earlier is None:
             return None
-        said, answers = earlier.take([line])
-        if earlier.met:
-            self.spoken.close()
-            self.spoken, self._earlier = earlier, None
+        said, answers = earlier.feed([line])
+        if earlier.has_greeted:
+            self.adapter.close()
+            self.adapter, self._earlier = earlier, None
             self._era = self._first
             return said, answers
         if any(isinstance(each, GreetingFailed) for each in said):
@@ -100,22 +100,22 @@ class Detection:
             events.append(GreetingFailed(self._instance, "; ".join(self._refusals)))
             return
         events.append(EraRefused(self._instance, self._era, failed.refused))
-        out.append(self._turn())
+        out.append(self._switch_era())
 
-    def otherwise(self) -> bytes:
+    def greet_in_other_era(self) -> bytes:
         """The server has greeted nobody for a while: the line of the other greeting, unless that was said, or
         the first was answered and it is only slow with its lists.
         """
-        if self._turns or self.spoken.met:
+        if self._turns or self.adapter.has_greeted:
             return b""
-        self._earlier = self.spoken
-        return self._turn()
+        self._earlier = self.adapter
+        return self._switch_era()
 
-    def _turn(self) -> bytes:
+    def _switch_era(self) -> bytes:
         self._turns += 1
         self._era = "handshake" if self._era == "stateless" else "stateless"
-        if self.spoken is not self._earlier:
-            self.spoken.close()
+        if self.adapter is not self._earlier:
+            self.adapter.close()
             self._forget_earlier()
-        self.spoken = self._make(self._era)
-        return self.spoken.greet()
+        self.adapter = self._make(self._era)
+        return self.adapter.greeting_line()

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.carrier.remote import UNFIT
+from carpool_protocol.carrier.remote import UNFIT_CODE
 from carpool_protocol.ids import RawJson
 from carpool_supervisor.era.list_pages import legible
 
@@ -82,7 +82,7 @@ def refusal(method: str, error: RpcError, *, bridge: bool) -> str:
     """What an error says that answers a greeting. Carpool's own bridge has a whole sentence for a server that
     it cannot reach: the server has refused nothing.
     """
-    if bridge and error.code == UNFIT:
+    if bridge and error.code == UNFIT_CODE:
         return error.message[:MAX_BRIDGE_CHARS]
     return f"refused {method}: {error.message[:MAX_MESSAGE_CHARS]} ({error.code})"
 

@@ -17,10 +17,10 @@ from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.content import text_of
 from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,
-    Garbage,
+    InvalidLine,
     Notification,
     Request,
-    Result,
+    ResultAnswer,
     decode,
     error_line,
     notification_line,
@@ -29,7 +29,7 @@ from carpool_protocol.wire.jsonrpc import (
 )
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
-from carpool_protocol.wire.request_targets import with_subject
+from carpool_protocol.wire.request_targets import with_target
 from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
@@ -37,16 +37,16 @@ from carpool_supervisor.core.model.events import (
     ProbeAnswered,
     ResourceUpdated,
     ServerAnswered,
+    ServerLineRejected,
     ServerLogged,
-    ServerMisspoke,
     ServerProgressed,
 )
-from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.greeting import read_error
-from carpool_supervisor.era.initialize import Introduction
+from carpool_supervisor.era.initialize import InitializeGreeting
 from carpool_supervisor.era.list_pages import CHANGED
-from carpool_supervisor.era.server_requests import NOTHING, Asking, Declared, without_agents_task
-from carpool_supervisor.era.tasks import Tasks, wire_of
+from carpool_supervisor.era.server_requests import NOTHING, Declared, ServerRequests, without_agents_task
+from carpool_supervisor.era.tasks import TaskCalls, wire_of
 
 MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
@@ -57,7 +57,7 @@ MAX_DROPPED: Final = 1024
 INVALID_REQUEST: Final = -32600
 
 
-class Handshake:
+class HandshakeAdapter:
     """One instance's conversation. See `adapter.Adapter`."""
 
     def __init__(
@@ -81,41 +81,45 @@ class Handshake:
         """Open calls of methods other than `tools/call`: their results have other forms."""
         self._dropped: dict[WireId, None] = {}
         """The latest of these that were cancelled: they may be answered all the same."""
-        self._taken = Taken()
-        self._events: list[OwnEvent] = self._taken.events
+        self._decoded = Decoded()
+        self._events: list[OwnEvent] = self._decoded.events
         capabilities = declared.capabilities()
-        self._introduction = Introduction(instance, key, release, capabilities, self._taken, bridge=bridge)
-        self._asking = Asking(instance, declared, self._taken)
-        self._tasks = Tasks(instance, max_total_s, self._taken, self._asking.erred, bridge=bridge)
+        self._greeting = InitializeGreeting(
+            instance, key, release, capabilities, self._decoded, bridge=bridge
+        )
+        self._server_requests = ServerRequests(instance, declared, self._decoded)
+        self._tasks = TaskCalls(
+            instance, max_total_s, self._decoded, self._server_requests.call_failed, bridge=bridge
+        )
 
     # --- out -------------------------------------------------------------------------------------------
 
     @property
-    def met(self) -> bool:
+    def has_greeted(self) -> bool:
         """See `adapter.Adapter`."""
-        return self._introduction.met
+        return self._greeting.has_greeted
 
-    def greet(self) -> bytes:
+    def greeting_line(self) -> bytes:
         """`initialize`."""
-        return self._introduction.greet()
+        return self._greeting.greeting_line()
 
-    def call(self, wire: WireId, call: Call) -> bytes:
+    def call_line(self, wire: WireId, call: Call) -> bytes:
         """The call under its wire id, which is also its progress token."""
         token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
         if call.method == TOOLS_CALL:
-            task_tools = self._introduction.task_tools
+            task_tools = self._greeting.task_tools
             if task_tools and call.target in task_tools:
-                return self._tasks.call(wire, call, token)
+                return self._tasks.call_line(wire, call, token)
             meta = without_agents_task(call.meta) if call.meta else ABSENT
             return request_line(wire, TOOLS_CALL, call_params(call.target, call.params, meta, token))
         self._others.add(wire)
-        params = with_subject(call.method, call.target, call.params)
+        params = with_target(call.method, call.target, call.params)
         return request_line(wire, call.method, meta_params(params, without_agents_task(call.meta), token))
 
-    def cancel(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; `tasks/cancel` for a task."""
         if wire in self._tasks:
-            return self._tasks.cancel(wire, reason)
+            return self._tasks.cancel_line(wire, reason)
         if wire in self._others:
             self._others.remove(wire)
             self._dropped[wire] = None
@@ -124,21 +128,21 @@ class Handshake:
         params = RawJson(b'{"requestId":%d,"reason":%s}' % (wire, quote(reason)))
         return notification_line("notifications/cancelled", params)
 
-    def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
+    def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
         """The answer to a request of the server's."""
-        return self._asking.answer(ask, is_error=is_error, body=body)
+        return self._server_requests.answer_line(ask, is_error=is_error, body=body)
 
-    def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
+    def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
         """`notifications/progress` for a request of the server's."""
-        return self._asking.progress(token, params)
+        return self._server_requests.progress_line(token, params)
 
-    def level(self, level: str) -> bytes:
+    def level_line(self, level: str) -> bytes:
         """`logging/setLevel`."""
         return request_line(
             self._next_id("level"), "logging/setLevel", RawJson(b'{"level":%s}' % quote(level))
         )
 
-    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+    def subscriptions_line(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
         """`resources/unsubscribe` and `resources/subscribe`."""
         words = [("resources/unsubscribe", uri) for uri in drop]
         words += [("resources/subscribe", uri) for uri in add]
@@ -147,47 +151,47 @@ class Handshake:
             for method, uri in words
         )
 
-    def watch_tasks(self, tasks: Sequence[str]) -> bytes:
+    def task_subscriptions_line(self, tasks: Sequence[str]) -> bytes:
         """Nothing: agents come back for no task of this era."""
         return b""
 
-    def cancel_task(self, task: str) -> bytes:
-        """See `watch_tasks`."""
+    def cancel_task_line(self, task: str) -> bytes:
+        """See `task_subscriptions_line`."""
         return b""
 
-    def probe(self) -> bytes:
+    def probe_line(self) -> bytes:
         """`ping`. Any answer, an error too, is a sign of life."""
         return request_line(self._next_id("ping"), "ping", ABSENT)
 
     @property
-    def list_out(self) -> tuple[RawJson, str]:
+    def open_list_request(self) -> tuple[RawJson, str]:
         """See `adapter.Adapter`."""
-        return self._introduction.list_out
+        return self._greeting.open_list_request
 
     @property
     def is_reading(self) -> bool:
         """See `adapter.Adapter`."""
-        return self._introduction.is_reading
+        return self._greeting.is_reading
 
-    def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
         """See `adapter.Adapter`."""
-        return self._introduction.list_overdue(after_s)
+        return self._greeting.list_timed_out(after_s)
 
-    def relist(self) -> bytes:
+    def relist_line(self) -> bytes:
         """The first page of the first list."""
-        return self._introduction.relist()
+        return self._greeting.relist_line()
 
-    def again(self, wire: WireId) -> bytes:
+    def retry_line(self, wire: WireId) -> bytes:
         """Never: a server of this era asks in requests of its own."""
         return b""
 
-    def caused(self) -> Sequence[OwnEvent]:
+    def take_events(self) -> Sequence[OwnEvent]:
         """Nothing: what ends here the server has ended."""
         return ()
 
     def close(self) -> None:
         """See `adapter.Adapter`."""
-        self._introduction.close()
+        self._greeting.close()
 
     def _next_id(self, what: str) -> RawJson:
         self._own += 1
@@ -195,7 +199,7 @@ class Handshake:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+    def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
         """What these lines mean, and the lines to send back at once."""
         events, out = self._begin()
         for line in lines:
@@ -203,32 +207,32 @@ class Handshake:
                 self._overlong(line)
                 continue
             message = decode(line)
-            if type(message) is Result:
+            if type(message) is ResultAnswer:
                 if message.id.isdigit() and len(message.id) <= MAX_WIRE_DIGITS:
-                    self._answered(WireId(int(message.id)), message.result)
+                    self._call_answered(WireId(int(message.id)), message.result)
                 else:
-                    self._own_answered(message.id, message)
+                    self._own_request_answered(message.id, message)
             else:
-                self._other(message)
+                self._message_received(message)
         return events, out
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """See `adapter.Adapter`."""
         events, out = self._begin()
-        self._introduction.read_on()
+        self._greeting.read_on()
         return events, out
 
     def _begin(self) -> tuple[list[OwnEvent], list[bytes]]:
         events: list[OwnEvent] = []
         out: list[bytes] = []
-        self._events = self._taken.events = events
-        self._taken.lines = out
+        self._events = self._decoded.events = events
+        self._decoded.lines = out
         return events, out
 
-    def _answered(self, wire: WireId, result: RawJson) -> None:
+    def _call_answered(self, wire: WireId, result: RawJson) -> None:
         if self._tasks and wire in self._tasks:
-            if not self._tasks.created(wire, result):
-                self._answered(wire, result)
+            if not self._tasks.call_answered(wire, result):
+                self._call_answered(wire, result)
             return
         if self._others and wire in self._others:
             self._others.remove(wire)
@@ -241,15 +245,15 @@ class Handshake:
                 self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
                 return
             if note is not None:
-                self._misspoke(f"answered against the protocol: {note}")
+                self._reject_line(f"answered against the protocol: {note}")
         self._events.append(self._answer(wire, result, is_error=False))
 
-    def _erred(self, wire: WireId, error: RawJson) -> None:
-        self._over(wire)
+    def _call_failed(self, wire: WireId, error: RawJson) -> None:
+        self._call_ended(wire)
         error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
-            self._misspoke(f"answered against the protocol: {note}")
-        self._asking.erred(wire, error)
+            self._reject_line(f"answered against the protocol: {note}")
+        self._server_requests.call_failed(wire, error)
         self._events.append(self._answer(wire, error, is_error=True))
 
     def _answer(self, wire: WireId, body: RawJson, *, is_error: bool) -> ServerAnswered:
@@ -258,27 +262,29 @@ class Handshake:
         is_lost = slug_in(body, is_error=is_error) == "state_lost"
         return ServerAnswered(self._instance, wire, is_error, body, state_lost=is_lost)
 
-    def _over(self, wire: WireId) -> None:
+    def _call_ended(self, wire: WireId) -> None:
         self._others.discard(wire)
-        self._tasks.erred(wire)
+        self._tasks.call_failed(wire)
 
-    def _other(self, message: Result | ErrorAnswer | Request | Notification | Garbage) -> None:
+    def _message_received(
+        self, message: ResultAnswer | ErrorAnswer | Request | Notification | InvalidLine
+    ) -> None:
         match message:
             case ErrorAnswer():
                 if message.id.isdigit() and len(message.id) <= MAX_WIRE_DIGITS:
-                    self._erred(WireId(int(message.id)), message.error)
+                    self._call_failed(WireId(int(message.id)), message.error)
                 else:
-                    self._own_answered(message.id, message)
+                    self._own_request_answered(message.id, message)
             case Request():
-                self._asking.asked(message)
+                self._server_requests.request_received(message)
             case Notification():
-                self._notified(message)
-            case Garbage():
-                self._garbage(message)
-            case Result():  # pragma: no cover - taken in `take`
-                self._own_answered(message.id, message)
+                self._notification_received(message)
+            case InvalidLine():
+                self._invalid_line(message)
+            case ResultAnswer():  # pragma: no cover - taken in `take`
+                self._own_request_answered(message.id, message)
 
-    def _notified(self, message: Notification) -> None:
+    def _notification_received(self, message: Notification) -> None:
         params = message.params or EMPTY_OBJECT
         if message.method == "notifications/progress":
             parts = split_progress(message.params)
@@ -286,10 +292,10 @@ class Handshake:
                 token, rest = parts
                 if token.isdigit() and len(token) <= MAX_WIRE_DIGITS:
                     wire = WireId(int(token))
-                    if wire not in self._tasks or self._tasks.progressed(wire, rest):
+                    if wire not in self._tasks or self._tasks.may_pass_progress(wire, rest):
                         self._events.append(ServerProgressed(self._instance, wire, rest))
         elif message.method in CHANGED:
-            self._introduction.changed(CHANGED[message.method])
+            self._greeting.lists_changed(CHANGED[message.method])
         elif message.method == "notifications/message":
             self._events.append(ServerLogged(self._instance, text_of(params, "level") or "", message.params))
         elif message.method == "notifications/resources/updated":
@@ -297,62 +303,64 @@ class Handshake:
             if uri is not None:
                 self._events.append(ResourceUpdated(self._instance, uri, message.params))
         elif message.method == "notifications/tasks/status":
-            self._tasks.status(params)
+            self._tasks.status_received(params)
         else:
-            self._asking.notified(message)
+            self._server_requests.notification_received(message)
 
-    def _garbage(self, garbage: Garbage) -> None:
+    def _invalid_line(self, garbage: InvalidLine) -> None:
         if garbage.kind == "request":
             if garbage.id:
-                self._taken.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
+                self._decoded.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
             else:
-                self._misspoke(f"wrote a line that is no message: {garbage.text}")
+                self._reject_line(f"wrote a line that is no message: {garbage.text}")
             return
         wire = _wire(garbage.id) or wire_of(garbage.id)
         if wire is not None:
-            self._over(wire)
+            self._call_ended(wire)
             text = f"The answer cannot be read: {garbage.text}"
             self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
-        elif garbage.why == "header" and self._introduction.misframed(garbage.text):
+        elif garbage.why == "header" and self._greeting.headers_received(garbage.text):
             pass
-        elif not self._introduction.unreadable(garbage.id, garbage.text):
-            self._misspoke(f"wrote a line that is no message: {garbage.text}")
+        elif not self._greeting.answer_unreadable(garbage.id, garbage.text):
+            self._reject_line(f"wrote a line that is no message: {garbage.text}")
 
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"
         if line.is_answer is False:
             if line.id:  # it asks, and would wait
-                self._taken.lines.append(error_line(line.id, INVALID_REQUEST, text))
-            self._misspoke(f"wrote {text}")
+                self._decoded.lines.append(error_line(line.id, INVALID_REQUEST, text))
+            self._reject_line(f"wrote {text}")
             return
         wire = _wire(line.id) or wire_of(line.id)
         if wire is not None:
-            self._over(wire)
+            self._call_ended(wire)
             self._events.append(AnswerUnreadable(self._instance, wire, "answer_too_large", f"It was {text}."))
-        elif not self._introduction.unreadable(line.id, text):
-            self._misspoke(f"wrote {text}")
+        elif not self._greeting.answer_unreadable(line.id, text):
+            self._reject_line(f"wrote {text}")
 
-    def _misspoke(self, text: str) -> None:
-        self._events.append(ServerMisspoke(self._instance, text))
+    def _reject_line(self, text: str) -> None:
+        self._events.append(ServerLineRejected(self._instance, text))
 
-    def _own_answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> None:
+    def _own_request_answered(self, answer_id: RawJson, message: ResultAnswer | ErrorAnswer) -> None:
         wire = _wire(answer_id)
         if wire is not None:  # a server that answers "17" to 17
-            if isinstance(message, Result):
-                self._answered(wire, message.result)
+            if isinstance(message, ResultAnswer):
+                self._call_answered(wire, message.result)
             else:
-                self._erred(wire, message.error)
+                self._call_failed(wire, message.error)
         elif answer_id.startswith(b'"carpool-ping-'):
             self._events.append(ProbeAnswered(self._instance))
-            self._tasks.nudged()
+            self._tasks.server_alive()
         elif answer_id.startswith(_SETTINGS):
             if isinstance(message, ErrorAnswer):
                 text = f"refused a log level or a subscription: {read_error(message.error).message[:200]}"
-                self._misspoke(text)
+                self._reject_line(text)
         elif answer_id.startswith(_LATE):
             pass
-        elif not (self._introduction.answered(answer_id, message) or self._tasks.answered(message)):
-            self._misspoke("answered a request that carpool never made")
+        elif not (
+            self._greeting.request_answered(answer_id, message) or self._tasks.request_answered(message)
+        ):
+            self._reject_line("answered a request that carpool never made")
 
 
 def _wire(answer_id: RawJson | None) -> WireId | None:

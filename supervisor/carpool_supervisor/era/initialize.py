@@ -14,10 +14,10 @@ import msgspec
 from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import Catalog, Feature
 from carpool_protocol.wire.capabilities import features_of
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, notification_line, quote, request_line
 from carpool_protocol.wire.list_repair import Family
 from carpool_supervisor.core.model.events import GreetingFailed, OwnEvent
-from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.greeting import (
     VERSIONS,
     Initialized,
@@ -26,7 +26,7 @@ from carpool_supervisor.era.greeting import (
     read_initialized,
     refusal,
 )
-from carpool_supervisor.era.list_reader import Lists
+from carpool_supervisor.era.list_reader import ListReader
 from carpool_supervisor.era.self_description import MAX_CAPABILITIES_BYTES, SelfDescription
 from carpool_supervisor.era.tasks import tools_of
 
@@ -38,7 +38,7 @@ NOT_THIS_ERA: Final = frozenset({UNSUPPORTED_VERSION, -32601, -32602, -32600})
 NO_VERSION: Final = "no protocol version"
 
 
-class Introduction:
+class InitializeGreeting:
     """What one server says of itself, and the request for it that is out."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Introduction:
         key: PoolKey,
         release: str,
         declared: RawJson,
-        taken: Taken,
+        taken: Decoded,
         *,
         bridge: bool = False,
     ) -> None:
@@ -59,26 +59,26 @@ class Introduction:
         self._key = key
         self._release = release
         self._declared = declared
-        self._taken = taken
+        self._decoded = taken
         self._count = 0
         """Counts our requests; their ids are strings."""
         self._initialize = ABSENT
         """The id of the `initialize` that is out."""
         self._version = VERSIONS[0]
-        self._lists = Lists(instance, taken, self._request, self._catalog)
+        self._lists = ListReader(instance, taken, self._request, self._catalog)
         self._features: list[Feature] = []
         self._greeted: Initialized | None = None
         self.task_tools: frozenset[str] = frozenset()
         """Its tools that run as tasks only."""
 
     @property
-    def met(self) -> bool:
+    def has_greeted(self) -> bool:
         """It was answered, by a server of this era."""
         return self._greeted is not None
 
     # --- out -------------------------------------------------------------------------------------------
 
-    def greet(self, version: str = VERSIONS[0]) -> bytes:
+    def greeting_line(self, version: str = VERSIONS[0]) -> bytes:
         """`initialize`."""
         self._version = version
         self._initialize = self._next_id("initialize")
@@ -96,29 +96,29 @@ class Introduction:
 
     def _request(self, what: str, method: str, params: RawJson) -> RawJson:
         request = self._next_id(what)
-        self._taken.lines.append(request_line(request, method, params))
+        self._decoded.lines.append(request_line(request, method, params))
         return request
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
+    def request_answered(self, answer_id: RawJson, message: ResultAnswer | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
         if answer_id == self._initialize:
             self._initialize = ABSENT
             self._greeting_answered(message)
             return True
-        return self._lists.answered(answer_id, message)
+        return self._lists.request_answered(answer_id, message)
 
-    def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
+    def answer_unreadable(self, answer_id: RawJson | None, text: str) -> bool:
         """A line with this id cannot be read. Whether it was the answer to a request from here."""
         if not answer_id:
             return False
         if answer_id != self._initialize:
-            return self._lists.unreadable(answer_id, text)
+            return self._lists.answer_unreadable(answer_id, text)
         self._fail(f"answered initialize with no message: {text}")
         return True
 
-    def misframed(self, text: str) -> bool:
+    def headers_received(self, text: str) -> bool:
         """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
         if not self._initialize:
             return False
@@ -126,15 +126,15 @@ class Introduction:
         self._fail(f"does not speak MCP over stdio: {text}")
         return True
 
-    def changed(self, families: Iterable[Family]) -> None:
+    def lists_changed(self, families: Iterable[Family]) -> None:
         """These lists are old."""
         if self._greeted is not None:
-            self._lists.changed(families)
+            self._lists.lists_changed(families)
 
     @property
-    def list_out(self) -> tuple[RawJson, str]:
+    def open_list_request(self) -> tuple[RawJson, str]:
         """See `adapter.Adapter`."""
-        return self._lists.out
+        return self._lists.open_request
 
     @property
     def is_reading(self) -> bool:
@@ -145,24 +145,24 @@ class Introduction:
         """See `adapter.Adapter`."""
         self._lists.read_on()
 
-    def list_overdue(self, after_s: float) -> list[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> list[OwnEvent]:
         """See `adapter.Adapter`."""
-        return self._lists.overdue(after_s)
+        return self._lists.list_timed_out(after_s)
 
-    def relist(self) -> bytes:
+    def relist_line(self) -> bytes:
         """The line that begins to read all of them again."""
-        return self._lists.relist()
+        return self._lists.relist_line()
 
     def close(self) -> None:
         """See `adapter.Adapter`."""
         self._lists.close()
 
-    def _greeting_answered(self, message: Result | ErrorAnswer) -> None:
+    def _greeting_answered(self, message: ResultAnswer | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
             error = read_error(message.error)
             version = common_version(error, self._version)
             if version is not None:
-                self._taken.lines.append(self.greet(version))
+                self._decoded.lines.append(self.greeting_line(version))
                 return
             hint = '; it speaks the stateless era: set "era": "modern"' * (error.code == UNSUPPORTED_VERSION)
             said = refusal("initialize", error, bridge=self._bridge)
@@ -181,12 +181,12 @@ class Introduction:
         # Copied out of the answer, which may be large and is not kept.
         tasks = bytes(greeted.capabilities.get("tasks", b"null"))[:MAX_CAPABILITIES_BYTES]
         self._greeted = Initialized(greeted.protocolVersion, {"tasks": msgspec.Raw(tasks)})
-        self._taken.lines.append(notification_line("notifications/initialized", ABSENT))
+        self._decoded.lines.append(notification_line("notifications/initialized", ABSENT))
         self._features = features_of(capabilities)
         self._lists.begin(described, self._features)
 
     def _fail(self, text: str, refused: str = "") -> None:
-        self._taken.events.append(GreetingFailed(self._instance, text, refused))
+        self._decoded.events.append(GreetingFailed(self._instance, text, refused))
 
     def _catalog(self) -> Catalog:
         greeted = self._greeted

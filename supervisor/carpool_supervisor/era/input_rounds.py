@@ -5,7 +5,7 @@ which answers are there, and what the next request adds to the call's own params
 server's `requestState` byte for byte. The core decides when the next request is sent
 (`core/calls/between_rounds.py`); if no agent is asked, it is sent at once. A round that has only a state
 asks for a pause. Progress of a repeated call continues where it was, because for the agent it is one call
-and values must grow. An input has no error form: an elicitation that fails is `cancel` (`decline` if the
+and values must grow. An input has no error form: an elicitation that fails is `cancel_line` (`decline` if the
 user refused it), and without a sampling the call fails. Source: MCP 2026-07-28, basic/utilities/mrtr,
 basic/utilities/progress.
 
@@ -23,14 +23,14 @@ from msgspec import Struct
 
 from carpool_protocol.ids import ABSENT, InstanceId, RawJson, WireId
 from carpool_protocol.link.messages import Call, Need
-from carpool_protocol.wire.capabilities import needs_of
-from carpool_protocol.wire.content import Change, at, text_of, value_of
+from carpool_protocol.wire.capabilities import needed_capabilities
+from carpool_protocol.wire.content import Change, change_members, text_of, value_of
 from carpool_protocol.wire.json_scan import key_text, members
 from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.params import ParamsError, meta_params, split_meta
-from carpool_supervisor.core.model.attribution import ON_LADDER, ROOTS, AskFacts
+from carpool_supervisor.core.model.attribution import AGENT_METHODS, ROOTS, AskFacts
 from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswered, ServerAsked, ServerNotReady
-from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.server_requests import Declared, roots_result, without_task
 
 MAX_INPUTS: Final = 64
@@ -39,7 +39,7 @@ _USER_REFUSED: Final = b"-1"
 """What the official SDKs answer with when the user rejects a request (MCP 2025-11-25, client/sampling)."""
 
 
-class Input(Struct, frozen=True):
+class InputRequest(Struct, frozen=True):
     """One thing that the server wants."""
 
     key: bytes
@@ -50,16 +50,16 @@ class Input(Struct, frozen=True):
     needs: tuple[Need, ...] = ()
 
 
-class BadRound(Struct, frozen=True):
+class BadInputRound(Struct, frozen=True):
     """What the server wants cannot be given: a clause for people."""
 
     text: str
 
 
-class Round:
+class InputRound:
     """The open round of one call."""
 
-    def __init__(self, inputs: tuple[Input, ...], state: RawJson) -> None:
+    def __init__(self, inputs: tuple[InputRequest, ...], state: RawJson) -> None:
         self.inputs = inputs
         self._state = state
         self._given: dict[int, bytes] = {}
@@ -69,7 +69,7 @@ class Round:
         """Whether everything is there that was wanted."""
         return len(self._given) == len(self.inputs)
 
-    def give(self, at: int, *, is_error: bool, body: RawJson) -> RawJson | None:
+    def input_answered(self, at: int, *, is_error: bool, body: RawJson) -> RawJson | None:
         """An input was answered. The error that the call ends with, where it cannot go on.
 
         One that is not wanted, or answered before, changes nothing.
@@ -84,7 +84,7 @@ class Round:
         self._given[at] = body
         return None
 
-    def members(self) -> bytes:
+    def retry_members(self) -> bytes:
         """What the params have beside the call's own when it is said again, each with a comma before it."""
         parts = []
         if self._given:
@@ -95,45 +95,45 @@ class Round:
         return b"".join(parts)
 
 
-def read_round(result: RawJson, can: frozenset[Need]) -> Round | BadRound:
+def read_round(result: RawJson, can: frozenset[Need]) -> InputRound | BadInputRound:
     """The round that a result with `resultType: "input_required"` opens. `can`: what the server was told that
     it can ask for.
     """
     requests = value_of(result, "inputRequests") or b"null"
     cuts = members(requests) if requests != b"null" else []
     if cuts is None or len(cuts) > MAX_INPUTS:
-        return BadRound(f"inputRequests is no object of at most {MAX_INPUTS} entries")
+        return BadInputRound(f"inputRequests is no object of at most {MAX_INPUTS} entries")
     state = value_of(result, "requestState") or b"null"
     if state == b"null":
         state = b""
     if not cuts and not state:
-        return BadRound("it says neither what it wants nor a requestState")
-    found: dict[str | bytes, Input] = {}
+        return BadInputRound("it says neither what it wants nor a requestState")
+    found: dict[str | bytes, InputRequest] = {}
     for cut in cuts:
         key = requests[cut.key : cut.key_end]
         one = _input(key, requests[cut.value : cut.value_end], can)
-        if isinstance(one, BadRound):
+        if isinstance(one, BadInputRound):
             return one
         found[key_text(key) or key] = one
-    return Round(tuple(found.values()), RawJson(state))
+    return InputRound(tuple(found.values()), RawJson(state))
 
 
-def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> Input | BadRound:
+def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> InputRequest | BadInputRound:
     method = text_of(raw, "method") or ""
-    if method not in ON_LADDER and method != ROOTS:
-        return BadRound("it wants something of a method that MCP does not have for that")
+    if method not in AGENT_METHODS and method != ROOTS:
+        return BadInputRound("it wants something of a method that MCP does not have for that")
     if not any(need.startswith(method.partition("/")[0]) for need in can):
-        return BadRound(f"it wants {method}, and was not told that it can")
+        return BadInputRound(f"it wants {method}, and was not told that it can")
     if method == ROOTS:
-        return Input(key, ROOTS, ABSENT, ("roots",))
+        return InputRequest(key, ROOTS, ABSENT, ("roots",))
     parts = split_meta(RawJson(value_of(raw, "params") or b"null"))
     if isinstance(parts, ParamsError):
-        return BadRound(f"{method}: {parts.text}")
+        return BadInputRound(f"{method}: {parts.text}")
     rest, meta, _ = parts
-    needs = needs_of(method, rest)
+    needs = needed_capabilities(method, rest)
     if not needs or not can.issuperset(needs):
-        return BadRound(f"it wants {method} in a mode that it was not told of")
-    return Input(key, method, meta_params(rest, without_task(meta), ABSENT), tuple(needs))
+        return BadInputRound(f"it wants {method} in a mode that it was not told of")
+    return InputRequest(key, method, meta_params(rest, without_task(meta), ABSENT), tuple(needs))
 
 
 ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -154,7 +154,7 @@ _AGAIN: Final = b'"carpool-again-'
 _OVER: Final = RawJson(b'{"code":-32603,"message":"The call is over."}')
 
 
-class _Turns:
+class _RoundCall:
     """One call, as often as it is said."""
 
     __slots__ = ("base", "call", "latest", "number", "pause_s", "questions", "round")
@@ -166,29 +166,29 @@ class _Turns:
         self.questions = 0
         """How many of them asked for something."""
         self.pause_s = FIRST_PAUSE_S
-        self.round: Round | None = None
+        self.round: InputRound | None = None
         self.base: float = 0
         """How far it was when it was last said again."""
         self.latest: float = 0
 
 
-Say = Callable[[RawJson, WireId, Call, bytes], bytes]
+RetryLine = Callable[[RawJson, WireId, Call, bytes], bytes]
 """The line of a call: under this request id, with these members beside the params."""
 
 
-class Rounds:
+class InputRounds:
     """All such calls of one instance."""
 
-    def __init__(self, instance: InstanceId, declared: Declared, taken: Taken, say: Say) -> None:
+    def __init__(self, instance: InstanceId, declared: Declared, taken: Decoded, say: RetryLine) -> None:
         self._instance = instance
         self._declared = declared
-        self._taken = taken
-        self._say = say
-        self._calls: dict[WireId, _Turns] = {}
+        self._decoded = taken
+        self._retry_line = say
+        self._calls: dict[WireId, _RoundCall] = {}
 
-    def begin(self, wire: WireId, call: Call) -> None:
+    def call_written(self, wire: WireId, call: Call) -> None:
         """The call is written for the first time."""
-        self._calls[wire] = _Turns(call)
+        self._calls[wire] = _RoundCall(call)
 
     def is_stale(self, wire: WireId, number: int) -> bool:
         """Whether this request of an open call has been answered before."""
@@ -200,17 +200,17 @@ class Rounds:
         turns = self._calls.get(wire)
         return turns is not None and not turns.number
 
-    def call(self, wire: WireId) -> Call | None:
+    def open_call(self, wire: WireId) -> Call | None:
         """An open one of `ASKS`."""
         turns = self._calls.get(wire)
         return None if turns is None else turns.call
 
-    def over(self, wire: WireId) -> Call | None:
+    def call_ended(self, wire: WireId) -> Call | None:
         """Its last answer came. The call, if it was an open one of `ASKS`."""
         turns = self._calls.pop(wire, None)
         return None if turns is None else turns.call
 
-    def cancel(self, wire: WireId) -> RawJson:
+    def cancel_line(self, wire: WireId) -> RawJson:
         """Nobody waits for it. The request to be cancelled; `ABSENT` between two, when nothing runs."""
         turns = self._calls.pop(wire, None)
         if turns is None:
@@ -220,35 +220,35 @@ class Rounds:
         self._end(wire, _OVER)
         return ABSENT
 
-    def wants(self, wire: WireId, result: RawJson) -> bytes:
+    def input_required(self, wire: WireId, result: RawJson) -> bytes:
         """The server wants something first. The line that answers, where no agent is needed for it."""
         turns = self._calls.get(wire)
         if turns is None:
-            self._bad(wire, "no request is open that may be answered so")
+            self._bad_round(wire, "no request is open that may be answered so")
             return b""
         found = read_round(result, self._declared.needs(turns.call.can))
-        if isinstance(found, BadRound):
-            self._bad(wire, found.text)
+        if isinstance(found, BadInputRound):
+            self._bad_round(wire, found.text)
             return b""
         if found.inputs:
             turns.questions += 1
             turns.pause_s = FIRST_PAUSE_S
             if turns.questions > MAX_ROUNDS:
-                self._bad(wire, f"more than {MAX_ROUNDS} times for one call")
+                self._bad_round(wire, f"more than {MAX_ROUNDS} times for one call")
                 return b""
         turns.round = found
         turns.number += 1
         if found.is_complete:  # nothing is wanted
-            self._taken.events.append(ServerNotReady(self._instance, wire, turns.pause_s))
+            self._decoded.events.append(ServerNotReady(self._instance, wire, turns.pause_s))
             turns.pause_s = min(2 * turns.pause_s, LONGEST_PAUSE_S)
             return b""
         return self._ask(wire, turns, found)
 
-    def _ask(self, wire: WireId, turns: _Turns, found: Round) -> bytes:
+    def _ask(self, wire: WireId, turns: _RoundCall, found: InputRound) -> bytes:
         can = turns.call.can
         for number, each in enumerate(found.inputs):
             if each.method == ROOTS and (can is None or "roots" not in can):
-                found.give(number, is_error=False, body=roots_result(self._declared.roots or ()))
+                found.input_answered(number, is_error=False, body=roots_result(self._declared.roots or ()))
                 continue
             ask = RawJson(b"%d/%d/%d" % (wire, turns.number, number))
             params = each.params
@@ -256,10 +256,10 @@ class Rounds:
                 params = self._with_id(ask, params)
             facts = AskFacts(each.method, wire=wire)
             name = key_text(each.key) or "" if len(each.key) <= MAX_NAME_BYTES else ""
-            self._taken.events.append(
+            self._decoded.events.append(
                 ServerAsked(self._instance, ask, params, facts, ABSENT, needs=each.needs, name=name)
             )
-        return self.again(wire) if found.is_complete else b""
+        return self.retry_line(wire) if found.is_complete else b""
 
     def _with_id(self, ask: RawJson, params: RawJson) -> RawJson:
         """MCP 2025-11-25 (client/elicitation) wants an `elicitationId` where this era has none."""
@@ -267,34 +267,34 @@ class Rounds:
             return params
         name = b"%d %b" % (self._instance, ask)
         made = quote(blake2b(name, key=self._declared.life[:64], digest_size=16).hexdigest())
-        inner = at(params, {"elicitationId": None})[1:-1].strip()
+        inner = change_members(params, {"elicitationId": None})[1:-1].strip()
         return RawJson(b'{"elicitationId":%b%b%b}' % (made, b"," if inner else b"", inner))
 
-    def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
+    def ask_answered(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
         """An input is there, or will never be: without some the call ends."""
         wire, number, which = (int(part) for part in ask.split(b"/"))
         turns = self._calls.get(WireId(wire))
         if turns is None or turns.round is None or turns.number != number:
             return
-        error = turns.round.give(which, is_error=is_error, body=body)
+        error = turns.round.input_answered(which, is_error=is_error, body=body)
         if error is not None:
             self._end(WireId(wire), error)
 
-    def again(self, wire: WireId) -> bytes:
+    def retry_line(self, wire: WireId) -> bytes:
         """The line that says the call again, where its round is complete."""
         turns = self._calls.get(wire)
         if turns is None or turns.round is None or not turns.round.is_complete:
             return b""
-        more = turns.round.members()
+        more = turns.round.retry_members()
         turns.round = None
         turns.base = turns.latest
-        return self._say(_request(wire, turns.number), wire, turns.call, more)
+        return self._retry_line(_request(wire, turns.number), wire, turns.call, more)
 
     def close(self) -> None:
         """Let go of whoever words the calls: see `adapter.Adapter`."""
-        del self._say
+        del self._retry_line
 
-    def progressed(self, wire: WireId, params: RawJson) -> RawJson:
+    def total_progress(self, wire: WireId, params: RawJson) -> RawJson:
         """The progress of the whole call, from that of the request which is out."""
         turns = self._calls.get(wire)
         if turns is None:
@@ -309,16 +309,16 @@ class Rounds:
         changes: dict[str, Change | None] = {"progress": _put(_sum(turns.base, now))}
         if total is not None:
             changes["total"] = _put(_sum(turns.base, total))
-        return RawJson(at(params, changes))
+        return RawJson(change_members(params, changes))
 
     def _end(self, wire: WireId, error: RawJson) -> None:
         self._calls.pop(wire, None)
-        self._taken.events.append(ServerAnswered(self._instance, wire, is_error=True, body=error))
+        self._decoded.events.append(ServerAnswered(self._instance, wire, is_error=True, body=error))
 
-    def _bad(self, wire: WireId, why: str) -> None:
+    def _bad_round(self, wire: WireId, why: str) -> None:
         self._calls.pop(wire, None)
         text = f"It wanted input, which cannot be given: {why}."
-        self._taken.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+        self._decoded.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
 
 
 def call_of(answer_id: RawJson | None) -> tuple[WireId, int] | None:

@@ -18,29 +18,29 @@ MAX_DIGITS: Final = 15
 """Of a number of milliseconds; what has more is taken as this many nines."""
 
 
-class Hint(Struct, frozen=True):
+class CacheHint(Struct, frozen=True):
     """What was said of one result, or of several together."""
 
     ttl_ms: int = -1
     """-1: no word."""
     public: bool = False
 
-    def least(self, other: "Hint") -> "Hint":
+    def least(self, other: "CacheHint") -> "CacheHint":
         """Of both together. One without a word says nothing about the other."""
         if other.ttl_ms < 0 or self.ttl_ms < 0:
             return self if other.ttl_ms < 0 else other
-        return Hint(min(self.ttl_ms, other.ttl_ms), self.public and other.public)
+        return CacheHint(min(self.ttl_ms, other.ttl_ms), self.public and other.public)
 
 
-NO_WORD: Final = Hint()
+NO_HINT: Final = CacheHint()
 
 
-def read_hint(result: RawJson) -> Hint:
+def read_cache_hint(result: RawJson) -> CacheHint:
     """Of one result. A number that is none, or below nothing, is 0."""
     ttl = value_of(result, "ttlMs")
     if ttl is None:
-        return NO_WORD
+        return NO_HINT
     whole = ttl.partition(b".")[0]
     digits = whole if whole.isdigit() and b"e" not in ttl.lower() else b"0"
     ttl_ms = int(digits) if len(digits) <= MAX_DIGITS else 10**MAX_DIGITS - 1
-    return Hint(ttl_ms, value_of(result, "cacheScope") == b'"public"')
+    return CacheHint(ttl_ms, value_of(result, "cacheScope") == b'"public"')

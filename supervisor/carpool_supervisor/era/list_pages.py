@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import Feature, Offer, ResourceOffer
-from carpool_protocol.machine.slices import STEP_ENTRIES, Sliced, Steps
+from carpool_protocol.machine.slices import STEP_ENTRIES, SlicedWork, Steps
 from carpool_protocol.wire.content import elements, value_of
-from carpool_protocol.wire.list_repair import Family, readable
-from carpool_supervisor.era.list_hints import NO_WORD, Hint, read_hint
+from carpool_protocol.wire.list_repair import Family, repair_entry
+from carpool_supervisor.era.list_hints import NO_HINT, CacheHint, read_cache_hint
 
 MAX_OFFERS: Final = 100_000
 MAX_ENTRY_BYTES: Final = 256 * 1024
@@ -60,23 +60,23 @@ CHANGED: Final[dict[str, tuple[Family, ...]]] = {
 """Which lists a notification makes old."""
 
 
-class Page(Struct, frozen=True):
+class PageRequest(Struct, frozen=True):
     """One page of one list is wanted."""
 
     family: Family
     cursor: str | None
 
 
-Taken = tuple[Page | None, str]
+PageResult = tuple[PageRequest | None, str]
 """What follows from a page: the next request, and what was wrong with the page (or nothing)."""
 
 
-class Reading:
+class ListPages:
     """What is known of the four lists, and what is still to be asked."""
 
     def __init__(self) -> None:
         self._offers: dict[Family, list[tuple[str, RawJson]]] = {family: [] for family in FAMILIES}
-        self._page: Sliced[Taken] | None = None
+        self._page: SlicedWork[PageResult] | None = None
         """What is under way of a page that came."""
         self._found: dict[str, RawJson] = {}
         """Of the list that is being read. A name offered twice counts once, the first time."""
@@ -93,17 +93,17 @@ class Reading:
         self._late: list[Family] = []
         """Lists that were taken although they are old already."""
         self._announced: tuple[Family, ...] = ()
-        self._hint = NO_WORD
+        self._hint = NO_HINT
         """Of the pages of the list that is being read."""
-        self._hints: dict[Family, Hint] = {}
+        self._hints: dict[Family, CacheHint] = {}
         self._bytes: dict[Family, int] = dict.fromkeys(FAMILIES, 0)
         self.left_out: dict[Family, str] = {}
         """Of each list that is not whole: what is left out of it and why, for people."""
 
     @property
-    def hint(self) -> Hint:
+    def hint(self) -> CacheHint:
         """What was said of all the lists together."""
-        return reduce(Hint.least, self._hints.values(), NO_WORD)
+        return reduce(CacheHint.least, self._hints.values(), NO_HINT)
 
     def announce(self, features: Iterable[Feature]) -> None:
         """What the server said it serves: all of that is to be read."""
@@ -111,14 +111,14 @@ class Reading:
         self._announced = tuple(f for f in FAMILIES if ("resources" if f == "templates" else f) in served)
         self._todo = list(self._announced)
 
-    def changed(self, families: Iterable[Family]) -> Page | None:
+    def lists_changed(self, families: Iterable[Family]) -> PageRequest | None:
         """These lists are old. The next request, if none is out."""
         for family in families:
             if family in self._announced and family not in self._todo:
                 self._todo.append(family)
-        return None if self._now is not None else self.next()
+        return None if self._now is not None else self.next_list()
 
-    def next(self) -> Page | None:
+    def next_list(self) -> PageRequest | None:
         """The first page of the next list; None when all is read."""
         self._now = None
         self._again_times = 0
@@ -128,10 +128,10 @@ class Reading:
         self._found, self._found_entries, self._found_bytes = {}, 0, 0
         self._too_large, self._is_full = 0, False
         self._cursors = set()
-        self._hint = NO_WORD
-        return Page(self._now, None)
+        self._hint = NO_HINT
+        return PageRequest(self._now, None)
 
-    def late(self) -> list[Family]:
+    def changed_meanwhile(self) -> list[Family]:
         """What was read has been told: the lists of which a part was old already."""
         late, self._late = self._late, []
         return late
@@ -141,59 +141,59 @@ class Reading:
         """The list that is being read."""
         return self._now
 
-    def refused(self) -> Page | None:
+    def list_refused(self) -> PageRequest | None:
         """The server would not tell this list: it keeps what was known. The next request."""
-        return self.next()
+        return self.next_list()
 
     def abandon(self) -> None:
         """Nothing more is read of this round: the lists keep what was known."""
         self._page = None
         self._todo.clear()
         self._late.clear()
-        self.next()
+        self.next_list()
 
     @property
     def is_busy(self) -> bool:
         """A page came that is not read to its end: `read_on`."""
         return self._page is not None
 
-    def take(self, result: RawJson) -> Taken | None:
+    def page_received(self, result: RawJson) -> PageResult | None:
         """A page came. What follows; None where it is longer than one slice."""
         family = self._now
         assert family is not None, "a page that nobody asked for"
         assert self._page is None, "a page in the middle of another"
-        self._page = Sliced(self._take(result, family))
+        self._page = SlicedWork(self._read_entries(result, family))
         return self.read_on()
 
-    def read_on(self) -> Taken | None:
+    def read_on(self) -> PageResult | None:
         """The next slice of that page. What follows; None where it was not the last."""
         page = self._page
         assert page is not None, "there is no page"
-        if not page.go_on():
+        if not page.run_slice():
             return None
         self._page = None
         return page.result
 
-    def _take(self, result: RawJson, family: Family) -> Steps[Taken]:
+    def _read_entries(self, result: RawJson, family: Family) -> Steps[PageResult]:
         page = yield from _read(result, family)
         if page is None:
-            return self.next(), f"answered {METHODS[family]} with no list"
+            return self.next_list(), f"answered {METHODS[family]} with no list"
         offers, cursor, hint = page
         yield from self._add(family, offers)
         yield len(offers) // 2
         self._hint = self._hint.least(hint)
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
             if self._again_times < MAX_AGAIN:
-                return self._again(family), ""
+                return self._read_again(family), ""
             self._todo.remove(family)
             self._late.append(family)
         if cursor is None or self._is_full:
-            return self._done(family)
+            return self._list_read(family)
         endless = len(self._cursors) >= MAX_PAGES or self._found_entries > MAX_OFFERS
         if cursor in self._cursors or endless:
-            return self._done(family, f"its pages of {family} do not end; the rest is left out")
+            return self._list_read(family, f"its pages of {family} do not end; the rest is left out")
         self._cursors.add(cursor)
-        return Page(family, cursor), ""
+        return PageRequest(family, cursor), ""
 
     def _add(self, family: Family, offers: Iterable[tuple[str, RawJson]]) -> Steps[None]:
         """Keep these entries, as far as the bounds let."""
@@ -212,15 +212,15 @@ class Reading:
                 self._found_entries += 1
                 self._found.setdefault(name, definition)
 
-    def _again(self, family: Family) -> Page | None:
+    def _read_again(self, family: Family) -> PageRequest | None:
         times = self._again_times + 1
         self._todo.remove(family)
         self._todo.insert(0, family)
-        page = self.next()
+        page = self.next_list()
         self._again_times = times
         return page
 
-    def _done(self, family: Family, wrong: str = "") -> Taken:
+    def _list_read(self, family: Family, wrong: str = "") -> PageResult:
         self._offers[family] = list(self._found.items())
         self._bytes[family] = self._found_bytes
         self._hints[family] = self._hint
@@ -228,7 +228,7 @@ class Reading:
         left_out = "; ".join(filter(None, (self._over_bounds(family), wrong)))
         if left_out:
             self.left_out[family] = left_out
-        return self.next(), left_out if left_out != before else ""
+        return self.next_list(), left_out if left_out != before else ""
 
     def _over_bounds(self, family: Family) -> str:
         """What of the list that was read is over a bound, as a sentence; empty where nothing is."""
@@ -244,11 +244,11 @@ class Reading:
             said.append(f"{whole}: the rest of its {family} is left out after {self._found_entries}")
         return "; ".join(said)
 
-    def named(self, family: Literal["tools", "prompts"]) -> list[Offer]:
+    def named_offers(self, family: Literal["tools", "prompts"]) -> list[Offer]:
         """The offers of a list whose entries have names."""
         return [Offer(name, definition) for name, definition in self._offers[family]]
 
-    def located(self, family: Literal["resources", "templates"]) -> list[ResourceOffer]:
+    def uri_offers(self, family: Literal["resources", "templates"]) -> list[ResourceOffer]:
         """The offers of a list whose entries have URIs."""
         return [ResourceOffer(uri, definition) for uri, definition in self._offers[family]]
 
@@ -275,13 +275,13 @@ _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 _ENTRY_UNITS: Final = 4
-"""What reading one entry costs, and one more for so many bytes. See `Sliced`."""
+"""What reading one entry costs, and one more for so many bytes. See `SlicedWork`."""
 _BYTES_OF_UNIT: Final = 512
 _STEP_UNITS: Final = 1024
 _LENIENT_UNITS: Final = 40
 """What reading one costs that msgspec refuses."""
 
-_Page = tuple[list[tuple[str, RawJson]], str | None, Hint]
+_Page = tuple[list[tuple[str, RawJson]], str | None, CacheHint]
 
 
 def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
@@ -303,14 +303,14 @@ def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
             if name:
                 entry = RawJson(bytes(raw))
                 is_large = len(entry) > MAX_ENTRY_BYTES  # it is left out, so nothing of it is mended
-                found.append((name, entry if is_large else readable(entry, family)))
+                found.append((name, entry if is_large else repair_entry(entry, family)))
     except _UNREADABLE:
         return (yield from _read_leniently(result, family))
     if not bytes(page.ttlMs):
-        return found, page.nextCursor, NO_WORD
+        return found, page.nextCursor, NO_HINT
     # Read out of what is decoded anyway: a second look at all of a long page takes as long as the first.
     said = b'{"ttlMs":%b,"cacheScope":%b}' % (bytes(page.ttlMs), bytes(page.cacheScope))
-    return found, page.nextCursor, read_hint(RawJson(said))
+    return found, page.nextCursor, read_cache_hint(RawJson(said))
 
 
 def _read_leniently(result: RawJson, family: Family) -> Steps[_Page | None]:
@@ -329,7 +329,7 @@ def _read_leniently(result: RawJson, family: Family) -> Steps[_Page | None]:
         if name:
             found.append((legible(name), RawJson(entry)))
     cursor = _text(value_of(result, "nextCursor"))
-    return found, cursor, read_hint(result)
+    return found, cursor, read_cache_hint(result)
 
 
 def _text(raw: bytes | None) -> str | None:

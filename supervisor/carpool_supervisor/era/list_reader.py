@@ -14,59 +14,61 @@ from typing import Final
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import Catalog, Feature
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, quote
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, quote
 from carpool_protocol.wire.list_repair import Family
 from carpool_supervisor.core.model.events import (
     CatalogRead,
     GreetingFailed,
     InstanceGreeted,
-    ListsLost,
-    ListsOld,
+    ListAnswerLost,
+    ListsChanged,
     OwnEvent,
-    ServerMisspoke,
+    ServerLineRejected,
 )
-from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.greeting import read_error
-from carpool_supervisor.era.list_hints import Hint
-from carpool_supervisor.era.list_pages import FAMILIES, METHODS, Page, Reading
+from carpool_supervisor.era.list_hints import CacheHint
+from carpool_supervisor.era.list_pages import FAMILIES, METHODS, ListPages, PageRequest
 from carpool_supervisor.era.self_description import SelfDescription
 
 METHOD_NOT_FOUND: Final = -32601
-REMEMBERED: Final = 16
+REMEMBERED_REQUESTS: Final = 16
 """So many requests that were given up are known again when they are answered late."""
-NONE_OUT: Final = (ABSENT, "")
+NO_OPEN_REQUEST: Final = (ABSENT, "")
 MAX_BEGUN: Final = 36
 """So many lists are begun because the server says that they have changed, four to begin with; after that when
-`relist` says so.
+`relist_line` says so.
 """
 
 Ask = Callable[[str, str, RawJson], RawJson]
 """Writes a request (a word for its id, method, params or `ABSENT`) and gives its id."""
 
 
-class Lists:
+class ListReader:
     """What one server offers, as far as it is read."""
 
-    def __init__(self, instance: InstanceId, taken: Taken, ask: Ask, catalog: Callable[[], Catalog]) -> None:
+    def __init__(
+        self, instance: InstanceId, taken: Decoded, ask: Ask, catalog: Callable[[], Catalog]
+    ) -> None:
         """`catalog`: makes what is told, each time all is read."""
         self._instance = instance
-        self._taken = taken
+        self._decoded = taken
         self._ask_server = ask
         self._catalog = catalog
-        self.out: tuple[RawJson, str] = NONE_OUT
+        self.open_request: tuple[RawJson, str] = NO_OPEN_REQUEST
         """The id and the method of the list request that is out."""
-        self._given_up: deque[RawJson] = deque(maxlen=REMEMBERED)
+        self._given_up: deque[RawJson] = deque(maxlen=REMEMBERED_REQUESTS)
         self._is_lost = False
         """The answer to a request of this round could not be read."""
         self._lost_times = 0
         """Rounds in a row of which that is true, or of which an answer never came."""
-        self._reading = Reading()
+        self._reading = ListPages()
         self.fit = False
         """It has told everything once."""
         self._begun = 0
-        """How many lists, since `relist`."""
-        self._put_off = False
-        """Something has changed that is not read before `relist`."""
+        """How many lists, since `relist_line`."""
+        self._postponed = False
+        """Something has changed that is not read before `relist_line`."""
         self._said = SelfDescription("", EMPTY_OBJECT, EMPTY_OBJECT)
         self._over = ""
         """What of that is over a bound."""
@@ -75,51 +77,51 @@ class Lists:
         """The server has said what it is and serves: read all of it."""
         self._said, self._over = said.bounded()
         if self._over:
-            self._taken.events.append(ServerMisspoke(self._instance, self._over))
+            self._decoded.events.append(ServerLineRejected(self._instance, self._over))
         self._reading.announce(features)
-        self._go_on(self._reading.next())
+        self._request_next(self._reading.next_list())
 
-    def changed(self, families: Iterable[Family]) -> None:
+    def lists_changed(self, families: Iterable[Family]) -> None:
         """These lists are old, says the server. One that always says so is not asked at once for ever."""
         if self._begun < MAX_BEGUN:
-            self._ask(self._reading.changed(families))
-        elif not self._put_off:
-            self._put_off = True
+            self._ask(self._reading.lists_changed(families))
+        elif not self._postponed:
+            self._postponed = True
             if self.fit:
-                self._taken.events.append(ListsOld(self._instance))
+                self._decoded.events.append(ListsChanged(self._instance))
 
-    def relist(self) -> bytes:
+    def relist_line(self) -> bytes:
         """All of them are: the line that begins to read them again; none while they are read anyway."""
         self._begun = 0
-        self._put_off, was_put_off = False, self._put_off
-        if self.out[0] or self.is_busy:
+        self._postponed, was_put_off = False, self._postponed
+        if self.open_request[0] or self.is_busy:
             if was_put_off:
-                self._reading.changed(FAMILIES)  # after the one that is out
+                self._reading.lists_changed(FAMILIES)  # after the one that is out
             return b""
-        before, self._taken.lines = self._taken.lines, []
-        self.changed(FAMILIES)
-        written, self._taken.lines = b"".join(self._taken.lines), before
+        before, self._decoded.lines = self._decoded.lines, []
+        self.lists_changed(FAMILIES)
+        written, self._decoded.lines = b"".join(self._decoded.lines), before
         return written
 
     @property
-    def hint(self) -> Hint:
+    def hint(self) -> CacheHint:
         """How long all of them are current, says the server."""
         return self._reading.hint
 
-    def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
+    def request_answered(self, answer_id: RawJson, message: ResultAnswer | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
         if not self._is_out(answer_id):
             return answer_id in self._given_up
-        self.out = NONE_OUT
+        self.open_request = NO_OPEN_REQUEST
         family = self._reading.family
         if isinstance(message, ErrorAnswer):
             error = read_error(message.error)
             wrong = f"refused {family}/list: {error.message[:200]} ({error.code})"
-            page = self._reading.refused()
+            page = self._reading.list_refused()
             if error.code == METHOD_NOT_FOUND and family == "templates":
                 wrong = ""  # servers with resources and no templates do that
         else:
-            self._was_read(family, self._reading.take(message.result))
+            self._was_read(family, self._reading.page_received(message.result))
             return True
         self._was_read(family, (page, wrong))
         return True
@@ -133,97 +135,97 @@ class Lists:
         """The next slice of that answer."""
         self._was_read(self._reading.family, self._reading.read_on())
 
-    def _was_read(self, family: Family | None, taken: tuple[Page | None, str] | None) -> None:
+    def _was_read(self, family: Family | None, taken: tuple[PageRequest | None, str] | None) -> None:
         """What follows from an answer; None: it is not read to its end."""
         if taken is None:
             return
         page, wrong = taken
         if wrong:
-            self._taken.events.append(ServerMisspoke(self._instance, wrong))
+            self._decoded.events.append(ServerLineRejected(self._instance, wrong))
             was_read = family in self._reading.left_out  # only a part of it is left out
             if family == "tools" and not self.fit and not was_read:
-                self._taken.events.append(GreetingFailed(self._instance, wrong))
+                self._decoded.events.append(GreetingFailed(self._instance, wrong))
                 return
-        self._go_on(page)
+        self._request_next(page)
 
-    def unreadable(self, answer_id: RawJson, text: str) -> bool:
+    def answer_unreadable(self, answer_id: RawJson, text: str) -> bool:
         """A line with this id cannot be read. Whether it was the answer to a request from here."""
         if not self._is_out(answer_id):
             return answer_id in self._given_up
-        wrong = f"answered {self.out[1]} with no message: {text}"
-        self.out = NONE_OUT
-        self._taken.events.append(ServerMisspoke(self._instance, wrong))
+        wrong = f"answered {self.open_request[1]} with no message: {text}"
+        self.open_request = NO_OPEN_REQUEST
+        self._decoded.events.append(ServerLineRejected(self._instance, wrong))
         if self._reading.family == "tools" and not self.fit:
-            self._taken.events.append(GreetingFailed(self._instance, wrong))
+            self._decoded.events.append(GreetingFailed(self._instance, wrong))
         else:
             self._is_lost = True
-            self._go_on(self._reading.refused())
+            self._request_next(self._reading.list_refused())
         return True
 
-    def overdue(self, after_s: float) -> list[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> list[OwnEvent]:
         """No answer has come for so long: what was known of all lists stays."""
-        request, method = self.out
+        request, method = self.open_request
         if not request:
             return []
-        self.out = NONE_OUT
+        self.open_request = NO_OPEN_REQUEST
         self._given_up.append(request)
         self._reading.abandon()
         self._is_lost = True
-        return [self._lost(f"did not answer {method} within {after_s:g} s")]
+        return [self._list_lost(f"did not answer {method} within {after_s:g} s")]
 
     def _is_out(self, answer_id: RawJson) -> bool:
-        return bool(self.out[0]) and answer_id == self.out[0]
+        return bool(self.open_request[0]) and answer_id == self.open_request[0]
 
-    def _lost(self, text: str) -> ListsLost:
+    def _list_lost(self, text: str) -> ListAnswerLost:
         self._is_lost = False
         self._lost_times += 1
-        return ListsLost(self._instance, self._lost_times, text)
+        return ListAnswerLost(self._instance, self._lost_times, text)
 
     def close(self) -> None:
         """Let go of whoever words the requests: see `adapter.Adapter`."""
         del self._ask_server, self._catalog
         self._reading.abandon()
 
-    def _go_on(self, page: Page | None) -> None:
+    def _request_next(self, page: PageRequest | None) -> None:
         if page is not None:
             self._ask(page)
             return
         catalog = self._catalog()
         if self.fit:
-            self._taken.events.append(CatalogRead(self._instance, catalog))
+            self._decoded.events.append(CatalogRead(self._instance, catalog))
         else:
             self.fit = True
-            self._taken.events.append(InstanceGreeted(self._instance, catalog))
-            if self._put_off:
-                self._taken.events.append(ListsOld(self._instance))
+            self._decoded.events.append(InstanceGreeted(self._instance, catalog))
+            if self._postponed:
+                self._decoded.events.append(ListsChanged(self._instance))
         if self._is_lost:
-            self._taken.events.append(self._lost(""))
+            self._decoded.events.append(self._list_lost(""))
         else:
             self._lost_times = 0
-        late = self._reading.late()
+        late = self._reading.changed_meanwhile()
         if late:
-            self.changed(late)
+            self.lists_changed(late)
 
-    def _ask(self, page: Page | None) -> None:
+    def _ask(self, page: PageRequest | None) -> None:
         """Write the request for this page."""
         if page is not None:
             self._begun += page.cursor is None
             params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%b}' % quote(page.cursor))
             method = METHODS[page.family]
-            self.out = (self._ask_server(page.family, method, params), method)
+            self.open_request = (self._ask_server(page.family, method, params), method)
 
     def catalog(self, key: PoolKey, *, version: str, features: list[Feature]) -> Catalog:
         """All that is read, beside what the server said of itself; of that, what is within the bounds."""
         return Catalog(
             key=key,
-            tools=self._reading.named("tools"),
+            tools=self._reading.named_offers("tools"),
             instructions=self._said.instructions,
             server_info=self._said.server_info,
             capabilities=self._said.capabilities,
             protocol_version=version,
-            prompts=self._reading.named("prompts"),
-            resources=self._reading.located("resources"),
-            templates=self._reading.located("templates"),
+            prompts=self._reading.named_offers("prompts"),
+            resources=self._reading.uri_offers("resources"),
+            templates=self._reading.uri_offers("templates"),
             features=features,
             left_out="; ".join(filter(None, (self._over, *self._reading.left_out.values()))),
         )

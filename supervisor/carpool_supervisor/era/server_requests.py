@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, RawJson, WireId
 from carpool_protocol.link.messages import Need, Root
-from carpool_protocol.wire.capabilities import needs_of
-from carpool_protocol.wire.content import at, elements, mentions, text_of, value_of
+from carpool_protocol.wire.capabilities import needed_capabilities
+from carpool_protocol.wire.content import change_members, elements, mentions, text_of, value_of
 from carpool_protocol.wire.jsonrpc import (
     Notification,
     Request,
@@ -37,10 +37,15 @@ from carpool_protocol.wire.params import (
     split_cancelled,
     split_meta,
 )
-from carpool_supervisor.core.model.attribution import ON_LADDER, RELATED_TASK, facts_of
-from carpool_supervisor.core.model.events import ElicitationEnded, ServerAsked, ServerWithdrew, UrlsOffered
+from carpool_supervisor.core.model.attribution import AGENT_METHODS, RELATED_TASK, facts_of
+from carpool_supervisor.core.model.events import (
+    ElicitationCompleted,
+    ServerAsked,
+    ServerCancelledAsk,
+    UrlElicitationRequired,
+)
 from carpool_supervisor.core.model.trace_context import TraceKey, issued_trace
-from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.adapter import Decoded
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -93,13 +98,13 @@ def capabilities_of(needs: Collection[Need]) -> RawJson:
     return RawJson(b"{%b}" % b",".join(parts))
 
 
-class Asking:
+class ServerRequests:
     """The other direction of one instance's conversation."""
 
-    def __init__(self, instance: InstanceId, declared: Declared, taken: Taken) -> None:
+    def __init__(self, instance: InstanceId, declared: Declared, taken: Decoded) -> None:
         self._instance = instance
         self._declared = declared
-        self._taken = taken
+        self._decoded = taken
         self._roots = None if declared.roots is None else roots_result(declared.roots)
         self._related: dict[RawJson, list[bytes]] = {}
         """By the id of an open request: the task it named. Its answer has to name it too. A server that uses
@@ -108,13 +113,13 @@ class Asking:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def asked(self, request: Request) -> None:
+    def request_received(self, request: Request) -> None:
         """A request of the server."""
         if request.method == "ping":
-            self._taken.lines.append(result_line(request.id, EMPTY_OBJECT))
+            self._decoded.lines.append(result_line(request.id, EMPTY_OBJECT))
         elif request.method == "roots/list" and self._roots is not None:
-            self._taken.lines.append(result_line(request.id, self._roots))
-        elif request.method in ON_LADDER and self._declared.asking:
+            self._decoded.lines.append(result_line(request.id, self._roots))
+        elif request.method in AGENT_METHODS and self._declared.asking:
             self._ask(request)
         else:
             text = f"{request.method}: carpool has declared no such capability"
@@ -126,7 +131,7 @@ class Asking:
             self._refuse(request, INVALID_PARAMS, f"{request.method}: {parts.text}")
             return
         rest, meta, token = parts
-        needs = needs_of(request.method, rest)
+        needs = needed_capabilities(request.method, rest)
         if not needs:  # a mode that nobody was told of
             self._refuse(request, INVALID_PARAMS, f"{request.method}: carpool has declared no such mode")
             return
@@ -136,7 +141,7 @@ class Asking:
             self._related.setdefault(request.id, []).append(related)
         elicitation = (text_of(rest, "elicitationId") or "") if "elicitation.url" in needs else ""
         params = meta_params(rest, self._for_the_agent(meta, facts.trace), ABSENT)
-        self._taken.events.append(
+        self._decoded.events.append(
             ServerAsked(self._instance, request.id, params, facts, token, elicitation, tuple(needs))
         )
 
@@ -148,24 +153,24 @@ class Asking:
         return left
 
     def _refuse(self, request: Request, code: int, text: str) -> None:
-        self._taken.lines.append(error_line(request.id, code, text))
+        self._decoded.lines.append(error_line(request.id, code, text))
 
-    def notified(self, message: Notification) -> bool:
+    def notification_received(self, message: Notification) -> bool:
         """A notification of the server. Whether it is about what it asked."""
         if message.method == "notifications/cancelled":
             ask, reason = split_cancelled(message.params)
             if ask is not None and self._declared.asking:
                 self._related.pop(ask, None)
-                self._taken.events.append(ServerWithdrew(self._instance, ask, reason))
+                self._decoded.events.append(ServerCancelledAsk(self._instance, ask, reason))
         elif message.method == "notifications/elicitation/complete":
             elicitation = text_of(message.params or EMPTY_OBJECT, "elicitationId")
             if elicitation is not None:
-                self._taken.events.append(ElicitationEnded(self._instance, elicitation, message.params))
+                self._decoded.events.append(ElicitationCompleted(self._instance, elicitation, message.params))
         else:
             return False
         return True
 
-    def erred(self, wire: WireId, error: RawJson) -> None:
+    def call_failed(self, wire: WireId, error: RawJson) -> None:
         """An error that this call ends with: it may send its agent to URLs first."""
         if mentions(error, URLS_FIRST) and value_of(error, "code") == URLS_FIRST:
             found = elements(value_of(value_of(error, "data") or b"", "elicitations") or b"") or []
@@ -180,11 +185,13 @@ class Asking:
                     if left_bytes >= 0:
                         urls.append(RawJson(each))
             if ids:
-                self._taken.events.append(UrlsOffered(self._instance, wire, tuple(ids), tuple(urls)))
+                self._decoded.events.append(
+                    UrlElicitationRequired(self._instance, wire, tuple(ids), tuple(urls))
+                )
 
     # --- out -------------------------------------------------------------------------------------------
 
-    def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
+    def answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
         """The answer to the server's request of this id."""
         named = self._related.get(ask)
         related = named.pop() if named else None
@@ -194,7 +201,7 @@ class Asking:
             return error_body_line(ask, body)
         return result_line(ask, body if related is None else with_task(body, related))
 
-    def progress(self, token: RawJson, params: RawJson) -> bytes:
+    def progress_line(self, token: RawJson, params: RawJson) -> bytes:
         """How far a request of the server's is; `params` without the token."""
         return progress_line(token, params)
 
@@ -205,7 +212,7 @@ def without_agents_task(meta: RawJson) -> RawJson:
     """
     if not meta or not (mentions(meta, _RELATED) or mentions(meta, b"\\")):
         return meta
-    return RawJson(at(meta, {RELATED_TASK: None}))
+    return RawJson(change_members(meta, {RELATED_TASK: None}))
 
 
 _RELATED: Final = b'"' + RELATED_TASK.encode() + b'"'
@@ -220,7 +227,7 @@ def without(meta: RawJson, key: str) -> RawJson:
     """A `_meta` without this key; `ABSENT` where nothing is left of it."""
     if not meta:
         return ABSENT
-    left = at(meta, {key: None})
+    left = change_members(meta, {key: None})
     return RawJson(left) if left.strip(b"{ }") else ABSENT
 
 
@@ -247,9 +254,9 @@ def with_task(result: RawJson, related: bytes) -> RawJson:
     named = b"%b:%b" % (quote(RELATED_TASK), related)
     meta = value_of(result, "_meta")
     if meta is None or meta[:1] != b"{":
-        whole = result if meta is None else at(result, {"_meta": None})
+        whole = result if meta is None else change_members(result, {"_meta": None})
         inner = whole.strip()[1:-1].strip()
         return RawJson(b'{"_meta":{%b}%b%b}' % (named, b"," if inner else b"", inner))
-    inner = at(meta, {RELATED_TASK: None})[1:-1].strip()
+    inner = change_members(meta, {RELATED_TASK: None})[1:-1].strip()
     whole_meta = b"{%b%b%b}" % (named, b"," if inner else b"", inner)
-    return RawJson(at(result, {"_meta": lambda _: whole_meta}))
+    return RawJson(change_members(result, {"_meta": lambda _: whole_meta}))

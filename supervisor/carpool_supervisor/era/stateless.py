@@ -15,13 +15,13 @@ from typing import Final
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.link.messages import Call
-from carpool_protocol.wire.content import at, text_of
+from carpool_protocol.wire.content import change_members, text_of
 from carpool_protocol.wire.jsonrpc import (
     ErrorAnswer,
-    Garbage,
+    InvalidLine,
     Notification,
     Request,
-    Result,
+    ResultAnswer,
     decode,
     error_line,
     notification_line,
@@ -30,7 +30,7 @@ from carpool_protocol.wire.jsonrpc import (
 )
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
-from carpool_protocol.wire.request_targets import with_subject
+from carpool_protocol.wire.request_targets import with_target
 from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
@@ -38,26 +38,26 @@ from carpool_supervisor.core.model.events import (
     ProbeAnswered,
     ResourceUpdated,
     ServerAnswered,
+    ServerLineRejected,
     ServerLogged,
-    ServerMisspoke,
     ServerProgressed,
 )
-from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.discover import DISCOVER, Discovery
-from carpool_supervisor.era.envelope import Envelope, neutral_error, own_params, read_result
-from carpool_supervisor.era.input_rounds import ASKS, Rounds, call_of
-from carpool_supervisor.era.list_hints import NO_WORD, read_hint
+from carpool_supervisor.era.adapter import Decoded
+from carpool_supervisor.era.discover import DISCOVER, DiscoverGreeting
+from carpool_supervisor.era.envelope import RequestEnvelope, neutral_error, own_params, read_result
+from carpool_supervisor.era.input_rounds import ASKS, InputRounds, call_of
+from carpool_supervisor.era.list_hints import NO_HINT, read_cache_hint
 from carpool_supervisor.era.list_pages import CHANGED, FAMILIES
 from carpool_supervisor.era.server_requests import NOTHING, Declared
-from carpool_supervisor.era.subscriptions import Listening, cancelled_listen
-from carpool_supervisor.era.task_relay import NOTIFICATION, Relayed
+from carpool_supervisor.era.subscriptions import ServerSubscriptions, cancelled_listen
+from carpool_supervisor.era.task_relay import NOTIFICATION, RelayedTaskCalls
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_REQUEST: Final = -32600
 NO_REQUESTS: Final = "a server sends no requests in MCP 2026-07-28: answer the call with input_required"
 
 
-class Stateless:
+class StatelessAdapter:
     """One instance's conversation. See `adapter.Adapter`."""
 
     def __init__(
@@ -74,112 +74,114 @@ class Stateless:
         """
         self._bridge = bridge
         self._instance = instance
-        self._taken = Taken()
-        self._envelope = Envelope(release, declared)
-        self._listening = Listening(instance, self._envelope, self._taken)
-        self._discovery = Discovery(
-            instance, key, self._envelope, self._taken, self._listening.begin, bridge=bridge
+        self._decoded = Decoded()
+        self._envelope = RequestEnvelope(release, declared)
+        self._subscriptions = ServerSubscriptions(instance, self._envelope, self._decoded)
+        self._discovery = DiscoverGreeting(
+            instance, key, self._envelope, self._decoded, self._subscriptions.begin, bridge=bridge
         )
-        self._rounds = Rounds(instance, declared, self._taken, self._say)
-        self._relayed = Relayed(instance)
+        self._rounds = InputRounds(instance, declared, self._decoded, self._call_request_line)
+        self._relayed_task_calls = RelayedTaskCalls(instance)
 
     # --- out -------------------------------------------------------------------------------------------
 
     @property
-    def met(self) -> bool:
+    def has_greeted(self) -> bool:
         """See `adapter.Adapter`."""
-        return self._discovery.met
+        return self._discovery.has_greeted
 
-    def greet(self) -> bytes:
+    def greeting_line(self) -> bytes:
         """`server/discover`."""
-        return self._discovery.greet()
+        return self._discovery.greeting_line()
 
-    def call(self, wire: WireId, call: Call) -> bytes:
+    def call_line(self, wire: WireId, call: Call) -> bytes:
         """The call under its wire id, which is also its progress token."""
         if call.method in ASKS:
-            self._rounds.begin(wire, call)
+            self._rounds.call_written(wire, call)
         else:
-            self._relayed.begin(wire, call)
-        return self._say(RawJson(b"%d" % wire), wire, call, b"")
+            self._relayed_task_calls.call_written(wire, call)
+        return self._call_request_line(RawJson(b"%d" % wire), wire, call, b"")
 
-    def _say(self, request: RawJson, wire: WireId, call: Call, more: bytes) -> bytes:
+    def _call_request_line(self, request: RawJson, wire: WireId, call: Call, more: bytes) -> bytes:
         token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
-        meta, params = self._envelope.meta(call.meta, call), own_params(call.params, call.method)
+        meta, params = self._envelope.request_meta(call.meta, call), own_params(call.params, call.method)
         if call.method == TOOLS_CALL:
             params = call_params(call.target, params, meta, token)
         else:
-            params = meta_params(with_subject(call.method, call.target, params), meta, token)
+            params = meta_params(with_target(call.method, call.target, params), meta, token)
         if more:
             params = RawJson(params[:-1] + more + b"}")
         return request_line(request, call.method, params)
 
-    def cancel(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; nothing between two rounds, when the server has nothing to cancel."""
-        self._relayed.over(wire)
-        if self._may_begin_task(self._rounds.call(wire)):
-            self._relayed.dropped(wire)
-        request = self._rounds.cancel(wire)
+        self._relayed_task_calls.call_ended(wire)
+        if self._may_begin_task(self._rounds.open_call(wire)):
+            self._relayed_task_calls.call_cancelled(wire)
+        request = self._rounds.cancel_line(wire)
         if not request:
             return b""
         params = RawJson(b'{"requestId":%b,"reason":%b}' % (request, quote(reason)))
         return notification_line("notifications/cancelled", params)
 
-    def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """Something that the server wanted is there, or will not be. Nothing to write yet: see `again`."""
-        self._rounds.answer(ask, is_error=is_error, body=body)
+    def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
+        """Something that the server wanted is there, or will not be. Nothing to write yet: see
+        `retry_line`.
+        """
+        self._rounds.ask_answered(ask, is_error=is_error, body=body)
         return b""
 
-    def again(self, wire: WireId) -> bytes:
+    def retry_line(self, wire: WireId) -> bytes:
         """The call once more: after a pause, or with everything that was wanted."""
-        return self._rounds.again(wire)
+        return self._rounds.retry_line(wire)
 
-    def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
+    def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
         """Nothing: a server of this era gives no token with what it wants."""
         return b""
 
-    def level(self, level: str) -> bytes:
+    def level_line(self, level: str) -> bytes:
         """Nothing to write: every request says it from now on."""
-        self._envelope.level(level)
+        self._envelope.set_level(level)
         return b""
 
-    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+    def subscriptions_line(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
         """Another `subscriptions/listen`."""
-        return self._listening.watch(add, drop)
+        return self._subscriptions.subscriptions_line(add, drop)
 
-    def watch_tasks(self, tasks: Sequence[str]) -> bytes:
+    def task_subscriptions_line(self, tasks: Sequence[str]) -> bytes:
         """Another `subscriptions/listen`."""
-        return self._listening.watch_tasks(tasks)
+        return self._subscriptions.task_subscriptions_line(tasks)
 
-    def cancel_task(self, task: str) -> bytes:
+    def cancel_task_line(self, task: str) -> bytes:
         """`tasks/cancel`; whatever it answers, nobody waits for that."""
         params = RawJson(b'{"taskId":%b}' % quote(task))
-        return self._envelope.request(self._envelope.next_id("task"), "tasks/cancel", params, tasks=True)
+        return self._envelope.request_line(self._envelope.next_id("task"), "tasks/cancel", params, tasks=True)
 
-    def probe(self) -> bytes:
+    def probe_line(self) -> bytes:
         """`server/discover`. Any answer, an error too, is a sign of life."""
-        return self._envelope.request(self._envelope.next_id("ping"), DISCOVER)
+        return self._envelope.request_line(self._envelope.next_id("ping"), DISCOVER)
 
     @property
-    def list_out(self) -> tuple[RawJson, str]:
+    def open_list_request(self) -> tuple[RawJson, str]:
         """See `adapter.Adapter`."""
-        return self._discovery.list_out
+        return self._discovery.open_list_request
 
     @property
     def is_reading(self) -> bool:
         """See `adapter.Adapter`."""
         return self._discovery.is_reading
 
-    def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
         """See `adapter.Adapter`."""
-        return self._discovery.list_overdue(after_s)
+        return self._discovery.list_timed_out(after_s)
 
-    def relist(self) -> bytes:
+    def relist_line(self) -> bytes:
         """The first page of the first list."""
-        return self._discovery.relist()
+        return self._discovery.relist_line()
 
-    def caused(self) -> list[OwnEvent]:
+    def take_events(self) -> list[OwnEvent]:
         """See `adapter.Adapter`."""
-        events, self._taken.events = self._taken.events, []
+        events, self._decoded.events = self._decoded.events, []
         return events
 
     def close(self) -> None:
@@ -189,9 +191,9 @@ class Stateless:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+    def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
         """What these lines mean, and the lines to send back at once."""
-        taken = self._taken
+        taken = self._decoded
         taken.lines = []
         for line in lines:
             if not isinstance(line, bytes):
@@ -199,51 +201,51 @@ class Stateless:
                 continue
             message = decode(line)
             match message:
-                case Result() | ErrorAnswer():
-                    self._answered(message)
+                case ResultAnswer() | ErrorAnswer():
+                    self._answer_received(message)
                 case Notification():
-                    self._notified(message)
+                    self._notification_received(message)
                 case Request():
                     taken.lines.append(error_line(message.id, METHOD_NOT_FOUND, NO_REQUESTS))
-                case Garbage():
-                    self._garbage(message)
-        return self.caused(), taken.lines
+                case InvalidLine():
+                    self._invalid_line(message)
+        return self.take_events(), taken.lines
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """See `adapter.Adapter`."""
-        self._taken.lines = []
+        self._decoded.lines = []
         self._discovery.read_on()
-        return self.caused(), self._taken.lines
+        return self.take_events(), self._decoded.lines
 
-    def _answered(self, message: Result | ErrorAnswer) -> None:
+    def _answer_received(self, message: ResultAnswer | ErrorAnswer) -> None:
         found = call_of(message.id)
         if found is None:
-            self._own_answered(message)
+            self._own_request_answered(message)
         elif self._rounds.is_stale(*found):
-            self._misspoke("answered a request twice")
+            self._reject_line("answered a request twice")
         else:
-            self._listening.nudged()
-            if isinstance(message, Result):
+            self._subscriptions.server_alive()
+            if isinstance(message, ResultAnswer):
                 self._call_answered(found[0], message.result)
             else:
-                self._call_erred(found[0], message.error)
+                self._call_failed(found[0], message.error)
 
     def _call_answered(self, wire: WireId, result: RawJson) -> None:
-        about = self._relayed.over(wire)
+        about = self._relayed_task_calls.call_ended(wire)
         if about is not None:
-            self._taken.events.append(self._relayed.answered(wire, about, result))
+            self._decoded.events.append(self._relayed_task_calls.call_answered(wire, about, result))
             return
         whole = result
         kind, result = read_result(result)
         if kind == "input_required":
-            self._taken.write(self._rounds.wants(wire, result))
+            self._decoded.add_line(self._rounds.input_required(wire, result))
             return
         first = self._rounds.is_first(wire)
-        call = self._rounds.over(wire)
+        call = self._rounds.call_ended(wire)
         method = "" if call is None else call.method
-        may_begin = self._may_begin_task(call) or self._relayed.was_dropped(wire)
+        may_begin = self._may_begin_task(call) or self._relayed_task_calls.was_cancelled(wire)
         if kind == "task" and may_begin:
-            self._taken.events.append(self._relayed.began(wire, whole))
+            self._decoded.events.append(self._relayed_task_calls.task_created(wire, whole))
             return
         if kind != "complete":
             what = "is too complex" if kind == "unreadable" else "has a resultType that carpool does not know"
@@ -255,113 +257,115 @@ class Stateless:
                 self._unreadable(wire, f"{note[:1].upper()}{note[1:]}." if note else "")
                 return
             if note is not None:
-                self._misspoke(f"answered against the protocol: {note}")
+                self._reject_line(f"answered against the protocol: {note}")
         # What depends on answers that an agent gave is not to be kept (server/utilities/caching).
-        hint = read_hint(whole) if method == "resources/read" and first else NO_WORD
-        self._taken.events.append(
+        hint = read_cache_hint(whole) if method == "resources/read" and first else NO_HINT
+        self._decoded.events.append(
             ServerAnswered(self._instance, wire, False, result, ttl_ms=hint.ttl_ms, public=hint.public)
         )
 
     def _may_begin_task(self, call: Call | None) -> bool:
         return call is not None and call.tasks and self._envelope.tasks and call.method == TOOLS_CALL
 
-    def _call_erred(self, wire: WireId, error: RawJson) -> None:
+    def _call_failed(self, wire: WireId, error: RawJson) -> None:
         error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
-            self._misspoke(f"answered against the protocol: {note}")
-        about = self._relayed.over(wire)
+            self._reject_line(f"answered against the protocol: {note}")
+        about = self._relayed_task_calls.call_ended(wire)
         if about is not None:
-            self._taken.events.append(self._relayed.erred(wire, about, error))
+            self._decoded.events.append(self._relayed_task_calls.call_failed(wire, about, error))
             return
-        call = self._rounds.over(wire)
+        call = self._rounds.call_ended(wire)
         method, same_era = ("", False) if call is None else (call.method, call.can is not None)
         body = neutral_error(method, error, same_era=same_era)
-        self._taken.events.append(ServerAnswered(self._instance, wire, is_error=True, body=body))
+        self._decoded.events.append(ServerAnswered(self._instance, wire, is_error=True, body=body))
 
-    def _own_answered(self, message: Result | ErrorAnswer) -> None:
+    def _own_request_answered(self, message: ResultAnswer | ErrorAnswer) -> None:
         if message.id.startswith(b'"carpool-ping-'):
-            self._taken.events.append(ProbeAnswered(self._instance))
-            self._listening.nudged()
+            self._decoded.events.append(ProbeAnswered(self._instance))
+            self._subscriptions.server_alive()
         elif message.id.startswith(b'"carpool-task-'):
             pass
-        elif not (self._discovery.answered(message) or self._listening.answered(message)):
-            self._misspoke("answered a request that carpool never made")
+        elif not (self._discovery.request_answered(message) or self._subscriptions.listen_answered(message)):
+            self._reject_line("answered a request that carpool never made")
 
-    def _notified(self, message: Notification) -> None:
+    def _notification_received(self, message: Notification) -> None:
         params = message.params or EMPTY_OBJECT
         method = message.method
         if method == "notifications/progress":
             parts = split_progress(message.params)
             found = None if isinstance(parts, ParamsError) else call_of(parts[0])
             if found is not None and not isinstance(parts, ParamsError):
-                told = self._rounds.progressed(found[0], parts[1])
-                self._taken.events.append(ServerProgressed(self._instance, found[0], told))
+                told = self._rounds.total_progress(found[0], parts[1])
+                self._decoded.events.append(ServerProgressed(self._instance, found[0], told))
         elif method == "notifications/message":
             level = text_of(params, "level") or ""
-            self._taken.events.append(ServerLogged(self._instance, level, message.params))
+            self._decoded.events.append(ServerLogged(self._instance, level, message.params))
         elif method == "notifications/subscriptions/acknowledged":
-            if self._listening.acknowledged(params):
-                self._discovery.changed(FAMILIES)
-                for each in sorted(self._listening.watched):
+            if self._subscriptions.acknowledged(params):
+                self._discovery.lists_changed(FAMILIES)
+                for each in sorted(self._subscriptions.watched):
                     body = RawJson(b'{"uri":%b}' % quote(each))
-                    self._taken.events.append(ResourceUpdated(self._instance, each, body))
+                    self._decoded.events.append(ResourceUpdated(self._instance, each, body))
         elif method == "notifications/cancelled":
-            self._listening.ended(cancelled_listen(params))
-        elif self._listening.hears(params):  # else of a listen that is being replaced, or never asked for
-            self._changed(method, params)
+            self._subscriptions.listen_ended(cancelled_listen(params))
+        elif self._subscriptions.is_in_force(
+            params
+        ):  # else of a listen that is being replaced, or never asked for
+            self._subscription_notified(method, params)
 
-    def _changed(self, method: str, params: RawJson) -> None:
+    def _subscription_notified(self, method: str, params: RawJson) -> None:
         """What came on the listen in force."""
         if method in CHANGED:
-            self._discovery.changed(CHANGED[method])
+            self._discovery.lists_changed(CHANGED[method])
         elif method == "notifications/resources/updated":
             uri = text_of(params, "uri")
             if uri is not None:
-                self._taken.events.append(ResourceUpdated(self._instance, uri, _bare(params)))
+                self._decoded.events.append(ResourceUpdated(self._instance, uri, _bare(params)))
         elif method == NOTIFICATION:
-            told_of = self._relayed.changed(params)
+            told_of = self._relayed_task_calls.task_changed(params)
             if told_of is not None:
-                self._taken.events.append(told_of)
+                self._decoded.events.append(told_of)
 
     # --- lines we cannot read --------------------------------------------------------------------------
 
-    def _garbage(self, garbage: Garbage) -> None:
+    def _invalid_line(self, garbage: InvalidLine) -> None:
         if garbage.kind == "request":
             if garbage.id:
-                self._taken.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
+                self._decoded.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
             else:
-                self._misspoke(f"wrote a line that is no message: {garbage.text}")
+                self._reject_line(f"wrote a line that is no message: {garbage.text}")
             return
         found = call_of(garbage.id)
         if found is not None and not self._rounds.is_stale(*found):
-            self._rounds.over(found[0])
-            self._relayed.over(found[0])
+            self._rounds.call_ended(found[0])
+            self._relayed_task_calls.call_ended(found[0])
             self._unreadable(found[0], f"The answer cannot be read: {garbage.text}")
-        elif garbage.why == "header" and self._discovery.misframed(garbage.text):
+        elif garbage.why == "header" and self._discovery.headers_received(garbage.text):
             pass
-        elif not self._discovery.unreadable(garbage.id, garbage.text):
-            self._misspoke(f"wrote a line that is no message: {garbage.text}")
+        elif not self._discovery.answer_unreadable(garbage.id, garbage.text):
+            self._reject_line(f"wrote a line that is no message: {garbage.text}")
 
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"
         found = call_of(line.id)
         if line.is_answer is False or found is None or self._rounds.is_stale(*found):
-            if line.is_answer is False or not self._discovery.unreadable(line.id, text):
-                self._misspoke(f"wrote {text}")
+            if line.is_answer is False or not self._discovery.answer_unreadable(line.id, text):
+                self._reject_line(f"wrote {text}")
             return
-        self._rounds.over(found[0])
-        self._relayed.over(found[0])
-        self._taken.events.append(
+        self._rounds.call_ended(found[0])
+        self._relayed_task_calls.call_ended(found[0])
+        self._decoded.events.append(
             AnswerUnreadable(self._instance, found[0], "answer_too_large", f"It was {text}.")
         )
 
     def _unreadable(self, wire: WireId, text: str) -> None:
-        self._taken.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+        self._decoded.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
 
-    def _misspoke(self, text: str) -> None:
-        self._taken.events.append(ServerMisspoke(self._instance, text))
+    def _reject_line(self, text: str) -> None:
+        self._decoded.events.append(ServerLineRejected(self._instance, text))
 
 
 def _bare(params: RawJson) -> RawJson:
     """The params without the listen that they came on."""
-    return RawJson(at(params, {"_meta": None}))
+    return RawJson(change_members(params, {"_meta": None}))

@@ -20,11 +20,11 @@ from carpool_protocol.ids import ABSENT, InstanceId, RawJson
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.wire.content import text_of, value_of
 from carpool_protocol.wire.json_scan import key_text
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, notification_line
 from carpool_protocol.wire.stateless import PREFIX
-from carpool_supervisor.core.model.events import ServerMisspoke
-from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.envelope import Envelope
+from carpool_supervisor.core.model.events import ServerLineRejected
+from carpool_supervisor.era.adapter import Decoded
+from carpool_supervisor.era.envelope import RequestEnvelope
 from carpool_supervisor.era.greeting import read_error
 
 SUBSCRIPTION: Final = PREFIX + "subscriptionId"
@@ -33,13 +33,13 @@ MAX_RENEWALS: Final = 3
 _OURS: Final = b'"carpool-listen-'
 
 
-class Listening:
+class ServerSubscriptions:
     """The subscriptions of one instance."""
 
-    def __init__(self, instance: InstanceId, envelope: Envelope, taken: Taken) -> None:
+    def __init__(self, instance: InstanceId, envelope: RequestEnvelope, taken: Decoded) -> None:
         self._instance = instance
         self._envelope = envelope
-        self._taken = taken
+        self._decoded = taken
         self._features: frozenset[Feature] = frozenset()
         self.watched: set[str] = set()
         """The URIs of resources."""
@@ -57,7 +57,7 @@ class Listening:
         self._features = frozenset(features)
         return self._listen()
 
-    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+    def subscriptions_line(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
         """Other resources are watched."""
         before = set(self.watched)
         self.watched.difference_update(drop)
@@ -67,7 +67,7 @@ class Listening:
         self._refused = False
         return self._listen()
 
-    def watch_tasks(self, tasks: Iterable[str]) -> bytes:
+    def task_subscriptions_line(self, tasks: Iterable[str]) -> bytes:
         """Other tasks are watched."""
         before, self._tasks = self._tasks, set(tasks)
         if self._tasks == before:
@@ -92,7 +92,7 @@ class Listening:
         request = self._envelope.next_id("listen")
         self._open.append(request)
         params = b'{"notifications":%b}' % msgspec.json.encode(wanted)
-        return self._envelope.request(
+        return self._envelope.request_line(
             request, "subscriptions/listen", RawJson(params), tasks=bool(self._tasks)
         )
 
@@ -104,27 +104,27 @@ class Listening:
         self._in_force = request
         at = self._open.index(request)
         older, self._open = self._open[:at], self._open[at:]
-        self._taken.lines += map(_cancelled, older)
+        self._decoded.lines += map(_cancelled, older)
         gap, self._gap = self._gap, False
         return gap
 
-    def hears(self, params: RawJson) -> bool:
+    def is_in_force(self, params: RawJson) -> bool:
         """Whether a notification came on the listen in force."""
         return self._in_force != ABSENT and _subscription(params) == self._in_force
 
-    def answered(self, message: Result | ErrorAnswer) -> bool:
+    def listen_answered(self, message: ResultAnswer | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a listen."""
         if not message.id.startswith(_OURS):
             return False
         if isinstance(message, ErrorAnswer) and message.id in self._open:
             error = read_error(message.error)
             text = f"refused subscriptions/listen: {error.message[:200]} ({error.code})"
-            self._taken.events.append(ServerMisspoke(self._instance, text))
+            self._decoded.events.append(ServerLineRejected(self._instance, text))
             self._refused = True
-        self.ended(message.id)
+        self.listen_ended(message.id)
         return True
 
-    def ended(self, request: RawJson) -> None:
+    def listen_ended(self, request: RawJson) -> None:
         """The server has ended this listen; what it said of it later, or twice, says nothing."""
         if request not in self._open:
             return
@@ -134,14 +134,14 @@ class Listening:
             self._gap = True
         if not self._open and not self._refused and self._renewals < MAX_RENEWALS:
             self._renewals += 1
-            self._taken.write(self._listen())
+            self._decoded.add_line(self._listen())
 
-    def nudged(self) -> None:
+    def server_alive(self) -> None:
         """The server lives: what it ended too often is opened once more."""
         if self._open:
             self._renewals = 0
         elif self._gap and not self._refused:
-            self._taken.write(self._listen())
+            self._decoded.add_line(self._listen())
 
 
 def _subscription(params: RawJson) -> RawJson:

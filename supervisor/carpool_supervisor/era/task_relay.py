@@ -12,8 +12,8 @@ from typing import Final
 
 from carpool_protocol.ids import InstanceId, RawJson, WireId
 from carpool_protocol.link.messages import Call
-from carpool_protocol.wire.content import at, text_of, value_of
-from carpool_protocol.wire.request_targets import TASKS
+from carpool_protocol.wire.content import change_members, text_of, value_of
+from carpool_protocol.wire.request_targets import TASK_ID_KEYS
 from carpool_protocol.wire.stateless import SERVER_INFO
 from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswered, TaskChanged
 from carpool_supervisor.era.envelope import neutral_error, read_result
@@ -29,7 +29,7 @@ _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _NOT_THERE: Final = b"-32602"
 
 
-class Relayed:
+class RelayedTaskCalls:
     """All calls of one instance that are about tasks."""
 
     def __init__(self, instance: InstanceId) -> None:
@@ -38,29 +38,29 @@ class Relayed:
         self._dropped: dict[WireId, None] = {}
         """The latest calls that were cancelled and may have begun a task before their server heard so."""
 
-    def begin(self, wire: WireId, call: Call) -> None:
+    def call_written(self, wire: WireId, call: Call) -> None:
         """The call is written, if it is one of these."""
-        if call.method in TASKS:
+        if call.method in TASK_ID_KEYS:
             self._calls[wire] = call
 
-    def over(self, wire: WireId) -> Call | None:
+    def call_ended(self, wire: WireId) -> Call | None:
         """Its answer came, or nobody waits for it. The call, if it was one of these."""
         return self._calls.pop(wire, None)
 
-    def dropped(self, wire: WireId) -> None:
+    def call_cancelled(self, wire: WireId) -> None:
         """A call that may begin a task was cancelled."""
         self._dropped[wire] = None
         if len(self._dropped) > MAX_DROPPED:
             del self._dropped[next(iter(self._dropped))]
 
-    def was_dropped(self, wire: WireId) -> bool:
+    def was_cancelled(self, wire: WireId) -> bool:
         """Whether an answer is that of such a call. True once."""
         if wire not in self._dropped:
             return False
         del self._dropped[wire]
         return True
 
-    def began(self, wire: WireId, result: RawJson) -> ServerAnswered | AnswerUnreadable:
+    def task_created(self, wire: WireId, result: RawJson) -> ServerAnswered | AnswerUnreadable:
         """A call was answered with a task."""
         task = _id_of(result)
         if not task:
@@ -68,7 +68,7 @@ class Relayed:
         body = _neutral(result)
         return ServerAnswered(self._instance, wire, False, body, task=task, task_ttl_ms=_ttl_ms(result))
 
-    def answered(self, wire: WireId, call: Call, result: RawJson) -> ServerAnswered | AnswerUnreadable:
+    def call_answered(self, wire: WireId, call: Call, result: RawJson) -> ServerAnswered | AnswerUnreadable:
         """A call about a task was answered. (`task` is what examples of the specification say there.)"""
         kind, _ = read_result(result)
         if result[:1] != b"{" or kind not in ("complete", "task"):
@@ -77,13 +77,13 @@ class Relayed:
         over = call.method == "tasks/cancel" or (call.method == "tasks/get" and _has_ended(result))
         return ServerAnswered(self._instance, wire, False, _neutral(result), task_over=over)
 
-    def erred(self, wire: WireId, call: Call, error: RawJson) -> ServerAnswered:
+    def call_failed(self, wire: WireId, call: Call, error: RawJson) -> ServerAnswered:
         """A call about a task was answered with an error. One that its server does not know has ended."""
         over = call.method == "tasks/get" and value_of(error, "code") == _NOT_THERE
         body = neutral_error(call.method, error, same_era=True)
         return ServerAnswered(self._instance, wire, True, body, task_over=over)
 
-    def changed(self, params: RawJson) -> TaskChanged | None:
+    def task_changed(self, params: RawJson) -> TaskChanged | None:
         """`notifications/tasks`. None for one that names no task."""
         task = _id_of(params)
         if not task:
@@ -117,4 +117,4 @@ def _neutral(said: RawJson) -> RawJson:
     meta = RawJson(value_of(said, "_meta") or b"")
     left = without(without(meta, SERVER_INFO), SUBSCRIPTION) if meta[:1] == b"{" else meta
     keep = None if not left else (lambda _: left)
-    return RawJson(at(said, {"resultType": None, "requestState": None, "_meta": keep}))
+    return RawJson(change_members(said, {"resultType": None, "requestState": None, "_meta": keep}))

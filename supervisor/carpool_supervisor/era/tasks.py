@@ -20,19 +20,19 @@ from typing import Final, Literal
 
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, RawJson, WireId
 from carpool_protocol.link.messages import Call, Offer
-from carpool_protocol.wire.content import at, mentions, text_of, value_of
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.wire.content import change_members, mentions, text_of, value_of
+from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, notification_line, quote, request_line
 from carpool_protocol.wire.params import call_params
 from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
     ServerAnswered,
-    ServerMisspoke,
+    ServerLineRejected,
     ServerProgressed,
-    TaskBegan,
+    TaskCreated,
 )
-from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.greeting import Initialized
 from carpool_supervisor.era.server_requests import without_agents_task, without_task
 
@@ -76,26 +76,26 @@ class _Task:
         """Changes of its status that were passed on as progress."""
 
 
-class Tasks:
+class TaskCalls:
     """All tasks of one instance."""
 
     def __init__(
         self,
         instance: InstanceId,
         ttl_s: float,
-        taken: Taken,
+        taken: Decoded,
         erred: Callable[[WireId, RawJson], None],
         *,
         bridge: bool = False,
     ) -> None:
-        """`ttl_s`: the longest a call may take. `erred` sees an error before the call ends with it.
+        """`ttl_s`: the longest a call may take. `call_failed` sees an error before the call ends with it.
         `bridge`: as in `Handshake`.
         """
         self._bridge = bridge
         self._erred = erred
         self._instance = instance
         self._ttl_ms = int((ttl_s + TTL_MARGIN_S) * 1000)
-        self._taken = taken
+        self._decoded = taken
         self._open: dict[WireId, _Task] = {}
         self._by_id: dict[bytes, _Task] = {}
 
@@ -107,19 +107,19 @@ class Tasks:
 
     # --- out -------------------------------------------------------------------------------------------
 
-    def call(self, wire: WireId, call: Call, token: RawJson) -> bytes:
+    def call_line(self, wire: WireId, call: Call, token: RawJson) -> bytes:
         """The call, to be run as a task.
 
         With a `ttl`: without one both official SDKs keep the result for as long as they live.
         """
         self._open[wire] = _Task(wire)
-        rest = at(call.params, {"task": None})[1:-1].strip()
+        rest = change_members(call.params, {"task": None})[1:-1].strip()
         task = b'{%b%b"task":{"ttl":%d}}' % (rest, b"," if rest else b"", self._ttl_ms)
         return request_line(
             wire, call.method, call_params(call.target, RawJson(task), without_agents_task(call.meta), token)
         )
 
-    def cancel(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire: WireId, reason: str) -> bytes:
         """The line that cancels: the task or, while its id is not known, the call."""
         task = self._open[wire]
         task.is_over = True
@@ -139,7 +139,7 @@ class Tasks:
 
     def _await(self, task: _Task) -> None:
         task.asked, task.error = True, None
-        self._taken.lines.append(self._about(task, "result"))
+        self._decoded.lines.append(self._about(task, "result"))
 
     def _drop(self, task: _Task) -> None:
         self._open.pop(task.wire, None)
@@ -148,7 +148,7 @@ class Tasks:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def created(self, wire: WireId, result: RawJson) -> bool:
+    def call_answered(self, wire: WireId, result: RawJson) -> bool:
         """The call was answered. False: not with a task, so this is its result."""
         task = self._open[wire]
         said = value_of(result, "task")
@@ -161,20 +161,20 @@ class Tasks:
             return True
         task.id = named = value_of(said, "taskId") or b""
         self._by_id[named] = task
-        self._event(TaskBegan(self._instance, wire, text))
+        self._event(TaskCreated(self._instance, wire, text))
         if task.is_over:
-            self._taken.lines.append(self._about(task, "cancel"))
+            self._decoded.lines.append(self._about(task, "cancel"))
         else:
             self._await(task)
         return True
 
-    def erred(self, wire: WireId) -> None:
+    def call_failed(self, wire: WireId) -> None:
         """The call was answered with an error, or with something unreadable."""
         task = self._open.get(wire)
         if task is not None:
             self._drop(task)
 
-    def answered(self, message: Result | ErrorAnswer) -> bool:
+    def request_answered(self, message: ResultAnswer | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
         found = _our_id(message.id)
         if found is None:
@@ -185,16 +185,16 @@ class Tasks:
         match found[1]:
             case b"result" if task.asked:
                 task.asked = False
-                self._ended(task, message)
+                self._result_received(task, message)
             case b"get" if task.error is not None:
-                self._looked(task, task.error, message)
+                self._status_received(task, task.error, message)
             case b"cancel" if task.id and task.is_over and not task.asked:
                 self._answer(task, is_error=False, body=EMPTY_OBJECT)  # nobody waits; it runs no more
             case _:
                 pass
         return True
 
-    def _ended(self, task: _Task, message: Result | ErrorAnswer) -> None:
+    def _result_received(self, task: _Task, message: ResultAnswer | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
             body, note = repair_error(message.error, "child" if self._bridge else "server")
             is_usable = False
@@ -203,16 +203,16 @@ class Tasks:
             is_usable = bool(body)
         if note is not None and body:
             text = f"answered against the protocol: {note}"
-            self._event(ServerMisspoke(self._instance, text))
+            self._event(ServerLineRejected(self._instance, text))
         if is_usable or task.is_over:
             self._answer(task, is_error=isinstance(message, ErrorAnswer), body=body or EMPTY_OBJECT)
             return
         task.error = body
-        self._taken.lines.append(self._about(task, "get"))
+        self._decoded.lines.append(self._about(task, "get"))
 
-    def _looked(self, task: _Task, error: RawJson, message: Result | ErrorAnswer) -> None:
+    def _status_received(self, task: _Task, error: RawJson, message: ResultAnswer | ErrorAnswer) -> None:
         """`tasks/result` gave an error, or (`error` is absent) nothing to pass on: has the task ended?"""
-        said = message.result if isinstance(message, Result) else EMPTY_OBJECT
+        said = message.result if isinstance(message, ResultAnswer) else EMPTY_OBJECT
         status = text_of(said, "status") or ""
         if status and status not in _ENDED:
             task.error = None  # it did not wait: asked again when there is reason to
@@ -234,15 +234,15 @@ class Tasks:
         self._event(AnswerUnreadable(self._instance, task.wire, "bad_answer", text))
 
     def _event(self, event: OwnEvent) -> None:
-        self._taken.events.append(event)
+        self._decoded.events.append(event)
 
-    def nudged(self) -> None:
+    def server_alive(self) -> None:
         """The server lives: ask again for what it would not wait with."""
         for task in list(self._by_id.values()):
             if not task.asked and task.error is None and not task.is_over:
                 self._await(task)
 
-    def status(self, params: RawJson) -> None:
+    def status_received(self, params: RawJson) -> None:
         """`notifications/tasks/status`: progress of its call, unless the server counts itself (values must
         grow).
         """
@@ -259,7 +259,7 @@ class Tasks:
             told = b'{"progress":%.6f%b}' % (task.progress * _GRAIN, message)
             self._event(ServerProgressed(self._instance, task.wire, RawJson(told)))
 
-    def progressed(self, wire: WireId, params: RawJson) -> bool:
+    def may_pass_progress(self, wire: WireId, params: RawJson) -> bool:
         """The server counts. Whether it may be passed on: not what is less than was told of its status."""
         task = self._open[wire]
         if not task.counted:
@@ -307,7 +307,7 @@ def without_related(result: RawJson) -> RawJson:
     if meta is None or meta[:1] != b"{":
         return result
     left = without_task(RawJson(meta))
-    return RawJson(at(result, {"_meta": (lambda _: left) if left else None}))
+    return RawJson(change_members(result, {"_meta": (lambda _: left) if left else None}))
 
 
 def _failure(said: str | None, status: str) -> RawJson:

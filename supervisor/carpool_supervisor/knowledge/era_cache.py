@@ -30,7 +30,7 @@ HOLDS: Final = timedelta(days=7)
 LOST: Final = "which era servers speak is found out again"
 
 
-class Verdict(Struct, frozen=True):
+class EraVerdict(Struct, frozen=True):
     """What was found out about one server."""
 
     era: Era
@@ -46,7 +46,7 @@ class EraVerdicts(Struct, frozen=True, forbid_unknown_fields=True):
     """All of it: the file's own form."""
 
     version: Literal[1] = 1
-    servers: Mapping[str, Verdict] = {}
+    servers: Mapping[str, EraVerdict] = {}
 
 
 NOTHING_KNOWN: Final = EraVerdicts()
@@ -75,7 +75,7 @@ def _age(at: str, now: str) -> timedelta:
     return age if age >= timedelta() else HOLDS  # a clock that was set back says nothing
 
 
-def with_sighting(verdicts: EraVerdicts, key: str, seen: Verdict) -> EraVerdicts:
+def with_observation(verdicts: EraVerdicts, key: str, seen: EraVerdict) -> EraVerdicts:
     """After a server has greeted. The very same object where that is nothing new."""
     seen = replace(seen, why=seen.why[:MAX_TEXT], server=seen.server[:MAX_TEXT])
     before = verdicts.servers.get(key)
@@ -87,7 +87,7 @@ def with_sighting(verdicts: EraVerdicts, key: str, seen: Verdict) -> EraVerdicts
     return _bounded({**verdicts.servers, key: seen})
 
 
-def merged(one: EraVerdicts, other: EraVerdicts) -> EraVerdicts:
+def merged_eras(one: EraVerdicts, other: EraVerdicts) -> EraVerdicts:
     """Of each server what was seen last."""
     servers = dict(one.servers)
     for key, theirs in other.servers.items():
@@ -97,22 +97,24 @@ def merged(one: EraVerdicts, other: EraVerdicts) -> EraVerdicts:
     return _bounded(servers)
 
 
-def _bounded(servers: dict[str, Verdict]) -> EraVerdicts:
+def _bounded(servers: dict[str, EraVerdict]) -> EraVerdicts:
     while len(servers) > MAX_SERVERS:
         del servers[min(servers, key=lambda key: servers[key].at)]
     return EraVerdicts(servers=servers)
 
 
-def load(path: str) -> tuple[EraVerdicts, str]:
+def load_eras(path: str) -> tuple[EraVerdicts, str]:
     """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
-    return state_file.load(path, MAX_BYTES, _decode, NOTHING_KNOWN, what="an eras file", lost=LOST)
+    return state_file.load_state_file(path, MAX_BYTES, _decode, NOTHING_KNOWN, what="an eras file", lost=LOST)
 
 
-def save(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
+def save_eras(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
     """Put it on disk, together with what another supervisor put there meanwhile. Returns all of that, and a
     sentence for the log where something was wrong (else empty).
     """
-    on_disk, said = load(path)
-    whole = merged(on_disk, verdicts)
-    trouble = state_file.write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    on_disk, said = load_eras(path)
+    whole = merged_eras(on_disk, verdicts)
+    trouble = state_file.write_state_file(
+        path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+    )
     return whole, f"{trouble}; {LOST} after a restart" if trouble else said

@@ -17,24 +17,31 @@ from typing import Final
 import trio
 
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.link.messages import Era, Explain, Explained, PoolSpec
+from carpool_protocol.link.messages import Era, ExplainSharing, PoolSpec, SharingExplained
 from carpool_protocol.runtime.wallclock import wallclock
 from carpool_protocol.wire.content import text_of
-from carpool_supervisor.core.calls.refusals import left_out
+from carpool_supervisor.core.calls.refusals import left_out_text
 from carpool_supervisor.core.model import effects
-from carpool_supervisor.core.model.events import PoolKnown
+from carpool_supervisor.core.model.events import PoolKnowledgeChanged
 from carpool_supervisor.core.model.pool import Pool
-from carpool_supervisor.core.model.sharing import EvidenceKind, explain, launch_identity
-from carpool_supervisor.core.model.well_known import WellKnown, read
+from carpool_supervisor.core.model.sharing import EvidenceKind, explain_sharing, launch_identity
+from carpool_supervisor.core.model.well_known import WellKnownServers, read_well_known
 from carpool_supervisor.knowledge import era_cache
-from carpool_supervisor.knowledge.era_cache import NOTHING_KNOWN, Verdict
-from carpool_supervisor.knowledge.sharing_evidence import EMPTY, evidence_of, load, merged, record, save
+from carpool_supervisor.knowledge.era_cache import NOTHING_KNOWN, EraVerdict
+from carpool_supervisor.knowledge.sharing_evidence import (
+    NO_EVIDENCE,
+    evidence_of,
+    load_evidence,
+    merged_evidence,
+    save_evidence,
+    with_evidence,
+)
 
 
 @cache
-def well_known() -> WellKnown:
+def well_known() -> WellKnownServers:
     """The shipped list, read once."""
-    return read((resources.files("carpool_supervisor") / "well_known.json").read_bytes())
+    return read_well_known((resources.files("carpool_supervisor") / "well_known.json").read_bytes())
 
 
 log = logging.getLogger("carpool.supervisor")
@@ -54,7 +61,7 @@ class Knowledge:
         """`path`: the file (`sharing_evidence.verdicts_file`); that of eras lies beside it."""
         self._path = path
         self._eras_path = era_cache.eras_file(os.path.dirname(path))
-        self._verdicts = EMPTY
+        self._verdicts = NO_EVIDENCE
         self._eras = NOTHING_KNOWN
         self._eras_saved = NOTHING_KNOWN
         self._unsaved = trio.Event()
@@ -62,38 +69,40 @@ class Knowledge:
 
     async def load(self) -> None:
         """Read the file. Before it, nothing is known but the list."""
-        found, trouble = await trio.to_thread.run_sync(load, self._path, limiter=self._one_at_a_time)
-        self._verdicts = merged(found, self._verdicts)
-        _say(trouble)
+        found, trouble = await trio.to_thread.run_sync(load_evidence, self._path, limiter=self._one_at_a_time)
+        self._verdicts = merged_evidence(found, self._verdicts)
+        _log_trouble(trouble)
         limiter = self._one_at_a_time
-        eras, trouble = await trio.to_thread.run_sync(era_cache.load, self._eras_path, limiter=limiter)
-        self._eras = self._eras_saved = era_cache.merged(eras, self._eras)
-        _say(trouble)
+        eras, trouble = await trio.to_thread.run_sync(era_cache.load_eras, self._eras_path, limiter=limiter)
+        self._eras = self._eras_saved = era_cache.merged_eras(eras, self._eras)
+        _log_trouble(trouble)
 
-    def about(self, spec: PoolSpec) -> PoolKnown:
+    def pool_knowledge(self, spec: PoolSpec) -> PoolKnowledgeChanged:
         """What is known about the program of this pool."""
         identity = launch_identity(spec.server, spec.argv)
         evidence = evidence_of(self._verdicts, identity)
         era = era_cache.era_of(self._eras, identity, wallclock())
-        return PoolKnown(spec.key, well_known().find(spec.argv), evidence, era)
+        return PoolKnowledgeChanged(spec.key, well_known().find(spec.argv), evidence, era)
 
     def observe_era(
-        self, spec: PoolSpec, seen: effects.ObserveEra, specs: Iterable[PoolSpec]
-    ) -> list[PoolKnown]:
+        self, spec: PoolSpec, seen: effects.RecordEra, specs: Iterable[PoolSpec]
+    ) -> list[PoolKnowledgeChanged]:
         """An instance of this pool has greeted. What is to be told, to every pool of the same program."""
         identity = launch_identity(spec.server, spec.argv)
         name, version = (text_of(seen.server_info, key) or "" for key in ("name", "version"))
-        sighting = Verdict(seen.era, seen.why, f"{name} {version}".strip(), wallclock())
-        before, self._eras = self._eras, era_cache.with_sighting(self._eras, identity, sighting)
+        sighting = EraVerdict(seen.era, seen.why, f"{name} {version}".strip(), wallclock())
+        before, self._eras = self._eras, era_cache.with_observation(self._eras, identity, sighting)
         if self._eras is before:
             return []
         self._unsaved.set()
-        return [self.about(each) for each in specs if launch_identity(each.server, each.argv) == identity]
+        return [
+            self.pool_knowledge(each) for each in specs if launch_identity(each.server, each.argv) == identity
+        ]
 
     def era_lines(self, pool: Pool, spec: PoolSpec) -> list[str]:
         """Which era its server is spoken to in and why, as `carpool why` prints it."""
         era = NAMES[pool.era]
-        if pool.wish in ("handshake", "stateless"):
+        if pool.era_wish in ("handshake", "stateless"):
             return [f"It is spoken to in {era}, as configured."]
         if not pool.ever_fit:
             return ["Which era of MCP it speaks is found out at its next start."]
@@ -105,12 +114,14 @@ class Knowledge:
 
     def observe(
         self, spec: PoolSpec, kind: EvidenceKind, detail: str, specs: Iterable[PoolSpec]
-    ) -> list[PoolKnown]:
+    ) -> list[PoolKnowledgeChanged]:
         """Something was seen of this pool's program. What is to be told, to every pool of the same."""
         identity = launch_identity(spec.server, spec.argv)
-        self._verdicts = record(self._verdicts, identity, kind, wallclock(), detail)
+        self._verdicts = with_evidence(self._verdicts, identity, kind, wallclock(), detail)
         self._unsaved.set()
-        return [self.about(each) for each in specs if launch_identity(each.server, each.argv) == identity]
+        return [
+            self.pool_knowledge(each) for each in specs if launch_identity(each.server, each.argv) == identity
+        ]
 
     async def run(self) -> None:
         """Write what was recorded, until cancelled."""
@@ -127,48 +138,50 @@ class Knowledge:
     async def _save(self, *, wait: bool) -> None:
         self._unsaved = trio.Event()
         whole, trouble = await trio.to_thread.run_sync(
-            save, self._path, self._verdicts, limiter=self._one_at_a_time, abandon_on_cancel=not wait
+            save_evidence, self._path, self._verdicts, limiter=self._one_at_a_time, abandon_on_cancel=not wait
         )
-        self._verdicts = merged(whole, self._verdicts)
-        _say(trouble)
+        self._verdicts = merged_evidence(whole, self._verdicts)
+        _log_trouble(trouble)
         if self._eras is not self._eras_saved:
             known, trouble = await trio.to_thread.run_sync(
-                era_cache.save,
+                era_cache.save_eras,
                 self._eras_path,
                 self._eras,
                 limiter=self._one_at_a_time,
                 abandon_on_cancel=not wait,
             )
-            self._eras = self._eras_saved = era_cache.merged(known, self._eras)
-            _say(trouble)
+            self._eras = self._eras_saved = era_cache.merged_eras(known, self._eras)
+            _log_trouble(trouble)
 
 
-def _say(trouble: str) -> None:
+def _log_trouble(trouble: str) -> None:
     if trouble:
         log.warning("%s", trouble)
 
 
-def explained(
-    pools: Mapping[PoolKey, Pool], asked: Explain, knowledge: Knowledge, spec: PoolSpec | None
-) -> Explained:
+def explain_pool(
+    pools: Mapping[PoolKey, Pool], asked: ExplainSharing, knowledge: Knowledge, spec: PoolSpec | None
+) -> SharingExplained:
     """How a pool is shared and why, and its era, as `carpool why` prints it. `spec`: of that pool."""
     pool = pools.get(asked.key)
     if pool is None:
         lines = ["This server has no pool at the moment: it is not configured, or not any more."]
-        return Explained(asked.token, lines, "concurrent", verified=False, source="")
-    lines = explain(
+        return SharingExplained(asked.token, lines, "concurrent", verified=False, source="")
+    lines = explain_sharing(
         pool.server,
         pool.verdict,
         configured=pool.policy.sharing,
-        entry=pool.entry,
+        entry=pool.well_known_server,
         evidence=pool.evidence,
     )
-    others = (each for each in pools.values() if each.server == pool.server and each.wish == "newest")
+    others = (each for each in pools.values() if each.server == pool.server and each.era_wish == "newest")
     if spec is not None and any(each.ever_fit and each.era == "stateless" for each in others):
         lines.append("It speaks both eras of MCP: agents of each are served by a process of theirs.")
     elif spec is not None:
         lines += knowledge.era_lines(pool, spec)
-    if over := left_out(pool):
+    if over := left_out_text(pool):
         lines.append(f"Not all that it offers is shown to agents: {over}.")
     verdict = pool.verdict
-    return Explained(asked.token, lines, verdict.mode, verified=verdict.verified, source=verdict.source)
+    return SharingExplained(
+        asked.token, lines, verdict.mode, verified=verdict.verified, source=verdict.source
+    )

@@ -30,22 +30,22 @@ MAX_DETAIL: Final = 200
 LOST: Final = "sharing starts without earlier evidence"
 
 
-class Known(Struct, frozen=True):
+class ServerEvidence(Struct, frozen=True):
     """What was seen of one server, at most one piece of each kind."""
 
     evidence: tuple[Evidence, ...]
 
 
-class Verdicts(Struct, frozen=True, forbid_unknown_fields=True):
+class EvidenceFile(Struct, frozen=True, forbid_unknown_fields=True):
     """All of it: the file's own form."""
 
     version: Literal[1] = 1
-    servers: Mapping[str, Known] = {}
+    servers: Mapping[str, ServerEvidence] = {}
 
 
-EMPTY: Final = Verdicts()
+NO_EVIDENCE: Final = EvidenceFile()
 
-_decode = msgspec.json.Decoder(Verdicts).decode
+_decode = msgspec.json.Decoder(EvidenceFile).decode
 
 
 def verdicts_file(state: str) -> str:
@@ -53,13 +53,15 @@ def verdicts_file(state: str) -> str:
     return os.path.join(state, NAME)
 
 
-def evidence_of(verdicts: Verdicts, key: str) -> tuple[Evidence, ...]:
+def evidence_of(verdicts: EvidenceFile, key: str) -> tuple[Evidence, ...]:
     """What was seen of this server."""
     known = verdicts.servers.get(key)
     return known.evidence if known is not None else ()
 
 
-def record(verdicts: Verdicts, key: str, kind: EvidenceKind, at: str, detail: str = "") -> Verdicts:
+def with_evidence(
+    verdicts: EvidenceFile, key: str, kind: EvidenceKind, at: str, detail: str = ""
+) -> EvidenceFile:
     """With one more sighting, at wall time `at` (as `wallclock` writes it). `detail` never holds argument
     values.
     """
@@ -75,10 +77,10 @@ def record(verdicts: Verdicts, key: str, kind: EvidenceKind, at: str, detail: st
             detail=seen.detail or before.detail,
         )
     known[kind] = seen
-    return _bounded({**verdicts.servers, key: Known(tuple(known.values()))})
+    return _bounded({**verdicts.servers, key: ServerEvidence(tuple(known.values()))})
 
 
-def merged(one: Verdicts, other: Verdicts) -> Verdicts:
+def merged_evidence(one: EvidenceFile, other: EvidenceFile) -> EvidenceFile:
     """Everything seen by either; of one piece that both have, the wider (so merging twice changes
     nothing).
     """
@@ -87,7 +89,7 @@ def merged(one: Verdicts, other: Verdicts) -> Verdicts:
         mine = {each.kind: each for each in evidence_of(one, key)}
         for each in known.evidence:
             mine[each.kind] = _wider(mine[each.kind], each) if each.kind in mine else each
-        servers[key] = Known(tuple(mine.values()))
+        servers[key] = ServerEvidence(tuple(mine.values()))
     return _bounded(servers)
 
 
@@ -101,25 +103,29 @@ def _wider(one: Evidence, other: Evidence) -> Evidence:
     )
 
 
-def _bounded(servers: dict[str, Known]) -> Verdicts:
+def _bounded(servers: dict[str, ServerEvidence]) -> EvidenceFile:
     while len(servers) > MAX_SERVERS:
         del servers[
             min(servers, key=lambda key: max((each.last for each in servers[key].evidence), default=""))
         ]
-    return Verdicts(servers=servers)
+    return EvidenceFile(servers=servers)
 
 
-def load(path: str) -> tuple[Verdicts, str]:
+def load_evidence(path: str) -> tuple[EvidenceFile, str]:
     """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
-    return state_file.load(path, MAX_BYTES, _decode, EMPTY, what="a verdicts file", lost=LOST)
+    return state_file.load_state_file(
+        path, MAX_BYTES, _decode, NO_EVIDENCE, what="a verdicts file", lost=LOST
+    )
 
 
-def save(path: str, verdicts: Verdicts) -> tuple[Verdicts, str]:
+def save_evidence(path: str, verdicts: EvidenceFile) -> tuple[EvidenceFile, str]:
     """Put it on disk, together with what another supervisor put there meanwhile. Returns all of that, and a
     sentence for the log where something was wrong (else empty); a file that could not be written leaves the
     old one as it was.
     """
-    on_disk, said = load(path)
-    whole = merged(on_disk, verdicts)
-    trouble = state_file.write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    on_disk, said = load_evidence(path)
+    whole = merged_evidence(on_disk, verdicts)
+    trouble = state_file.write_state_file(
+        path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+    )
     return whole, f"{trouble}; what was seen of servers holds until carpool ends" if trouble else said

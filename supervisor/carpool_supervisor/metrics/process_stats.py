@@ -23,7 +23,7 @@ from carpool_protocol.runtime.wallclock import unix_s
 from carpool_supervisor import marks
 
 
-class Vitals(Struct, frozen=True):
+class ProcessUsage(Struct, frozen=True):
     """One process and all its descendants."""
 
     rss_bytes: int
@@ -40,7 +40,7 @@ class Vitals(Struct, frozen=True):
     """Descendants included, at least 1."""
 
 
-class Probe:
+class ProcessSampler:
     """Surveys processes, and remembers their CPU time so that the next survey tells the rate."""
 
     def __init__(self, *, families: bool = True) -> None:
@@ -49,12 +49,12 @@ class Probe:
         self._last: dict[tuple[int, float], tuple[float, float]] = {}
         """By pid and start time, since a pid may be reused: when, and CPU seconds then."""
 
-    def survey(self, pids: Iterable[int]) -> dict[int, Vitals]:
+    def survey(self, pids: Iterable[int]) -> dict[int, ProcessUsage]:
         """The vitals of those that live. Forgets what it knew of others."""
         tree = _children_by_parent() if self._families else {}
         now = time.monotonic()
         last, self._last = self._last, {}
-        found: dict[int, Vitals] = {}
+        found: dict[int, ProcessUsage] = {}
         for pid in dict.fromkeys(pids):
             family = [
                 sample
@@ -69,7 +69,7 @@ class Probe:
             since, before = last.get((pid, started), (now - uptime_s, 0.0))
             self._last[pid, started] = (now, cpu_s)
             elapsed_s = now - since
-            found[pid] = Vitals(
+            found[pid] = ProcessUsage(
                 rss_bytes=sum(each.rss_bytes for each in family),
                 pss_bytes=sum(each.pss_bytes for each in family),
                 cpu_percent=max(cpu_s - before, 0.0) / elapsed_s * 100 if elapsed_s > 0 else 0.0,
@@ -81,12 +81,12 @@ class Probe:
         return found
 
 
-def vitals(pid: int) -> Vitals | None:
+def process_usage(pid: int) -> ProcessUsage | None:
     """Of one process, with its average CPU use; None when it is gone."""
-    return Probe().survey([pid]).get(pid)
+    return ProcessSampler().survey([pid]).get(pid)
 
 
-def memory(pids: Iterable[int]) -> dict[int, int]:
+def memory_of(pids: Iterable[int]) -> dict[int, int]:
     """RSS in bytes of those that live, each with its descendants: memory that they share counts for each.
 
     Far cheaper than a survey: PSS makes the kernel walk every page table.

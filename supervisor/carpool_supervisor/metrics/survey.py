@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import InstanceReport, PoolReport, ProcessReport, Survey, Surveyed
 from carpool_supervisor.core.model.events import MemoryMeasured
-from carpool_supervisor.metrics.process_stats import Probe, Vitals, memory
+from carpool_supervisor.metrics.process_stats import ProcessSampler, ProcessUsage, memory_of
 
 MEASURE_EVERY_S: Final = 3.0
 """How often the memory of instances that have a limit of it is looked at."""
@@ -25,11 +25,11 @@ class Surveyor:
     """Probes processes and remembers their CPU time between surveys."""
 
     def __init__(self) -> None:
-        self._instances = Probe()
-        self._ours = Probe(families=False)
+        self._instances = ProcessSampler()
+        self._ours = ProcessSampler(families=False)
         self._one_at_a_time = trio.CapacityLimiter(1)
 
-    async def watch_memory(
+    async def measure_memory(
         self, limited: Callable[[], Mapping[InstanceId, int]], heard: Callable[[MemoryMeasured], None]
     ) -> None:
         """Tell the memory of these instances again and again; costs nothing while there are none."""
@@ -40,7 +40,7 @@ class Surveyor:
 
     async def _measure(self, pids: Mapping[InstanceId, int]) -> MemoryMeasured:
         """What these instances hold now; without those that have just ended."""
-        found = await trio.to_thread.run_sync(memory, list(pids.values()), limiter=self._one_at_a_time)
+        found = await trio.to_thread.run_sync(memory_of, list(pids.values()), limiter=self._one_at_a_time)
         return MemoryMeasured(tuple((instance, found[pid]) for instance, pid in pids.items() if pid in found))
 
     async def survey(self, asked: Survey, pools: list[PoolReport], spawner_pid: int) -> Surveyed:
@@ -48,7 +48,7 @@ class Surveyor:
         theirs = [instance.pid for pool in pools for instance in pool.instances if instance.pid]
         roles = {os.getpid(): "supervisor", spawner_pid: "spawner"} | dict.fromkeys(asked.pids, "")
 
-        def probe() -> tuple[dict[int, Vitals], dict[int, Vitals]]:
+        def probe() -> tuple[dict[int, ProcessUsage], dict[int, ProcessUsage]]:
             return self._instances.survey(theirs), self._ours.survey(pid for pid in roles if pid)
 
         instances, ours = await trio.to_thread.run_sync(probe, limiter=self._one_at_a_time)
@@ -71,7 +71,7 @@ class Surveyor:
         )
 
 
-def _filled(report: InstanceReport, found: Vitals | None) -> InstanceReport:
+def _filled(report: InstanceReport, found: ProcessUsage | None) -> InstanceReport:
     if found is None:
         return report
     return replace(

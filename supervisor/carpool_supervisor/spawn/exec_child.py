@@ -51,7 +51,7 @@ def limit_core_dumps(size_bytes: int) -> None:
         return
 
 
-def become(
+def exec_server(
     argv: list[bytes],
     env: dict[bytes, bytes],
     cwd: bytes,

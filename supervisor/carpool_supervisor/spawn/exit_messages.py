@@ -21,7 +21,7 @@ def exit_text(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def is_passing(stage: str, number: int) -> bool:
+def is_machine_limit(stage: str, number: int) -> bool:
     """Whether it was a limit of the machine that kept a process from starting, not what was asked for."""
     return stage == "fork" or number in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 

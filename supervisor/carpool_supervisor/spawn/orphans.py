@@ -20,7 +20,7 @@ from carpool_supervisor import marks
 
 GRACE_S = 2.0
 KILL_WAIT_S = 5.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 def sweep(runtime_id: str) -> tuple[int, int]:
@@ -54,7 +54,7 @@ def end_marked(
             if (pid, number) not in signalled:
                 signalled.add((pid, number))
                 _signal(pid, number, name, is_wanted, limits)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _find(name: str, is_wanted: Callable[[str], bool], limits: range) -> list[int]:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 import trio
 
 from carpool_protocol.bootstrap.trusted_places import is_own_place
-from carpool_protocol.link.messages import AskLoginShell, Operate
+from carpool_protocol.link.messages import Operate, UseLoginShell
 from carpool_protocol.runtime import login_path
-from carpool_protocol.runtime.login_path import NoAnswerError, Question
+from carpool_protocol.runtime.login_path import NoAnswerError, ShellQuery
 from carpool_protocol.runtime.search_path import merged_path
 from carpool_supervisor import marks
 from carpool_supervisor.spawn.orphans import end_marked
@@ -50,13 +50,13 @@ class ServerPath:
         self.login_shell = "off"
         """`asked`, `off`, `asking`, or why it has not said its PATH."""
 
-    def heard(self, message: AskLoginShell | Operate) -> None:
+    def message_received(self, message: UseLoginShell | Operate) -> None:
         """The shell is wanted or not; or a server is started by hand, perhaps since the PATH has changed."""
         match message:
-            case AskLoginShell(on=False):
+            case UseLoginShell(on=False):
                 self.login_shell = "off"
                 self.directories = self._merged(None)
-            case AskLoginShell():
+            case UseLoginShell():
                 if self.login_shell == "off":
                     self._ask()
             case Operate():
@@ -76,13 +76,13 @@ class ServerPath:
             await self._ask_once(settle)
 
     async def _ask_once(self, settle: Callable[[], None]) -> None:
-        question: Question | None = None
+        question: ShellQuery | None = None
         login: str | None = None
         shell, said = "the login shell", "asked"
         try:
             shell = login_path.shell_of(self._environ)
             environ = {**login_path.shell_environment(shell, self._environ), **self._marks}
-            question = Question(shell, environ)
+            question = ShellQuery(shell, environ)
             login = await _answer(question)
         except NoAnswerError as error:
             said = f"{shell} {error}"
@@ -102,13 +102,13 @@ class ServerPath:
             login, self._environ.get("PATH", os.defpath), lambda each: is_own_place(self._environ, each)
         )
 
-    def _end(self, question: Question) -> None:
+    def _end(self, question: ShellQuery) -> None:
         """End the shell, and what its files have started and what has left its process group."""
         question.end()
         end_marked(marks.INSTANCE, lambda value: value == self._mark, grace_s=0.0)
 
 
-async def _answer(question: Question) -> str:
+async def _answer(question: ShellQuery) -> str:
     """Raises `NoAnswerError`."""
     with trio.move_on_after(login_path.LIMIT_S):
         while True:

@@ -29,7 +29,7 @@ from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import marks
-from carpool_supervisor.spawn.exit_messages import is_passing, why_not_started
+from carpool_supervisor.spawn.exit_messages import is_machine_limit, why_not_started
 from carpool_supervisor.spawn.orphans import end_marked
 from carpool_supervisor.spawn.request import (
     Pipes,
@@ -210,7 +210,7 @@ class Spawner:
 
     def _readable(self) -> None:
         if not self._receive():
-            self._lost()
+            self._spawner_lost()
 
     def _receive(self) -> bool:
         """Take in what is there. False at end of file."""
@@ -228,10 +228,10 @@ class Spawner:
                 break
             message = marshal.loads(bytes(self._inbox[4:end]))  # noqa: S302  # our own spawner's, private socket
             del self._inbox[:end]
-            self._heard(message)
+            self._message_received(message)
         return bool(data)
 
-    def _heard(self, message: tuple[object, ...]) -> None:
+    def _message_received(self, message: tuple[object, ...]) -> None:
         match message:
             case ("spawned", int(token), int(pid)):
                 instance = InstanceId(token)
@@ -241,7 +241,7 @@ class Spawner:
             case ("failed", int(token), str(stage), int(number)):
                 instance = InstanceId(token)
                 text = why_not_started(stage, number, *self._asked.pop(instance, ("", "")))
-                self._on_spawn_failed(instance, text, is_passing(stage, number))
+                self._on_spawn_failed(instance, text, is_machine_limit(stage, number))
             case ("exited", int(token), int(status)):
                 instance = InstanceId(token)
                 self._pids.pop(instance, None)
@@ -249,7 +249,7 @@ class Spawner:
             case _:  # "ready"
                 pass
 
-    def _lost(self) -> None:
+    def _spawner_lost(self) -> None:
         assert self._sock is not None
         self._ready.remove(self._sock.fileno())
         self._outbox_closed()

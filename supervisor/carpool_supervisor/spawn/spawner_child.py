@@ -31,7 +31,7 @@ from carpool_supervisor import marks
 from carpool_supervisor.spawn.exec_child import (
     LINUX,
     PR_SET_CHILD_SUBREAPER,
-    become,
+    exec_server,
     limit_core_dumps,
     prctl,
 )
@@ -45,7 +45,7 @@ GIVE_UP_S = 10.0
 _BAD_REQUEST = "the supervisor sent something else than a request"
 
 
-class Instance:
+class SpawnedProcess:
     """One process that was started here, from fork until nothing of it is left."""
 
     __slots__ = ("exec_fd", "forced", "gone", "kill_at", "mark", "pid", "termed", "token")
@@ -65,7 +65,7 @@ class Instance:
         self.termed: set[int] = set()
 
 
-class Spawner:
+class SpawnerProcess:
     """The whole process: its instances, and one loop over the socket, SIGCHLD and exec results."""
 
     def __init__(self, sock: _socket.socket, core_bytes: int) -> None:
@@ -84,26 +84,26 @@ class Spawner:
             _signal.signal(number, _signal.SIG_IGN)
         self._inbox = bytearray()
         self._passed: list[list[int]] = []
-        self._by_pid: dict[int, Instance] = {}
-        self._by_exec_fd: dict[int, Instance] = {}
+        self._by_pid: dict[int, SpawnedProcess] = {}
+        self._by_exec_fd: dict[int, SpawnedProcess] = {}
         self._ending_since: float | None = None
 
     def run(self) -> None:
-        self._tell("ready", os.getpid())
-        while not (self._ending_since is not None and self._is_over()):
+        self._send_reports("ready", os.getpid())
+        while not (self._ending_since is not None and self._is_finished()):
             for fd, _ in self._poll.poll(self._timeout_ms()):
                 if fd == self._sock.fileno():
                     self._receive()
                 elif fd == self._wake_fd:
                     os.read(fd, 4096)
                 elif fd in self._by_exec_fd:
-                    self._exec_went(self._by_exec_fd[fd])
+                    self._exec_done(self._by_exec_fd[fd])
             self._reap()
-            self._end_remains()
+            self._end_leftovers()
 
     # --- the socket ---------------------------------------------------------------------------------------
 
-    def _tell(self, *message: object) -> None:
+    def _send_reports(self, *message: object) -> None:
         body = marshal.dumps(message)  # type: ignore[arg-type]  # ints and strings only
         try:
             self._sock.sendall(len(body).to_bytes(4, "little") + body)
@@ -165,11 +165,11 @@ class Spawner:
                 if os.getpid() == parent:
                     _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
         except OSError as error:
-            self._tell("failed", token, "fork", error.errno)
+            self._send_reports("failed", token, "fork", error.errno)
             return
         else:
             if pid == 0:
-                become(
+                exec_server(
                     argv,
                     env,
                     cwd,
@@ -183,13 +183,13 @@ class Spawner:
         finally:
             for fd in fds:
                 os.close(fd)
-        instance = Instance(token, mark, pid, exec_fd)
+        instance = SpawnedProcess(token, mark, pid, exec_fd)
         self._by_pid[pid] = self._by_exec_fd[exec_fd] = instance
         self._poll.register(exec_fd, select.POLLIN)
         if self._ending_since is not None:
             self._kill(instance, _signal.SIGKILL)
 
-    def _exec_went(self, instance: Instance) -> None:
+    def _exec_done(self, instance: SpawnedProcess) -> None:
         """The exec result is there: end of file is success."""
         fd, instance.exec_fd = instance.exec_fd, -1
         self._poll.unregister(fd)
@@ -197,15 +197,15 @@ class Spawner:
         report = os.read(fd, 4096)
         os.close(fd)
         if not report:
-            self._tell("spawned", instance.token, instance.pid)
+            self._send_reports("spawned", instance.token, instance.pid)
             return
         stage, number = marshal.loads(report)  # noqa: S302  # our own child's, written before its exec
         del self._by_pid[instance.pid]
         try:
             os.waitpid(instance.pid, 0)  # on its way out: who hears that it failed finds nothing left of it
         except OSError:
-            assert not LINUX  # elsewhere looking whether it has ended reaps it (`_ended`)
-        self._tell("failed", instance.token, stage, number)
+            assert not LINUX  # elsewhere looking whether it has ended reaps it (`_exit_status`)
+        self._send_reports("failed", instance.token, stage, number)
 
     # --- ending -------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Spawner:
                 instance.forced |= number == _signal.SIGKILL
                 self._kill(instance, number)
 
-    def _kill(self, instance: Instance, number: int) -> None:
+    def _kill(self, instance: SpawnedProcess, number: int) -> None:
         """The group; the process alone while it has not made its group yet."""
         try:
             os.killpg(instance.pid, number)
@@ -226,28 +226,28 @@ class Spawner:
     def _reap(self) -> None:
         now = time.monotonic()
         for instance in list(self._by_pid.values()):
-            if instance.gone or (code := _ended(instance.pid)) is None:
+            if instance.gone or (code := _exit_status(instance.pid)) is None:
                 continue
             if instance.exec_fd >= 0:
-                self._exec_went(instance)
+                self._exec_done(instance)
                 if instance.pid not in self._by_pid:
                     continue
             instance.gone = True
             instance.kill_at = now if instance.forced else now + GRACE_S
-            self._tell("exited", instance.token, code)
-        for pid in self._adopted():
+            self._send_reports("exited", instance.token, code)
+        for pid in self._adopted_orphans():
             try:
                 os.waitpid(pid, os.WNOHANG)
             except OSError:
                 continue
 
-    def _adopted(self) -> list[int]:
+    def _adopted_orphans(self) -> list[int]:
         """Descendants whose parents have died. Ours alone to reap, so their pids are safe to signal."""
         return [pid for pid in marks.children_of_this_thread() if pid not in self._by_pid]
 
-    def _end_remains(self) -> None:
+    def _end_leftovers(self) -> None:
         gone = [instance for instance in self._by_pid.values() if instance.gone]
-        adopted = self._adopted() if gone or self._ending_since is not None else []
+        adopted = self._adopted_orphans() if gone or self._ending_since is not None else []
         now = time.monotonic()
         for instance in gone:
             left = [pid for pid in adopted if _belongs(pid, instance)] if LINUX else _group(instance.pid)
@@ -278,11 +278,11 @@ class Spawner:
             self._ending_since = time.monotonic()
             for instance in self._by_pid.values():
                 self._kill(instance, _signal.SIGTERM)
-            for pid in self._adopted():
+            for pid in self._adopted_orphans():
                 _send(pid, _signal.SIGTERM)
 
-    def _is_over(self) -> bool:
-        if not self._by_pid and not self._adopted():
+    def _is_finished(self) -> bool:
+        if not self._by_pid and not self._adopted_orphans():
             return True
         assert self._ending_since is not None
         return time.monotonic() > self._ending_since + GRACE_S + GIVE_UP_S
@@ -293,7 +293,7 @@ class Spawner:
         return 20 if pending else None
 
 
-def _ended(pid: int) -> int | None:
+def _exit_status(pid: int) -> int | None:
     """Exit code, or minus the signal; None while it runs. On Linux the zombie stays, and holds the pid."""
     if hasattr(os, "waitid") and LINUX:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -304,7 +304,7 @@ def _ended(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if reaped else None
 
 
-def _belongs(pid: int, instance: Instance) -> bool:
+def _belongs(pid: int, instance: SpawnedProcess) -> bool:
     state, group = marks.state_and_group(pid)
     if state in {"", "Z", "X"}:
         return False
@@ -342,4 +342,4 @@ def main(fd: int, core_bytes: int) -> None:
     os.set_inheritable(fd, False)
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-    Spawner(_socket.socket(fileno=fd), core_bytes).run()
+    SpawnerProcess(_socket.socket(fileno=fd), core_bytes).run()

@@ -40,13 +40,13 @@ class PipeBudget:
     def __init__(self, limit: int = RAISED_INSTANCES) -> None:
         self._free = limit
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         if self._free == 0:
             return False
         self._free -= 1
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self._free += 1
 
 
@@ -222,7 +222,7 @@ class ChildIo:
             self._is_paused = False
             self._ready.resume_read(self._stdout_fd)
             if self._ahead:
-                self._ready.again(self._stdout_fd)
+                self._ready.read_again(self._stdout_fd)
             self._on_paused(False)
 
     @property
@@ -289,17 +289,17 @@ class ChildIo:
             return
         lines, self._ahead = self._ahead[:most], self._ahead[most:]
         if self._ahead:
-            self._ready.again(self._stdout_fd)
+            self._ready.read_again(self._stdout_fd)
         self._on_lines(lines)
 
     def _raise_pipe(self) -> None:
         if not hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux only
             self._raised = None
-        elif self._budget.take():
+        elif self._budget.acquire():
             try:
                 fcntl.fcntl(self._stdout_fd, fcntl.F_SETPIPE_SZ, RAISED_PIPE_BYTES)
             except OSError:  # the user's own limit is spent
-                self._budget.give_back()
+                self._budget.release()
                 self._raised = None
             else:
                 self._raised = True
@@ -310,7 +310,7 @@ class ChildIo:
         os.close(self._stdout_fd)
         self._stdout_fd = -1
         if self._raised:
-            self._budget.give_back()
+            self._budget.release()
             self._raised = None
 
     def close(self) -> None:

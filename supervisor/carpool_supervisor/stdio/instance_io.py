@@ -21,7 +21,7 @@ from carpool_protocol.files.redaction import Mask
 from carpool_protocol.ids import InstanceId, RawJson, ServerName, WireId
 from carpool_protocol.link.messages import Call, Era, PoolSpec
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.core.model.events import (
@@ -30,23 +30,23 @@ from carpool_supervisor.core.model.events import (
     EraRefused,
     GreetingFailed,
     InstanceGreeted,
-    InstanceHeard,
-    ListAsked,
+    ListRequestChanged,
     OwnEvent,
-    ServerMisspoke,
+    ServerLineRejected,
     StdinBlocked,
     StdinBroken,
     StdoutClosed,
     StdoutPaused,
+    StdoutReceived,
 )
-from carpool_supervisor.era.adapter import Adapter
-from carpool_supervisor.era.era_detection import Detection
-from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.adapter import EraAdapter
+from carpool_supervisor.era.era_detection import EraDetection
+from carpool_supervisor.era.handshake import HandshakeAdapter
 from carpool_supervisor.era.server_requests import Declared
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.era.stateless import StatelessAdapter
 from carpool_supervisor.spawn.request import Pipes
 from carpool_supervisor.stdio.child_io import ChildIo, PipeBudget
-from carpool_supervisor.stdio.read_budget import Intake
+from carpool_supervisor.stdio.read_budget import ReadBudget
 from carpool_supervisor.stdio.stderr_log import TAIL_LINE_CHARS, StderrLog
 
 REMEMBERED_LINES = 8192
@@ -62,13 +62,13 @@ def mask_of(values: Iterable[str]) -> Mask:
     return Mask(values, "***", MIN_SECRET_CHARS)
 
 
-class Conversation:
+class InstanceIo:
     """One instance's pipes and adapter. `feed` takes events in order."""
 
     def __init__(
         self,
         instance: InstanceId,
-        adapter: Adapter | Detection,
+        adapter: EraAdapter | EraDetection,
         pipes: Pipes,
         *,
         ready: ReadySet,
@@ -77,27 +77,27 @@ class Conversation:
         given: Iterable[str],
         variables: Iterable[str],
         feed: Callable[[Iterable[OwnEvent]], None],
-        on_dirty: Callable[["Conversation"], None],
-        intake: Intake,
+        on_dirty: Callable[["InstanceIo"], None],
+        intake: ReadBudget,
     ) -> None:
         self.instance = instance
-        self._detection = adapter if isinstance(adapter, Detection) else None
+        self._detection = adapter if isinstance(adapter, EraDetection) else None
         """Until the server has shown which era it speaks, where that is not certain."""
-        self._adapter: Adapter = adapter.spoken if isinstance(adapter, Detection) else adapter
+        self._adapter: EraAdapter = adapter.adapter if isinstance(adapter, EraDetection) else adapter
         self._log = log
         self._feed = feed
         self._on_dirty = on_dirty
         self._mask = mask_of(given)
         self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
-        self._list_out = self._adapter.list_out
+        self._list_out = self._adapter.open_list_request
         self._dirty = False
         self._unflushed = 0
         self._left_out = ""
         """What its lists hold beyond the bounds, as the log was told."""
         self._unread = 0
         """Lines on stdout that were no messages and are in the log."""
-        self._intake = intake
+        self._read_budget = intake
         self._read_on_soon = False
         """The next slice of a long list is read in the next turn."""
         self._ready = ready
@@ -106,111 +106,111 @@ class Conversation:
             pipes.stdin_fd,
             pipes.stdout_fd,
             budget,
-            on_lines=self._take,
+            on_lines=self._lines_received,
             on_stdout_closed=lambda: feed((StdoutClosed(instance),)),
             on_stdin_blocked=lambda blocked: feed((StdinBlocked(instance, blocked),)),
             on_stdin_broken=self._stdin_broken,
             on_long_line=self._long_line,
             on_paused=self._paused,
         )
-        intake.attach(self.io)
+        intake.add(self.io)
         log.attach(instance, pipes.stderr_fd, mask_of(variables))
 
     def masked(self, text: str) -> str:
         """A sentence about this instance without the values that it was given."""
-        return self._mask.over(text)
+        return self._mask.redact(text)
 
     def greet(self) -> None:
         """The process runs: open the conversation."""
-        self._write(self._adapter.greet())
+        self._write(self._adapter.greeting_line())
 
-    def greet_otherwise(self) -> None:
+    def greet_in_other_era(self) -> None:
         """It says nothing: try the other era."""
         if self._detection is not None:
-            self._write(self._detection.otherwise())
-            self._adapter = self._detection.spoken
+            self._write(self._detection.greet_in_other_era())
+            self._adapter = self._detection.adapter
 
-    def call(self, wire: WireId, call: Call) -> None:
+    def write_call(self, wire: WireId, call: Call) -> None:
         """Write a call."""
-        self._write(self._adapter.call(wire, call), wire)
+        self._write(self._adapter.call_line(wire, call), wire)
         if self.io.is_stdin_broken:
             self._feed((StdinBroken(self.instance, (wire,)),))
 
-    def cancel(self, wire: WireId, reason: str) -> None:
+    def write_cancel(self, wire: WireId, reason: str) -> None:
         """Write a cancel."""
-        self._write(self._adapter.cancel(wire, reason))
-        self._feed(self._adapter.caused())
+        self._write(self._adapter.cancel_line(wire, reason))
+        self._feed(self._adapter.take_events())
 
     def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
         """Answer a question of the server's."""
-        self._write(self._adapter.answer_ask(ask, is_error=is_error, body=body))
-        self._feed(self._adapter.caused())
+        self._write(self._adapter.ask_answer_line(ask, is_error=is_error, body=body))
+        self._feed(self._adapter.take_events())
 
-    def again(self, wire: WireId) -> None:
+    def retry_call(self, wire: WireId) -> None:
         """Say a call again."""
-        self._write(self._adapter.again(wire))
+        self._write(self._adapter.retry_line(wire))
 
-    def ask_progress(self, token: RawJson, params: RawJson) -> None:
+    def write_ask_progress(self, token: RawJson, params: RawJson) -> None:
         """Tell the server how far a request of its own is."""
-        self._write(self._adapter.ask_progress(token, params))
+        self._write(self._adapter.ask_progress_line(token, params))
 
-    def level(self, level: str) -> None:
+    def write_level(self, level: str) -> None:
         """Write a log level."""
-        self._write(self._adapter.level(level))
+        self._write(self._adapter.level_line(level))
 
-    def watch(self, add: Iterable[str], drop: Iterable[str]) -> None:
+    def write_subscriptions(self, add: Iterable[str], drop: Iterable[str]) -> None:
         """Write subscriptions and their ends."""
-        self._write(self._adapter.watch(add, drop))
+        self._write(self._adapter.subscriptions_line(add, drop))
 
-    def watch_tasks(self, tasks: Sequence[str]) -> None:
+    def write_task_subscriptions(self, tasks: Sequence[str]) -> None:
         """Write which tasks are to be told of."""
-        self._write(self._adapter.watch_tasks(tasks))
+        self._write(self._adapter.task_subscriptions_line(tasks))
 
-    def cancel_task(self, task: str) -> None:
+    def write_task_cancel(self, task: str) -> None:
         """Write that nobody comes back for a task."""
-        self._write(self._adapter.cancel_task(task))
+        self._write(self._adapter.cancel_task_line(task))
 
-    def keep_log(self, level: str, params: bytes) -> None:
+    def log_message(self, level: str, params: bytes) -> None:
         """A log message for operators goes where the server's stderr goes."""
-        self._log.note(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
+        self._log.write_line(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
 
-    def probe(self) -> None:
+    def write_probe(self) -> None:
         """Write what a living server answers."""
-        self._write(self._adapter.probe())
+        self._write(self._adapter.probe_line())
 
-    def relist(self) -> None:
+    def reread_lists(self) -> None:
         """Have its lists told again."""
-        self._write(self._adapter.relist())
-        self._tell_list_out()
+        self._write(self._adapter.relist_line())
+        self._report_list_request()
 
     def give_up_list(self, after_s: float) -> None:
         """Wait no longer for the list request that is out."""
-        self._feed(self._adapter.list_overdue(after_s))
-        self._tell_list_out()
+        self._feed(self._adapter.list_timed_out(after_s))
+        self._report_list_request()
 
     def flush(self) -> None:
         """Hand over what was written since the last flush, as one burst."""
         self._dirty = False
         self.io.flush()
 
-    def exited(self) -> tuple[tuple[WireId, ...], str]:
+    def process_exited(self) -> tuple[tuple[WireId, ...], str]:
         """The process is gone: read what is left, and say which calls it never got, and its last words."""
         self.io.drain()
         self._log.drain(self.instance)
         said = self._log.tail_of(self.instance)
         # A value may have line ends, and then is found in the whole only.
-        words = self._mask.over("\n".join(map(self._whole, said)))
-        return self._unwritten(), words
+        words = self._mask.redact("\n".join(map(self._check_line, said)))
+        return self._unwritten_calls(), words
 
-    def _whole(self, line: str) -> str:
-        return self._mask.over_cut(line) if len(line) >= TAIL_LINE_CHARS else line
+    def _check_line(self, line: str) -> str:
+        return self._mask.redact_cut(line) if len(line) >= TAIL_LINE_CHARS else line
 
     def close(self) -> None:
         """Let go of the pipes, and of what was said through them."""
         self.io.close()
         self._adapter.close()
-        self._intake.forget(self.io)
-        self._log.forget(self.instance)
+        self._read_budget.remove(self.io)
+        self._log.detach(self.instance)
 
     def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int
         if not line:
@@ -218,7 +218,7 @@ class Conversation:
         self._written.append(wire)
         self.io.write(line)
         self._unflushed += 1
-        if self._unflushed >= PIECE:
+        if self._unflushed >= OUTPUTS_PER_FLUSH:
             self._unflushed = 0
             self.io.flush()
         if not self._dirty:
@@ -226,50 +226,50 @@ class Conversation:
             self._on_dirty(self)
 
     def _stdin_broken(self) -> None:
-        self._feed((StdinBroken(self.instance, self._unwritten()),))
+        self._feed((StdinBroken(self.instance, self._unwritten_calls()),))
 
-    def _unwritten(self) -> tuple[WireId, ...]:
+    def _unwritten_calls(self) -> tuple[WireId, ...]:
         """The calls of which not every byte was handed over."""
         count = self.io.unwritten_count()
         return tuple(wire for wire in list(self._written)[-count:] if wire) if count else ()
 
-    def _tell_list_out(self) -> None:
+    def _report_list_request(self) -> None:
         """Say it if another list request is out than before, or none."""
-        out = self._adapter.list_out
+        out = self._adapter.open_list_request
         if out is not self._list_out:
             self._list_out = out
-            self._feed((ListAsked(self.instance, out[1]),))
+            self._feed((ListRequestChanged(self.instance, out[1]),))
 
     def _long_line(self, io: ChildIo) -> None:
         """Bytes of a line that is not at its end are a sign of life too (rule 8)."""
-        self._intake.line_grew(io)
-        self._feed((InstanceHeard(self.instance),))
+        self._read_budget.line_grew(io)
+        self._feed((StdoutReceived(self.instance),))
 
     def _paused(self, paused: bool) -> None:
         self._feed((StdoutPaused(self.instance, paused),))
         if not paused and self.io.has_unread:  # it spoke while nobody read
-            self._feed((InstanceHeard(self.instance),))
+            self._feed((StdoutReceived(self.instance),))
 
-    def _take(self, lines: list[bytes | OverlongLine]) -> None:
+    def _lines_received(self, lines: list[bytes | OverlongLine]) -> None:
         if self._detection is None:
-            events, answers = self._adapter.take(lines)
+            events, answers = self._adapter.feed(lines)
         else:
             events, answers = self._detect(self._detection, lines)
         for line in answers:
             self._write(line)
         if events:
-            if any(type(event) is ServerMisspoke for event in events):
-                self._keep_unread(lines)
-            self._feed([self._without_values(event) for event in events])
+            if any(type(event) is ServerLineRejected for event in events):
+                self._log_unread(lines)
+            self._feed([self._masked_event(event) for event in events])
         else:
-            self._feed((InstanceHeard(self.instance),))
-        self._tell_list_out()
+            self._feed((StdoutReceived(self.instance),))
+        self._report_list_request()
         self._plan_to_read_on()
 
     def _plan_to_read_on(self) -> None:
         if self._adapter.is_reading and not self._read_on_soon:
             self._read_on_soon = True
-            self._ready.soon(self._read_on)
+            self._ready.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         """The next slice of a long list, unless the instance has ended meanwhile."""
@@ -277,38 +277,40 @@ class Conversation:
         if not self._adapter.is_reading:
             return
         events, answers = (self._detection or self._adapter).read_on()
-        if self._detection is not None and self._detection.over:
+        if self._detection is not None and self._detection.is_over:
             self._detection = None
         for line in answers:
             self._write(line)
         if events:
-            self._feed([self._without_values(event) for event in events])
-            self._tell_list_out()
+            self._feed([self._masked_event(event) for event in events])
+            self._report_list_request()
         self._plan_to_read_on()
 
-    def _keep_unread(self, lines: Sequence[bytes | OverlongLine]) -> None:
+    def _log_unread(self, lines: Sequence[bytes | OverlongLine]) -> None:
         """Put lines on stdout that are no messages into the server's log: a print, a banner, a stack."""
         for line in lines:
             if isinstance(line, bytes) and line[:1] != b"{" and line.strip() and self._unread < MAX_UNREAD:
                 self._unread += 1
                 text = line[:MAX_UNREAD_BYTES].decode("utf-8", "replace")
-                self._log.note(self.instance, f"[stdout] {text}")
+                self._log.write_line(self.instance, f"[stdout] {text}")
 
-    def _without_values(self, event: OwnEvent) -> OwnEvent:
+    def _masked_event(self, event: OwnEvent) -> OwnEvent:
         """The event, with the server's words masked where they become part of our errors and of `status`."""
-        if isinstance(event, GreetingFailed | EraRefused | AnswerUnreadable | ServerMisspoke):
-            return structs.replace(event, text=self._mask.over(event.text))
+        if isinstance(event, GreetingFailed | EraRefused | AnswerUnreadable | ServerLineRejected):
+            return structs.replace(event, text=self._mask.redact(event.text))
         if isinstance(event, InstanceGreeted | CatalogRead) and event.catalog.left_out != self._left_out:
             self._left_out = event.catalog.left_out
-            self._log.note(self.instance, f"[carpool] {self._left_out or 'nothing is left out any more'}")
+            self._log.write_line(
+                self.instance, f"[carpool] {self._left_out or 'nothing is left out any more'}"
+            )
         return event
 
     def _detect(
-        self, detection: Detection, lines: Sequence[bytes | OverlongLine]
+        self, detection: EraDetection, lines: Sequence[bytes | OverlongLine]
     ) -> tuple[list[OwnEvent], list[bytes]]:
-        found = detection.take(lines)
-        self._adapter = detection.spoken
-        if detection.over:
+        found = detection.feed(lines)
+        self._adapter = detection.adapter
+        if detection.is_over:
             self._detection = None
         return found
 
@@ -318,7 +320,7 @@ log = logging.getLogger("carpool.supervisor")
 Feed = Callable[[Iterable[events.OwnEvent]], None]
 
 
-class Conversations:
+class InstanceIos:
     """The conversations of one supervisor. `life`: its secret, in what it mints to know it again."""
 
     def __init__(self, ready: ReadySet, logs: Path, release: str, life: bytes, feed: Feed) -> None:
@@ -328,68 +330,68 @@ class Conversations:
         self._life = life
         self._feed = feed
         self._budget = PipeBudget()
-        self.intake = Intake()
+        self.read_budget = ReadBudget()
         """How much is read from all of them."""
-        self._held: dict[InstanceId, Conversation] = {}
+        self._held: dict[InstanceId, InstanceIo] = {}
         self._stderr: dict[ServerName, StderrLog] = {}
-        self._dirty: list[Conversation] = []
+        self._dirty: list[InstanceIo] = []
         held = self._held
-        self.ways: Mapping[type, Callable[..., None]] = {
-            effects.WriteCall: lambda e: held[e.instance].call(e.wire, e.call),
-            effects.WriteCancel: lambda e: held[e.instance].cancel(e.wire, e.reason),
-            effects.WriteLevel: lambda e: held[e.instance].level(e.level),
-            effects.WriteWatch: lambda e: held[e.instance].watch(e.add, e.drop),
-            effects.WriteWatchTasks: lambda e: held[e.instance].watch_tasks(e.tasks),
-            effects.WriteTaskCancel: lambda e: held[e.instance].cancel_task(e.task),
+        self.handlers: Mapping[type, Callable[..., None]] = {
+            effects.WriteCall: lambda e: held[e.instance].write_call(e.wire, e.call),
+            effects.WriteCancel: lambda e: held[e.instance].write_cancel(e.wire, e.reason),
+            effects.WriteLevel: lambda e: held[e.instance].write_level(e.level),
+            effects.WriteSubscriptions: lambda e: held[e.instance].write_subscriptions(e.add, e.drop),
+            effects.WriteTaskSubscriptions: lambda e: held[e.instance].write_task_subscriptions(e.tasks),
+            effects.WriteTaskCancel: lambda e: held[e.instance].write_task_cancel(e.task),
             effects.WriteAskAnswer: lambda e: held[e.instance].answer_ask(
                 e.id, is_error=e.is_error, body=e.body
             ),
-            effects.WriteAskProgress: lambda e: held[e.instance].ask_progress(e.token, e.params),
-            effects.WriteAgain: lambda e: held[e.instance].again(e.wire),
-            effects.KeepLog: lambda e: held[e.instance].keep_log(e.level, e.params),
-            effects.Probe: lambda e: held[e.instance].probe(),
-            effects.GreetOtherwise: lambda e: held[e.instance].greet_otherwise(),
-            effects.Relist: lambda e: held[e.instance].relist(),
-            effects.GiveUpList: lambda e: held[e.instance].give_up_list(e.after_s),
-            effects.Forget: self._forget,
+            effects.WriteAskProgress: lambda e: held[e.instance].write_ask_progress(e.token, e.params),
+            effects.WriteRetry: lambda e: held[e.instance].retry_call(e.wire),
+            effects.KeepServerLog: lambda e: held[e.instance].log_message(e.level, e.params),
+            effects.WriteProbe: lambda e: held[e.instance].write_probe(),
+            effects.GreetInOtherEra: lambda e: held[e.instance].greet_in_other_era(),
+            effects.RereadLists: lambda e: held[e.instance].reread_lists(),
+            effects.GiveUpListRequest: lambda e: held[e.instance].give_up_list(e.after_s),
+            effects.ReleaseInstance: self._release_instance,
         }
 
     def open(self, instance: InstanceId, spec: PoolSpec, era: Era, pipes: Pipes) -> None:
         """A process of this pool is on its way; `era`: the one it is greeted in first."""
-        self._held[instance] = Conversation(
+        self._held[instance] = InstanceIo(
             instance,
             self._adapter(instance, spec, era),
             pipes,
             ready=self._ready,
             budget=self._budget,
             log=self._stderr_of(spec.server),
-            given=_given(spec),
+            given=_secret_values(spec),
             variables=spec.secrets,
             feed=self._feed,
             on_dirty=self._dirty.append,
-            intake=self.intake,
+            intake=self.read_budget,
         )
 
-    def note(self, server: ServerName, instance: InstanceId, text: str) -> None:
+    def log_line(self, server: ServerName, instance: InstanceId, text: str) -> None:
         """A line of ours for the log of a server: what `carpool logs SERVER` shows beside its stderr."""
-        self._stderr_of(server).note(instance, f"[carpool] {text}")
+        self._stderr_of(server).write_line(instance, f"[carpool] {text}")
 
     def masked(self, instance: InstanceId, text: str, spec: PoolSpec | None = None) -> str:
         """A sentence about an instance without the values it was given. `spec`: of one not opened yet."""
         conversation = self._held.get(instance)
         if conversation is not None:
             return conversation.masked(text)
-        return text if spec is None else mask_of(_given(spec)).over(text)
+        return text if spec is None else mask_of(_secret_values(spec)).redact(text)
 
     def greet(self, instance: InstanceId) -> None:
         """Its process runs."""
         if (conversation := self._held.get(instance)) is not None:
             conversation.greet()
 
-    def exited(self, instance: InstanceId) -> tuple[tuple[WireId, ...], str]:
+    def process_exited(self, instance: InstanceId) -> tuple[tuple[WireId, ...], str]:
         """Its process is gone: which calls it never got, and its last words."""
         conversation = self._held.get(instance)
-        return conversation.exited() if conversation is not None else ((), "")
+        return conversation.process_exited() if conversation is not None else ((), "")
 
     def close_stdin(self, instance: InstanceId) -> None:
         """It is asked to end."""
@@ -408,21 +410,21 @@ class Conversations:
         for stderr in self._stderr.values():
             stderr.close()
 
-    def _adapter(self, instance: InstanceId, spec: PoolSpec, first: Era) -> Adapter | Detection:
+    def _adapter(self, instance: InstanceId, spec: PoolSpec, first: Era) -> EraAdapter | EraDetection:
         roots = None if spec.roots is None else tuple(spec.roots)
         declared = Declared(asking=spec.asking, roots=roots, life=self._life)
 
-        def make(era: Era) -> Adapter:
+        def make(era: Era) -> EraAdapter:
             if era == "stateless":
-                return Stateless(instance, spec.key, self._release, declared, bridge=spec.bridge)
+                return StatelessAdapter(instance, spec.key, self._release, declared, bridge=spec.bridge)
             max_total_s = spec.policy.max_total_s
-            return Handshake(
+            return HandshakeAdapter(
                 instance, spec.key, self._release, declared, max_total_s=max_total_s, bridge=spec.bridge
             )
 
-        return Detection(instance, make, first) if spec.era in ("auto", "newest") else make(first)
+        return EraDetection(instance, make, first) if spec.era in ("auto", "newest") else make(first)
 
-    def _forget(self, effect: effects.Forget) -> None:
+    def _release_instance(self, effect: effects.ReleaseInstance) -> None:
         conversation = self._held.pop(effect.instance, None)
         if conversation is not None:
             conversation.close()
@@ -437,7 +439,7 @@ class Conversations:
         return found
 
 
-def _given(spec: PoolSpec) -> set[str]:
+def _secret_values(spec: PoolSpec) -> set[str]:
     """The values that a server was given: of its environment, and of variables in all its texts."""
     own = {name: value for name, value in spec.env.items() if os.environ.get(name) != value}
     return secrets_of(own) | set(spec.secrets)

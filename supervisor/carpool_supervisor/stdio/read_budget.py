@@ -20,8 +20,8 @@ LINES_BUDGET_BYTES: Final = 256 * 1024 * 1024
 """Of all unfinished lines above `LONG_LINE_BYTES`; shorter ones are not counted."""
 
 
-class Intake:
-    """The reading of all instances. `attach` and `forget` every one."""
+class ReadBudget:
+    """The reading of all instances. `add` and `remove` every one."""
 
     def __init__(self, budget_bytes: int = LINES_BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
@@ -31,13 +31,13 @@ class Intake:
         self._rationed: set[ChildIo] = set()
         self._broker_is_slow = False
 
-    def attach(self, io: ChildIo) -> None:
+    def add(self, io: ChildIo) -> None:
         """An instance begins."""
         self._all[io] = None
         if self._broker_is_slow:
             io.pause()
 
-    def forget(self, io: ChildIo) -> None:
+    def remove(self, io: ChildIo) -> None:
         """It is gone."""
         self._all.pop(io, None)
         self._rationed.discard(io)

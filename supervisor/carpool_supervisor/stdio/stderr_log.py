@@ -57,9 +57,9 @@ class _Stream:
         """The line as the file gets it; one that was cut may end within a value."""
         mark = _CUT.decode()
         return (
-            self.mask.over_cut(line.removesuffix(mark)) + mark
+            self.mask.redact_cut(line.removesuffix(mark)) + mark
             if line.endswith(mark)
-            else self.mask.over(line)
+            else self.mask.redact(line)
         )
 
 
@@ -113,7 +113,7 @@ class StderrLog:
             if stream is None or stream.fd < 0 or not self._read(instance):
                 return
 
-    def forget(self, instance: InstanceId) -> None:
+    def detach(self, instance: InstanceId) -> None:
         """Stop reading, drop this instance's tail. The file and the server's tail keep its lines."""
         if (stream := self._streams.pop(instance, None)) is not None:
             self._end(instance, stream)
@@ -130,7 +130,7 @@ class StderrLog:
 
     def close(self) -> None:
         for instance in list(self._streams):
-            self.forget(instance)
+            self.detach(instance)
 
     def _rest(self) -> None:
         """Hold no file open while nothing of the server runs."""
@@ -151,7 +151,7 @@ class StderrLog:
         if not data:
             self._end(instance, stream)
             return False
-        self._take(instance, stream, _lines(stream, data))
+        self._lines_received(instance, stream, _lines(stream, data))
         return True
 
     def _end(self, instance: InstanceId, stream: _Stream) -> None:
@@ -162,9 +162,9 @@ class StderrLog:
         stream.fd = -1
         if stream.part and not stream.is_cutting:
             last, stream.part = stream.part, b""
-            self._take(instance, stream, [last])
+            self._lines_received(instance, stream, [last])
 
-    def _take(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:
+    def _lines_received(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:
         if not lines:
             return
         texts = [line.decode("utf-8", "replace") for line in lines]
@@ -176,10 +176,10 @@ class StderrLog:
         block = start + shown.replace("\n", "\n" + start) + "\n"
         self._write(block.encode(), len(lines))
 
-    def note(self, instance: InstanceId, text: str) -> None:
+    def write_line(self, instance: InstanceId, text: str) -> None:
         """A line that did not come on stderr: the file gets it, no tail does."""
         stream = self._streams.get(instance)
-        shown = text if stream is None else stream.mask.over(text)
+        shown = text if stream is None else stream.mask.redact(text)
         line = " ".join(shown.split())[:LINE_BYTES]
         self._write(f"{self._now_text()} #{instance} {line}\n".encode("utf-8", "replace"), 1)
         self._rest()

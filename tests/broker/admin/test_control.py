@@ -10,14 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.admin.control import Control
+from carpool_broker.admin.control import ControlMethods
 from carpool_broker.admin.methods import ControlError
-from carpool_broker.admin.status import known_lists
+from carpool_broker.admin.status import freshness_by_pool
 from carpool_broker.admin.status_query import Process
-from carpool_broker.admin.supervisor_queries import Inquiries
-from carpool_broker.config.configuration import DAEMON, Followed
-from carpool_broker.core.model.events import AgentCame, AgentLeft, PinsApproved
-from carpool_broker.storage.approval_store import PinBoard
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
+from carpool_broker.config.configuration import DEFAULT_SOURCE, ConfigurationChange
+from carpool_broker.core.model.events import PinsApproved, SessionClosed, SessionOpened
+from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
@@ -26,12 +26,12 @@ from carpool_protocol.link import messages
 from carpool_protocol.link.messages import (
     AnyMessage,
     Catalog,
-    Discover,
-    Explain,
-    Explained,
+    DiscoverCatalog,
+    ExplainSharing,
     PoolChanged,
     PoolReport,
     PoolState,
+    SharingExplained,
     Survey,
     Surveyed,
     ToolOffer,
@@ -69,21 +69,21 @@ class Rig:
         )
         self.configuration = configuration
         core = broker_core(configuration.bounds())
-        core.handle(configuration.resolve(DAEMON), 1.0)
+        core.handle(configuration.resolve_source(DEFAULT_SOURCE), 1.0)
         self.core, self.linked = core, linked
         self.sent: list[AnyMessage] = []
         self.answer: Callable[[AnyMessage], None] = lambda message: None
         self.doors: list[int] = []
         self.hooks: list[dict[str, Any]] = []
-        self.inquiries = Inquiries(self.send, lambda: [("main", 20)] if self.linked else [])
-        self.control = Control(
+        self.inquiries = SupervisorQueries(self.send, lambda: [("main", 20)] if self.linked else [])
+        self.control = ControlMethods(
             core,
             configuration,
             self.inquiries,
             Process(release="1", hooks=lambda: self.hooks, carriers=lambda: self.doors),
             reload=self.reload,
             follow=self.follow,
-            pins=PinBoard(""),
+            pins=ApprovalStore(""),
             story=lambda _subject, _kind: [],
         )
 
@@ -91,7 +91,7 @@ class Rig:
         self.follow(self.configuration.read_again())
         return self.configuration.problem.splitlines()
 
-    def follow(self, events: Sequence[Followed | PinsApproved]) -> None:
+    def follow(self, events: Sequence[ConfigurationChange | PinsApproved]) -> None:
         for event in events:
             self.core.handle(event, 2.0)
 
@@ -100,9 +100,11 @@ class Rig:
         self.answer(message)
 
     def explain(self, message: AnyMessage) -> None:
-        assert isinstance(message, Explain)
+        assert isinstance(message, ExplainSharing)
         lines = [f"{message.key} is shared."]
-        self.inquiries.heard(Explained(message.token, lines, "serial", verified=False, source="evidence"))
+        self.inquiries.answer_received(
+            SharingExplained(message.token, lines, "serial", verified=False, source="evidence")
+        )
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         with trio.fail_after(5):
@@ -124,7 +126,7 @@ async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -
     assert said["server"] == "git"
     (pool,) = said["pools"]
     (sent,) = rig.sent
-    assert isinstance(sent, Explain)
+    assert isinstance(sent, ExplainSharing)
     assert pool == {
         "key": sent.key,
         "mode": "serial",
@@ -136,7 +138,7 @@ async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -
 
 async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.answer = lambda _: rig.inquiries.supervisor_went()
+    rig.answer = lambda _: rig.inquiries.supervisor_lost()
     assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
 
 
@@ -145,11 +147,13 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 ) -> None:
     rig = Rig(tmp_path)
     for session in (ONE, TWO):
-        rig.core.handle(AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"), 1.0)
+        rig.core.handle(
+            SessionOpened(session=session, source=DEFAULT_SOURCE, agent="", pid=1, carrier="shim"), 1.0
+        )
 
     def answer(message: AnyMessage) -> None:
-        rig.core.handle(AgentLeft(ONE), 2.0)
-        rig.inquiries.supervisor_went()
+        rig.core.handle(SessionClosed(ONE), 2.0)
+        rig.inquiries.supervisor_lost()
 
     rig.answer = answer
     assert [each["id"] for each in (await rig.ask("carpool/status"))["sessions"]] == [TWO]
@@ -157,9 +161,9 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 
 async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_shims(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=33, carrier="shim"), 1.0)
+    rig.core.handle(SessionOpened(session=ONE, source=DEFAULT_SOURCE, agent="", pid=33, carrier="shim"), 1.0)
     rig.doors, rig.hooks = [30], [{"pid": 40}, {"pid": 0}]
-    rig.answer = lambda _: rig.inquiries.supervisor_went()
+    rig.answer = lambda _: rig.inquiries.supervisor_lost()
     await rig.ask("carpool/status")
     (asked,) = rig.sent
     assert isinstance(asked, Survey)
@@ -210,7 +214,7 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, messages.Operate)
-        rig.inquiries.heard(messages.Operated(message.token, ok=True, text="done"))
+        rig.inquiries.answer_received(messages.OperationEnded(message.token, ok=True, text="done"))
 
     rig.answer = answer
     started = (await rig.ask("carpool/operate", verb="start"))["results"]
@@ -233,7 +237,7 @@ async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> N
     said = await rig.ask("carpool/testify", server="git", kind="probe_diverged", detail="x" * 9000)
     assert said == {}
     (sent,) = rig.sent
-    assert isinstance(sent, messages.Testify)
+    assert isinstance(sent, messages.ReportProbe)
     assert (sent.kind, sent.key.startswith("git")) == ("probe_diverged", True)
     assert len(sent.detail) <= 500
     assert (await rig.refused("carpool/testify", server="git", kind="hearsay")).slug == "bad_params"
@@ -242,7 +246,7 @@ async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> N
 @behaviour("call:dry-run", "switch:live")
 async def test_a_tool_of_a_disabled_server_is_refused_as_a_call_of_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="cli"), 1.0)
+    rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="cli"), 1.0)
     refused = await rig.refused("carpool/tools", name="old__gone", offline=True)
     assert (refused.slug, refused.server) == ("disabled", "old")
     assert str(tmp_path) in refused.detail
@@ -253,7 +257,7 @@ async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     rig = Rig(tmp_path, linked=False)
-    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="cli"), 1.0)
+    rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="cli"), 1.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.control.answer, ME, "carpool/tools", RawJson(b"{}"))
         await trio.sleep(1)
@@ -261,13 +265,13 @@ async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
         rig.linked = True
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert [type(each) for each in rig.sent] == [Discover, Discover]
+    assert [type(each) for each in rig.sent] == [DiscoverCatalog, DiscoverCatalog]
 
 
 @behaviour("client:looks")
 async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="client"), 1.0)
+    rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
     said = (await rig.ask("carpool/servers"))["servers"]
     assert [(each["name"], each["state"]) for each in said] == [
         ("git", "cold"),
@@ -283,8 +287,8 @@ async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_n
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     rig = Rig(tmp_path)
-    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="client"), 1.0)
-    for spec in rig.core.sources.wanted().pools:
+    rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
+    for spec in rig.core.sources.wanted_pools().pools:
         offers = [
             ToolOffer(name, RawJson(b'{"name":"%b","_meta":{"carpool/tags":["own",1]}}' % name.encode()))
             for name in ("now", spec.server)
@@ -307,7 +311,7 @@ async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     rig = Rig(tmp_path)
-    key = next(spec.key for spec in rig.core.sources.wanted().pools if spec.server == "git")
+    key = next(spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "git")
     report = PoolReport(
         key=key, server=ServerName("git"), state="serving", sharing="concurrent", waiting=0, restarts=2,
         last_error="", stderr_tail=[], instances=[],
@@ -315,7 +319,7 @@ async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, Survey)
-        rig.inquiries.heard(Surveyed(message.token, [report], []))
+        rig.inquiries.answer_received(Surveyed(message.token, [report], []))
 
     rig.answer = answer
     before = await rig.ask("carpool/status", within_s=0.5)
@@ -337,7 +341,7 @@ async def test_a_supervisor_that_was_silent_from_the_first_survey_on_makes_no_se
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     rig = Rig(tmp_path)
-    key = next(spec.key for spec in rig.core.sources.wanted().pools if spec.server == "git")
+    key = next(spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "git")
     rig.core.handle(PoolChanged(key, "serving", ""), 2.0)
     said = await rig.ask("carpool/status", within_s=0.5)
     assert (said["servers"]["git"]["state"], said["servers"]["time"]["state"]) == ("serving", "cold")
@@ -345,10 +349,10 @@ async def test_a_supervisor_that_was_silent_from_the_first_survey_on_makes_no_se
 
 async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path: Path) -> None:
     rig = Rig(tmp_path, more={"few": {"command": "few", "tools": {"deny": ["rm*"]}}})
-    key = next(spec.key for spec in rig.core.sources.wanted().pools if spec.server == "few")
+    key = next(spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "few")
     offers = [ToolOffer(name, RawJson(b'{"name":"%b"}' % name.encode())) for name in ("ls", "rm", "rmdir")]
     rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
-    assert known_lists(rig.core, lambda _: "")[key].tools == 1
+    assert freshness_by_pool(rig.core, lambda _: "")[key].tools == 1
 
 
 @behaviour("status:operators")
@@ -366,9 +370,9 @@ async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
                 key=spec.key, server=spec.server, state=states.get(spec.server, "cold"),
                 sharing="concurrent", waiting=0, restarts=0, last_error="", stderr_tail=[], instances=[],
             )
-            for spec in rig.core.sources.wanted().pools
+            for spec in rig.core.sources.wanted_pools().pools
         ]  # fmt: skip
-        rig.inquiries.heard(Surveyed(message.token, pools, []))
+        rig.inquiries.answer_received(Surveyed(message.token, pools, []))
 
     async def mine() -> tuple[str, int]:
         said = (await rig.ask("carpool/status", within_s=0.5))["servers"]
@@ -377,9 +381,9 @@ async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
 
     def come(session: SessionId) -> None:
         attach = Attach(version=ATTACH_VERSION, carrier="cli", cwd=str(tmp_path))
-        source, events = rig.configuration.enter(session, attach, {"TOKEN": "t"})
+        source, events = rig.configuration.session_opened(session, attach, {"TOKEN": "t"})
         rig.follow(events)
-        came = AgentCame(
+        came = SessionOpened(
             session=session, source=source, agent="", pid=1, carrier="cli", control=session == ME
         )
         rig.core.handle(came, 1.0)
@@ -388,7 +392,7 @@ async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
     before = await mine()
     assert before == ("unset", 0), "as a session hears it that brings nothing"
     come(ME)
-    (key,) = [spec.key for spec in rig.core.sources.wanted().pools if spec.server == "mine"]
+    (key,) = [spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "mine"]
     offers = [ToolOffer("now", RawJson(b'{"name":"now"}'))]
     rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
     assert await mine() == before
@@ -411,7 +415,7 @@ async def test_a_project_that_only_an_operator_is_in_is_on_the_page_with_its_ser
     (project / ".mcp.json").write_text('{"mcpServers": {"its": {"command": "its"}}}', "utf-8")
     rig = Rig(tmp_path, linked=False)
     attach = Attach(version=ATTACH_VERSION, carrier="cli", cwd=str(project))
-    source, events = rig.configuration.enter(ME, attach, {})
+    source, events = rig.configuration.session_opened(ME, attach, {})
     rig.follow(events)
-    rig.core.handle(AgentCame(session=ME, source=source, agent="", pid=1, carrier="cli"), 1.0)
+    rig.core.handle(SessionOpened(session=ME, source=source, agent="", pid=1, carrier="cli"), 1.0)
     assert (await rig.ask("carpool/status"))["servers"]["its"]["state"] == "untrusted"

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.admin.override_commands import CannotSwitchError, Switching, SwitchParams
-from carpool_broker.config.configuration import DAEMON, Followed
-from carpool_broker.config.locations import Spot, Wish
-from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.storage.override_store import Switchboard
+from carpool_broker.admin.override_commands import CannotOverrideError, OverrideCommands, OverrideParams
+from carpool_broker.config.configuration import DEFAULT_SOURCE, ConfigurationChange
+from carpool_broker.config.locations import Location, WorkspaceRequest
+from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
+from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, RunCommand
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.reading.project import find_workspace
-from carpool_protocol.config.reading.trust import give_trust
+from carpool_protocol.config.reading.trust import grant_trust
 from carpool_protocol.ids import ServerName, SessionId
 from tests.behaviours import behaviour
 from tests.kit.synchronous_configuration import SynchronousConfiguration
@@ -35,14 +35,14 @@ class House:
         self.store = str(place / "trust.json")
         if servers:
             self.write(**servers)
-        self.followed: list[Followed] = []
+        self.followed: list[ConfigurationChange] = []
         self.configuration = SynchronousConfiguration(
             ConfigFile(str(self.file), asked_for=True),
             {"HOME": "/h"},
             self.store,
-            board=Switchboard(str(self.kept), carpool),
+            board=OverrideStore(str(self.kept), carpool),
         )
-        self.switching = Switching(self.configuration, self.followed.extend)
+        self.switching = OverrideCommands(self.configuration, self.followed.extend)
 
     def write(self, **servers: dict[str, Any]) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
@@ -53,21 +53,21 @@ class House:
 
     def come(self, session: SessionId, cwd: str = "", **more: Any) -> SourceId:
         attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, **more)
-        return self.configuration.enter(session, attach, {})[0]
+        return self.configuration.session_opened(session, attach, {})[0]
 
     def turn(self, server: str, session: str = "", *, on: bool | None) -> dict[str, Any]:
         self.followed.clear()
         problems = self.reload() if on is None else []
-        return self.switching.turn(SwitchParams(server, on, session), [ONE, TWO], problems)
+        return self.switching.switch(OverrideParams(server, on, session), [ONE, TWO], problems)
 
     def refused(self, server: str, session: str = "", *, on: bool | None = False) -> str:
-        with pytest.raises(CannotSwitchError) as caught:
+        with pytest.raises(CannotOverrideError) as caught:
             self.turn(server, session, on=on)
         assert self.followed == []
         return str(caught.value)
 
-    def listed(self, source: SourceId = DAEMON) -> list[str]:
-        return [entry.server for entry in self.configuration.resolve(source).scope.servers]
+    def listed(self, source: SourceId = DEFAULT_SOURCE) -> list[str]:
+        return [entry.server for entry in self.configuration.resolve_source(source).scope.servers]
 
 
 @behaviour("switch:live")
@@ -98,7 +98,7 @@ def test_a_server_is_off_for_every_source_and_back_again(tmp_path: Path) -> None
 @behaviour("switch:session")
 def test_a_session_with_a_switch_of_its_own_has_a_source_of_its_own(tmp_path: Path) -> None:
     house = House(tmp_path, a=A, b=A)
-    assert house.come(ONE) == house.come(TWO) == DAEMON
+    assert house.come(ONE) == house.come(TWO) == DEFAULT_SOURCE
     told = house.turn("a", ONE, on=False)
     assert (told["enabled"], told["until"], told["session"]) == (False, "the session ends", ONE)
     daemon, read, moved = house.followed
@@ -107,12 +107,12 @@ def test_a_session_with_a_switch_of_its_own_has_a_source_of_its_own(tmp_path: Pa
     assert [entry.server for entry in daemon.scope.servers] == ["a", "b"]
     assert [entry.server for entry in read.scope.servers] == ["b"]
     assert {spec.key for spec in read.specs} < {spec.key for spec in daemon.specs}, "the pools of all"
-    assert moved == SessionMoved(ONE, read.source)
+    assert moved == SessionSourceChanged(ONE, read.source)
     assert house.turn("a", ONE, on=True)["until"] == ""
-    assert house.followed[-2:] == [SessionMoved(ONE, DAEMON), SourceDropped(read.source)]
+    assert house.followed[-2:] == [SessionSourceChanged(ONE, DEFAULT_SOURCE), SourceDropped(read.source)]
     house.turn("a", ONE, on=False)
-    house.configuration.leave(ONE)
-    assert house.come(ONE) == DAEMON, "a session's switch ends with it"
+    house.configuration.session_closed(ONE)
+    assert house.come(ONE) == DEFAULT_SOURCE, "a session's switch ends with it"
 
 
 def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_pa
     house.come(ONE)
     house.turn("a", ONE, on=False)
     house.turn("a", on=True)
-    assert SessionMoved(ONE, DAEMON) in house.followed
+    assert SessionSourceChanged(ONE, DEFAULT_SOURCE) in house.followed
     assert not house.kept.exists()
 
 
@@ -196,11 +196,11 @@ def test_another_project_that_comes_to_have_the_name_drops_no_switch(tmp_path: P
         (each / ".mcp.json").write_text(json.dumps({"mcpServers": {"its": A} if each is work else {}}))
     house.come(ONE, str(work))
     house.turn("its", on=False)
-    house.configuration.leave(ONE)
+    house.configuration.session_closed(ONE)
     house.come(TWO, str(strange))
     (strange / ".mcp.json").write_text(json.dumps({"mcpServers": {"its": A}}))
     house.reload()
-    assert house.configuration.switches.everyone == {"its": False}
+    assert house.configuration.overrides.global_overrides == {"its": False}
 
 
 @pytest.mark.parametrize("only_there", [True, False])
@@ -218,14 +218,16 @@ def test_a_project_that_goes_takes_the_switches_of_its_servers_with_it(
     house.turn("theirs", on=False)
     (work / ".mcp.json").unlink()
     if only_there:
-        wish = Wish(cwd=str(work))
-        house.configuration.looked([house.configuration.eager.read(wish, house.configuration.config)])
+        wish = WorkspaceRequest(cwd=str(work))
+        house.configuration.workspaces_scanned(
+            [house.configuration.eager.read(wish, house.configuration.config)]
+        )
     else:
         house.reload()
-    assert house.configuration.switches.everyone == {"theirs": False}
-    house.configuration.leave(TWO)
+    assert house.configuration.overrides.global_overrides == {"theirs": False}
+    house.configuration.session_closed(TWO)
     house.reload()
-    assert house.configuration.switches.everyone == {"theirs": False}, "its file is there still"
+    assert house.configuration.overrides.global_overrides == {"theirs": False}, "its file is there still"
 
 
 @behaviour("switch:session")
@@ -236,14 +238,14 @@ def test_what_a_session_had_of_its_own_is_kept_no_longer_than_it_may_come_back(t
         house.turn("a", session, on=False)
     heir = House(tmp_path)
     heir.come(ONE)
-    heir.switching.forget_others([ONE])
-    assert heir.configuration.switches.sessions.keys() == {ONE}
-    assert House(tmp_path).configuration.switches.sessions.keys() == {ONE}, "as it is kept as well"
+    heir.switching.sessions_known([ONE])
+    assert heir.configuration.overrides.session_overrides.keys() == {ONE}
+    assert House(tmp_path).configuration.overrides.session_overrides.keys() == {ONE}, "as it is kept as well"
     heir.kept.unlink()
-    heir.switching.forget_others([ONE])
+    heir.switching.sessions_known([ONE])
     assert not heir.kept.exists(), "nothing was to be written"
-    house.switching.forget_others([])
-    assert house.configuration.switches.sessions == {}
+    house.switching.sessions_known([])
+    assert house.configuration.overrides.session_overrides == {}
 
 
 @behaviour("switch:saved")
@@ -276,24 +278,26 @@ def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> N
     work.mkdir()
     (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": {"command": "z"}, "its": A}}))
     house.come(ONE, str(work))
-    project = house.configuration.layers.workspaces.project(Spot(cwd=str(work)))
+    project = house.configuration.layers.workspaces.project_at(Location(cwd=str(work)))
     assert project is not None
-    give_trust(house.store, find_workspace(str(work), "/h"), project.digest)
+    grant_trust(house.store, find_workspace(str(work), "/h"), project.digest)
     house.reload()
     assert "another workspace's" in (house.come(TWO) and house.refused("its", TWO))
     house.turn("a", on=False)
     house.turn("its", on=False)
     assert all(not each.scope.servers for each in house.followed if isinstance(each, SourceRead))
-    house.configuration.leave(ONE)
+    house.configuration.session_closed(ONE)
     house.reload()
-    assert house.configuration.switches.everyone == {"a": False, "its": False}, "its sessions may come back"
+    assert house.configuration.overrides.global_overrides == {"a": False, "its": False}, (
+        "its sessions may come back"
+    )
 
 
 def test_a_session_of_one_server_comes_and_waits_for_it_to_be_switched_back(tmp_path: Path) -> None:
     house = House(tmp_path, a=A, b=A)
     house.turn("a", on=False)
     attach = Attach(version=ATTACH_VERSION, carrier="shim", server="a")
-    assert house.configuration.objection(attach) is None
+    assert house.configuration.attach_objection(attach) is None
     source = house.come(ONE, server="a")
     assert house.listed(source) == []
     house.turn("a", on=True)
@@ -304,8 +308,8 @@ def test_a_session_is_asked_for_the_variables_of_servers_that_are_off(tmp_path: 
     house = House(tmp_path, a={"command": "x", "env": {"T": "${TOKEN}"}, "disabled": True})
     attach = Attach(version=ATTACH_VERSION, carrier="shim")
     assert house.configuration.wanted_variables(attach) == ["TOKEN"], "it cannot be asked again"
-    source, _ = house.configuration.enter(ONE, attach, {"TOKEN": "v"})
-    assert source == DAEMON, "and nothing uses them"
+    source, _ = house.configuration.session_opened(ONE, attach, {"TOKEN": "v"})
+    assert source == DEFAULT_SOURCE, "and nothing uses them"
     house.turn("a", on=True)
     reads = [each for each in house.followed if isinstance(each, SourceRead) and each.specs]
     assert [spec.env["T"] for each in reads for spec in each.specs] == ["v"]

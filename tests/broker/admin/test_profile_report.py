@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from carpool_broker.admin.profile_report import page
-from carpool_broker.core.configuration.profiles import frame_of
+from carpool_broker.admin.profile_report import profile_page
+from carpool_broker.core.configuration.profiles import profile_scope
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
@@ -23,8 +23,8 @@ def told(**profile: Any) -> dict[str, Any]:
     config = configured(**profile)
     rig = Rig()
     rig.configure({**SERVERS, "late": {"command": "z"}})
-    (found,) = page(rig.core, config)["profiles"]
-    assert frame_of(config, "p").profile in {"", "p"}
+    (found,) = profile_page(rig.core, config)["profiles"]
+    assert profile_scope(config, "p").profile in {"", "p"}
     return dict(found)
 
 
@@ -43,7 +43,7 @@ def test_what_is_left_out_for_everybody_is_on_it_without_a_name() -> None:
     text = json.dumps({"mcpServers": SERVERS, "max_tools": 2})
     config = read_config(text, "f").config
     assert config is not None
-    (found,) = page(Rig().core, config)["profiles"]
+    (found,) = profile_page(Rig().core, config)["profiles"]
     assert (found["profile"], found["tools"], found["left_out"]) == ("", 5, 3)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.admin.status import SLOW_START_S, Facts, Lists, page
+from carpool_broker.admin.status import SLOW_START_AFTER_S, Lists, StatusFacts, status_page
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
@@ -61,7 +61,7 @@ def status(*pools: PoolReport, **more: Any) -> dict[str, Any]:
         "config_problem": "",
         "waiting": {PoolKey("a:1"): 4},
     }
-    return page(Facts(**facts | more))
+    return status_page(StatusFacts(**facts | more))
 
 
 def test_the_keys_of_the_contract_are_there() -> None:
@@ -129,7 +129,7 @@ def test_what_is_not_well_is_said_with_a_word_for_programs() -> None:
     [
         ("", 1.0, "ok"),
         ("wrote a line that is no message: the line is not JSON", 1.0, "servers_failing"),
-        ("", SLOW_START_S + 1, "servers_failing"),
+        ("", SLOW_START_AFTER_S + 1, "servers_failing"),
     ],
 )
 def test_a_server_that_does_not_greet_is_not_well(last_error: str, uptime_s: float, reason: str) -> None:

@@ -3,32 +3,38 @@
 import pytest
 import trio
 
-from carpool_broker.builtin_tools.search import AT_ONCE, PIECE, CannotSearchError, Finder, Searching
-from carpool_broker.core.model.effects import AnswerOwn
+from carpool_broker.builtin_tools.search import (
+    INDEX_BATCH_TOOLS,
+    TOOLS_AT_ONCE,
+    CannotSearchError,
+    SearchQueue,
+    ToolSearch,
+)
+from carpool_broker.core.model.effects import AnswerBuiltin
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.wire.downgrade import NEWEST
 from tests.behaviours import behaviour
 from tests.broker.builtin_tools.test_search import many
 
-LONG, SHORT = AT_ONCE + 3 * PIECE, AT_ONCE
+LONG, SHORT = TOOLS_AT_ONCE + 3 * INDEX_BATCH_TOOLS, TOOLS_AT_ONCE
 
 
-def search(number: int) -> AnswerOwn:
-    return AnswerOwn(SessionId("s1"), RawJson(b"%d" % number), "find_tools", EMPTY_OBJECT, NEWEST, False)
+def search(number: int) -> AnswerBuiltin:
+    return AnswerBuiltin(SessionId("s1"), RawJson(b"%d" % number), "find_tools", EMPTY_OBJECT, NEWEST, False)
 
 
 class Desk:
     """`answered`: the requests, in order. Each answer searches, as the real one does."""
 
     def __init__(self) -> None:
-        self.finder = Finder()
+        self.finder = ToolSearch()
         self.views: dict[bytes, View] = {}
         self.answered: list[int] = []
         self.settled: list[int] = []
-        self.searching = Searching(self.finder, self.answer)
+        self.searching = SearchQueue(self.finder, self.answer)
 
-    def answer(self, effect: AnswerOwn) -> None:
+    def answer(self, effect: AnswerBuiltin) -> None:
         view = self.views[effect.id]
         assert self.finder.find(view.tools, {}, "something", 5).total == len(view.tools)
         self.answered.append(int(effect.id))
@@ -36,7 +42,7 @@ class Desk:
     def wanted(self, number: int, view: View) -> None:
         effect = search(number)
         self.views[effect.id] = view
-        self.searching.wanted(effect, view)
+        self.searching.search_requested(effect, view)
 
     def settle(self) -> None:
         self.settled = [*self.answered]
@@ -56,7 +62,7 @@ async def test_a_search_in_a_long_list_lets_others_go_on_and_is_answered() -> No
                 turns += 1
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    assert turns >= LONG // PIECE - 1, "everybody had a turn after each piece"
+    assert turns >= LONG // INDEX_BATCH_TOOLS - 1, "everybody had a turn after each piece"
     desk.wanted(3, long)
     assert desk.answered == [2, 1, 3], "there is an index now"
 
@@ -77,7 +83,7 @@ def test_what_waits_is_answered_when_carpool_ends() -> None:
     desk = Desk()
     for number in (1, 2):
         desk.wanted(number, many(LONG))
-    desk.searching.finish()
+    desk.searching.answer_all()
     assert desk.answered == [1, 2]
 
 
@@ -86,6 +92,6 @@ def test_where_nothing_can_be_searched_the_answer_says_so_at_once(monkeypatch: p
         raise CannotSearchError
 
     desk = Desk()
-    monkeypatch.setattr(desk.finder, "prepare", none)
+    monkeypatch.setattr(desk.finder, "index_more", none)
     desk.wanted(1, many(LONG))
     assert desk.answered == [1]

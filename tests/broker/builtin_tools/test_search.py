@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.builtin_tools.results import as_tool, is_search, own_answer
-from carpool_broker.builtin_tools.search import KEPT, MAX_QUERY_CHARS, Described, Finder, described, words
+from carpool_broker.builtin_tools.results import as_builtin_result, builtin_result, is_search
+from carpool_broker.builtin_tools.search import (
+    MAX_INDICES,
+    MAX_QUERY_CHARS,
+    ToolSearch,
+    ToolText,
+    split_words,
+    tool_text,
+)
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.pool_catalog import ViewTool
 from carpool_broker.core.registry.registry import Registry
@@ -40,7 +47,7 @@ TAGS = {ServerName("mail"): ("office", "Slow")}
 
 
 def names(query: str, **more: Any) -> list[str]:
-    return [found.qualified for found in Finder().find(TOOLS, TAGS, query, 10, **more).tools]
+    return [found.qualified for found in ToolSearch().find(TOOLS, TAGS, query, 10, **more).tools]
 
 
 @pytest.mark.parametrize("much", ["x ", "the ", "aA", "a", "\x00 ", "\U0001f600 "])
@@ -51,9 +58,9 @@ def test_of_a_query_of_megabytes_only_its_beginning_is_read(
 
     def watched(text: str) -> list[str]:
         read.append(len(text))
-        return words(text)
+        return split_words(text)
 
-    monkeypatch.setattr("carpool_broker.builtin_tools.search.words", watched)
+    monkeypatch.setattr("carpool_broker.builtin_tools.search.split_words", watched)
     assert names(f"recipient {much * 1_000_000}")[:1] == ["mail__send"]
     assert max(read) <= MAX_QUERY_CHARS
 
@@ -61,12 +68,12 @@ def test_of_a_query_of_megabytes_only_its_beginning_is_read(
 def test_of_a_list_that_has_changed_only_new_definitions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[RawJson] = []
 
-    def watched(definition: RawJson) -> Described:
+    def watched(definition: RawJson) -> ToolText:
         read.append(definition)
-        return described(definition)
+        return tool_text(definition)
 
-    monkeypatch.setattr("carpool_broker.builtin_tools.search.described", watched)
-    finder = Finder()
+    monkeypatch.setattr("carpool_broker.builtin_tools.search.tool_text", watched)
+    finder = ToolSearch()
     finder.find(TOOLS, TAGS, "file", 10)
     assert len(read) == len(TOOLS)
     read.clear()
@@ -99,7 +106,7 @@ def test_a_search_is_narrowed_and_counts_what_it_leaves_out() -> None:
     assert names("list", tag="office") == []
     assert names("zebra") == []
     assert names("the of a")[:1] == ["fs__read_file"], "where nothing else is asked, such words count"
-    found = Finder().find(TOOLS, TAGS, "", 2)
+    found = ToolSearch().find(TOOLS, TAGS, "", 2)
     assert ([it.qualified for it in found.tools], found.total) == (
         ["hub__createPullRequest", "hub__list_issues"], 6,
     )  # fmt: skip
@@ -113,18 +120,18 @@ def test_no_query_breaks_it_or_finds_what_is_not_there(query: str, limit: int) -
     assert len(set(found.tools)) == len(found.tools)
 
 
-FINDER = Finder()
+FINDER = ToolSearch()
 
 
 def test_an_index_is_made_once_for_the_tools_of_a_view_and_few_are_kept() -> None:
-    finder = Finder()
+    finder = ToolSearch()
     finder.find(TOOLS, TAGS, "file", 5)
     [index] = finder._indices
     finder.find(TOOLS, TAGS, "mail", 5)
     assert finder._indices == [index]
-    for count in range(KEPT + 2):
+    for count in range(MAX_INDICES + 2):
         finder.find(TOOLS[:count], {}, "file", 5)
-    assert len(finder._indices) == KEPT
+    assert len(finder._indices) == MAX_INDICES
     assert index not in finder._indices
     assert finder.find(TOOLS[:1], {}, "read file", 5).tools == []
 
@@ -137,7 +144,7 @@ def test_a_python_without_the_index_says_so_and_lists_all_the_same(monkeypatch: 
 
 
 def test_words_are_the_same_however_a_name_is_written() -> None:
-    assert words("getUserName get_user_name GET-user.name HTTPServer v2") == [
+    assert split_words("getUserName get_user_name GET-user.name HTTPServer v2") == [
         *("get", "user", "name"), *("get", "user", "name"), *("get", "user", "name"), "http", "server", "v2",
     ]  # fmt: skip
 
@@ -155,7 +162,7 @@ def test_words_are_the_same_however_a_name_is_written() -> None:
     ],
 )
 def test_a_definition_that_cannot_be_read_is_no_reason_to_fail(raw: bytes) -> None:
-    assert described(RawJson(raw)).parameters in ((), [])
+    assert tool_text(RawJson(raw)).parameters in ((), [])
 
 
 # --- answers -----------------------------------------------------------------------------------------------
@@ -164,8 +171,8 @@ def test_a_definition_that_cannot_be_read_is_no_reason_to_fail(raw: bytes) -> No
 def view(*offers: dict[str, Any]) -> View:
     registry = Registry()
     tools = [ToolOffer(it["name"], RawJson(json.dumps(it).encode())) for it in offers]
-    registry.learn(Catalog(PoolKey("a"), tools, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
-    return registry.retain(Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),), search=True))
+    registry.catalog_received(Catalog(PoolKey("a"), tools, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+    return registry.retain_scope(Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),), search=True))
 
 
 def many(count: int) -> View:
@@ -175,7 +182,7 @@ def many(count: int) -> View:
 
 def text(found: View, kind: str, arguments: object) -> str:
     rest = RawJson(json.dumps({"arguments": arguments}).encode())
-    result = json.loads(own_answer(found, kind, rest, Finder(), NEWEST))
+    result = json.loads(builtin_result(found, kind, rest, ToolSearch(), NEWEST))
     said: str = result["content"][0]["text"]
     return said
 
@@ -210,7 +217,7 @@ def test_arguments_that_do_not_fit_are_an_error_that_names_the_tool(arguments: o
 
 def test_contents_and_messages_become_content_that_any_agent_shows() -> None:
     def blocks(method: str, body: bytes) -> Any:
-        return json.loads(as_tool(method, RawJson(body)))["content"]
+        return json.loads(as_builtin_result(method, RawJson(body)))["content"]
 
     one = b'{"contents":[{"uri":"a:1","mimeType":"text/plain","text":"hi"}]}'
     assert blocks("resources/read", one) == [{"type": "text", "text": "hi"}]
@@ -226,7 +233,7 @@ def test_contents_and_messages_become_content_that_any_agent_shows() -> None:
     ]
     assert blocks("resources/read", b'{"contents":[]}') == []
     said = b'{"messages":[{"role":"assistant","content":{"type":"text","text":"\\ud83d","k":1}}]}'
-    assert as_tool("prompts/get", RawJson(said)) == (
+    assert as_builtin_result("prompts/get", RawJson(said)) == (
         b'{"content":[{"type":"text","text":"[assistant] \\ud83d","k":1}]}'
     )
 
@@ -234,7 +241,7 @@ def test_contents_and_messages_become_content_that_any_agent_shows() -> None:
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'{"contents":5}', b'{"messages":[5]}', b'{"messages":[{}]}'])
 @pytest.mark.parametrize("method", ["resources/read", "prompts/get"])
 def test_a_result_that_is_none_becomes_an_error_and_ours_stays(method: str, body: bytes) -> None:
-    told = json.loads(as_tool(method, RawJson(body)))
+    told = json.loads(as_builtin_result(method, RawJson(body)))
     assert told["isError"]
     ours = RawJson(b'{"content":[{"type":"text","text":"x"}],"isError":true}')
-    assert as_tool(method, ours) is ours
+    assert as_builtin_result(method, ours) is ours

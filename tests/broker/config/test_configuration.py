@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.config.configuration import DAEMON
+from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.config.layers import BrokenConfigError
-from carpool_broker.core.model.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand
-from carpool_protocol.carrier.streams import Refused
-from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.carrier.streams import StreamRefused
+from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from carpool_protocol.link.messages import Root
@@ -38,19 +38,19 @@ class House:
     def reborn(self, kept: str) -> SynchronousConfiguration:
         """As another broker reads it."""
         return SynchronousConfiguration(
-            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept)
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGoodReadings(kept)
         )
 
     def come(self, session: SessionId, cwd: str = "/w", run: RunCommand | None = None) -> SourceId:
         attach = Attach(
             version=ATTACH_VERSION, carrier="run" if run is not None else "shim", cwd=cwd, run=run
         )
-        source, followed = self.configuration.enter(session, attach, {})
+        source, followed = self.configuration.session_opened(session, attach, {})
         assert all(isinstance(event, SourceRead) and event.source == source for event in followed)
         return source
 
     def roots(self, session: SessionId, *uris: str) -> list[Any]:
-        return list(self.configuration.use_roots(session, tuple(map(Root, uris))))
+        return list(self.configuration.roots_received(session, tuple(map(Root, uris))))
 
 
 def kinds(events: list[Any]) -> list[str]:
@@ -68,13 +68,13 @@ def test_sessions_share_a_source_unless_the_configuration_makes_a_difference_bet
     tmp_path: Path,
 ) -> None:
     house = House(tmp_path, a={"command": "x"})
-    assert house.come(ONE, "/one") == house.come(TWO, "/two") == DAEMON
+    assert house.come(ONE, "/one") == house.come(TWO, "/two") == DEFAULT_SOURCE
     house = House(tmp_path, a={"command": "x", "roots": "workspace"})
     one, two = house.come(ONE, "/one"), house.come(TWO, "/two")
-    assert len({one, two, DAEMON}) == 3
+    assert len({one, two, DEFAULT_SOURCE}) == 3
     assert house.come(SessionId("s3"), "/one") == one
-    assert house.configuration.leave(ONE) == []
-    assert house.configuration.leave(SessionId("s3")) == [SourceDropped(one)]
+    assert house.configuration.session_closed(ONE) == []
+    assert house.configuration.session_closed(SessionId("s3")) == [SourceDropped(one)]
 
 
 @behaviour("roots:of-the-agent")
@@ -84,17 +84,17 @@ def test_roots_that_an_agent_names_move_its_session_to_the_source_that_goes_with
     house.come(TWO)
     read, moved = house.roots(ONE, "file:///r")
     assert (told(read), read.own_roots) == (["file:///r"], {"a"})
-    assert moved == SessionMoved(ONE, read.source)
+    assert moved == SessionSourceChanged(ONE, read.source)
     again, dropped = house.roots(TWO, "file:///r")
-    assert again == SessionMoved(TWO, read.source), "equal roots share"
+    assert again == SessionSourceChanged(TWO, read.source), "equal roots share"
     assert dropped == SourceDropped(before)
-    assert house.roots(ONE, "file:///r") == [SessionMoved(ONE, read.source)]
+    assert house.roots(ONE, "file:///r") == [SessionSourceChanged(ONE, read.source)]
 
 
 def test_roots_of_a_session_that_is_gone_move_nobody(tmp_path: Path) -> None:
     house = House(tmp_path, a={"command": "x", "roots": "agent"})
     source = house.come(ONE)
-    assert house.configuration.leave(ONE) == [SourceDropped(source)]
+    assert house.configuration.session_closed(ONE) == [SourceDropped(source)]
     assert house.roots(ONE, "file:///r") == []
 
 
@@ -104,12 +104,18 @@ def test_the_workspace_of_a_session_counts_from_the_moment_a_server_wants_it(tmp
     house.come(TWO, "/two")
     house.write(a={"command": "x", "roots": "workspace"})
     events = list(house.configuration.read_again())
-    assert kinds(events) == ["SourceRead", "SourceRead", "SessionMoved", "SourceRead", "SessionMoved"]
+    assert kinds(events) == [
+        "SourceRead",
+        "SourceRead",
+        "SessionSourceChanged",
+        "SourceRead",
+        "SessionSourceChanged",
+    ]
     assert [told(event) for event in (events[1], events[3])] == [["file:///one"], ["file:///two"]]
     house.write(a={"command": "x"})
     events = list(house.configuration.read_again())
-    assert kinds(events[3:]) == ["SessionMoved", "SourceDropped"] * 2
-    assert {event.source for event in events if isinstance(event, SessionMoved)} == {DAEMON}
+    assert kinds(events[3:]) == ["SessionSourceChanged", "SourceDropped"] * 2
+    assert {event.source for event in events if isinstance(event, SessionSourceChanged)} == {DEFAULT_SOURCE}
 
 
 def test_roots_that_do_not_matter_for_a_while_are_remembered(tmp_path: Path) -> None:
@@ -118,9 +124,9 @@ def test_roots_that_do_not_matter_for_a_while_are_remembered(tmp_path: Path) -> 
     house.roots(ONE, "file:///r")
     house.write(a={"command": "x", "roots": "agent", "disabled": True})
     events = list(house.configuration.read_again())
-    assert SessionMoved(ONE, DAEMON) in events
+    assert SessionSourceChanged(ONE, DEFAULT_SOURCE) in events
     house.write(a={"command": "x", "roots": "agent"})
-    read = next(event for event in house.configuration.read_again() if event.source != DAEMON)
+    read = next(event for event in house.configuration.read_again() if event.source != DEFAULT_SOURCE)
     assert told(read) == ["file:///r"], "what the agent said is still so"
 
 
@@ -128,10 +134,10 @@ def test_a_run_is_a_source_of_its_own_whatever_the_file_says_of_roots(tmp_path: 
     house = House(tmp_path, a={"command": "x", "roots": "agent"})
     run = RunCommand(argv=["y"], env={}, cwd="/w")
     source = house.come(ONE, "/one", run)
-    assert source == house.come(TWO, "/two", run) != DAEMON
-    reading = house.configuration.resolve(source)
+    assert source == house.come(TWO, "/two", run) != DEFAULT_SOURCE
+    reading = house.configuration.resolve_source(source)
     assert (told(reading), reading.own_roots) == (None, frozenset())
-    assert house.roots(ONE, "file:///r") == [SessionMoved(ONE, source)]
+    assert house.roots(ONE, "file:///r") == [SessionSourceChanged(ONE, source)]
 
 
 def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
@@ -174,23 +180,23 @@ def test_where_nothing_good_was_read_before_a_broken_file_is_refused(tmp_path: P
 def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_all(tmp_path: Path) -> None:
     house = House(tmp_path, a={"command": "x"}, b={"command": "y"}, off={"command": "z", "disabled": True})
     configuration = house.configuration
-    everything = configuration.resolve(DAEMON)
+    everything = configuration.resolve_source(DEFAULT_SOURCE)
 
     def come(session: SessionId) -> tuple[SourceId, list[Any]]:
         attach = Attach(version=ATTACH_VERSION, carrier="shim", server="b")
-        source, followed = configuration.enter(session, attach, {})
+        source, followed = configuration.session_opened(session, attach, {})
         return source, list(followed)
 
     source, (read,) = come(ONE)
     assert come(TWO) == (source, []), "equal ones share"
-    assert source != DAEMON
+    assert source != DEFAULT_SOURCE
     (entry,) = read.scope.servers
     assert (entry.server, entry.prefix) == ("b", "")
     assert [spec.key for spec in read.specs] == [spec.key for spec in everything.specs if spec.server == "b"]
     assert set(read.twins) == {entry.key}
     house.write(a={"command": "x"})
     assert configuration.read_again() is not None
-    assert configuration.resolve(source).scope.servers == (), "and nothing when that is gone"
+    assert configuration.resolve_source(source).scope.servers == (), "and nothing when that is gone"
 
 
 def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
@@ -198,7 +204,7 @@ def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
 
     def why(**said: str) -> str:
         attach = Attach(version=ATTACH_VERSION, carrier="shim", **said)  # type: ignore[arg-type]
-        objection = house.configuration.objection(attach)
+        objection = house.configuration.attach_objection(attach)
         return objection.why if objection is not None else ""
 
     assert (why(), why(server="a")) == ("", "")
@@ -218,11 +224,11 @@ def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(
     house.file.write_text(json.dumps({"mcpServers": servers, "profiles": profiles}), encoding="utf-8")
     house.configuration.read_again()
 
-    def refused(server: str, resume: ResumeSession | None = None) -> Refused | None:
+    def refused(server: str, resume: ResumeSession | None = None) -> StreamRefused | None:
         attach = Attach(
             version=ATTACH_VERSION, carrier="shim", server=server, profile="reader", resume=resume
         )
-        return house.configuration.objection(attach)
+        return house.configuration.attach_objection(attach)
 
     assert refused("b") is None
     assert refused("a") == refused("none") == refused("off") != None  # noqa: E711 - one chain
@@ -235,7 +241,7 @@ def test_a_file_that_is_a_projects_as_well_is_read_again_whoever_has_looked_at_i
     file.write_text('{"mcpServers": {}}', encoding="utf-8")
     configuration = SynchronousConfiguration(ConfigFile(str(file), asked_for=True), {"HOME": "/h"})
     file.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8")
-    configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(tmp_path)), {})
+    configuration.session_opened(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(tmp_path)), {})
     assert configuration.changed()
 
 
@@ -271,11 +277,11 @@ def test_a_number_that_a_variable_decides_is_resolved_for_each_session(tmp_path:
     assert house.configuration.wanted_variables(attach) == ["LIMIT", "OFF"]
     readings = []
     for session, values in ((ONE, {"LIMIT": "7"}), (TWO, {"LIMIT": "7", "OFF": "true"})):
-        _, (read,) = house.configuration.enter(session, attach, values)
+        _, (read,) = house.configuration.session_opened(session, attach, values)
         assert isinstance(read, SourceRead)
         readings.append([(spec.policy.timeout_s, read.misconfigured) for spec in read.specs])
     assert readings == [[(7.0, {})], []]
-    _, (read,) = house.configuration.enter(SessionId("s3"), attach, {"LIMIT": "soon"})
+    _, (read,) = house.configuration.session_opened(SessionId("s3"), attach, {"LIMIT": "soon"})
     assert isinstance(read, SourceRead)
     (why,) = read.misconfigured.values()
     assert "carpool.json:1: mcpServers.a.timeout_s: once its variables are filled in: must be a number" in why

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trio
 
-from carpool_broker.config.watcher import MOST_LOOKS, STILL_S, settled
+from carpool_broker.config.watcher import MAX_CHECKS, STABLE_S, settled
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 
@@ -17,7 +17,7 @@ async def waited(files: list[str]) -> float:
     """How long, in looks."""
     began = trio.current_time()
     await settled(files, stamps)
-    return round((trio.current_time() - began) / STILL_S, 1)
+    return round((trio.current_time() - began) / STABLE_S, 1)
 
 
 async def test_a_file_that_is_away_for_a_moment_is_waited_for(
@@ -29,9 +29,9 @@ async def test_a_file_that_is_away_for_a_moment_is_waited_for(
         file.unlink()
 
         async def put_back() -> None:
-            await trio.sleep(STILL_S / 2)
+            await trio.sleep(STABLE_S / 2)
             file.write_text("")
-            await trio.sleep(STILL_S)
+            await trio.sleep(STABLE_S)
             file.write_text("{} // again")
 
         nursery.start_soon(put_back)
@@ -50,8 +50,8 @@ async def test_what_stays_is_read_after_a_moment_and_what_never_does_in_the_end(
             while True:
                 with file.open("a") as more:
                     more.write("x")
-                await trio.sleep(STILL_S / 2)
+                await trio.sleep(STABLE_S / 2)
 
         nursery.start_soon(write)
-        assert await waited([str(file)]) == MOST_LOOKS
+        assert await waited([str(file)]) == MAX_CHECKS
         nursery.cancel_scope.cancel()

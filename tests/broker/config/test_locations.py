@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.config.configuration import DAEMON
-from carpool_broker.config.locations import Wish, directory_of
-from carpool_broker.config.scan import Sight
-from carpool_broker.core.model.events import SessionMoved
+from carpool_broker.config.configuration import DEFAULT_SOURCE
+from carpool_broker.config.locations import WorkspaceRequest, file_uri_path
+from carpool_broker.config.scan import WorkspaceScan
+from carpool_broker.core.model.events import SessionSourceChanged
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
-from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession
+from carpool_protocol.carrier.attach import Attach, ResumeSession, WorkspaceChanged
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour
@@ -36,10 +36,10 @@ def test_who_works_below_a_root_is_in_that_workspace_and_nobody_else(tmp_path: P
     house = shop(tmp_path)
     inside, outside = house.come(ONE, "code/shop/src"), house.come(TWO, "code/other")
     assert runs(inside) == {"a": ("shops", f"{tmp_path}/code/shop"), "b": ("mine", str(tmp_path))}
-    assert outside.source == DAEMON
-    assert house.configuration.whereabouts(ONE) == {"name": "shop", "root": f"{tmp_path}/code/shop"}
-    assert house.configuration.whereabouts(TWO) == {"name": "", "root": f"{tmp_path}/code/other"}
-    (place,) = house.configuration.layers.places()
+    assert outside.source == DEFAULT_SOURCE
+    assert house.configuration.workspace_of(ONE) == {"name": "shop", "root": f"{tmp_path}/code/shop"}
+    assert house.configuration.workspace_of(TWO) == {"name": "", "root": f"{tmp_path}/code/other"}
+    (place,) = house.configuration.layers.workspace_rows()
     assert (place["name"], place["trust"], place["servers"]) == ("shop", "own", ["a"])
     assert "takes the place of your server" in str(place["warnings"])
 
@@ -76,7 +76,7 @@ def test_a_session_is_where_it_says_whatever_its_directory(tmp_path: Path) -> No
     house = shop(tmp_path, tools={"mcpServers": {"t": server("x"), "p": server("${workspace}")}})
     named = house.come(ONE, "elsewhere", "shop")
     assert runs(named)["a"] == ("shops", f"{tmp_path}/code/shop")
-    assert house.configuration.whereabouts(ONE)["name"] == "shop"
+    assert house.configuration.workspace_of(ONE)["name"] == "shop"
     rootless = house.come(TWO, "code/shop", "tools")
     assert runs(rootless) == {
         "a": ("mine", str(tmp_path)),
@@ -84,8 +84,8 @@ def test_a_session_is_where_it_says_whatever_its_directory(tmp_path: Path) -> No
         "t": ("x", str(tmp_path)),
     }
     assert "a workspace without `root`" in rootless.misconfigured[ServerName("p")]
-    assert house.configuration.whereabouts(TWO) == {"name": "tools", "root": ""}
-    house.configuration.leave(ONE)
+    assert house.configuration.workspace_of(TWO) == {"name": "tools", "root": ""}
+    house.configuration.session_closed(ONE)
     by_directory = house.come(ONE, "elsewhere", f"{tmp_path}/code/shop/deep")
     assert runs(by_directory)["a"] == ("shops", f"{tmp_path}/code/shop")
 
@@ -116,14 +116,14 @@ def test_a_workspace_that_is_named_moved_or_gone_takes_its_sessions_along(tmp_pa
     house.come(TWO, "x", "shop")
     house.file.write_text('{"mcpServers": {}}', encoding="utf-8")
     events = house.configuration.read_again()
-    assert {each.session for each in events if isinstance(each, SessionMoved)} == {ONE, TWO}
-    assert house.configuration.whereabouts(TWO) == {"name": "", "root": f"{tmp_path}/x"}
+    assert {each.session for each in events if isinstance(each, SessionSourceChanged)} == {ONE, TWO}
+    assert house.configuration.workspace_of(TWO) == {"name": "", "root": f"{tmp_path}/x"}
     house.file.write_text(
         '{"workspaces": {"shop": {"mcpServers": {"a": {"command": "n"}}}}}', encoding="utf-8"
     )
     house.configuration.read_again()
-    assert house.configuration.whereabouts(TWO)["name"] == "shop", "who has named it finds it again"
-    assert house.configuration.whereabouts(ONE)["name"] == ""
+    assert house.configuration.workspace_of(TWO)["name"] == "shop", "who has named it finds it again"
+    assert house.configuration.workspace_of(ONE)["name"] == ""
 
 
 def test_a_server_of_everybodys_is_switched_off_in_a_workspace(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_an_unknown_workspace_is_refused_and_over_http_every_directory(
     house = shop(tmp_path, tools={})
     carrier: Any = "door" if door else "shim"
     attach = Attach(version=NAMING_VERSION, carrier=carrier, workspace=workspace, streams=door)
-    refused = house.configuration.objection(attach)
+    refused = house.configuration.attach_objection(attach)
     assert (refused is None) == (not said)
     if refused is not None:
         assert refused.why == "unknown_workspace"
@@ -158,7 +158,7 @@ def test_an_unknown_workspace_is_refused_and_over_http_every_directory(
 
 
 def test_without_any_workspace_in_the_file_that_is_said(tmp_path: Path) -> None:
-    refused = House(tmp_path, {}).configuration.objection(
+    refused = House(tmp_path, {}).configuration.attach_objection(
         Attach(version=NAMING_VERSION, carrier="shim", workspace="x")
     )
     assert refused is not None
@@ -168,13 +168,13 @@ def test_without_any_workspace_in_the_file_that_is_said(tmp_path: Path) -> None:
 @behaviour("workspaces:moved-survives")
 def test_a_session_that_comes_back_is_where_it_was_last(tmp_path: Path) -> None:
     house = shop(tmp_path)
-    resume = ResumeSession(session="s1", secret="x", moved=Moved("shop"))
+    resume = ResumeSession(session="s1", secret="x", moved=WorkspaceChanged("shop"))
     attach = Attach(
         version=NAMING_VERSION, carrier="shim", cwd=str(tmp_path), workspace="gone", resume=resume
     )
-    assert house.configuration.objection(attach) is None
-    house.configuration.enter(SessionId("s1"), attach, {})
-    assert house.configuration.whereabouts(SessionId("s1"))["name"] == "shop"
+    assert house.configuration.attach_objection(attach) is None
+    house.configuration.session_opened(SessionId("s1"), attach, {})
+    assert house.configuration.workspace_of(SessionId("s1"))["name"] == "shop"
 
 
 def test_variables_of_the_workspace_that_a_session_is_in_are_asked_for_and_no_others(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_variables_of_the_workspace_that_a_session_is_in_are_asked_for_and_no_ot
     ],
 )
 def test_a_root_names_something_on_this_machine(tmp_path: Path, uri: str, path: str) -> None:
-    assert directory_of(uri.format(tmp_path)) == path.format(tmp_path)
+    assert file_uri_path(uri.format(tmp_path)) == path.format(tmp_path)
 
 
 def test_a_directory_is_kept_in_one_spelling(tmp_path: Path) -> None:
@@ -208,6 +208,6 @@ def test_a_directory_is_kept_in_one_spelling(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     configuration = House(tmp_path, {}).configuration
     for each in (f"{tmp_path}/link/", f"{tmp_path}/x/../link"):
-        found: list[Sight] = []
-        configuration.look(Wish(each), found.append, spell=True)
+        found: list[WorkspaceScan] = []
+        configuration.scan(WorkspaceRequest(each), found.append, spell=True)
         assert [each.wish.workspace for each in found] == [str(tmp_path)]

@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from carpool_broker.config import blocking_io, workspaces
-from carpool_broker.config.configuration import Configuration, Followed
-from carpool_broker.config.locations import Wish
-from carpool_broker.config.scan import Sight
-from carpool_broker.config.scan import look as real_look
-from carpool_broker.config.watcher import Reader
-from carpool_broker.core.model.events import SessionMoved, SourceRead
+from carpool_broker.config.configuration import Configuration, ConfigurationChange
+from carpool_broker.config.locations import WorkspaceRequest
+from carpool_broker.config.scan import WorkspaceScan
+from carpool_broker.config.scan import scan_workspace as real_look
+from carpool_broker.config.watcher import ConfigWatcher
+from carpool_broker.core.model.events import SessionSourceChanged, SourceRead
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from carpool_protocol.config.reading.load import ConfigFile
@@ -35,19 +35,19 @@ class Desk:
         self.file = base / "carpool.json"
         self.user(a="mine")
         self.configuration = Configuration(ConfigFile(str(self.file), asked_for=True), {"HOME": str(base)})
-        self.fed: list[Followed] = []
+        self.fed: list[ConfigurationChange] = []
         self.nursery: trio.Nursery | None = None
-        self.reader = Reader(self.configuration, self.fed.extend, lambda: None, self._start_soon)
+        self.reader = ConfigWatcher(self.configuration, self.fed.extend, lambda: None, self._start_soon)
         self.hung: dict[str, threading.Event] = {}
         """By directory: what looks there waits for."""
         self.looks: list[str] = []
-        monkeypatch.setattr(workspaces, "look", self._look)
+        monkeypatch.setattr(workspaces, "scan_workspace", self._look)
 
     def _start_soon(self, work: Callable[..., Awaitable[object]], *about: object) -> None:
         assert self.nursery is not None
         self.nursery.start_soon(work, *about)
 
-    def _look(self, wish: Wish, *args: Any, **more: Any) -> Sight:
+    def _look(self, wish: WorkspaceRequest, *args: Any, **more: Any) -> WorkspaceScan:
         self.looks.append(wish.cwd)
         before = real_look(wish, *args, **more)
         if (hung := self.hung.get(wish.cwd)) is None:
@@ -85,23 +85,23 @@ class Desk:
         attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=directory)
         heard: list[str] = []
 
-        def welcome(_: Sight) -> None:
-            self.configuration.enter(session, attach, {})
+        def welcome(_: WorkspaceScan) -> None:
+            self.configuration.session_opened(session, attach, {})
             heard.extend(self.sees(session))
 
-        self.reader.look(Wish("", directory), welcome)
+        self.reader.scan(WorkspaceRequest("", directory), welcome)
         return heard
 
     def sees(self, session: SessionId) -> list[str]:
-        guest = self.configuration.guest(session)
+        guest = self.configuration.session_context(session)
         assert guest is not None
-        read = self.configuration.resolve(guest.source)
+        read = self.configuration.resolve_source(guest.source)
         return [read.broken] if read.broken else sorted(read.untrusted) or ["nothing"]
 
 
 @asynccontextmanager
 async def desk(base: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.2) -> AsyncIterator[Desk]:
-    monkeypatch.setattr(blocking_io, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(blocking_io, "BLOCKING_TIMEOUT_S", patience_s)
     one = Desk(base, monkeypatch)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -124,13 +124,13 @@ async def test_who_comes_to_a_disk_that_hangs_is_told_so_and_has_its_project_whe
         assert (waits, goes) == ([], ["o"])
         await until(lambda: bool(waits), "it is not waited for without end")
         assert waits == ["its directory could not be read in time"]
-        (row,) = [each for each in one.configuration.layers.places() if each["root"] == hung]
+        (row,) = [each for each in one.configuration.layers.workspace_rows() if each["root"] == hung]
         assert "could not be read within" in str(row["problems"])
         assert not one.fed
         free()
         await until(lambda: bool(one.fed), "it is read in the end")
         assert one.sees(ONE) == ["h"]
-        assert [each.session for each in one.fed if isinstance(each, SessionMoved)] == [ONE]
+        assert [each.session for each in one.fed if isinstance(each, SessionSourceChanged)] == [ONE]
 
 
 @behaviour("workspaces:disk")
@@ -138,7 +138,7 @@ async def test_what_hangs_is_not_asked_again_and_takes_no_room_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
-        places = [one.project(f"hung{at}", "h") for at in range(2 * blocking_io.ABREAST)]
+        places = [one.project(f"hung{at}", "h") for at in range(2 * blocking_io.MAX_THREADS)]
         for place in places:
             one.hang(place)
         heard = [one.come(SessionId(f"s{at}"), place) for at, place in enumerate(places)]
@@ -190,11 +190,11 @@ async def test_a_project_that_cannot_be_read_any_more_stays_as_it_was_and_the_re
         assert [each for each in followed if isinstance(each, SourceRead)]
         assert (one.sees(ONE), one.sees(TWO)) == (["h"], ["o2"])
         assert set(one.configuration.config.servers) == {"a", "b"}
-        (row,) = [each for each in one.configuration.layers.places() if each["root"] == hung]
+        (row,) = [each for each in one.configuration.layers.workspace_rows() if each["root"] == hung]
         assert "could not be read within" in str(row["problems"])
         free()
         await until(lambda: one.sees(ONE) == ["h2"], "it is read in the end")
-        assert not await one.reader.changed()
+        assert not await one.reader.find_changes()
 
 
 @behaviour("workspaces:disk", "config:last-good")
@@ -202,17 +202,17 @@ async def test_a_users_file_that_cannot_be_read_stays_as_it_was_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
-        event, users = threading.Event(), one.configuration.users
+        event, users = threading.Event(), one.configuration.user_file
         load = users.load
         monkeypatch.setattr(users, "load", lambda: event.wait(20) and load())
         one.user(b="mine")
         await one.reader.reload()
         assert "could not be read within" in one.configuration.problem
         assert set(one.configuration.config.servers) == {"a"}
-        assert not await one.reader.changed(), "it is not asked while it hangs"
+        assert not await one.reader.find_changes(), "it is not asked while it hangs"
         event.set()
-        await until(lambda: not one.reader.errands.hangs(""), "it has answered")
-        (changed,) = await one.reader.changed()
+        await until(lambda: not one.reader.blocking_work.is_hanging(""), "it has answered")
+        (changed,) = await one.reader.find_changes()
         await one.reader.reload([changed])
         assert (one.configuration.problem, set(one.configuration.config.servers)) == ("", {"b"})
 
@@ -225,7 +225,7 @@ async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_a
         hung, other = one.project("hung", "h"), one.project("other", "o")
         both = one.come(ONE, hung), one.come(TWO, other)
         await until(lambda: all(both), "they are in")
-        event, seen = threading.Event(), one.configuration.watched()
+        event, seen = threading.Event(), one.configuration.watched_files()
         (stuck,) = [each for each in seen if each.key.startswith(hung)]
 
         class Hangs(dict[str, Any]):
@@ -234,10 +234,10 @@ async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_a
                 return super().items()
 
         groups = [stuck.__class__(stuck.key, Hangs(stuck.seen), stuck.wishes), *seen]
-        monkeypatch.setattr(one.configuration, "watched", lambda: groups)
+        monkeypatch.setattr(one.configuration, "watched_files", lambda: groups)
         one.project("other", "o2")
-        assert await one.reader.changed() == []
-        (changed,) = await one.reader.changed()
+        assert await one.reader.find_changes() == []
+        (changed,) = await one.reader.find_changes()
         assert changed.key.startswith(other)
         event.set()
         await until(lambda: not one.reader._stuck, "it is watched again")
@@ -250,8 +250,8 @@ async def test_what_was_seen_for_somebody_on_the_way_does_not_outlive_a_reload(
     """Nobody is there yet, so that nothing of it was read again."""
     async with desk(tmp_path, monkeypatch) as one:
         place = one.project("p", "first")
-        seen: list[Sight] = []
-        one.reader.look(Wish("", place), seen.append)
+        seen: list[WorkspaceScan] = []
+        one.reader.scan(WorkspaceRequest("", place), seen.append)
         await until(lambda: bool(seen), "it is seen")
         one.project("p", "second")
         await one.reader.reload()
@@ -268,11 +268,13 @@ async def test_who_is_told_second_is_told_what_is_there_also_when_the_first_leav
     async with desk(tmp_path, monkeypatch) as one:
         place = one.project("p", "there")
 
-        def come_and_go(_: Sight) -> None:
-            one.configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=place), {})
-            one.configuration.leave(ONE)
+        def come_and_go(_: WorkspaceScan) -> None:
+            one.configuration.session_opened(
+                ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=place), {}
+            )
+            one.configuration.session_closed(ONE)
 
-        one.reader.look(Wish("", place), come_and_go)
+        one.reader.scan(WorkspaceRequest("", place), come_and_go)
         heard = one.come(TWO, place)
         await until(lambda: bool(heard), "it is in")
         assert heard == ["there"]
@@ -294,12 +296,14 @@ async def test_who_comes_while_all_is_read_again_is_where_the_new_file_says_in_t
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.reader.reload)
             await until(lambda: len(one.looks) == began + 2, "both are looked at")
-            await until(lambda: (Wish("", place)) not in one.reader.errands._open, "one of them was")
-            one.configuration.leave(ONE)
+            await until(
+                lambda: (WorkspaceRequest("", place)) not in one.reader.blocking_work._open, "one of them was"
+            )
+            one.configuration.session_closed(ONE)
             heard = one.come(SessionId("s3"), place)
             await until(lambda: bool(heard), "it is in by the old file")
             free()
-        assert one.configuration.whereabouts(SessionId("s3"))["name"] == "w"
+        assert one.configuration.workspace_of(SessionId("s3"))["name"] == "w"
 
 
 @behaviour("workspaces:disk")
@@ -312,10 +316,10 @@ async def test_a_named_workspace_whose_directory_does_not_answer_is_told_by_its_
         await one.reader.reload()
         one.hang("")
         attach = Attach(version=ATTACH_VERSION, carrier="door", workspace="w")  # over HTTP: no directory
-        seen: list[Sight] = []
-        one.reader.look(one.configuration.wish_at_first(attach), seen.append)
+        seen: list[WorkspaceScan] = []
+        one.reader.scan(one.configuration.initial_request(attach), seen.append)
         await until(lambda: bool(seen), "it is given up")
-        (row,) = [each for each in one.configuration.layers.places() if each["trust"] != "own"]
+        (row,) = [each for each in one.configuration.layers.workspace_rows() if each["trust"] != "own"]
         assert (row["name"], row["root"]) == ("w", "")
         assert "the workspace w could not be read within" in str(row["problems"])
 
@@ -328,11 +332,13 @@ async def test_what_is_read_late_counts_also_for_one_who_is_still_on_the_way(
     async with desk(tmp_path, monkeypatch) as one:
         place = one.project("p", "its")
         free = one.hang(place)
-        seen: list[Sight] = []
-        one.reader.look(Wish("", place), seen.append)
+        seen: list[WorkspaceScan] = []
+        one.reader.scan(WorkspaceRequest("", place), seen.append)
         await until(lambda: bool(seen), "it is given up")
         free()
-        await until(lambda: not one.reader.errands.hangs(Wish("", place)), "it has come")
+        await until(
+            lambda: not one.reader.blocking_work.is_hanging(WorkspaceRequest("", place)), "it has come"
+        )
         heard = one.come(ONE, place)
         await until(lambda: bool(heard), "it is in")
         assert heard == ["its"]

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.config.workspace_moves import Moving
+from carpool_broker.config.workspace_moves import WorkspaceMoves
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.effects import Reply, SayListChanged, SayUpdated
-from carpool_broker.core.model.events import SessionMoved, SourceId
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.effects import Reply, SendListChanged, SendResourceUpdated
+from carpool_broker.core.model.events import SessionSourceChanged, SourceId
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession, RunCommand
+from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand, WorkspaceChanged
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
+    OpenSessions,
     Root,
-    SessionRekeyed,
-    Sessions,
-    Watch,
+    SessionPoolChanged,
+    SetResourceSubscriptions,
 )
 from tests.behaviours import behaviour
 from tests.broker.config.test_workspaces import ONE, TWO, House
@@ -52,19 +52,21 @@ class Trip:
         self.said: list[object] = []
         """What carriers are told: questions as lists of names, and where they are."""
         self.fed: list[Any] = []
-        self.moving = Moving(self.house.configuration, self.fed.extend, self, self.house.configuration)
+        self.moving = WorkspaceMoves(
+            self.house.configuration, self.fed.extend, self, self.house.configuration
+        )
 
-    def ask_environment(self, session: SessionId, names: list[str]) -> int:
+    def request_environment(self, session: SessionId, names: list[str]) -> int:
         if not self.asks:
             return 0
         self.said.append(names)
         return next(self.count)
 
-    def tell_moved(self, session: SessionId, moved: Moved) -> None:
+    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
         self.said.append(moved)
 
     def where(self, session: SessionId = ONE) -> str:
-        place = self.house.configuration.whereabouts(session)
+        place = self.house.configuration.workspace_of(session)
         return place["name"] or place["root"].removeprefix(f"{self.house.base}/")
 
     def env(self, session: SessionId = ONE) -> dict[str, str]:
@@ -73,7 +75,7 @@ class Trip:
 
     def roots(self, *directories: str, changed: bool = True, session: SessionId = ONE) -> None:
         roots = tuple(Root(f"file://{self.house.base}/{each}") for each in directories)
-        self.moving.follow_roots(session, roots, changed=changed)
+        self.moving.roots_received(session, roots, changed=changed)
         self.moving.check()
 
 
@@ -83,9 +85,9 @@ def test_a_session_goes_at_once_where_nothing_is_to_be_asked_and_its_carrier_is_
 ) -> None:
     trip = Trip(tmp_path, asks=False)
     trip.house.come(ONE, "free")
-    trip.moving.go(ONE, Moved("shop"), trip.said.append)
-    assert trip.said == [Moved("shop"), ""]
-    (moved,) = [each for each in trip.fed if isinstance(each, SessionMoved)]
+    trip.moving.move(ONE, WorkspaceChanged("shop"), trip.said.append)
+    assert trip.said == [WorkspaceChanged("shop"), ""]
+    (moved,) = [each for each in trip.fed if isinstance(each, SessionSourceChanged)]
     assert moved.elsewhere
     assert trip.where() == "shop"
     assert "TOKEN" in str(trip.house.seen(ONE).misconfigured), "nobody could be asked for it"
@@ -95,13 +97,13 @@ def test_a_session_goes_at_once_where_nothing_is_to_be_asked_and_its_carrier_is_
 def test_variables_that_are_used_over_there_are_asked_before_it_goes_and_only_once(tmp_path: Path) -> None:
     trip = Trip(tmp_path)
     trip.house.come(ONE, "free")
-    trip.moving.go(ONE, Moved("shop"))
+    trip.moving.move(ONE, WorkspaceChanged("shop"))
     trip.moving.check()
     assert (trip.said, trip.where()) == ([["TOKEN"]], "free")
-    trip.moving.heard(ONE, 1, {"TOKEN": "t", "HOME": "/not/asked/for"})
+    trip.moving.environment_received(ONE, 1, {"TOKEN": "t", "HOME": "/not/asked/for"})
     assert (trip.where(), trip.env()) == ("shop", {"TOKEN": "t"})
-    trip.moving.go(ONE, Moved(str(tmp_path / "free")))
-    trip.moving.go(ONE, Moved("shop"))
+    trip.moving.move(ONE, WorkspaceChanged(str(tmp_path / "free")))
+    trip.moving.move(ONE, WorkspaceChanged("shop"))
     assert [each for each in trip.said if isinstance(each, list)] == [["TOKEN"]]
     assert (trip.where(), trip.env()) == ("shop", {"TOKEN": "t"})
 
@@ -112,15 +114,15 @@ def test_moves_are_made_in_their_order_also_where_one_waits(tmp_path: Path) -> N
     trip.house.come(ONE, "free")
     done: list[str] = []
     for name in ("shop", "bank", str(tmp_path / "free")):
-        trip.moving.go(ONE, Moved(name), lambda _, name=name: done.append(name))  # type: ignore[misc]
+        trip.moving.move(ONE, WorkspaceChanged(name), lambda _, name=name: done.append(name))  # type: ignore[misc]
     trip.moving.check()
     assert done == []
-    trip.moving.heard(ONE, 1, {"TOKEN": "t"})
+    trip.moving.environment_received(ONE, 1, {"TOKEN": "t"})
     assert (done, trip.where()) == (["shop"], "shop")
-    trip.moving.heard(ONE, 2, {})
+    trip.moving.environment_received(ONE, 2, {})
     assert (done[1:], trip.where()) == (["bank", str(tmp_path / "free")], "free")
-    trip.moving.heard(ONE, 2, {"PIN": "late"})
-    trip.moving.go(ONE, Moved("bank"))
+    trip.moving.environment_received(ONE, 2, {"PIN": "late"})
+    trip.moving.move(ONE, WorkspaceChanged("bank"))
     assert trip.env() == {"PIN": "late"}, "what comes too late counts from then on"
 
 
@@ -128,10 +130,10 @@ def test_who_leaves_on_the_way_does_not_arrive(tmp_path: Path) -> None:
     trip = Trip(tmp_path)
     trip.house.come(ONE, "free")
     done: list[str] = []
-    trip.moving.go(ONE, Moved("shop"), done.append)
-    trip.moving.forget(ONE)
-    trip.house.configuration.leave(ONE)
-    trip.moving.heard(ONE, 1, {"TOKEN": "t"})
+    trip.moving.move(ONE, WorkspaceChanged("shop"), done.append)
+    trip.moving.session_closed(ONE)
+    trip.house.configuration.session_closed(ONE)
+    trip.moving.environment_received(ONE, 1, {"TOKEN": "t"})
     trip.moving.check()
     assert done == ["the session has left meanwhile"]
     assert trip.fed == []
@@ -145,12 +147,12 @@ def test_a_variable_that_the_configuration_uses_since_a_moment_ago_is_asked_of_w
     trip.house.come(ONE, "free")
     trip.house.file.write_text('{"mcpServers": {"a": {"command": "x", "env": {"PIN": "${PIN}"}}}}')
     trip.house.configuration.read_again()
-    trip.moving.look([ONE, TWO])
-    trip.moving.look([ONE])
+    trip.moving.configuration_changed([ONE, TWO])
+    trip.moving.configuration_changed([ONE])
     assert trip.said == [["PIN"]]
-    trip.moving.heard(ONE, 1, {"PIN": "1"})
+    trip.moving.environment_received(ONE, 1, {"PIN": "1"})
     assert trip.env() == {"PIN": "1"}
-    assert [each.session for each in trip.fed if isinstance(each, SessionMoved)] == [ONE]
+    assert [each.session for each in trip.fed if isinstance(each, SessionSourceChanged)] == [ONE]
 
 
 @behaviour("workspaces:roots-move")
@@ -160,7 +162,7 @@ def test_changed_roots_take_a_session_to_the_workspace_of_the_first(tmp_path: Pa
     trip.roots("shop", changed=False)
     assert trip.where() == "free", "where it began its directory says"
     trip.roots("shop/deep", "bank")
-    assert (trip.where(), trip.said) == ("shop", [Moved(f"{tmp_path}/shop/deep", by_roots=True)])
+    assert (trip.where(), trip.said) == ("shop", [WorkspaceChanged(f"{tmp_path}/shop/deep", by_roots=True)])
     trip.roots("shop", "free")
     trip.roots("nowhere")
     trip.roots()
@@ -174,7 +176,7 @@ def test_who_was_put_somewhere_in_words_stays_there_whatever_the_roots(tmp_path:
     trip = Trip(tmp_path, asks=False)
     trip.house.come(ONE, "free", "shop")
     trip.house.come(TWO, "free")
-    trip.moving.go(TWO, Moved("shop"))
+    trip.moving.move(TWO, WorkspaceChanged("shop"))
     for session in (ONE, TWO):
         trip.roots("bank", session=session)
         assert trip.where(session) == "shop"
@@ -191,7 +193,7 @@ def test_who_was_put_somewhere_in_words_stays_there_whatever_the_roots(tmp_path:
 )
 def test_roots_move_nobody_over_http_and_no_operator(tmp_path: Path, attach: Attach) -> None:
     trip = Trip(tmp_path, asks=False)
-    trip.house.configuration.enter(ONE, attach, {})
+    trip.house.configuration.session_opened(ONE, attach, {})
     trip.roots("bank")
     assert trip.said == []
 
@@ -199,10 +201,10 @@ def test_roots_move_nobody_over_http_and_no_operator(tmp_path: Path, attach: Att
 @behaviour("workspaces:moved-survives", "workspaces:roots-move")
 def test_who_followed_roots_before_the_broker_died_follows_them_still(tmp_path: Path) -> None:
     trip = Trip(tmp_path, asks=False)
-    moved = Moved(f"{tmp_path}/shop", by_roots=True)
+    moved = WorkspaceChanged(f"{tmp_path}/shop", by_roots=True)
     resume = ResumeSession(session="s1", secret="x", moved=moved)
     cwd = f"{tmp_path}/free"
-    trip.house.configuration.enter(
+    trip.house.configuration.session_opened(
         ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, resume=resume), {}
     )
     assert trip.where() == "shop"
@@ -214,16 +216,16 @@ def test_who_followed_roots_before_the_broker_died_follows_them_still(tmp_path: 
 def test_what_stands_in_the_way_is_said(tmp_path: Path) -> None:
     trip = Trip(tmp_path)
     run = RunCommand(argv=["x"], env={}, cwd="/")
-    trip.house.configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="run", run=run), {})
+    trip.house.configuration.session_opened(ONE, Attach(version=ATTACH_VERSION, carrier="run", run=run), {})
     trip.house.come(TWO, "free")
-    obstacle = trip.moving.obstacle
+    obstacle = trip.moving.move_objection
     assert "has the server that it brought" in obstacle(ONE, "shop")
     assert "no such session" in obstacle(SessionId("s9"), "shop")
     assert "there are: shop, bank" in obstacle(TWO, "x")
     assert obstacle(TWO, "bank") == obstacle(TWO, str(tmp_path)) == ""
     said: list[str] = []
     for place in ("/\0", "/no/such/place", str(tmp_path)):
-        trip.moving.go(TWO, Moved(place), said.append)
+        trip.moving.move(TWO, WorkspaceChanged(place), said.append)
     assert said == ["there is no such directory", "there is no such directory", ""]
 
 
@@ -238,85 +240,85 @@ class Core(StatelessRig):
 
     def __init__(self, *, keeps: bool = False, greets: bool = True) -> None:
         super().__init__()
-        self.feed(ev.AgentLeft(AGENT))
+        self.feed(ev.SessionClosed(AGENT))
         self.feed(
-            ev.AgentCame(
+            ev.SessionOpened(
                 session=AGENT, source=SourceId("daemon"), agent="", pid=1, carrier="shim", keeps=keeps
             )
         )
         if greets:
-            self.feed(ev.AgentGreeted(AGENT, RawJson(b"0"), "2025-11-25", "x"))
+            self.feed(ev.InitializeRequested(AGENT, RawJson(b"0"), "2025-11-25", "x"))
 
     def away(self, *keys: PoolKey, elsewhere: bool = True) -> list[Any]:
         """It moves to where these pools serve."""
         self.configure("there", *keys)
-        return self.feed(SessionMoved(AGENT, SourceId("there"), elsewhere))
+        return self.feed(SessionSourceChanged(AGENT, SourceId("there"), elsewhere))
 
     def configure(self, source: str, *keys: PoolKey) -> list[Any]:
         """A source comes to these pools."""
         return self.read(*keys, source=SourceId(source))
 
     def subscribe(self) -> None:
-        self.feed(ev.AgentWatched(AGENT, RawJson(b"5"), FILE, True))
+        self.feed(ev.SubscribeRequested(AGENT, RawJson(b"5"), FILE, True))
 
 
 @behaviour("workspaces:moved")
 def test_lists_that_the_agent_holds_are_told_as_changed_and_open_calls_go_on() -> None:
     core = Core()
-    core.feed(ev.AgentListed(AGENT, RawJson(b"1"), None))
-    (call,) = core.feed(ev.AgentCalled(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
+    core.feed(ev.ListPageRequested(AGENT, RawJson(b"1"), None))
+    (call,) = core.feed(ev.CallRequested(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
     assert isinstance(call, Call)
     effects = core.away(B)
-    assert SayListChanged(AGENT, "tools") in effects
-    assert SessionRekeyed(AGENT, A, PoolKey("")) in effects, "its lease is returned"
+    assert SendListChanged(AGENT, "tools") in effects
+    assert SessionPoolChanged(AGENT, A, PoolKey("")) in effects, "its lease is returned"
     assert [tool.qualified for tool in core.core.view_of(AGENT).tools] == ["b__y"]
-    answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    answered = core.feed(CallAnswered(call.call, is_error=False, body=EMPTY_OBJECT))
     assert [each.id for each in answered if hasattr(each, "body")] == [b"2"]
 
 
 @behaviour("workspaces:moved")
 def test_a_call_that_has_not_left_does_not_go_to_a_server_that_is_not_there_any_more() -> None:
     core = Core()
-    core.core.ledger.bounds = Bounds(max_open_calls=1)
+    core.core.call_table.bounds = SessionBounds(max_open_calls=1)
     first, second = (
-        ev.AgentCalled(AGENT, RawJson(it), "a__x", EMPTY_OBJECT, ABSENT, ABSENT) for it in (b"2", b"3")
+        ev.CallRequested(AGENT, RawJson(it), "a__x", EMPTY_OBJECT, ABSENT, ABSENT) for it in (b"2", b"3")
     )
     (call,) = core.feed(first)
     assert core.feed(second) == [], "it waits in the line of its session"
     (refused,) = [each for each in core.away(B) if isinstance(each, Reply)]
     assert refused.id == b"3"
     assert b'"draining","delivered":"no"' in bytes(refused.body)
-    answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    answered = core.feed(CallAnswered(call.call, is_error=False, body=EMPTY_OBJECT))
     assert not [each for each in answered if isinstance(each, Call)], "it would hold a lease there"
 
 
 @behaviour("workspaces:moved")
 def test_a_supervisor_that_was_away_hears_who_has_moved_meanwhile_before_any_call() -> None:
     core, other = used(Core()), PoolKey("a:2")
-    core.feed(ev.SupervisorWent())
+    core.feed(ev.SupervisorLost())
     assert rekeyed(core.away(other, B)) == [], "what is sent to nobody is lost"
-    core.feed(ev.AgentCalled(AGENT, RawJson(b"3"), "b__y", EMPTY_OBJECT, ABSENT, ABSENT))
+    core.feed(ev.CallRequested(AGENT, RawJson(b"3"), "b__y", EMPTY_OBJECT, ABSENT, ABSENT))
     said = [type(each) for each in supervisor_comes(core.feed)]
-    assert said.count(SessionRekeyed) == 1, said
-    assert said.index(Sessions) < said.index(SessionRekeyed) < said.index(Call)
-    core.feed(ev.SupervisorWent())
+    assert said.count(SessionPoolChanged) == 1, said
+    assert said.index(OpenSessions) < said.index(SessionPoolChanged) < said.index(Call)
+    core.feed(ev.SupervisorLost())
     assert rekeyed(supervisor_comes(core.feed)) == [], "it has heard"
 
 
 @behaviour("workspaces:moved")
 def test_a_session_that_came_back_returns_leases_of_servers_that_it_has_not_called_since() -> None:
     other = PoolKey("a:2")
-    assert SessionRekeyed(AGENT, A, other) in Core(keeps=True).away(other, B)
-    assert not [each for each in Core().away(other, B) if isinstance(each, SessionRekeyed)]
+    assert SessionPoolChanged(AGENT, A, other) in Core(keeps=True).away(other, B)
+    assert not [each for each in Core().away(other, B) if isinstance(each, SessionPoolChanged)]
 
 
-def rekeyed(effects: list[Any]) -> list[SessionRekeyed]:
-    return [each for each in effects if isinstance(each, SessionRekeyed)]
+def rekeyed(effects: list[Any]) -> list[SessionPoolChanged]:
+    return [each for each in effects if isinstance(each, SessionPoolChanged)]
 
 
 def used(core: Core) -> Core:
-    (call,) = core.feed(ev.AgentCalled(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
-    core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    (call,) = core.feed(ev.CallRequested(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
+    core.feed(CallAnswered(call.call, is_error=False, body=EMPTY_OBJECT))
     return core
 
 
@@ -324,7 +326,7 @@ def used(core: Core) -> Core:
 def test_a_reload_returns_the_lease_of_a_server_that_goes_here_and_stays_elsewhere() -> None:
     core = used(Core())
     core.configure("elsewhere", A)
-    assert rekeyed(core.configure("daemon", B)) == [SessionRekeyed(AGENT, A, PoolKey(""))]
+    assert rekeyed(core.configure("daemon", B)) == [SessionPoolChanged(AGENT, A, PoolKey(""))]
 
 
 @behaviour("workspaces:moved")
@@ -333,7 +335,7 @@ def test_a_reload_returns_the_lease_of_a_server_that_another_pool_runs_here_and_
     core.configure("elsewhere", A)
     core.mode(A, "session")
     assert rekeyed(core.configure("daemon", other, B)) == [], "the new one has not greeted yet"
-    assert rekeyed(core.catalog(other, "x")) == [SessionRekeyed(AGENT, A, other)]
+    assert rekeyed(core.catalog(other, "x")) == [SessionPoolChanged(AGENT, A, other)]
 
 
 def test_a_lease_of_a_pool_that_goes_for_everybody_is_the_supervisors_to_end() -> None:
@@ -346,10 +348,10 @@ def test_a_subscription_ends_with_a_word_where_its_server_is_not_there_any_more(
     core = Core()
     core.subscribe()
     effects = core.away(B)
-    assert [(each.uri, bytes(each.params)) for each in effects if isinstance(each, SayUpdated)] == [
+    assert [(each.uri, bytes(each.params)) for each in effects if isinstance(each, SendResourceUpdated)] == [
         (FILE, b'{"uri":"file:///a"}')
     ]
-    assert core.core.requests.interests.watched_by(AGENT) == []
+    assert core.core.requests.subscriptions.subscriptions_of(AGENT) == []
 
 
 @behaviour("workspaces:moved-subscriptions")
@@ -357,22 +359,24 @@ def test_a_subscription_goes_along_to_another_pool_of_its_server_and_is_told_as_
     core, other = Core(), PoolKey("a:2")
     core.subscribe()
     effects = core.away(other, B)
-    assert [each.uri for each in effects if isinstance(each, SayUpdated)] == [FILE]
-    assert Watch(other, [FILE]) in effects
+    assert [each.uri for each in effects if isinstance(each, SendResourceUpdated)] == [FILE]
+    assert SetResourceSubscriptions(other, [FILE]) in effects
     quiet = Core()
     quiet.subscribe()
-    assert not [each for each in quiet.away(A, B) if isinstance(each, SayUpdated)], "the same pool"
+    assert not [each for each in quiet.away(A, B) if isinstance(each, SendResourceUpdated)], "the same pool"
 
 
 def test_where_only_the_configuration_is_another_nothing_is_said_of_subscriptions() -> None:
     core = Core()
     core.subscribe()
-    assert not [each for each in core.away(B, elsewhere=False) if isinstance(each, SayUpdated)]
+    assert not [each for each in core.away(B, elsewhere=False) if isinstance(each, SendResourceUpdated)]
 
 
 @behaviour("workspaces:moved-subscriptions")
 def test_a_listen_hears_the_same() -> None:
     core = Core(greets=False)
-    core.feed(ev.AgentListened(AGENT, RawJson(b"7"), PLAIN, (), (FILE,)))
+    core.feed(ev.ListenRequested(AGENT, RawJson(b"7"), PLAIN, (), (FILE,)))
     effects = core.away(B)
-    assert [(each.uri, each.listen) for each in effects if isinstance(each, SayUpdated)] == [(FILE, b"7")]
+    assert [(each.uri, each.listen) for each in effects if isinstance(each, SendResourceUpdated)] == [
+        (FILE, b"7")
+    ]

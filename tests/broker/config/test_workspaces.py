@@ -8,26 +8,26 @@ import pytest
 from msgspec import structs
 
 from carpool_broker.admin import session_view
-from carpool_broker.config.configuration import DAEMON
-from carpool_broker.config.source_key import at_once
-from carpool_broker.core.model.effects import Greet, Reply
+from carpool_broker.config.configuration import DEFAULT_SOURCE
+from carpool_broker.config.source_key import group_changes
+from carpool_broker.core.model.effects import AnswerInitialize, Reply
 from carpool_broker.core.model.events import (
-    AgentCalled,
-    AgentCame,
-    AgentGreeted,
-    SessionMoved,
+    CallRequested,
+    InitializeRequested,
+    SessionOpened,
+    SessionSourceChanged,
     SourceId,
     SourceRead,
 )
 from carpool_broker.core.model.scope import Scope
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, RunCommand
-from carpool_protocol.config.reading.last_good import LastGood
+from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.reading.project import find_workspace
-from carpool_protocol.config.reading.trust import give_trust, take_trust
+from carpool_protocol.config.reading.trust import grant_trust, revoke_trust
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import PoolChanged, Wanted
+from carpool_protocol.link.messages import PoolChanged, SetPools
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.synchronous_configuration import SynchronousConfiguration
@@ -55,7 +55,7 @@ class House:
             {"HOME": str(self.base)},
             self.store,
             secret=b"of all of them",
-            trusted_good=LastGood(str(self.good), most=2),
+            trusted_good=LastGoodReadings(str(self.good), most=2),
         )
 
     def project(self, name: str, servers: dict[str, Any], file: str = ".mcp.json", **rest: Any) -> Path:
@@ -66,7 +66,7 @@ class House:
 
     def trust(self, file: Path, *listed: str) -> None:
         layer = load_layer(ConfigFile(str(file), asked_for=True), str(self.base), project=True)
-        give_trust(self.store, find_workspace(str(file.parent), str(self.base)), layer.digest, listed)
+        grant_trust(self.store, find_workspace(str(file.parent), str(self.base)), layer.digest, listed)
 
     def attach(self, directory: str, workspace: str = "", profile: str = "") -> Attach:
         cwd = str(self.base / directory)
@@ -78,8 +78,8 @@ class House:
         attach = self.attach(directory, workspace)
         wanted = self.configuration.wanted_variables(attach)
         values = {name: value for name, value in environment.items() if name in wanted}
-        source, _ = self.configuration.enter(session, attach, values)
-        return self.configuration.resolve(source)
+        source, _ = self.configuration.session_opened(session, attach, values)
+        return self.configuration.resolve_source(source)
 
     def look(self) -> dict[SourceId, SourceRead]:
         """What is read again when something has changed; nothing else."""
@@ -91,7 +91,7 @@ class House:
 
     def seen(self, session: SessionId) -> SourceRead:
         """What the session sees now."""
-        return self.configuration.resolve(self.configuration._guests[session].source)
+        return self.configuration.resolve_source(self.configuration._contexts[session].source)
 
 
 def runs(read: SourceRead) -> dict[str, tuple[str, str]]:
@@ -139,7 +139,7 @@ def test_a_project_that_is_not_trusted_has_no_say_in_what_is_kept_on_disk(tmp_pa
     house.come(ONE, "p")
     assert list(house.configuration.secrets()) == []
     layer = load_layer(ConfigFile(str(file), asked_for=True), str(tmp_path), project=True)
-    give_trust(house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)), layer.digest)
+    grant_trust(house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)), layer.digest)
     house.look()
     assert list(house.configuration.secrets()) == ["inputSchema"]
 
@@ -157,7 +157,7 @@ def test_after_a_change_a_project_waits_for_trust_again(tmp_path: Path) -> None:
     house.trust(file)
     house.look()
     assert runs(house.seen(ONE)) == {"b": ("its", f"{tmp_path}/p")}
-    take_trust(house.store, find_workspace(str(file.parent), str(tmp_path)))
+    revoke_trust(house.store, find_workspace(str(file.parent), str(tmp_path)))
     house.look()
     assert runs(house.seen(ONE)) == {}
 
@@ -185,12 +185,12 @@ def test_a_project_takes_a_name_of_the_users_over_only_when_trusted_and_only_for
     before = house.come(ONE, "p")
     assert (runs(before), before.misconfigured) == ({"a": ("mine", str(tmp_path))}, {})
     elsewhere = house.come(TWO, "q")
-    assert elsewhere.source == DAEMON
+    assert elsewhere.source == DEFAULT_SOURCE
     house.trust(file)
     house.look()
     assert runs(house.seen(ONE)) == {"a": ("its", f"{tmp_path}/p")}
     assert runs(house.seen(TWO)) == {"a": ("mine", str(tmp_path))}
-    (place,) = house.configuration.layers.places()
+    (place,) = house.configuration.layers.workspace_rows()
     assert place["trust"] == "trusted"
     assert place["warnings"] == [f"{file}:1: a: takes the place of your server of this name in {house.file}"]
 
@@ -232,26 +232,26 @@ def test_a_project_has_no_say_in_the_sharing_and_the_limits_of_what_others_use(t
 def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path: Path) -> None:
     house = House(tmp_path, {"a": {"command": "x"}})
     house.trust(house.project("p", {"b": {"command": "x"}}))
-    assert house.come(ONE, "p/x").source == house.come(TWO, "p/y/z").source != DAEMON
+    assert house.come(ONE, "p/x").source == house.come(TWO, "p/y/z").source != DEFAULT_SOURCE
     assert len(house.configuration.layers.workspaces.projects) == 1
-    house.configuration.leave(ONE)
-    house.configuration.leave(TWO)
+    house.configuration.session_closed(ONE)
+    house.configuration.session_closed(TWO)
     assert house.configuration.layers.workspaces.projects == {}
 
 
 def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Path) -> None:
     house = House(tmp_path, {"a": {"command": "x"}})
-    assert house.come(ONE, "p/deep").source == DAEMON
+    assert house.come(ONE, "p/deep").source == DEFAULT_SOURCE
     house.come(TWO, "q")
     file = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
     house.trust(file)
     events = house.configuration.read_again()
-    assert [each.session for each in events if isinstance(each, SessionMoved)] == [ONE]
+    assert [each.session for each in events if isinstance(each, SessionSourceChanged)] == [ONE]
     assert runs(house.seen(ONE)).keys() == {"a", "b"}
     file.unlink()
     read = house.look()
     assert not any("b" in runs(each) for each in read.values()), "nobody may run that now, not for a moment"
-    assert house.configuration._guests[ONE].source == DAEMON
+    assert house.configuration._contexts[ONE].source == DEFAULT_SOURCE
 
 
 @behaviour("workspaces:shadow")
@@ -260,7 +260,7 @@ def test_a_project_file_that_another_one_shadows_is_named(tmp_path: Path) -> Non
     first = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
     second = house.project("p", {"c": {"command": "x"}})
     house.come(ONE, "p")
-    (place,) = house.configuration.layers.places()
+    (place,) = house.configuration.layers.workspace_rows()
     assert (place["file"], place["servers"]) == (str(first), ["b"])
     assert place["warnings"] == [f"{second} is not read: {first} shadows it"]
 
@@ -273,7 +273,7 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
     file.write_text("{", encoding="utf-8")
     house.look()
     assert runs(house.seen(ONE)) == {"b": ("x", f"{tmp_path}/p")}
-    (place,) = house.configuration.layers.places()
+    (place,) = house.configuration.layers.workspace_rows()
     assert place["problems"] == [f"{file}:1: this {{ is not closed: }} is missing"]
     assert house.configuration.problem == "", "the user's own file is fine"
 
@@ -287,13 +287,13 @@ def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Pa
     read = house.come(ONE, "p")
     assert (runs(read)["b"][0], read.broken) == ("mine", "its file is broken")
     assert not house.come(TWO, "elsewhere").broken
-    (place,) = house.configuration.layers.places()
+    (place,) = house.configuration.layers.workspace_rows()
     assert (place["trust"], place["servers"]) == ("nothing", [])
     core = broker_core(list_wait_s=1.0)
-    core.handle(structs.replace(read, source=DAEMON), 0.0)
-    core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
-    effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
-    (greet,) = [each for each in effects if isinstance(each, Greet)]
+    core.handle(structs.replace(read, source=DEFAULT_SOURCE), 0.0)
+    core.handle(SessionOpened(session=ONE, source=DEFAULT_SOURCE, agent="", pid=1, carrier="shim"), 0.0)
+    effects = core.handle(InitializeRequested(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
+    (greet,) = [each for each in effects if isinstance(each, AnswerInitialize)]
     assert "Not available now: the servers of this project (its file is broken)." in greet.instructions
     file.write_text(good, encoding="utf-8")
     house.look()
@@ -335,7 +335,7 @@ def test_a_project_whose_servers_do_not_fit_is_kept_out_with_the_reason(tmp_path
     assert runs(read).keys() == {"a"}
     assert "add up to 4 instances" in read.misconfigured[B]
     assert read.untrusted == frozenset()
-    (place,) = house.configuration.layers.places()
+    (place,) = house.configuration.layers.workspace_rows()
     assert "add up to 4 instances" in str(place["problems"])
 
 
@@ -354,9 +354,11 @@ def test_a_session_of_one_server_sees_that_of_its_project_once_it_is_trusted(tmp
     def attach(server: str) -> Attach:
         return structs.replace(house.attach("p"), server=server)
 
-    refused = [house.configuration.objection(attach(server)) is not None for server in ("a", "b", "c", "d")]
+    refused = [
+        house.configuration.attach_objection(attach(server)) is not None for server in ("a", "b", "c", "d")
+    ]
     assert refused == [False, False, False, True]
-    house.configuration.enter(ONE, attach("b"), {})
+    house.configuration.session_opened(ONE, attach("b"), {})
     read = house.seen(ONE)
     assert (runs(read), set(read.misconfigured), read.untrusted) == ({}, {B}, frozenset({B}))
     house.trust(file)
@@ -371,8 +373,8 @@ def test_a_run_brings_everything_itself_also_in_a_project(tmp_path: Path) -> Non
     house.trust(house.project("p", {"b": {"command": "x"}}))
     run = RunCommand(argv=["y"], env={}, cwd=str(tmp_path / "p"))
     attach = Attach(version=ATTACH_VERSION, carrier="run", cwd=str(tmp_path / "p"), run=run)
-    source, _ = house.configuration.enter(ONE, attach, {})
-    assert [spec.argv for spec in house.configuration.resolve(source).specs] == [["y"]]
+    source, _ = house.configuration.session_opened(ONE, attach, {})
+    assert [spec.argv for spec in house.configuration.resolve_source(source).specs] == [["y"]]
 
 
 @behaviour("trust:asked", "trust:prompt")
@@ -380,7 +382,7 @@ def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> Non
     names = [ServerName(f"s{at:02}") for at in range(12)]
     core = broker_core(list_wait_s=1.0)
     read = SourceRead(
-        source=DAEMON,
+        source=DEFAULT_SOURCE,
         scope=Scope(()),
         specs=(),
         misconfigured={**dict.fromkeys(names, "/p/.mcp.json is not trusted yet"), A: "wrong", B: "no UKEY"},
@@ -391,16 +393,16 @@ def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> Non
         unset=frozenset({B}),
     )
     core.handle(read, 0.0)
-    core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
-    effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
-    (greet,) = [each for each in effects if isinstance(each, Greet)]
+    core.handle(SessionOpened(session=ONE, source=DEFAULT_SOURCE, agent="", pid=1, carrier="shim"), 0.0)
+    effects = core.handle(InitializeRequested(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
+    (greet,) = [each for each in effects if isinstance(each, AnswerInitialize)]
     said = (
         "Not available now: a (misconfigured), b (unset: lacks a variable or a workspace), "
         "12 servers of this project's file, which awaits the user's trust (`carpool trust`). The user"
     )
     assert greet.instructions.startswith(said)
     assert not [name for name in names if name in greet.instructions]
-    effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+    effects = core.handle(CallRequested(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert b"/p/.mcp.json is not trusted yet." in bytes(reply.body)
     assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"
@@ -410,16 +412,16 @@ def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> Non
         ("b__x", "unset", "[b] The server lacks a variable or a workspace"),
         ("mcp__b__x", "unset", "no UKEY. Ask the user"),
     ):
-        effects = core.handle(AgentCalled(ONE, RawJson(b"2"), name, EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+        effects = core.handle(CallRequested(ONE, RawJson(b"2"), name, EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
         (reply,) = [each for each in effects if isinstance(each, Reply)]
         said = json.loads(bytes(reply.body))
         assert said["_meta"]["carpool/error"]["code"] == code
         assert words in said["content"][0]["text"]
-    effects = core.handle(AgentCalled(ONE, RawJson(b"2"), "abc__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+    effects = core.handle(CallRequested(ONE, RawJson(b"2"), "abc__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert json.loads(bytes(reply.body))["data"]["code"] == "unknown_tool", "it is no server of these"
     (session,) = core.sessions.values()
-    told = session_view.servers(core.outlook, session, core.view_of(ONE))
+    told = session_view.server_rows(core.session_views, session, core.view_of(ONE))
     assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
 
 
@@ -454,7 +456,7 @@ def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its
     fallen = Fallen(tmp_path)
     read, at = fallen.next(), str(tmp_path / "p")
     assert (runs(read), read.broken) == ({"a": ("its", at), "b": ("1", at)}, "")
-    (place,) = [each for each in fallen.house.configuration.layers.places() if each["root"] == at]
+    (place,) = [each for each in fallen.house.configuration.layers.workspace_rows() if each["root"] == at]
     assert place["trust"] == "trusted"
     assert "is missing" in str(place["problems"])
     assert fallen.house.good.stat().st_mode & 0o777 == 0o600
@@ -467,7 +469,7 @@ def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its
 def test_it_does_not_count_where_trust_was_revoked_while_no_broker_was_there(tmp_path: Path) -> None:
     fallen = Fallen(tmp_path)
     fallen.house.come(ONE, "p")
-    take_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
+    revoke_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
     fallen.next(reads=False)
     assert fallen.is_lost()
 
@@ -494,7 +496,7 @@ def test_a_reading_that_was_followed_by_one_that_nobody_trusts_does_not_come_bac
 @behaviour("config:last-good-of-projects")
 def test_nothing_of_a_project_that_was_never_trusted_is_kept(tmp_path: Path) -> None:
     fallen = Fallen(tmp_path)
-    take_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
+    revoke_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
     fallen.next()
     assert fallen.is_lost()
     assert not fallen.house.good.exists()
@@ -512,13 +514,13 @@ def test_a_project_takes_no_rights_over_with_a_name_unless_the_user_was_told(tmp
     house.trust(file := house.project("p", its))
 
     def seen(session: str, profile: str) -> list[str]:
-        house.configuration.enter(SessionId(session), house.attach("p", profile=profile), {})
-        guest = house.configuration.guest(SessionId(session))
+        house.configuration.session_opened(SessionId(session), house.attach("p", profile=profile), {})
+        guest = house.configuration.session_context(SessionId(session))
         assert guest is not None
-        scope = house.configuration.resolve(guest.source).scope
+        scope = house.configuration.resolve_source(guest.source).scope
         assert ("a" in {name for name, _ in scope.barred}) is ("a" not in {it.server for it in scope.servers})
         found = [it.server for it in scope.servers if scope.permits("tool", it, "x")]
-        house.configuration.leave(SessionId(session))
+        house.configuration.session_closed(SessionId(session))
         return [str(name) for name in found]
 
     assert seen("s1", "named") == ["b"], "nobody else has this name: it is meant"
@@ -537,18 +539,18 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
     user = {"a": {"command": "mine", "args": ["1"], "replace": "stop_first"}}
     house = House(tmp_path, {**user, "b": {"command": "${cwd}"}})
     core = broker_core()
-    core.handle(house.configuration.resolve(DAEMON), 0.0)
+    core.handle(house.configuration.resolve_source(DEFAULT_SOURCE), 0.0)
     for session, directory in ((ONE, "p"), (TWO, "q")):
         (tmp_path / directory).mkdir()
-        source, followed = house.configuration.enter(session, house.attach(directory), {})
+        source, followed = house.configuration.session_opened(session, house.attach(directory), {})
         for event in followed:
             core.handle(event, 0.0)
-        core.handle(AgentCame(session=session, source=source, agent="", pid=1, carrier="shim"), 0.0)
+        core.handle(SessionOpened(session=session, source=source, agent="", pid=1, carrier="shim"), 0.0)
     supervisor_comes(lambda event: core.handle(event, 0.0))
     user["a"]["args"] = ["2"]
     house.file.write_text(json.dumps({"mcpServers": {**user, "b": {"command": "${cwd}"}}}))
-    told = [core.handle(event, 1.0) for event in at_once(house.configuration.read_again())]
-    [wanted] = [each for effects in told for each in effects if isinstance(each, Wanted)]
+    told = [core.handle(event, 1.0) for event in group_changes(house.configuration.read_again())]
+    [wanted] = [each for effects in told for each in effects if isinstance(each, SetPools)]
     (a,) = [spec for spec in wanted.pools if spec.server == A]
     assert (a.argv, bool(a.start_after)) == (["mine", "2"], True)
 
@@ -563,10 +565,10 @@ def test_what_is_trusted_no_longer_ends_at_once_though_the_users_own_server_has_
     core = broker_core()
     supervisor_comes(lambda event: core.handle(event, 0.0))
     core.handle(read := house.come(ONE, "p"), 0.0)
-    core.handle(AgentCame(session=ONE, source=read.source, agent="", pid=1, carrier="shim"), 0.0)
+    core.handle(SessionOpened(session=ONE, source=read.source, agent="", pid=1, carrier="shim"), 0.0)
     [its] = [spec for spec in read.specs if spec.server == A]
     core.handle(PoolChanged(its.key, "serving", ""), 0.0)
     house.project("p", {"b": {"command": "another"}})
-    told = [core.handle(event, 1.0) for event in at_once(house.configuration.read_again())]
-    wanted = [each for effects in told for each in effects if isinstance(each, Wanted)]
+    told = [core.handle(event, 1.0) for event in group_changes(house.configuration.read_again())]
+    wanted = [each for effects in told for each in effects if isinstance(each, SetPools)]
     assert {spec.argv[0] for each in wanted for spec in each.pools} == {"mine"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_protocol.ids import AskId, RawJson, SessionId
-from carpool_protocol.link.messages import AnswerAsk, AskProgressed, SessionGone
+from carpool_protocol.link.messages import AnswerAsk, ForwardAskProgress, SessionEnded
 
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"
@@ -56,9 +56,9 @@ class AskBook:
                 session = self.unanswered.pop(effect.ask)
                 self.asked.pop(effect.ask, None)
                 assert effect.is_error or effect.body == says(session), "another's answer"
-            case AskProgressed():
+            case ForwardAskProgress():
                 assert effect.params == says(self.asked[effect.ask]), "another's progress"
-            case SessionGone():
+            case SessionEnded():
                 assert effect.session not in self.asked.values()
             case _:
                 pass

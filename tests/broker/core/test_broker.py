@@ -5,21 +5,21 @@ from typing import Any
 import msgspec
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.effects import Greet, Reply, SayListChanged, TellServed
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.effects import AnswerInitialize, Reply, SendListChanged, SetSupervisorEpoch
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.model.scope import Off
+from carpool_broker.core.model.scope import DisabledServer
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
     CancelCall,
-    Discover,
+    DiscoverCatalog,
+    OpenSessions,
     PoolChanged,
     PoolState,
-    SessionGone,
-    Sessions,
-    Wanted,
+    SessionEnded,
+    SetPools,
 )
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import EPOCH, BrokerRig, supervisor_comes
@@ -68,34 +68,36 @@ def code(reply: Reply) -> str:
 
 def test_a_greeting_is_answered_at_once_and_starts_discovery() -> None:
     effects = Rig().come()
-    assert [e.key for e in effects if isinstance(e, Discover)] == ["a:1", "b:1"]
-    (greet,) = [e for e in effects if isinstance(e, Greet)]
+    assert [e.key for e in effects if isinstance(e, DiscoverCatalog)] == ["a:1", "b:1"]
+    (greet,) = [e for e in effects if isinstance(e, AnswerInitialize)]
     assert (greet.id, greet.version) == (b"0", "2025-11-25")
 
 
 @behaviour("versions:negotiated-apart")
 def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_with_an_error() -> None:
     rig = Rig()
-    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
+    rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
     (greet,) = [
-        e for e in rig.feed(ev.AgentGreeted(ONE, RawJson(b"0"), "2099-01-01", "x")) if isinstance(e, Greet)
+        e
+        for e in rig.feed(ev.InitializeRequested(ONE, RawJson(b"0"), "2099-01-01", "x"))
+        if isinstance(e, AnswerInitialize)
     ]
     assert greet.version == "2025-11-25"
-    (reply,) = rig.feed(ev.AgentGreeted(ONE, RawJson(b"1"), "2025-11-25", "x"))
+    (reply,) = rig.feed(ev.InitializeRequested(ONE, RawJson(b"1"), "2025-11-25", "x"))
     assert reply.is_error
 
 
 def test_nothing_but_a_ping_is_served_before_the_greeting() -> None:
     rig = Rig()
-    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
-    assert rig.feed(ev.AgentPinged(ONE, RawJson(b"p"))) == [Reply(ONE, RawJson(b"p"), False, EMPTY_OBJECT)]
+    rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
+    assert rig.feed(ev.PingRequested(ONE, RawJson(b"p"))) == [Reply(ONE, RawJson(b"p"), False, EMPTY_OBJECT)]
     assert [code(e) for e in rig.lists() + rig.call("a__x")] == ["not_initialized", "not_initialized"]
 
 
 def test_a_list_waits_for_every_catalog_and_is_answered_with_the_last_of_them() -> None:
     rig = Rig()
     rig.come()
-    assert [type(e) for e in rig.lists()] == [Discover, Discover]
+    assert [type(e) for e in rig.lists()] == [DiscoverCatalog, DiscoverCatalog]
     assert rig.catalog("a:1", "x") == []
     (reply,) = rig.catalog("b:1", "y")
     assert names(reply) == ["a__x", "b__y"]
@@ -117,7 +119,7 @@ def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patien
     (reply,) = rig.wait(0.1)
     assert names(reply) == ["a__x"]
     (changed,) = rig.catalog("b:1", "y")
-    assert changed == SayListChanged(ONE)
+    assert changed == SendListChanged(ONE)
 
 
 @behaviour("lists:changes-told")
@@ -126,7 +128,7 @@ def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
     rig.ready()
     rig.come(TWO)
     rig.lists()
-    assert rig.catalog("a:1", "x", "z") == [SayListChanged(ONE)]
+    assert rig.catalog("a:1", "x", "z") == [SendListChanged(ONE)]
     assert rig.catalog("a:1", "x") == []
 
 
@@ -135,12 +137,12 @@ def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> N
     rig = Rig()
     rig.ready()
     rig.lists()
-    assert rig.pool("a:1", "given_up", "it is broken") == [SayListChanged(ONE)]
+    assert rig.pool("a:1", "given_up", "it is broken") == [SendListChanged(ONE)]
     (reply,) = rig.lists()
     assert names(reply) == ["b__y"]
     (refused,) = rig.call("a__x")
     assert code(refused) == "given_up"
-    assert rig.pool("a:1", "serving") == [SayListChanged(ONE)]
+    assert rig.pool("a:1", "serving") == [SendListChanged(ONE)]
 
 
 @behaviour("silence:breaker")
@@ -150,7 +152,7 @@ def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_sti
     rig.feed(PoolChanged(PoolKey("a:1"), "breaker_open", "it is broken", 60.0))
     rig.wait(20.0)
     missed, refused = rig.call("a__x")
-    assert missed == Discover(PoolKey("a:1"))
+    assert missed == DiscoverCatalog(PoolKey("a:1"))
     assert code(refused) == "breaker_open"
     assert b'"retry_after_s":40.0' in refused.body
     assert names(rig.lists()[-1]) == ["b__y"]
@@ -163,10 +165,10 @@ def test_who_lists_or_greets_misses_a_server_whose_breaker_is_not_closed() -> No
         rig = Rig()
         rig.ready()
         rig.pool("a:1", state)
-        assert Discover(PoolKey("a:1")) in rig.lists()
-        assert Discover(PoolKey("a:1")) in rig.come(TWO)
+        assert DiscoverCatalog(PoolKey("a:1")) in rig.lists()
+        assert DiscoverCatalog(PoolKey("a:1")) in rig.come(TWO)
         rig.pool("a:1", "serving")
-        assert Discover(PoolKey("a:1")) not in rig.lists("10")
+        assert DiscoverCatalog(PoolKey("a:1")) not in rig.lists("10")
 
 
 @behaviour("silence:breaker-probes")
@@ -178,13 +180,13 @@ def test_when_it_is_half_open_it_stays_off_the_lists_and_a_call_by_name_goes_thr
     assert names(rig.lists()[-1]) == ["b__y"]
     (call,) = rig.call("a__x")
     assert isinstance(call, Call)
-    assert rig.pool("a:1", "serving") == [SayListChanged(ONE)]
+    assert rig.pool("a:1", "serving") == [SendListChanged(ONE)]
 
 
 def test_a_call_whose_name_can_only_be_of_one_untold_server_has_that_one_told_first() -> None:
     rig = Rig()
     rig.come()
-    assert rig.call("b__y")[-1] == Discover(PoolKey("b:1"), first=True)
+    assert rig.call("b__y")[-1] == DiscoverCatalog(PoolKey("b:1"), first=True)
 
 
 def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_its_breaker() -> None:
@@ -195,7 +197,7 @@ def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_i
     for state in states:
         rig.pool("a:1", state)
         missed, refused = rig.call("a__x")
-        assert missed == Discover(PoolKey("a:1"))
+        assert missed == DiscoverCatalog(PoolKey("a:1"))
         assert code(refused) == "breaker_open"
 
 
@@ -204,8 +206,8 @@ def test_a_disabled_server_leaves_the_list_and_a_call_to_it_says_who_switched_it
     rig = Rig()
     rig.ready()
     rig.lists()
-    changed = rig.read("b:1", disabled={"a": Off("Somebody did it.")})
-    assert [effect.session for effect in changed if isinstance(effect, SayListChanged)] == [ONE]
+    changed = rig.read("b:1", disabled={"a": DisabledServer("Somebody did it.")})
+    assert [effect.session for effect in changed if isinstance(effect, SendListChanged)] == [ONE]
     (reply,) = rig.call("a__x")
     assert (code(reply), reply.is_error) == ("disabled", False)
     assert b"Somebody did it." in reply.body
@@ -222,7 +224,12 @@ def test_the_name_of_a_disabled_server_that_says_the_most_is_meant() -> None:
     rig = Rig("b:1")
     rig.come()
     rig.catalog("b:1", "y")
-    off = {"a": Off("Short."), "a_b": Off("Long."), "named": Off("Prefix.", "p"), "bare": Off("Bare.", "")}
+    off = {
+        "a": DisabledServer("Short."),
+        "a_b": DisabledServer("Long."),
+        "named": DisabledServer("Prefix.", "p"),
+        "bare": DisabledServer("Bare.", ""),
+    }
     rig.read("b:1", disabled=off)
     for name, why in (("a__x", "Short."), ("a_b__x", "Long."), ("p__x", "Prefix."), ("any", "Bare.")):
         (reply,) = rig.call(name)
@@ -233,14 +240,16 @@ def test_the_name_of_a_disabled_server_that_says_the_most_is_meant() -> None:
 def test_calls_that_have_left_go_on_when_their_server_is_disabled_and_others_are_told() -> None:
     rig = Rig()
     rig.ready()
-    rig.core.ledger.bounds = Bounds(max_open_calls=1)
+    rig.core.call_table.bounds = SessionBounds(max_open_calls=1)
     (sent,) = [effect for effect in rig.call("a__x", "1") if isinstance(effect, Call)]
     assert not [effect for effect in rig.call("a__x", "2") if isinstance(effect, Call)], "it waits"
-    (reply,) = [each for each in rig.read("b:1", disabled={"a": Off("Off.")}) if isinstance(each, Reply)]
+    (reply,) = [
+        each for each in rig.read("b:1", disabled={"a": DisabledServer("Off.")}) if isinstance(each, Reply)
+    ]
     assert (reply.id, code(reply)) == (b"2", "disabled")
     (reply,) = [
         each
-        for each in rig.feed(Answered(sent.call, is_error=False, body=EMPTY_OBJECT))
+        for each in rig.feed(CallAnswered(sent.call, is_error=False, body=EMPTY_OBJECT))
         if isinstance(each, Reply)
     ]
     assert reply.id == b"1"
@@ -255,7 +264,7 @@ def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back(
         request=RawJson(b"1.0"),
     )  # fmt: skip
     answer = RawJson(b'{"content":[]}')
-    assert rig.feed(Answered(CallId(1), is_error=False, body=answer)) == [
+    assert rig.feed(CallAnswered(CallId(1), is_error=False, body=answer)) == [
         Reply(ONE, RawJson(b"1.0"), False, answer, CallId(1))
     ]
 
@@ -267,7 +276,7 @@ def test_equal_ids_of_two_agents_never_meet() -> None:
     rig.come(TWO)
     rig.call("a__x", "1", ONE)
     rig.call("a__x", "1", TWO)
-    (reply,) = rig.feed(Answered(CallId(2), is_error=False, body=EMPTY_OBJECT))
+    (reply,) = rig.feed(CallAnswered(CallId(2), is_error=False, body=EMPTY_OBJECT))
     assert (reply.session, reply.id) == (TWO, b"1")
 
 
@@ -277,14 +286,14 @@ def test_an_id_that_is_open_is_refused_and_its_first_call_goes_on() -> None:
     rig.call("a__x", "1")
     (refused,) = rig.call("a__x", "1")
     assert code(refused) == "duplicate_request_id"
-    (reply,) = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
+    (reply,) = rig.feed(CallAnswered(CallId(1), is_error=False, body=EMPTY_OBJECT))
     assert not reply.is_error
 
 
 def test_an_early_call_waits_for_the_catalog_that_may_hold_its_name() -> None:
     rig = Rig()
     rig.come()
-    assert all(isinstance(e, Discover) for e in rig.call("a__x"))
+    assert all(isinstance(e, DiscoverCatalog) for e in rig.call("a__x"))
     (call,) = rig.catalog("a:1", "x")
     assert isinstance(call, Call)
 
@@ -315,7 +324,7 @@ def test_a_cancelled_list_or_early_call_is_never_answered() -> None:
     rig.lists("9")
     rig.call("a__x", "1")
     for request in (b"9", b"1"):
-        assert rig.feed(ev.AgentCancelled(ONE, RawJson(request), "")) == []
+        assert rig.feed(ev.RequestCancelled(ONE, RawJson(request), "")) == []
     assert rig.catalog("a:1", "x") + rig.catalog("b:1") + rig.wait(20) == []
 
 
@@ -324,22 +333,22 @@ def test_all_that_an_agent_had_open_ends_with_it() -> None:
     rig = Rig()
     rig.ready()
     rig.call("a__x", "1")
-    assert rig.feed(ev.AgentLeft(ONE)) == [
+    assert rig.feed(ev.SessionClosed(ONE)) == [
         CancelCall(CallId(1), "the agent is gone", answered=True),
-        SessionGone(ONE),
+        SessionEnded(ONE),
     ]
-    assert rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []
+    assert rig.feed(CallAnswered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []
     assert rig.core.next_deadline() is None
 
 
 def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
     rig = Rig()
     rig.come()
-    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorLost())
     effects = supervisor_comes(rig.feed, 1000)
-    assert isinstance(effects[0], Wanted)
-    assert isinstance(effects[1], Sessions)
-    assert effects[2] == TellServed(ONE, EPOCH), "what this session had sent before is answered"
+    assert isinstance(effects[0], SetPools)
+    assert isinstance(effects[1], OpenSessions)
+    assert effects[2] == SetSupervisorEpoch(ONE, EPOCH), "what this session had sent before is answered"
     assert [e.key for e in effects[3:]] == ["a:1", "b:1"]
 
 
@@ -348,21 +357,21 @@ def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:
     rig.read("b:1")
     assert rig.catalog("a:1", "x") + rig.pool("a:1", "given_up") == []
     assert not rig.core.states
-    assert rig.core.registry.catalog(PoolKey("a:1")) is None
+    assert rig.core.registry.told_catalog(PoolKey("a:1")) is None
 
 
 @behaviour("stop:answers")
 def test_when_carpool_ends_every_call_and_list_is_answered_and_says_whether_it_may_have_run() -> None:
     rig = Rig()
-    rig.core.ledger.bounds = Bounds(max_open_calls=1)
+    rig.core.call_table.bounds = SessionBounds(max_open_calls=1)
     rig.come()
     rig.catalog("a:1", "x")
     rig.call("a__x", "1")
     rig.call("a__x", "2")
     rig.call("b__y", "3")  # its catalog has not come
     assert not any(isinstance(effect, Reply) for effect in rig.lists("4"))
-    done = [effect for effect in rig.feed(ev.EndMeant()) if isinstance(effect, Reply)]
+    done = [effect for effect in rig.feed(ev.EndRequested()) if isinstance(effect, Reply)]
     assert {effect.id: code(effect) for effect in done} == {
         b"1": "cut_off", b"2": "closing", b"3": "closing", b"4": "closing",
     }  # fmt: skip
-    assert rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []
+    assert rig.feed(CallAnswered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []

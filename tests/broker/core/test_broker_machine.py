@@ -11,40 +11,40 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core.limits.memory_budgets import SLOW_BYTES
+from carpool_broker.core.limits.memory_budgets import UNREAD_STEP_BYTES
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.capabilities import StatelessAgent
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.codec import paid_size
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
-    AskProgressed,
+    AskOpened,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
     CancelCall,
     Catalog,
     Credit,
-    Discover,
-    Failed,
+    DiscoverCatalog,
+    ForwardAskProgress,
     Policy,
     PoolChanged,
     PoolSpec,
     PoolState,
-    Progressed,
+    SetPools,
     ToolOffer,
-    Wanted,
 )
 from tests.behaviours import behaviour
 from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
 from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.deadlines import deadlines_until
 
-BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
+BOUNDS = SessionBounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
 LIST_WAIT_S = 2.0
 SOURCES = st.sampled_from([SourceId("one"), SourceId("two")])
@@ -109,7 +109,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def perform(self, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
-                case ef.Reply() | ef.Greet() | ef.ReplyStateless():
+                case ef.Reply() | ef.AnswerInitialize() | ef.ReplyStateless():
                     who = (effect.session, effect.id)
                     assert isinstance(effect, ef.ReplyStateless) == (who in self.stateless), "the other era's"
                     self.stateless.discard(who)
@@ -118,9 +118,9 @@ class BrokerMachine(RuleBasedStateMachine):
                     if kind == "list" and isinstance(effect, ef.Reply) and not effect.is_error:
                         tools = msgspec.json.decode(effect.body)["tools"]
                         self.listed[effect.session] = [tool["name"] for tool in tools]
-                case ef.ReportProgress():
+                case ef.SendProgress():
                     assert effect.token in self.tokens[effect.session]
-                case ef.SayListChanged():
+                case ef.SendListChanged():
                     assert self.listed[effect.session] is not None, "told twice, or without a list"
                     self.listed[effect.session] = None
                 case Call():
@@ -134,12 +134,12 @@ class BrokerMachine(RuleBasedStateMachine):
                 case CancelCall():
                     assert self.linked
                     assert self.sent.pop(effect.call, None) is not None
-                case Wanted():
+                case SetPools():
                     self.wanted = {spec.key for spec in effect.pools}
-                case Discover():
+                case DiscoverCatalog():
                     assert not self.linked or effect.key in self.wanted
                 case _:
-                    assert self.linked or not isinstance(effect, AnswerAsk | AskProgressed)
+                    assert self.linked or not isinstance(effect, AnswerAsk | ForwardAskProgress)
                     self.book.take(effect, self.tokens)
 
     def read(
@@ -192,12 +192,12 @@ class BrokerMachine(RuleBasedStateMachine):
         if session not in self.tokens:
             self.tokens[session] = set()
             self.listed[session] = None
-            self.feed(ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim"))
+            self.feed(ev.SessionOpened(session=session, source=source, agent="", pid=1, carrier="shim"))
             self.greet(session, RawJson(b'"hello"'))
 
     def greet(self, session: SessionId, request: RawJson) -> None:
         self.owed[session, request] = "greet"
-        self.feed(ev.AgentGreeted(session, request, "2025-11-25", "sim", CAPABILITIES[session]))
+        self.feed(ev.InitializeRequested(session, request, "2025-11-25", "sim", CAPABILITIES[session]))
 
     @rule(session=SESSIONS)
     def leaves(self, session: SessionId) -> None:
@@ -205,35 +205,35 @@ class BrokerMachine(RuleBasedStateMachine):
             self.owed = {who: kind for who, kind in self.owed.items() if who[0] != session}
             self.stateless = {who for who in self.stateless if who[0] != session}
             del self.tokens[session]  # from now on nothing may be written to it
-            self.feed(ev.AgentLeft(session))
+            self.feed(ev.SessionClosed(session))
             assert session not in self.book.unanswered.values(), "a server waits for an agent that is gone"
 
     @rule(session=SESSIONS, request=IDS)
     def lists(self, session: SessionId, request: RawJson) -> None:
         if session in self.tokens and (session, request) not in self.owed:
             self.owed[session, request] = "list"
-            self.feed(ev.AgentListed(session, request, None))
+            self.feed(ev.ListPageRequested(session, request, None))
 
     @rule(session=SESSIONS, request=IDS)
     def lists_with_a_bad_cursor(self, session: SessionId, request: RawJson) -> None:
         if session in self.tokens and (session, request) not in self.owed:
             self.owed[session, request] = "list"
-            self.feed(ev.AgentListed(session, request, "nonsense"))
+            self.feed(ev.ListPageRequested(session, request, "nonsense"))
 
     @rule(
         session=SESSIONS,
         request=IDS,
         name=st.sampled_from(["a__t", "b__t", "a__u", "t", "nowhere__t"]),
         size=st.sampled_from([0, 100, 300]),
-        by=st.sampled_from([None, None, Asker()]),
+        by=st.sampled_from([None, None, StatelessAgent()]),
     )
     def calls(
-        self, session: SessionId, request: RawJson, name: str, size: int, by: Asker | None = None
+        self, session: SessionId, request: RawJson, name: str, size: int, by: StatelessAgent | None = None
     ) -> None:
         if session not in self.tokens:
             return
         self.tokens[session].add(request)
-        event = ev.AgentCalled(session, request, name, RawJson(b" " * size), ABSENT, request, by=by)
+        event = ev.CallRequested(session, request, name, RawJson(b" " * size), ABSENT, request, by=by)
         if (session, request) in self.owed:
             effects = self.core.handle(event, self.now)
             assert [type(effect) for effect in effects] == [ef.ReplyStateless if by else ef.Reply]
@@ -250,12 +250,12 @@ class BrokerMachine(RuleBasedStateMachine):
             if self.owed.get((session, request)) in ("call", "list"):
                 del self.owed[session, request]
                 self.stateless.discard((session, request))
-            self.feed(ev.AgentCancelled(session, request, "no longer wanted"))
+            self.feed(ev.RequestCancelled(session, request, "no longer wanted"))
 
-    @rule(session=SESSIONS, unread_bytes=st.sampled_from([0, 0, 1000, 2 * SLOW_BYTES]))
+    @rule(session=SESSIONS, unread_bytes=st.sampled_from([0, 0, 1000, 2 * UNREAD_STEP_BYTES]))
     def leaves_unread(self, session: SessionId, unread_bytes: int) -> None:
         if session in self.tokens:
-            self.feed(ev.AgentUnread(session, unread_bytes))
+            self.feed(ev.UnreadChanged(session, unread_bytes))
 
     # --- the supervisor -----------------------------------------------------------------------------------
 
@@ -272,13 +272,13 @@ class BrokerMachine(RuleBasedStateMachine):
             self.linked = False
             self.sent.clear()
             self.book.unanswered.clear()
-            self.feed(ev.SupervisorWent())
+            self.feed(ev.SupervisorLost())
             assert not self.book.asked, "nobody waits for this answer any more"
 
     @rule()
     def carpool_ends(self) -> None:
         """And goes on all the same: then what comes of the calls is late."""
-        self.feed(ev.EndMeant())
+        self.feed(ev.EndRequested())
         assert not self.owed
 
     @rule(size=st.sampled_from([64, 500]))
@@ -292,24 +292,27 @@ class BrokerMachine(RuleBasedStateMachine):
     def supervisor_says(self, pick: int, how: str) -> None:
         call = list(self.sent)[pick % len(self.sent)]
         if how == "progress":
-            self.feed(Progressed(call, EMPTY_OBJECT))
+            self.feed(CallProgressed(call, EMPTY_OBJECT))
             return
         del self.sent[call]
         match how:
             case "answer" | "error":
-                self.feed(Answered(call, how == "error", EMPTY_OBJECT))
+                self.feed(CallAnswered(call, how == "error", EMPTY_OBJECT))
             case "no":
-                self.feed(Failed(call, "waiting_line_full", "no", "", 1.0))
+                self.feed(CallFailed(call, "waiting_line_full", "no", "", 1.0))
             case "maybe":
-                self.feed(Failed(call, "timed_out", "maybe", ""))
+                self.feed(CallFailed(call, "timed_out", "maybe", ""))
             case _:
-                self.feed(Failed(call, "a_fault_of_the_future", "maybe", "It went wrong."))
+                self.feed(CallFailed(call, "a_fault_of_the_future", "maybe", "It went wrong."))
 
     @rule(call=st.integers(1, 99))
     def a_late_answer_comes(self, call: int) -> None:
-        if call not in self.core.ledger.calls:
-            assert self.core.handle(Answered(CallId(call), is_error=False, body=EMPTY_OBJECT), self.now) == []
-            assert self.core.handle(Failed(CallId(call), "timed_out", "maybe", ""), self.now) == []
+        if call not in self.core.call_table.calls:
+            assert (
+                self.core.handle(CallAnswered(CallId(call), is_error=False, body=EMPTY_OBJECT), self.now)
+                == []
+            )
+            assert self.core.handle(CallFailed(CallId(call), "timed_out", "maybe", ""), self.now) == []
 
     # --- asks ---------------------------------------------------------------------------------------------
 
@@ -317,13 +320,13 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(pick=PICK, ask=ASKS, method=METHODS)
     def a_server_asks(self, pick: int, ask: AskId, method: str) -> None:
         if ask in self.book.unanswered:  # told again
-            assert self.core.handle(Asked(CallId(1), ask, method, EMPTY_OBJECT, True), self.now) == []
+            assert self.core.handle(AskOpened(CallId(1), ask, method, EMPTY_OBJECT, True), self.now) == []
             return
         call = list(self.sent)[pick % len(self.sent)]
         session = self.book.unanswered[ask] = self.sent[call]
-        self.feed(Asked(call, ask, method, EMPTY_OBJECT, wants_progress=True))
+        self.feed(AskOpened(call, ask, method, EMPTY_OBJECT, wants_progress=True))
         can = method in CAN[session] and call not in self.unaskable
-        assert (ask in self.book.asked) == (call in self.core.ledger.calls and can)
+        assert (ask in self.book.asked) == (call in self.core.call_table.calls and can)
         assert (ask in self.book.unanswered) == (ask in self.book.asked), "neither asked nor answered"
 
     @precondition(lambda self: self.book.asked)
@@ -332,7 +335,7 @@ class BrokerMachine(RuleBasedStateMachine):
         ask = list(self.book.asked)[pick % len(self.book.asked)]
         if session in self.tokens:
             its_own = self.book.asked[ask] == session
-            self.feed(ev.AgentAnswered(session, ask, is_error=False, body=says(session)))
+            self.feed(ev.AskAnswered(session, ask, is_error=False, body=says(session)))
             assert its_own == (ask not in self.book.asked)
 
     @rule(key=KEYS, tools=st.lists(st.sampled_from(["t", "u"]), unique=True))
@@ -380,21 +383,23 @@ class BrokerMachine(RuleBasedStateMachine):
     def the_core_agrees_with_the_model(self) -> None:
         core = self.core
         core.check()
-        owed = {(s.id, request): "call" for s in core.sessions.values() for request in s.owed}
+        owed = {(s.id, request): "call" for s in core.sessions.values() for request in s.open_calls}
         waiting = core.requests.deferred.all()
-        owed |= {(it.session.id, it.id): "list" for it in waiting if isinstance(it.request, ev.AgentListed)}
+        owed |= {
+            (it.session.id, it.id): "list" for it in waiting if isinstance(it.request, ev.ListPageRequested)
+        }
         assert owed == self.owed
-        assert {call for call, o in core.ledger.calls.items() if o.stage == "sent"} <= set(self.sent)
+        assert {call for call, o in core.call_table.calls.items() if o.stage == "sent"} <= set(self.sent)
         for session, listed in self.listed.items():
             if listed is not None and session in self.tokens:
                 present = [tool.qualified for tool in core.view_of(session).tools]
                 assert present == listed, "its list is old and it was not told"
-        assert set(core.states) <= {spec.key for spec in core.sources.wanted().pools}
+        assert set(core.states) <= {spec.key for spec in core.sources.wanted_pools().pools}
 
     def teardown(self) -> None:
         """However it stands: time alone ends everything that is owed."""
         for ask, session in list(self.book.asked.items()):
-            self.feed(ev.AgentAnswered(session, ask, is_error=False, body=says(session)))
+            self.feed(ev.AskAnswered(session, ask, is_error=False, body=says(session)))
         assert not self.book.asked
         assert not self.book.unanswered, "a server waits for ever"
         # A call that went to a pool that nobody wants any more has the limits of any pool.

@@ -8,22 +8,28 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds, Limits
-from carpool_broker.core.model.effects import Greet, Note, Reply, SayListChanged, SayUpdated
+from carpool_broker.core.model.bounds import ProfileLimits, SessionBounds
+from carpool_broker.core.model.effects import (
+    AnswerInitialize,
+    LogLine,
+    Reply,
+    SendListChanged,
+    SendResourceUpdated,
+)
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.registry.resolve import Target, find
+from carpool_broker.core.registry.resolve import Target, find_target
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     Call,
+    CallsRecorded,
+    OpenSessions,
     Policy,
     PoolChanged,
     PoolSpec,
-    Recorded,
-    Sessions,
-    Updated,
-    Wanted,
-    Watch,
+    ResourceChanged,
+    SetPools,
+    SetResourceSubscriptions,
 )
 from carpool_protocol.wire.tool_names import spellings
 from tests.behaviours import behaviour
@@ -44,7 +50,7 @@ SERVERS: dict[str, Any] = {"git": {"command": "x", "tags": ["code"]}, "hub": {"c
 class Rig(BrokerRig):
     """A core with a supervisor and the servers `git` and `hub`; sessions with the profile `p`."""
 
-    def __init__(self, bounds: Bounds | None = None, **profile: Any) -> None:
+    def __init__(self, bounds: SessionBounds | None = None, **profile: Any) -> None:
         super().__init__(bounds, secret=b"x")
         self.requests = 0
         self.configure(**profile)
@@ -103,7 +109,7 @@ def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named(
         assert found["code"] == "not_permitted", name
         assert "The profile p keeps it back." in found["text"]
     for uri in ("file:///a", "carpool+git+file:///unlisted", "carpool+git+file://x/a"):
-        (watched,) = rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), uri, on=True))
+        (watched,) = rig.feed(ev.SubscribeRequested(ONE, RawJson(b'"w"'), uri, on=True))
         assert refused([watched])["code"] == "not_permitted"
     for name, method in (
         ("git__log", "tools/call"),
@@ -128,7 +134,7 @@ def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> Non
 @behaviour("profiles:leak")
 def test_nothing_that_is_said_to_an_agent_names_a_server_that_is_kept_back() -> None:
     rig = Rig(allow=["mcp:git"])
-    (greet,) = [each for each in rig.come() if isinstance(each, Greet)]
+    (greet,) = [each for each in rig.come() if isinstance(each, AnswerInitialize)]
     assert "Use git." in greet.instructions
     said = [greet.instructions]
     for name, method in (
@@ -146,25 +152,25 @@ def test_an_agent_hears_of_a_changed_profile_exactly_if_its_own_lists_changed() 
     rig.come()
     rig.come(TWO)
     for family in ("tools", "prompts"):
-        rig.feed(ev.AgentListed(ONE, RawJson(b"%r" % len(family)), None, family))
+        rig.feed(ev.ListPageRequested(ONE, RawJson(b"%r" % len(family)), None, family))
     assert not [
-        e for e in rig.configure(allow=["mcp:git:l*", "prompt:git:*"]) if isinstance(e, SayListChanged)
+        e for e in rig.configure(allow=["mcp:git:l*", "prompt:git:*"]) if isinstance(e, SendListChanged)
     ]
-    told = [e for e in rig.configure(allow=["mcp:git:*", "prompt:git:*"]) if isinstance(e, SayListChanged)]
-    assert told == [SayListChanged(ONE, "tools")], "and whoever holds no list hears nothing"
+    told = [e for e in rig.configure(allow=["mcp:git:*", "prompt:git:*"]) if isinstance(e, SendListChanged)]
+    assert told == [SendListChanged(ONE, "tools")], "and whoever holds no list hears nothing"
 
 
 @behaviour("profiles:reload", "profiles:call")
 def test_a_server_that_changes_what_is_kept_back_changes_nothing_for_the_agent() -> None:
     rig = Rig(allow=["mcp:git:log"])
     rig.come()
-    rig.feed(ev.AgentListed(ONE, RawJson(b"7"), None, "tools"))
+    rig.feed(ev.ListPageRequested(ONE, RawJson(b"7"), None, "tools"))
     more = catalog("git", "log push status secret", "ask", "file:///z")
-    assert not [e for e in rig.feed(more) if isinstance(e, SayListChanged)]
+    assert not [e for e in rig.feed(more) if isinstance(e, SendListChanged)]
     shown = catalog("git", "log", "ask")
-    assert not [e for e in rig.feed(shown) if isinstance(e, SayListChanged)]
+    assert not [e for e in rig.feed(shown) if isinstance(e, SendListChanged)]
     other = catalog("git", "status")
-    assert [e for e in rig.feed(other) if isinstance(e, SayListChanged)] == [SayListChanged(ONE, "tools")]
+    assert [e for e in rig.feed(other) if isinstance(e, SendListChanged)] == [SendListChanged(ONE, "tools")]
 
 
 @behaviour("profiles:reload")
@@ -181,7 +187,7 @@ def test_a_name_that_was_listed_before_the_profile_changed_is_refused_after_it()
 
 @behaviour("profiles:reload")
 def test_a_call_that_waits_when_its_right_is_taken_does_not_go() -> None:
-    rig = Rig(Bounds(max_open_calls=1))
+    rig = Rig(SessionBounds(max_open_calls=1))
     rig.come()
     (first,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
     for name, method in (
@@ -205,21 +211,21 @@ def test_a_call_that_waits_when_its_right_is_taken_does_not_go() -> None:
 def test_changes_of_a_resource_are_told_only_while_it_may_be_read() -> None:
     rig = Rig()
     rig.come()
-    rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), "file:///a", on=True))
-    update = Updated(PoolKey("git"), "file:///a", RawJson(b'{"uri":"file:///a"}'))
-    assert [type(each) for each in rig.feed(update)] == [SayUpdated]
+    rig.feed(ev.SubscribeRequested(ONE, RawJson(b'"w"'), "file:///a", on=True))
+    update = ResourceChanged(PoolKey("git"), "file:///a", RawJson(b'{"uri":"file:///a"}'))
+    assert [type(each) for each in rig.feed(update)] == [SendResourceUpdated]
     effects = rig.configure(deny=["resource:git:file:///a"])
-    assert [each.uris for each in effects if isinstance(each, Watch)] == [[]]
+    assert [each.uris for each in effects if isinstance(each, SetResourceSubscriptions)] == [[]]
     assert rig.feed(update) == []
     rig.configure()
-    assert [type(each) for each in rig.feed(update)] == [SayUpdated]
+    assert [type(each) for each in rig.feed(update)] == [SendResourceUpdated]
 
 
 @behaviour("profiles:servers")
 def test_what_nobody_may_use_is_not_wanted() -> None:
     rig = Rig(allow=["mcp:git"])
     effects = rig.configure(allow=["mcp:hub"])
-    (wanted,) = [each for each in effects if isinstance(each, Wanted)]
+    (wanted,) = [each for each in effects if isinstance(each, SetPools)]
     assert [spec.server for spec in wanted.pools] == ["hub"]
 
 
@@ -227,31 +233,31 @@ def test_what_nobody_may_use_is_not_wanted() -> None:
 def test_tools_past_the_bound_are_left_out_in_order_and_can_be_called() -> None:
     rig = Rig(max_tools=4)
     rig.come()
-    effects = rig.feed(ev.AgentListed(ONE, RawJson(b"7"), None, "tools"))
+    effects = rig.feed(ev.ListPageRequested(ONE, RawJson(b"7"), None, "tools"))
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     listed = [tool["name"] for tool in json.loads(reply.body)["tools"]]
     assert listed == ["git__log", "git__push", "git__status", "hub__search"]
-    (note,) = [each for each in effects if isinstance(each, Note)]
+    (note,) = [each for each in effects if isinstance(each, LogLine)]
     assert note.text == "max_tools leaves 1 tools out of the list of agents with the profile p"
-    again = rig.feed(ev.AgentListed(ONE, RawJson(b"8"), None, "tools"))
-    assert not [each for each in again if isinstance(each, Note)], "said once"
+    again = rig.feed(ev.ListPageRequested(ONE, RawJson(b"8"), None, "tools"))
+    assert not [each for each in again if isinstance(each, LogLine)], "said once"
     assert [each for each in rig.ask("hub__status") if isinstance(each, Call)]
     limited = {**SERVERS, "git": {**SERVERS["git"], "max_tools": 1}}
     rig.configure(limited, max_tools=2)
     view = rig.core.view_of(ONE)
     assert [tool.qualified for tool in view.tools] == ["git__log", "hub__search"]
-    assert view.left_out == 3
+    assert view.dropped_tools == 3
     rig.configure(SERVERS, max_tools=0)
     assert rig.core.view_of(ONE).tools == ()
 
 
 @behaviour("profiles:bounds")
 def test_bounds_of_a_profile_come_with_its_sessions_and_change_with_the_file() -> None:
-    rig = Rig(Bounds(profiles={"p": Limits(max_in_flight=1)}))
+    rig = Rig(SessionBounds(profiles={"p": ProfileLimits(max_in_flight=1)}))
     rig.come()
     assert [each for each in rig.ask("git__log") if isinstance(each, Call)]
     assert rig.ask("git__log") == []
-    effects = rig.feed(ev.LimitsRead(Bounds(), 10.0))
+    effects = rig.feed(ev.LimitsRead(SessionBounds(), 10.0))
     assert [type(each) for each in effects] == [Call]
 
 
@@ -263,9 +269,9 @@ def test_state_that_dies_while_its_server_is_kept_back_is_told_as_lost() -> None
     (call,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
     rig.answer(call.call)
     rig.configure(allow=["mcp:hub"])
-    rig.feed(ev.SupervisorWent())
-    rig.feed(ev.SupervisorCame(1_000_000, Epoch("e2")))
-    (told,) = [each for each in rig.feed(Recorded([], [])) if isinstance(each, Sessions)]
+    rig.feed(ev.SupervisorLost())
+    rig.feed(ev.SupervisorConnected(1_000_000, Epoch("e2")))
+    (told,) = [each for each in rig.feed(CallsRecorded([], [])) if isinstance(each, OpenSessions)]
     assert [note.bereft for note in told.live] == [["git"]]
 
 
@@ -315,7 +321,7 @@ class Rights(RuleBasedStateMachine):
 
     @initialize(profile=PROFILES)
     def begin(self, profile: dict[str, Any]) -> None:
-        self.rig = Rig(Bounds(max_open_calls=2), **profile)
+        self.rig = Rig(SessionBounds(max_open_calls=2), **profile)
         self.rig.come()
         self.open: list[CallId] = []
 
@@ -361,13 +367,13 @@ class Rights(RuleBasedStateMachine):
             if method != "resources/read" or name in LISTED[server]:
                 assert ((method, server, name) in listed) == permitted
             for way in spelled(method, server, name):
-                found = find(view, method, way)
+                found = find_target(view, method, way)
                 reached = isinstance(found, Target) and (found.server, found.subject) == (server, name)
                 assert permitted or not reached, f"{way} leads to what is kept back"
             shown = [it for it in view.resources if (it.server, it.uri) == (server, name)]
             names = [it.shown for it in shown] if method == "resources/read" else [f"{server}__{name}"]
             for way in names if permitted else ():
-                found = find(view, method, way)
+                found = find_target(view, method, way)
                 assert isinstance(found, Target), f"{way} is listed and refused"
                 assert (found.server, found.subject) == (server, name)
 

@@ -7,25 +7,32 @@ import pytest
 from msgspec.structs import replace
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.capabilities import Asker, Capabilities
-from carpool_broker.core.model.effects import Describe, Greet, Reply, ReplyStateless, SayListChanged, SayLog
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
+from carpool_broker.core.model.effects import (
+    AnswerDiscover,
+    AnswerInitialize,
+    Reply,
+    ReplyStateless,
+    SendListChanged,
+    SendLog,
+)
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.requests.list_freshness import HANDSHAKE_TTL_MS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
     CancelCall,
     Catalog,
-    Discover,
-    Failed,
-    Logged,
-    Progressed,
-    SessionGone,
-    SessionRekeyed,
+    DiscoverCatalog,
+    LogForSession,
+    ResourceChanged,
+    SessionEnded,
+    SessionPoolChanged,
     SetLevel,
-    Updated,
-    Wanted,
+    SetPools,
 )
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ASKING, FEATURES, ONE, PLAIN, RESULT, TWO, A, B, StatelessRig
@@ -40,7 +47,7 @@ def only(effects: list[Any], kind: type) -> Any:
 
 
 def lists(rig: StatelessRig, request: RawJson = R1, **more: Any) -> list[Any]:
-    return rig.feed(ev.AgentListed(ONE, request, more.pop("cursor", None), by=PLAIN, **more))
+    return rig.feed(ev.ListPageRequested(ONE, request, more.pop("cursor", None), by=PLAIN, **more))
 
 
 def code_of(reply: ReplyStateless) -> int:
@@ -56,7 +63,7 @@ def test_a_request_that_says_who_it_is_needs_no_greeting() -> None:
     call = rig.call("1", by=ASKING)
     assert (call.method, call.target, call.session) == ("tools/call", "x", ONE)
     assert rig.core.sessions[ONE].agent == "able"
-    answer = rig.feed(Answered(call.call, is_error=False, body=RESULT))
+    answer = rig.feed(CallAnswered(call.call, is_error=False, body=RESULT))
     assert answer == [
         ReplyStateless(ONE, R1, is_error=False, body=RESULT, method="tools/call", call=call.call)
     ]
@@ -65,7 +72,7 @@ def test_a_request_that_says_who_it_is_needs_no_greeting() -> None:
 def test_a_request_without_it_still_needs_one() -> None:
     rig = StatelessRig()
     rig.call_tool("1")
-    (refused,) = rig.feed(ev.AgentListed(ONE, R2, None))
+    (refused,) = rig.feed(ev.ListPageRequested(ONE, R2, None))
     assert isinstance(refused, Reply)
     assert b"not_initialized" in bytes(refused.body)
 
@@ -82,15 +89,15 @@ def test_who_has_used_the_stateless_era_is_not_greeted_and_is_told_which_version
 
 def test_who_has_only_looked_whether_that_era_is_served_may_still_be_greeted() -> None:
     rig = StatelessRig()
-    rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
-    assert isinstance(only(rig.initialize(ONE), Greet), Greet)
+    rig.feed(ev.DiscoverRequested(ONE, R1, PLAIN))
+    assert isinstance(only(rig.initialize(ONE), AnswerInitialize), AnswerInitialize)
 
 
 def test_a_connection_that_was_greeted_may_speak_both_eras() -> None:
     rig = StatelessRig()
     rig.initialize(ONE)
     assert only(lists(rig), ReplyStateless).method == "tools/list"
-    (old,) = rig.feed(ev.AgentListed(ONE, R1, None))
+    (old,) = rig.feed(ev.ListPageRequested(ONE, R1, None))
     assert isinstance(old, Reply)
     assert not rig.core.sessions[ONE].stateless
 
@@ -110,7 +117,7 @@ def test_the_first_request_that_can_be_asked_moves_its_session_to_that_class() -
 
 def test_every_call_says_what_its_own_agent_can_be_asked_and_which_log_messages_it_wants() -> None:
     rig = StatelessRig()
-    call = rig.call("1", by=Asker(Capabilities(sampling=True, url=True, roots=True), level="info"))
+    call = rig.call("1", by=StatelessAgent(Capabilities(sampling=True, url=True, roots=True), level="info"))
     assert call.can == ["sampling", "elicitation.url", "roots"]
     assert call.log_level == "info"
     assert rig.call("2", by=PLAIN).can == []
@@ -128,7 +135,7 @@ def test_what_an_agent_of_many_was_given_for_one_call_is_free_after_it() -> None
     rig.come(TWO, shared=True, anonymous=True)
     call = rig.call("1", session=TWO)
     rig.mode(A, "session")  # its mode becomes known only now
-    assert SessionGone(call.session) in rig.feed(Answered(call.call, is_error=False, body=RESULT))
+    assert SessionEnded(call.session) in rig.feed(CallAnswered(call.call, is_error=False, body=RESULT))
 
 
 def test_a_principal_with_a_name_holds_instances_as_a_session_does() -> None:
@@ -154,7 +161,7 @@ def test_nobody_in_particular_gets_no_instance_of_its_own() -> None:
 def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri: str) -> None:
     rig = StatelessRig()
     call = rig.call("1", name, method=method)
-    (reply,) = rig.feed(Failed(call.call, "timed_out", "maybe", "Too slow."))
+    (reply,) = rig.feed(CallFailed(call.call, "timed_out", "maybe", "Too slow."))
     assert isinstance(reply, ReplyStateless)
     assert (reply.method, reply.uri, reply.is_error) == (method, uri, method != "tools/call")
 
@@ -162,10 +169,10 @@ def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri:
 def test_only_what_was_read_may_be_kept_and_only_as_long_as_its_server_says() -> None:
     rig = StatelessRig()
     read = rig.call("1", "file:///a", method="resources/read").call
-    (reply,) = rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
+    (reply,) = rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
     assert (reply.ttl_ms, reply.public) == (700, True)
     called = rig.call("2").call
-    (reply,) = rig.feed(Answered(called, is_error=False, body=RESULT, ttl_ms=700, public=True))
+    (reply,) = rig.feed(CallAnswered(called, is_error=False, body=RESULT, ttl_ms=700, public=True))
     assert (reply.ttl_ms, reply.public) == (0, False)
 
 
@@ -175,17 +182,17 @@ def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on() -> None
     (refused,) = rig.call_tool("1")
     assert isinstance(refused, ReplyStateless)
     assert b"duplicate_request_id" in bytes(refused.body)
-    (reply,) = rig.feed(Answered(call.call, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(call.call, is_error=False, body=RESULT))
     assert reply.body == RESULT
 
 
 def test_progress_names_its_request_and_a_cancelled_call_gets_no_answer() -> None:
     rig = StatelessRig()
     call = rig.call("1", token='"t"')
-    (progress,) = rig.feed(Progressed(call.call, EMPTY_OBJECT))
+    (progress,) = rig.feed(CallProgressed(call.call, EMPTY_OBJECT))
     assert (progress.token, progress.request) == (b'"t"', R1)
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "enough")) == [CancelCall(call.call, "enough")]
-    assert rig.feed(Answered(call.call, is_error=False, body=RESULT)) == []
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "enough")) == [CancelCall(call.call, "enough")]
+    assert rig.feed(CallAnswered(call.call, is_error=False, body=RESULT)) == []
 
 
 def test_what_is_not_announced_is_not_served() -> None:
@@ -204,7 +211,7 @@ def test_what_is_current_still_is_given_again_without_asking_the_server() -> Non
     rig = StatelessRig()
     rig.come(TWO)
     read = rig.call("1", "file:///a", method="resources/read").call
-    rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700))
+    rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700))
     rig.wait(0.2)
     (again,) = rig.call_tool("2", "file:///a", method="resources/read")
     assert (again.body, again.ttl_ms, again.public) == (RESULT, 500, False)
@@ -219,7 +226,7 @@ def test_agents_without_a_token_who_share_a_session_share_no_private_answer() ->
     rig.come(TWO, shared=True, anonymous=True)
     for number, public in enumerate((False, True)):
         read = rig.call(str(number), "file:///a", method="resources/read", session=TWO).call
-        rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=public))
+        rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700, public=public))
     (again,) = rig.call_tool("9", "file:///a", method="resources/read", session=TWO)
     assert again.public, "what is everybody's is given again"
 
@@ -227,7 +234,7 @@ def test_agents_without_a_token_who_share_a_session_share_no_private_answer() ->
 def test_a_call_says_whose_token_it_came_with() -> None:
     rig = StatelessRig()
     rig.feed(
-        ev.AgentCame(
+        ev.SessionOpened(
             session=TWO,
             source=SourceId("daemon"),
             agent="",
@@ -245,9 +252,9 @@ def test_a_read_that_says_more_than_the_uri_is_neither_kept_nor_answered_with_wh
     rig = StatelessRig()
     more = RawJson(b'{"range":[0,9]}')
     part = rig.call("1", "file:///a", method="resources/read", rest=more).call
-    rig.feed(Answered(part, is_error=False, body=RESULT, ttl_ms=700))
+    rig.feed(CallAnswered(part, is_error=False, body=RESULT, ttl_ms=700))
     whole = rig.call("2", "file:///a", method="resources/read").call
-    rig.feed(Answered(whole, is_error=False, body=RESULT, ttl_ms=700))
+    rig.feed(CallAnswered(whole, is_error=False, body=RESULT, ttl_ms=700))
     rig.call("3", "file:///a", method="resources/read", rest=more)
     rig.call("4", "file:///a", method="resources/read", given={"q": RESULT})
     assert len(rig.call_tool("5", "file:///a", method="resources/read")) == 1
@@ -257,9 +264,9 @@ def test_what_has_changed_is_read_again() -> None:
     rig = StatelessRig()
     for number in range(3):
         read = rig.call(str(number), "file:///a", method="resources/read").call
-        rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700))
+        rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700))
         if number:
-            rig.feed(Updated(A, "file:///a", EMPTY_OBJECT))
+            rig.feed(ResourceChanged(A, "file:///a", EMPTY_OBJECT))
         else:
             rig.catalog(A, "x")
 
@@ -269,7 +276,7 @@ def test_what_has_changed_is_read_again() -> None:
 
 def test_a_list_waits_for_catalogs_and_says_how_long_it_holds() -> None:
     rig = StatelessRig(told=False)
-    assert lists(rig) == [Discover(A), Discover(B)]
+    assert lists(rig) == [DiscoverCatalog(A), DiscoverCatalog(B)]
     assert [type(effect) for effect in rig.catalog(A, "x")] == []
     (reply,) = rig.catalog(B, "y")
     assert (reply.method, reply.ttl_ms, reply.public) == ("tools/list", HANDSHAKE_TTL_MS, False)
@@ -302,12 +309,14 @@ def test_what_somebody_is_given_who_has_shown_a_token_is_for_nobody_else_to_pass
     rig.come(anybody, shared=True, anonymous=True)
     rig.come(ann, shared=True)
     for session, is_public in ((anybody, True), (ann, False)):
-        listed = only(rig.feed(ev.AgentListed(session, RawJson(b"@1 1"), None, by=PLAIN)), ReplyStateless)
-        told = only(rig.feed(ev.AgentDiscovered(session, RawJson(b"@2 1"), PLAIN)), Describe)
+        listed = only(
+            rig.feed(ev.ListPageRequested(session, RawJson(b"@1 1"), None, by=PLAIN)), ReplyStateless
+        )
+        told = only(rig.feed(ev.DiscoverRequested(session, RawJson(b"@2 1"), PLAIN)), AnswerDiscover)
         assert (listed.public, told.public) == (is_public, is_public)
         assert (listed.ttl_ms, told.ttl_ms) == (20_000, 20_000)
     read = rig.call("@3 1", "file:///a", method="resources/read", session=ann).call
-    (reply,) = rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
+    (reply,) = rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
     assert (reply.ttl_ms, reply.public) == (700, False)
 
 
@@ -315,12 +324,12 @@ def test_a_catalog_that_has_run_out_is_served_and_asked_for_again_once() -> None
     rig = StatelessRig()
     rig.catalog(A, "x", ttl_ms=1_000)
     rig.wait(1.5)
-    assert Discover(A, again=True) in lists(rig)
-    assert Discover(A, again=True) not in lists(rig)
+    assert DiscoverCatalog(A, again=True) in lists(rig)
+    assert DiscoverCatalog(A, again=True) not in lists(rig)
     rig.catalog(A, "x", ttl_ms=1_000)
     assert only(lists(rig), ReplyStateless).ttl_ms == 1_000
     rig.wait(1.0)
-    assert Discover(A, again=True) in lists(rig)
+    assert DiscoverCatalog(A, again=True) in lists(rig)
 
 
 def test_a_cursor_that_was_never_given_out_is_refused() -> None:
@@ -331,26 +340,26 @@ def test_a_cursor_that_was_never_given_out_is_refused() -> None:
 def test_no_bare_notification_reaches_an_agent_of_the_stateless_era() -> None:
     rig = StatelessRig()
     lists(rig)
-    assert [e for e in rig.catalog(A, "x", "z") if isinstance(e, SayListChanged)] == []
+    assert [e for e in rig.catalog(A, "x", "z") if isinstance(e, SendListChanged)] == []
 
 
 def test_discovery_tells_what_there_is_and_waits_no_longer_than_agents_do() -> None:
     rig = StatelessRig(told=False)
     rig.catalog(A, "x", features=["tools"])
-    assert rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN)) == [Discover(B)]
+    assert rig.feed(ev.DiscoverRequested(ONE, R1, PLAIN)) == [DiscoverCatalog(B)]
     (said,) = rig.wait(2.0)
-    assert isinstance(said, Describe)
+    assert isinstance(said, AnswerDiscover)
     assert "prompts" in said.features, "the other may turn out to have some"
     assert said.ttl_ms == 0
     rig.catalog(B, "y", features=["tools"])
-    (said,) = rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
+    (said,) = rig.feed(ev.DiscoverRequested(ONE, R1, PLAIN))
     assert said.features == ("tools", "tools.listChanged")
 
 
 def test_a_cancelled_discovery_gets_no_answer() -> None:
     rig = StatelessRig(told=False)
-    rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    rig.feed(ev.DiscoverRequested(ONE, R1, PLAIN))
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []
     assert rig.wait(20.0) == []
 
 
@@ -359,31 +368,33 @@ def test_a_cancelled_discovery_gets_no_answer() -> None:
 
 def test_a_call_that_wants_log_messages_gets_those_about_it_of_its_level() -> None:
     rig = StatelessRig()
-    loud, quiet = rig.call("1", by=Asker(level="warning")), rig.call("2", by=PLAIN)
-    assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, loud.call)) == [SayLog(ONE, EMPTY_OBJECT, R1)]
-    assert rig.feed(Logged(ONE, "info", EMPTY_OBJECT, loud.call)) == []
-    assert rig.feed(Logged(ONE, "emergency", EMPTY_OBJECT, quiet.call)) == []
-    assert rig.feed(Logged(ONE, "emergency", EMPTY_OBJECT)) == [], "nobody knows which request it is about"
+    loud, quiet = rig.call("1", by=StatelessAgent(level="warning")), rig.call("2", by=PLAIN)
+    assert rig.feed(LogForSession(ONE, "error", EMPTY_OBJECT, loud.call)) == [SendLog(ONE, EMPTY_OBJECT, R1)]
+    assert rig.feed(LogForSession(ONE, "info", EMPTY_OBJECT, loud.call)) == []
+    assert rig.feed(LogForSession(ONE, "emergency", EMPTY_OBJECT, quiet.call)) == []
+    assert rig.feed(LogForSession(ONE, "emergency", EMPTY_OBJECT)) == [], (
+        "nobody knows which request it is about"
+    )
 
 
 def test_a_server_logs_as_long_as_a_call_wants_that() -> None:
     rig = StatelessRig()
-    first = rig.call_tool("1", by=Asker(level="warning"))
+    first = rig.call_tool("1", by=StatelessAgent(level="warning"))
     assert first[0] == SetLevel(A, "warning"), "before the call"
     one = only(first, Call)
-    two = only(rig.call_tool("2", by=Asker(level="debug")), Call)
-    assert rig.feed(Answered(one.call, is_error=False, body=RESULT))[:-1] == []
-    assert SetLevel(A, "") in rig.feed(Answered(two.call, is_error=False, body=RESULT))
+    two = only(rig.call_tool("2", by=StatelessAgent(level="debug")), Call)
+    assert rig.feed(CallAnswered(one.call, is_error=False, body=RESULT))[:-1] == []
+    assert SetLevel(A, "") in rig.feed(CallAnswered(two.call, is_error=False, body=RESULT))
 
 
 def test_the_level_that_a_session_has_set_stays_when_a_call_ends_that_wanted_more() -> None:
     rig = StatelessRig()
     rig.come(TWO)
     rig.initialize(TWO)
-    rig.feed(ev.AgentSetLevel(TWO, R1, "error"))
-    effects = rig.call_tool("1", by=Asker(level="debug"))
+    rig.feed(ev.LogLevelRequested(TWO, R1, "error"))
+    effects = rig.call_tool("1", by=StatelessAgent(level="debug"))
     assert SetLevel(A, "debug") in effects
-    ended = rig.feed(Answered(only(effects, Call).call, is_error=False, body=RESULT))
+    ended = rig.feed(CallAnswered(only(effects, Call).call, is_error=False, body=RESULT))
     assert SetLevel(A, "error") in ended
 
 
@@ -391,7 +402,7 @@ def test_a_stateless_server_is_told_no_level_for_calls() -> None:
     rig = StatelessRig()
     told = Catalog(A, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "", features=FEATURES, era="stateless")
     rig.feed(told)
-    effects = rig.call_tool("1", "file:///a", method="resources/read", by=Asker(level="debug"))
+    effects = rig.call_tool("1", "file:///a", method="resources/read", by=StatelessAgent(level="debug"))
     assert not [effect for effect in effects if isinstance(effect, SetLevel)]
 
 
@@ -401,7 +412,7 @@ def test_a_stateless_server_is_told_no_level_for_calls() -> None:
 def test_on_a_shared_session_every_error_is_worded_for_the_stateless_era() -> None:
     rig = StatelessRig()
     rig.come(SessionId("s3"), shared=True, anonymous=True)
-    (reply,) = rig.feed(ev.AgentErred(SessionId("s3"), RawJson(b"@1 1"), "too_large", ""))
+    (reply,) = rig.feed(ev.BadLineReceived(SessionId("s3"), RawJson(b"@1 1"), "too_large", ""))
     assert isinstance(reply, ReplyStateless)
 
 
@@ -416,8 +427,10 @@ def test_a_session_that_comes_to_be_asked_later_leaves_what_it_held_at_the_plain
     rig.feed(replace(goal, twins={A: replace(goal.specs[0], key=twin, asking=True)}))
     assert rig.call("1", by=PLAIN).key == A
     effects = rig.call_tool("2", "b__y", by=ASKING)
-    assert SessionRekeyed(ONE, A, twin) in effects
-    assert [each.old for each in effects if isinstance(each, SessionRekeyed)] == [A]
+    assert SessionPoolChanged(ONE, A, twin) in effects
+    assert [each.old for each in effects if isinstance(each, SessionPoolChanged)] == [A]
     kinds = [type(effect) for effect in effects]
-    assert kinds.index(Wanted) < kinds.index(SessionRekeyed), "the supervisor knows the new pool by then"
-    assert not [each for each in rig.call_tool("3", by=PLAIN) if isinstance(each, SessionRekeyed)]
+    assert kinds.index(SetPools) < kinds.index(SessionPoolChanged), (
+        "the supervisor knows the new pool by then"
+    )
+    assert not [each for each in rig.call_tool("3", by=PLAIN) if isinstance(each, SessionPoolChanged)]

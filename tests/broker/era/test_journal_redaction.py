@@ -45,7 +45,9 @@ SAID: list[dict[str, Any]] = [
 @behaviour("private:no-secret-is-told")
 @pytest.mark.parametrize("message", SAID, ids=lambda message: message.get("method", "an answer"))
 def test_a_journal_keeps_nothing_of_what_an_agent_gives_to_a_server(message: dict[str, Any]) -> None:
-    meaning = handshake.read(SessionId("s1"), json.dumps({"jsonrpc": "2.0", **message}).encode(), key=b"k")
+    meaning = handshake.read_line(
+        SessionId("s1"), json.dumps({"jsonrpc": "2.0", **message}).encode(), key=b"k"
+    )
     journal = Journal()
     journal.record(1.0, meaning, [meaning])
     assert isinstance(meaning, msgspec.Struct)

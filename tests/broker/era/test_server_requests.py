@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.model.events import AgentAnswered, AgentGreeted, AgentProgressed, AgentRooted
+from carpool_broker.core.model.effects import SendAsk, SendElicitationComplete, WithdrawAsk
+from carpool_broker.core.model.events import AskAnswered, AskProgressed, InitializeRequested, RootsAnswered
 from carpool_broker.era import handshake, server_requests
 from carpool_protocol.ids import ABSENT, AskId, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Root
@@ -24,14 +24,14 @@ ASK = AskId("life-1")
 NONE = Capabilities()
 
 
-def read(text: bytes) -> handshake.Meaning:
-    return handshake.read(ME, b'{"jsonrpc":"2.0",' + text + b"}")
+def read(text: bytes) -> handshake.LineMeaning:
+    return handshake.read_line(ME, b'{"jsonrpc":"2.0",' + text + b"}")
 
 
 def declared(capabilities: str, version: str = "2025-11-25") -> Capabilities:
     line = b'"id":1,"method":"initialize","params":{"protocolVersion":"%b","capabilities":%b,"clientInfo":{}}'
     found = read(line % (version.encode(), capabilities.encode()))
-    assert isinstance(found, AgentGreeted)
+    assert isinstance(found, InitializeRequested)
     return found.capabilities
 
 
@@ -70,7 +70,7 @@ def test_a_declaration_of_another_form_greets_all_the_same_and_declares_nothing(
 
 def test_an_agent_that_says_no_capabilities_has_none() -> None:
     found = read(b'"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}')
-    assert isinstance(found, AgentGreeted)
+    assert isinstance(found, InitializeRequested)
     assert found.capabilities == NONE
 
 
@@ -103,10 +103,10 @@ def test_in_the_version_before_modes_every_declaration_of_elicitation_is_of_form
 
 @behaviour("asks:answered-back")
 def test_an_answer_is_read_with_its_id_decoded_and_its_body_untouched() -> None:
-    assert read(b'"id":"life-1","result":{"a" : 1.0}') == AgentAnswered(
+    assert read(b'"id":"life-1","result":{"a" : 1.0}') == AskAnswered(
         ME, ASK, is_error=False, body=RawJson(b'{"a" : 1.0}')
     )
-    assert read(b'"id":"l\\u0069fe-1","error":{"code":-1,"message":"no"}') == AgentAnswered(
+    assert read(b'"id":"l\\u0069fe-1","error":{"code":-1,"message":"no"}') == AskAnswered(
         ME, ASK, is_error=True, body=RawJson(b'{"code":-1,"message":"no"}')
     )
 
@@ -122,21 +122,21 @@ def test_an_answer_under_an_id_of_another_sort_is_to_nothing_that_was_asked(raw_
 def test_an_answer_to_what_asks_for_roots_says_them_or_that_the_agent_cannot_tell() -> None:
     ask = AskId("roots-7")
     said = b'{"roots":[{"uri":"file:///a","name":"a"},{"uri":"https://x/"}]}'
-    assert read(b'"id":"roots-7","result":%b' % said) == AgentRooted(ME, ask, (Root("file:///a", "a"),))
-    assert read(b'"id":"roots-7","result":{"roots":[]}') == AgentRooted(ME, ask, ())
+    assert read(b'"id":"roots-7","result":%b' % said) == RootsAnswered(ME, ask, (Root("file:///a", "a"),))
+    assert read(b'"id":"roots-7","result":{"roots":[]}') == RootsAnswered(ME, ask, ())
     for line in (
         b'"result":{}',
         b'"result":7',
         b'"error":{"code":-32601,"message":"m"}',
         b'"result":{},"error":{}',
     ):
-        assert read(b'"id":"roots-7",%b' % line) == AgentRooted(ME, ask, None)
+        assert read(b'"id":"roots-7",%b' % line) == RootsAnswered(ME, ask, None)
     long = OverlongLine(id=RawJson(b'"roots-7"'), is_answer=True, size_bytes=99)
-    assert handshake.read_overlong(ME, long, 10) == AgentRooted(ME, ask, None)
+    assert handshake.read_overlong(ME, long, 10) == RootsAnswered(ME, ask, None)
 
 
-def error_of(meaning: handshake.Meaning) -> dict[str, Any]:
-    assert isinstance(meaning, AgentAnswered)
+def error_of(meaning: handshake.LineMeaning) -> dict[str, Any]:
+    assert isinstance(meaning, AskAnswered)
     assert (meaning.session, meaning.ask, meaning.is_error) == (ME, ASK, True)
     error: dict[str, Any] = json.loads(meaning.body)
     return error
@@ -153,15 +153,15 @@ def test_an_answer_that_cannot_be_passed_on_becomes_an_error_so_that_nobody_wait
 
 def test_answers_in_a_batch_are_read_like_any_other() -> None:
     answer = b'{"jsonrpc":"2.0","id":"life-1","result":{}}'
-    found = handshake.read(ME, b"[" + answer + b"]")
-    assert isinstance(found, handshake.Batch)
-    assert isinstance(handshake.read(ME, found.lines[0]), AgentAnswered)
+    found = handshake.read_line(ME, b"[" + answer + b"]")
+    assert isinstance(found, handshake.LineBatch)
+    assert isinstance(handshake.read_line(ME, found.lines[0]), AskAnswered)
 
 
 @behaviour("asks:progress")
 def test_progress_under_a_token_that_is_a_string_is_progress_of_an_ask() -> None:
     line = b'"method":"notifications/progress","params":{"progressToken":%b,"progress":1,"x":[1.0]}'
-    assert read(line % b'"life-1"') == AgentProgressed(ME, ASK, RawJson(b'{"progress":1,"x":[1.0]}'))
+    assert read(line % b'"life-1"') == AskProgressed(ME, ASK, RawJson(b'{"progress":1,"x":[1.0]}'))
     assert read(line % b"1") is None
     assert read(b'"method":"notifications/progress","params":{"progress":1}') is None
     assert read(b'"method":"notifications/progress"') is None
@@ -170,10 +170,8 @@ def test_progress_under_a_token_that_is_a_string_is_progress_of_an_ask() -> None
 # --- asks ------------------------------------------------------------------------------------------------
 
 
-def send(
-    params: bytes, *, wants_progress: bool = False, version: str = "2025-11-25"
-) -> bytes | AgentAnswered:
-    return server_requests.ask(
+def send(params: bytes, *, wants_progress: bool = False, version: str = "2025-11-25") -> bytes | AskAnswered:
+    return server_requests.ask_line(
         SendAsk(ME, ASK, "elicitation/create", RawJson(params), wants_progress, version)
     )
 
@@ -193,7 +191,7 @@ def test_an_agent_that_sees_several_servers_reads_which_of_them_asks() -> None:
         ME, ASK, "elicitation/create", RawJson(b'{"message":"Token?"}'), False, "2025-11-25",
         server=ServerName("weather"),
     )  # fmt: skip
-    line = server_requests.ask(effect)
+    line = server_requests.ask_line(effect)
     assert isinstance(line, bytes)
     said = json.loads(line)["params"]
     assert said == {"message": "[weather] Token?", "_meta": {"carpool/server": "weather"}}
@@ -252,13 +250,17 @@ def test_what_an_agents_version_has_no_words_for_is_not_asked_but_answered_with_
 
 
 def test_a_withdrawal_names_the_ask_and_the_end_of_an_elicitation_its_params() -> None:
-    line = json.loads(server_requests.withdrawal(WithdrawAsk(ME, ASK, 'over "there"')))
+    line = json.loads(server_requests.withdraw_line(WithdrawAsk(ME, ASK, 'over "there"')))
     assert line == {
         "jsonrpc": "2.0",
         "method": "notifications/cancelled",
         "params": {"requestId": "life-1", "reason": 'over "there"'},
     }
-    done = json.loads(server_requests.elicited(SayElicited(ME, RawJson(b'{"elicitationId":"e"}'))))
+    done = json.loads(
+        server_requests.elicitation_complete_line(
+            SendElicitationComplete(ME, RawJson(b'{"elicitationId":"e"}'))
+        )
+    )
     assert done == {
         "jsonrpc": "2.0",
         "method": "notifications/elicitation/complete",

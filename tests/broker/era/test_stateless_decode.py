@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.events import (
-    AgentCalled,
-    AgentCancelled,
-    AgentDiscovered,
-    AgentErred,
-    AgentGreeted,
-    AgentListed,
-    AgentListened,
-    Event,
-    Given,
+    BadLineReceived,
+    BrokerEvent,
+    CallRequested,
+    DiscoverRequested,
+    InitializeRequested,
+    InputResponse,
+    ListenRequested,
+    ListPageRequested,
+    RequestCancelled,
 )
 from carpool_broker.core.subscriptions.subscription_table import LEVELS
 from carpool_broker.era import handshake, stateless_decode
-from carpool_broker.era.handshake import Batch, ControlAsked, Unservable
+from carpool_broker.era.handshake import ControlRequested, LineBatch, UnservableLine
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.wire.lines import OverlongLine
 
@@ -54,12 +54,12 @@ def line(method: str, params: dict[str, Any] | None = None, raw_id: bytes = b"1"
     return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (raw_id, json.dumps(method).encode(), said)
 
 
-def read(method: str, *, shared: bool = False, meta: Any = META, **params: Any) -> handshake.Meaning:
-    return handshake.read(ME, line(method, {**params, "_meta": meta}), shared=shared)
+def read(method: str, *, shared: bool = False, meta: Any = META, **params: Any) -> handshake.LineMeaning:
+    return handshake.read_line(ME, line(method, {**params, "_meta": meta}), shared=shared)
 
 
-def error(meaning: handshake.Meaning, raw_id: bytes = b"1") -> dict[str, Any]:
-    assert isinstance(meaning, Unservable), meaning
+def error(meaning: handshake.LineMeaning, raw_id: bytes = b"1") -> dict[str, Any]:
+    assert isinstance(meaning, UnservableLine), meaning
     assert meaning.about == raw_id
     assert meaning.line.startswith(b'{"jsonrpc":"2.0","id":%b,"error":' % raw_id)
     return json.loads(meaning.line)["error"]  # type: ignore[no-any-return]
@@ -70,12 +70,12 @@ def error(meaning: handshake.Meaning, raw_id: bytes = b"1") -> dict[str, Any]:
 
 def test_each_request_says_for_itself_which_era_it_is_of() -> None:
     modern = read("tools/call", name="t")
-    assert isinstance(modern, AgentCalled)
-    assert modern.by == Asker()
-    legacy = handshake.read(ME, line("tools/call", {"name": "t"}))
-    assert isinstance(legacy, AgentCalled)
+    assert isinstance(modern, CallRequested)
+    assert modern.by == StatelessAgent()
+    legacy = handshake.read_line(ME, line("tools/call", {"name": "t"}))
+    assert isinstance(legacy, CallRequested)
     assert legacy.by is None
-    assert handshake.read(ME, line("tools/list")) == AgentListed(ME, ONE, None)
+    assert handshake.read_line(ME, line("tools/list")) == ListPageRequested(ME, ONE, None)
 
 
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "resources/read"])
@@ -84,57 +84,57 @@ def test_each_request_says_for_itself_which_era_it_is_of() -> None:
 )
 def test_the_version_is_found_however_its_key_is_escaped(method: str, key: bytes) -> None:
     text = line(method, {"name": "t", "uri": "u:/", "_meta": META}).replace(VERSION.encode(), key)
-    meaning = handshake.read(ME, text)
-    assert isinstance(meaning, AgentCalled | AgentListed)
+    meaning = handshake.read_line(ME, text)
+    assert isinstance(meaning, CallRequested | ListPageRequested)
     assert meaning.by is not None
-    assert not isinstance(meaning, AgentCalled) or meaning.meta == ABSENT
+    assert not isinstance(meaning, CallRequested) or meaning.meta == ABSENT
 
 
 @pytest.mark.parametrize("method", ["tools/call", "tools/list"])
 def test_a_version_named_elsewhere_than_in_meta_means_nothing(method: str) -> None:
     elsewhere = {"name": "t", "arguments": META, "_meta": {"x": META, "y": VERSION}}
-    meaning = handshake.read(ME, line(method, elsewhere))
-    assert isinstance(meaning, AgentCalled | AgentListed)
+    meaning = handshake.read_line(ME, line(method, elsewhere))
+    assert isinstance(meaning, CallRequested | ListPageRequested)
     assert meaning.by is None
 
 
 def test_initialize_begins_the_other_era_whatever_its_meta_says() -> None:
-    assert isinstance(read("initialize", protocolVersion="2025-11-25"), AgentGreeted)
+    assert isinstance(read("initialize", protocolVersion="2025-11-25"), InitializeRequested)
 
 
 def test_discover_is_of_this_era_also_without_meta() -> None:
-    assert error(handshake.read(ME, line("server/discover")))["code"] == -32602
-    assert read("server/discover") == AgentDiscovered(ME, ONE, Asker())
+    assert error(handshake.read_line(ME, line("server/discover")))["code"] == -32602
+    assert read("server/discover") == DiscoverRequested(ME, ONE, StatelessAgent())
 
 
 def test_on_a_shared_session_every_request_is_of_this_era_and_nothing_else_counts() -> None:
     for method in ("tools/call", "tools/list", "ping", "initialize", "carpool/status"):
-        assert error(handshake.read(ME, line(method, {"name": "t"}), shared=True))["code"] == -32602
-        assert error(handshake.read(ME, line(method), shared=True))["code"] == -32602
+        assert error(handshake.read_line(ME, line(method, {"name": "t"}), shared=True))["code"] == -32602
+        assert error(handshake.read_line(ME, line(method), shared=True))["code"] == -32602
     for method in ("ping", "initialize", "carpool/status"):
         assert error(read(method, shared=True))["code"] == -32601
-    assert isinstance(read("tools/call", shared=True, name="t"), AgentCalled)
+    assert isinstance(read("tools/call", shared=True, name="t"), CallRequested)
     for other in (
         b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
         b'{"jsonrpc":"2.0","id":1,"result":{}}',
         b'{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":""}}',
         b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}',
     ):
-        assert handshake.read(ME, other, shared=True) is None
-    batch = handshake.read(ME, b"[" + line("ping") + b"]", shared=True)
-    assert isinstance(batch, Unservable)
+        assert handshake.read_line(ME, other, shared=True) is None
+    batch = handshake.read_line(ME, b"[" + line("ping") + b"]", shared=True)
+    assert isinstance(batch, UnservableLine)
     assert json.loads(batch.line)["error"]["code"] == -32600
 
 
 def test_an_overlong_request_on_a_shared_session_gets_its_answer_there() -> None:
     long = OverlongLine(size_bytes=99, id=RawJson(b'"a"'), is_answer=False)
     assert error(handshake.read_overlong(ME, long, 9, shared=True), b'"a"')["data"]["code"] == "too_large"
-    assert isinstance(handshake.read_overlong(ME, long, 9), AgentErred)
+    assert isinstance(handshake.read_overlong(ME, long, 9), BadLineReceived)
 
 
 def test_a_cancel_is_the_same_in_both_eras() -> None:
     text = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l","reason":"r"}}'
-    assert handshake.read(ME, text) == AgentCancelled(ME, RawJson(b'"l"'), "r")
+    assert handshake.read_line(ME, text) == RequestCancelled(ME, RawJson(b'"l"'), "r")
 
 
 # --- what is refused, and in which order -----------------------------------------------------------------
@@ -239,8 +239,8 @@ def test_a_bad_progress_token_is_refused() -> None:
 def test_a_request_says_what_its_agent_can_be_asked(declared: Any, capabilities: Capabilities) -> None:
     for method, params in [*SUBJECTS.items(), ("tools/list", {}), ("server/discover", {})]:
         meaning = read(method, meta={**META, CAPABILITIES: declared}, **params)
-        assert isinstance(meaning, AgentCalled | AgentListed | AgentDiscovered)
-        assert meaning.by == Asker(capabilities=capabilities)
+        assert isinstance(meaning, CallRequested | ListPageRequested | DiscoverRequested)
+        assert meaning.by == StatelessAgent(capabilities=capabilities)
 
 
 def test_a_request_says_who_asks_from_which_level_and_whether_it_knows_tasks() -> None:
@@ -252,12 +252,12 @@ def test_a_request_says_who_asks_from_which_level_and_whether_it_knows_tasks() -
         LEVEL: "info",
     }
     meaning = read("tools/call", name="t", meta=meta)
-    assert isinstance(meaning, AgentCalled)
-    assert meaning.by == Asker(agent="n" * 100, level="info", tasks=True)
+    assert isinstance(meaning, CallRequested)
+    assert meaning.by == StatelessAgent(agent="n" * 100, level="info", tasks=True)
     for odd in (None, 7, {}, {"name": None}):
         meaning = read("tools/call", name="t", meta={**META, INFO: odd, LEVEL: None})
-        assert isinstance(meaning, AgentCalled)
-        assert meaning.by == Asker()
+        assert isinstance(meaning, CallRequested)
+        assert meaning.by == StatelessAgent()
 
 
 # --- what goes on ----------------------------------------------------------------------------------------
@@ -274,11 +274,11 @@ def test_of_meta_a_server_sees_what_is_not_between_the_agent_and_us(method: str)
         "a/b": [1.0],
     }
     meaning = read(method, meta=said, **SUBJECTS[method])
-    assert isinstance(meaning, AgentCalled)
+    assert isinstance(meaning, CallRequested)
     assert json.loads(meaning.meta) == {"traceparent": TRACE, "a/b": [1.0]}
     assert (meaning.token, meaning.trace, meaning.method) == (b'"p"', TRACE, method)
     alone = read(method, meta=META, **SUBJECTS[method])
-    assert isinstance(alone, AgentCalled)
+    assert isinstance(alone, CallRequested)
     assert (alone.meta, alone.token) == (ABSENT, ABSENT)
 
 
@@ -291,8 +291,8 @@ def test_what_is_between_us_is_taken_out_however_it_is_spelled(method: str) -> N
         rb'"io.modelcontextprotocol/protocol\u0056ersion":"2026-07-28","x":1,"X":2',
     )
     assert odd != plain
-    meaning = handshake.read(ME, odd)
-    assert isinstance(meaning, AgentCalled)
+    meaning = handshake.read_line(ME, odd)
+    assert isinstance(meaning, CallRequested)
     assert meaning.meta == b'{"x":1,"X":2}'
 
 
@@ -313,8 +313,8 @@ def test_a_retry_is_told_from_the_params_that_it_repeats(method: str) -> None:
         requestState="tok\u20ac\n",
         meta={**META, "progressToken": 9, LEVEL: "error"},
     )
-    assert isinstance(first, AgentCalled)
-    assert isinstance(again, AgentCalled)
+    assert isinstance(first, CallRequested)
+    assert isinstance(again, CallRequested)
     assert (first.state, first.given) == ("", ())
     assert again.state == "tok\u20ac\n"
     assert [(it.key, it.accepted) for it in again.given] == [
@@ -327,27 +327,27 @@ def test_a_retry_is_told_from_the_params_that_it_repeats(method: str) -> None:
 
 def test_answers_without_a_state_and_a_state_without_answers_are_read() -> None:
     only_answers = read("tools/call", name="t", inputResponses={"a": {}})
-    assert isinstance(only_answers, AgentCalled)
-    assert (only_answers.given, only_answers.state) == ((Given("a", EMPTY_OBJECT),), "")
+    assert isinstance(only_answers, CallRequested)
+    assert (only_answers.given, only_answers.state) == ((InputResponse("a", EMPTY_OBJECT),), "")
     only_state = read("tools/call", name="t", requestState="s", inputResponses=None)
-    assert isinstance(only_state, AgentCalled)
+    assert isinstance(only_state, CallRequested)
     assert (only_state.given, only_state.state) == ((), "s")
 
 
 def test_an_answer_under_a_key_that_is_no_text_is_left_out() -> None:
     again = read("tools/call", name="t", requestState="s", inputResponses={"\ud83d": {}, "a": {}})
-    assert isinstance(again, AgentCalled)
+    assert isinstance(again, CallRequested)
     assert [it.key for it in again.given] == ["a"]
 
 
 def test_what_cannot_be_a_token_or_a_key_of_ours_is_kept_nowhere() -> None:
     again = read("tools/call", name="t", requestState="s" * 129, inputResponses={"k" * 1025: {}, "a": {}})
-    assert isinstance(again, AgentCalled)
+    assert isinstance(again, CallRequested)
     assert again.state == "?"
     assert [given.key for given in again.given] == ["a"]
     for key in ("\ud83d", "k" * 1025):
         again = read("tools/call", name="t", inputResponses={key: {}})
-        assert isinstance(again, AgentCalled)
+        assert isinstance(again, CallRequested)
         assert (again.state, again.given) == ("", ()), "answers in advance that fit nothing"
 
 
@@ -358,8 +358,8 @@ def test_a_digest_tells_nobody_without_its_key_what_was_said() -> None:
         digests = set()
         for key in (b"", b"one", b"two"):
             for each in (said, legacy):
-                event = handshake.read(ME, each, key=key)
-                assert isinstance(event, AgentCalled)
+                event = handshake.read_line(ME, each, key=key)
+                assert isinstance(event, CallRequested)
                 assert event.digest
                 digests.add(event.digest)
         assert len(digests) == 3, f"{method}: one for each key, and the same in both eras"
@@ -378,8 +378,8 @@ LONG = "x" * 200_000
     ],
 )
 def test_what_a_journal_would_keep_of_a_request_is_bounded(method: str, params: dict[str, Any]) -> None:
-    refused = handshake.bounded(read(method, **params))
-    assert isinstance(refused, Unservable)
+    refused = handshake.bound_size(read(method, **params))
+    assert isinstance(refused, UnservableLine)
     answer = json.loads(refused.line)
     assert (answer["id"], answer["error"]["data"]["code"]) == (1, "too_large")
     assert LONG not in answer["error"]["message"]
@@ -387,15 +387,15 @@ def test_what_a_journal_would_keep_of_a_request_is_bounded(method: str, params: 
 
 def test_large_arguments_and_answers_are_no_reason_to_refuse_anything() -> None:
     said = read("tools/call", name="t", arguments={"a": LONG}, inputResponses={"k": {"v": LONG}})
-    assert handshake.bounded(said) is said
+    assert handshake.bound_size(said) is said
 
 
 def test_a_cancel_counts_however_long_its_reason_is() -> None:
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"%b"}}'
-    said = handshake.bounded(handshake.read(ME, cancel % LONG.encode()))
-    assert said == AgentCancelled(ME, ONE, "")
+    said = handshake.bound_size(handshake.read_line(ME, cancel % LONG.encode()))
+    assert said == RequestCancelled(ME, ONE, "")
     told = b'{"jsonrpc":"2.0","id":"%b","result":{}}' % LONG.encode()
-    assert handshake.bounded(handshake.read(ME, told)) is None
+    assert handshake.bound_size(handshake.read_line(ME, told)) is None
 
 
 def test_what_makes_a_retry_reaches_no_server_however_it_is_spelled() -> None:
@@ -404,8 +404,8 @@ def test_what_makes_a_retry_reaches_no_server_however_it_is_spelled() -> None:
             b'"_meta"',
             rb'"request\u0053tate":"1","RequestState":"2","inputResponses":{"a":1},"INPUTRESPONSES":3,"k":1,"_meta"',
         )
-        meaning = handshake.read(ME, text)
-        assert isinstance(meaning, AgentCalled)
+        meaning = handshake.read_line(ME, text)
+        assert isinstance(meaning, CallRequested)
         assert json.loads(meaning.rest) == {"k": 1}
         is_resumable = method in stateless_decode.RESUMABLE
         assert (meaning.state, bool(meaning.given)) == (("1", True) if is_resumable else ("", False))
@@ -425,15 +425,15 @@ def test_a_digest_differs_wherever_the_requests_do() -> None:
     digests = [
         meaning.digest
         for method, params in requests
-        if isinstance(meaning := read(method, **params), AgentCalled)
+        if isinstance(meaning := read(method, **params), CallRequested)
     ]
     assert len(set(digests)) == len(requests)
 
 
 def test_lists_are_read_with_their_cursor() -> None:
     for method, family in stateless_decode.LISTS.items():
-        assert read(method, cursor="c") == AgentListed(ME, ONE, "c", family, Asker())
-        assert read(method) == AgentListed(ME, ONE, None, family, Asker())
+        assert read(method, cursor="c") == ListPageRequested(ME, ONE, "c", family, StatelessAgent())
+        assert read(method) == ListPageRequested(ME, ONE, None, family, StatelessAgent())
 
 
 def test_a_listen_says_what_it_wants_each_once() -> None:
@@ -446,17 +446,17 @@ def test_a_listen_says_what_it_wants_each_once() -> None:
     }
     uris = ("b:/", "a:/")
     said = read("subscriptions/listen", notifications=wanted)
-    assert said == AgentListened(ME, ONE, Asker(), ("tools", "resources"), uris, ("x", "y"))
+    assert said == ListenRequested(ME, ONE, StatelessAgent(), ("tools", "resources"), uris, ("x", "y"))
     nothing = read("subscriptions/listen", notifications={})
-    assert nothing == AgentListened(ME, ONE, Asker(), (), ())
+    assert nothing == ListenRequested(ME, ONE, StatelessAgent(), (), ())
 
 
 def test_a_large_envelope_is_read_like_a_small_one_and_one_of_too_many_members_is_refused() -> None:
     for size in (3_000, 100_000):
         said = {**META, CAPABILITIES: {"sampling": {}, "x": "y" * size}, "k": 1}
         meaning = read("tools/call", name="t", meta=said)
-        assert isinstance(meaning, AgentCalled)
-        assert meaning.by == Asker(capabilities=Capabilities(sampling=True))
+        assert isinstance(meaning, CallRequested)
+        assert meaning.by == StatelessAgent(capabilities=Capabilities(sampling=True))
         assert meaning.meta == b'{"k":1}'
     many = {**META, **{f"{'k' * 60}{n}": n for n in range(2_000)}}
     assert error(read("tools/list", shared=True, meta=many))["code"] == -32602
@@ -514,16 +514,16 @@ _ids = st.sampled_from([b"1", b'"1"', b"1.0", b"-0", rb'"\u0031"', b"1e400"])
 def test_any_request_is_read_and_its_id_comes_back_byte_for_byte(
     method: str, params: Any, raw_id: bytes, shared: bool
 ) -> None:
-    meaning = handshake.read(ME, line(method, params, raw_id), shared=shared)
-    if isinstance(meaning, Unservable):
+    meaning = handshake.read_line(ME, line(method, params, raw_id), shared=shared)
+    if isinstance(meaning, UnservableLine):
         assert json.loads(meaning.line)["error"]["code"] in {-32600, -32601, -32602, -32022}
         assert b'"id":%b,' % raw_id in meaning.line
     else:
-        assert isinstance(meaning, Event | ControlAsked)
+        assert isinstance(meaning, BrokerEvent | ControlRequested)
         assert getattr(meaning, "id", None) == raw_id
         by = getattr(meaning, "by", None)
         assert by is not None or not shared
-        if isinstance(meaning, AgentCalled) and by is not None:
+        if isinstance(meaning, CallRequested) and by is not None:
             told = json.loads(meaning.rest), json.loads(meaning.meta or b"{}")
             assert not {"inputResponses", "requestState", "_meta"} & told[0].keys()
             assert not {VERSION, CAPABILITIES, INFO, LEVEL, "progressToken"} & told[1].keys()
@@ -533,5 +533,5 @@ def test_any_request_is_read_and_its_id_comes_back_byte_for_byte(
 
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_read(junk: bytes, shared: bool) -> None:
-    meaning = handshake.read(ME, junk, shared=shared)
-    assert meaning is None or isinstance(meaning, Event | Unservable | Batch | ControlAsked)
+    meaning = handshake.read_line(ME, junk, shared=shared)
+    assert meaning is None or isinstance(meaning, BrokerEvent | UnservableLine | LineBatch | ControlRequested)

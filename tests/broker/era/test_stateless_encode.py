@@ -10,19 +10,19 @@ from mcp_types import methods
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
 from carpool_broker.core.model.effects import (
-    Acknowledge,
-    Describe,
+    AcknowledgeListen,
+    AnswerDiscover,
     EndListen,
-    Input,
     ReplyStateless,
+    RequiredInput,
     RequireInput,
-    SayListChanged,
-    SayUpdated,
+    SendListChanged,
+    SendResourceUpdated,
 )
 from carpool_broker.era import stateless_encode
-from carpool_broker.era.exchange_ids import tagged
+from carpool_broker.era.exchange_ids import tag_id
 from carpool_broker.era.stateless_decode import LISTS
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import RawJson, SessionId
 
 ME = SessionId("s1")
@@ -30,7 +30,7 @@ ONE = RawJson(b"1")
 VERSION = "2026-07-28"
 INFO, SUBSCRIPTION = "io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"
 CARPOOL = {"name": "carpool", "title": "carpool", "version": "9.9"}
-WORDS = stateless_encode.Words("9.9")
+WORDS = stateless_encode.StatelessEncoder("9.9")
 
 BODIES: dict[str, dict[str, Any]] = {
     "tools/call": {"content": [{"type": "text", "text": "_ é"}], "isError": False},
@@ -72,12 +72,12 @@ def told(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def reply(method: str, body: RawJson, **more: Any) -> bytes:
-    return WORDS.reply(ReplyStateless(ME, ONE, is_error=False, body=body, method=method, **more))
+    return WORDS.reply_line(ReplyStateless(ME, ONE, is_error=False, body=body, method=method, **more))
 
 
 def failure(body: Any, **more: Any) -> dict[str, Any]:
     effect = ReplyStateless(ME, ONE, is_error=True, body=raw(body), method="resources/read", **more)
-    return refused(WORDS.reply(effect))
+    return refused(WORDS.reply_line(effect))
 
 
 # --- answers ---------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_a_result_that_is_no_object_is_an_error(body: bytes) -> None:
 
 @pytest.mark.parametrize("slug", ["instance_died", "waiting_line_full"])
 def test_a_fault_of_a_tools_call_is_a_complete_result(slug: str) -> None:
-    is_error, body = for_method(fault(slug), "tools/call")
+    is_error, body = fault_answer(fault(slug), "tools/call")
     assert not is_error
     found = result(reply("tools/call", body), "tools/call")
     assert (found["isError"], found["resultType"]) == (True, "complete")
@@ -164,7 +164,7 @@ def test_a_resource_that_is_not_there_is_invalid_params_and_named() -> None:
     assert failure({**lost, "data": 3}, uri="u") == {"code": -32602, "message": "m", "data": {"uri": "u"}}
     assert failure({**lost, "data": {"uri": "theirs", "k": 1}}, uri="u")["data"] == {"uri": "u", "k": 1}
     assert failure({**lost, "data": [1]}) == {"code": -32602, "message": "m", "data": [1]}
-    _, ours = for_method(fault("unknown_resource"), "resources/read")
+    _, ours = fault_answer(fault("unknown_resource"), "resources/read")
     found = failure(json.loads(ours), uri="u")
     assert (found["code"], found["data"]["uri"], found["data"]["code"]) == (-32602, "u", "unknown_resource")
 
@@ -196,11 +196,11 @@ def test_other_errors_stay_as_they_are(code: int) -> None:
 
 
 def test_discover_says_what_is_served() -> None:
-    effect = Describe(
+    effect = AnswerDiscover(
         ME, ONE, "How to.", ("tools", "tools.listChanged", "resources", "resources.subscribe", "logging"),
         tasks=True, ttl_ms=5, public=True,
     )  # fmt: skip
-    assert result(WORDS.describe(effect), "server/discover") == {
+    assert result(WORDS.discover_line(effect), "server/discover") == {
         "resultType": "complete",
         "supportedVersions": [VERSION],
         "capabilities": {
@@ -214,7 +214,7 @@ def test_discover_says_what_is_served() -> None:
         "cacheScope": "public",
         "_meta": {INFO: CARPOOL},
     }
-    nothing = result(WORDS.describe(Describe(ME, ONE, "", ())), "server/discover")
+    nothing = result(WORDS.discover_line(AnswerDiscover(ME, ONE, "", ())), "server/discover")
     assert nothing["capabilities"] == {}
     assert "instructions" not in nothing
 
@@ -227,13 +227,15 @@ def test_what_is_wanted_first_has_its_key_and_neither_meta_nor_id() -> None:
     url = {"mode": "url", "message": "m", "url": "https://e/", "elicitationId": "e"}
     sampling = {"messages": [], "maxTokens": 5, "_meta": None}
     wanted = (
-        Input('a"é', "elicitation/create", raw(form)),
-        Input("b", "elicitation/create", raw(url)),
-        Input("c", "sampling/createMessage", raw(sampling)),
-        Input("d", "roots/list", RawJson(b"")),
-        Input("e", "roots/list", raw({"_meta": {}})),
+        RequiredInput('a"é', "elicitation/create", raw(form)),
+        RequiredInput("b", "elicitation/create", raw(url)),
+        RequiredInput("c", "sampling/createMessage", raw(sampling)),
+        RequiredInput("d", "roots/list", RawJson(b"")),
+        RequiredInput("e", "roots/list", raw({"_meta": {}})),
     )
-    found = result(WORDS.require(RequireInput(ME, tagged(3, ONE), wanted, "7.1.ab")), "tools/call")
+    found = result(
+        WORDS.input_required_line(RequireInput(ME, tag_id(3, ONE), wanted, "7.1.ab")), "tools/call"
+    )
     assert found == {
         "resultType": "input_required",
         "requestState": "7.1.ab",
@@ -257,15 +259,15 @@ def test_what_is_wanted_first_has_its_key_and_neither_meta_nor_id() -> None:
 # --- listens ---------------------------------------------------------------------------------------------
 
 _LISTENS = pytest.mark.parametrize(
-    ("request_id", "said"), [(ONE, 1), (RawJson(b'"l"'), "l"), (tagged(4, RawJson(b'"l"')), "l")]
+    ("request_id", "said"), [(ONE, 1), (RawJson(b'"l"'), "l"), (tag_id(4, RawJson(b'"l"')), "l")]
 )
 
 
 @_LISTENS
 def test_every_line_of_a_listen_names_it_as_its_agent_does(request_id: RawJson, said: Any) -> None:
     mine = {SUBSCRIPTION: said}
-    acknowledged = stateless_encode.acknowledgement(
-        Acknowledge(ME, request_id, ("tools", "resources"), ("a:/é",))
+    acknowledged = stateless_encode.acknowledged_line(
+        AcknowledgeListen(ME, request_id, ("tools", "resources"), ("a:/é",))
     )
     assert told(acknowledged) == (
         "notifications/subscriptions/acknowledged",
@@ -279,10 +281,10 @@ def test_every_line_of_a_listen_names_it_as_its_agent_does(request_id: RawJson, 
         },
     )
     for family in ("tools", "prompts", "resources"):
-        changed = stateless_encode.list_changed(SayListChanged(ME, family, request_id))
+        changed = stateless_encode.list_changed_line(SendListChanged(ME, family, request_id))
         assert told(changed) == (f"notifications/{family}/list_changed", {"_meta": mine})
     params = raw({"uri": "theirs", "title": "t", "_meta": {SUBSCRIPTION: 99, "k": 1}})
-    updated = stateless_encode.updated(SayUpdated(ME, "ours:/é", params, request_id))
+    updated = stateless_encode.resource_updated_line(SendResourceUpdated(ME, "ours:/é", params, request_id))
     assert told(updated) == (
         "notifications/resources/updated",
         {"uri": "ours:/é", "title": "t", "_meta": {"k": 1, **mine}},
@@ -290,7 +292,7 @@ def test_every_line_of_a_listen_names_it_as_its_agent_does(request_id: RawJson, 
 
 
 def test_an_acknowledgement_says_only_what_it_honours() -> None:
-    _, params = told(stateless_encode.acknowledgement(Acknowledge(ME, ONE, (), ())))
+    _, params = told(stateless_encode.acknowledged_line(AcknowledgeListen(ME, ONE, (), ())))
     assert params["notifications"] == {}
 
 
@@ -298,7 +300,7 @@ def test_an_acknowledgement_says_only_what_it_honours() -> None:
 def test_a_listen_ends_with_its_answer_which_is_cancelled_before_where_streams_are_one(
     request_id: RawJson, said: Any
 ) -> None:
-    *before, last = WORDS.end(EndListen(ME, request_id))
+    *before, last = WORDS.listen_end_line(EndListen(ME, request_id))
     assert result(last, "subscriptions/listen") == {
         "resultType": "complete",
         "_meta": {SUBSCRIPTION: said, INFO: CARPOOL},
@@ -332,8 +334,8 @@ def test_any_object_becomes_one_result_with_what_it_must_have(
 ) -> None:
     inner = b",".join(raw(name) + b":" + raw(value) for name, value in pairs)
     body = RawJson(b"{%b%b%b}" % (blank, inner, blank))
-    request = tagged(exchange, RawJson(raw_id)) if exchange else RawJson(raw_id)
-    line = WORDS.reply(ReplyStateless(ME, request, is_error=False, body=body, method=method))
+    request = tag_id(exchange, RawJson(raw_id)) if exchange else RawJson(raw_id)
+    line = WORDS.reply_line(ReplyStateless(ME, request, is_error=False, body=body, method=method))
     assert line.startswith(b'{"jsonrpc":"2.0","id":%b,"result":{' % raw_id)
     members = dict(json.loads(line, object_pairs_hook=list))["result"]
     assert [name for name, _ in members].count("resultType") == 1
@@ -357,5 +359,5 @@ def test_any_object_becomes_one_result_with_what_it_must_have(
 def test_any_error_object_becomes_an_error(body: dict[str, Any], uri: str) -> None:
     for code in (-32002, -32042, 1):
         error = {**body, "code": code}
-        line = WORDS.reply(ReplyStateless(ME, ONE, is_error=True, body=raw(error), method="x", uri=uri))
+        line = WORDS.reply_line(ReplyStateless(ME, ONE, is_error=True, body=raw(error), method="x", uri=uri))
         assert json.loads(line)["error"]["code"] == {-32002: -32602, -32042: -32603, 1: 1}[code]

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.model.effects import Acknowledge, ReplyStateless, SayTask
-from carpool_broker.core.model.events import AgentCalled
+from carpool_broker.core.model.effects import AcknowledgeListen, ReplyStateless, SendTaskStatus
+from carpool_broker.core.model.events import CallRequested
 from carpool_broker.era import handshake, stateless_encode
-from carpool_broker.era.exchange_ids import tagged
-from carpool_broker.era.handshake import Unservable
+from carpool_broker.era.exchange_ids import tag_id
+from carpool_broker.era.handshake import UnservableLine
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.wire.content import rewrite_uris
 from carpool_protocol.wire.stateless import TASKS
@@ -22,7 +22,7 @@ META: dict[str, Any] = {
     PRE + "protocolVersion": "2026-07-28",
     PRE + "clientCapabilities": {"extensions": {TASKS: {}}},
 }
-WORDS = stateless_encode.Words("9.9")
+WORDS = stateless_encode.StatelessEncoder("9.9")
 WORKING: dict[str, Any] = {"taskId": "theirs", "status": "working", "ttlMs": None}
 
 
@@ -30,9 +30,9 @@ def raw(value: Any) -> RawJson:
     return RawJson(json.dumps(value).encode())
 
 
-def read(method: str, params: Any, meta: Any = META) -> handshake.Meaning:
+def read(method: str, params: Any, meta: Any = META) -> handshake.LineMeaning:
     said = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    return handshake.read(ME, json.dumps(said).encode())
+    return handshake.read_line(ME, json.dumps(said).encode())
 
 
 # --- in --------------------------------------------------------------------------------------------------
@@ -42,28 +42,28 @@ def read(method: str, params: Any, meta: Any = META) -> handshake.Meaning:
 def test_a_request_about_a_task_names_it_and_what_it_brings_is_for_that_and_no_retry() -> None:
     given = {"who": {"action": "accept", "content": {}}}
     said = read("tasks/update", {"taskId": "T", "inputResponses": given, "requestState": "s", "k": 1})
-    assert isinstance(said, AgentCalled)
+    assert isinstance(said, CallRequested)
     assert (said.method, said.name, said.state, said.given, said.digest) == ("tasks/update", "T", "", (), "")
     assert json.loads(said.rest) == {"inputResponses": given, "k": 1}
     assert said.by is not None
     assert said.by.tasks
     for method in ("tasks/get", "tasks/cancel"):
         said = read(method, {"taskId": "T", "InputResponses": given, "requestState": "s"})
-        assert isinstance(said, AgentCalled)
+        assert isinstance(said, CallRequested)
         assert json.loads(said.rest) == {}
 
 
 @pytest.mark.parametrize("params", [{}, {"taskId": 1}, {"taskId": None}, {"taskId": "a", "TASKID": "b"}])
 def test_one_that_names_no_task_is_about_nobodys(params: Any) -> None:
     said = read("tasks/get", params)
-    assert isinstance(said, AgentCalled)
+    assert isinstance(said, CallRequested)
     assert (said.name, said.rest, said.meta) == ("", EMPTY_OBJECT, ABSENT)
 
 
 def test_tasks_of_the_handshake_era_stay_unknown() -> None:
     for method in ("tasks/result", "tasks/list"):
         said = read(method, {"taskId": "T"})
-        assert isinstance(said, Unservable)
+        assert isinstance(said, UnservableLine)
         assert json.loads(said.line)["error"]["code"] == -32601
 
 
@@ -72,7 +72,7 @@ def test_tasks_of_the_handshake_era_stay_unknown() -> None:
 
 def reply(body: Any, method: str, *, begins: bool = False) -> Any:
     effect = ReplyStateless(ME, ONE, False, raw(body), method, task="ours", begins_task=begins)
-    return json.loads(WORDS.reply(effect))["result"]
+    return json.loads(WORDS.reply_line(effect))["result"]
 
 
 @behaviour("tasks:own-id")
@@ -95,13 +95,15 @@ def test_how_far_it_is_keeps_its_time_and_what_it_wants_and_has() -> None:
 
 @behaviour("tasks:listened")
 def test_on_a_listen_it_is_told_under_our_id_and_the_listens() -> None:
-    listen = tagged(3, RawJson(b'"l"'))
+    listen = tag_id(3, RawJson(b'"l"'))
     params = raw({**WORKING, "_meta": {PRE + "subscriptionId": "x", "k": 1}})
-    line = json.loads(stateless_encode.task_told(SayTask(ME, "ours", params, listen), params))
+    line = json.loads(stateless_encode.task_status_line(SendTaskStatus(ME, "ours", params, listen), params))
     assert line["method"] == "notifications/tasks"
     meta = {"k": 1, PRE + "subscriptionId": "l"}
     assert line["params"] == {**WORKING, "taskId": "ours", "_meta": meta}
-    said = json.loads(stateless_encode.acknowledgement(Acknowledge(ME, listen, (), (), ("ours", "mine"))))
+    said = json.loads(
+        stateless_encode.acknowledged_line(AcknowledgeListen(ME, listen, (), (), ("ours", "mine")))
+    )
     assert said["params"]["notifications"] == {"taskIds": ["ours", "mine"]}
 
 

@@ -8,12 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.core.model.effects import EndHook, RunHook
+from carpool_broker.core.model.effects import BeginHook, EndHook
 from carpool_broker.core.model.events import HookAnswered, RunId
 from carpool_broker.hooks import child, runner
 from carpool_broker.hooks.spec import HookSpec
-from carpool_protocol.hooks.lines import Begin, Told, line_of
-from carpool_protocol.hooks.verdicts import Telling
+from carpool_protocol.hooks.lines import BeginHookRun, HookAnswer, line_of
+from carpool_protocol.hooks.verdicts import HookDescription
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from tests.kit.line_agent import WAIT_S
 from tests.kit.waits import until
@@ -27,8 +27,8 @@ def look(call):
 """
 
 
-def run_of(number: int) -> RunHook:
-    return RunHook(
+def run_of(number: int) -> BeginHook:
+    return BeginHook(
         run=RunId(number), hook="slow", call=CallId(number), session=SessionId("s1"), method="tools/call",
         server=ServerName("good"), target="echo", arguments=RawJson(b'{"arguments":{}}'),
     )  # fmt: skip
@@ -45,18 +45,18 @@ async def test_a_process_that_still_imports_its_module_is_not_taken_for_one_that
     def feed(event: HookAnswered) -> None:
         answers[event.run] = event
 
-    one = runner.Hooking({}, lambda _: "", {}, feed, lambda: None)
+    one = runner.HookRunner({}, lambda _: "", {}, feed, lambda: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
-        one.read([spec])
+        one.hooks_read([spec])
         await until(lambda: one.pid_of("slow"), "it is started")
         pid = one.pid_of("slow")
-        monkeypatch.setattr(runner, "HANGS_AFTER_S", 0.0)
-        one.begin(run_of(1))
-        one.end(EndHook(RunId(1), "slow"))
+        monkeypatch.setattr(runner, "HANG_TIMEOUT_S", 0.0)
+        one.begin_run(run_of(1))
+        one.end_run(EndHook(RunId(1), "slow"))
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(runner, "HANGS_AFTER_S", WAIT_S)
-        one.begin(run_of(2))
+        monkeypatch.setattr(runner, "HANG_TIMEOUT_S", WAIT_S)
+        one.begin_run(run_of(2))
         gate.touch()
         await until(lambda: len(answers) == 2, "both runs are over")
         assert (answers[1].verdict, answers[1].reason) == ("failed", "it was ended")
@@ -73,36 +73,38 @@ async def test_a_run_that_begins_because_the_process_has_died_is_over_as_well(tm
     def feed(event: HookAnswered) -> None:
         answers[event.run] = event
         if event.run == 1:  # its turn in the line of this hook has come by that
-            one.begin(run_of(2))
+            one.begin_run(run_of(2))
 
-    one = runner.Hooking({}, lambda _: "", {}, feed, lambda: None)
+    one = runner.HookRunner({}, lambda _: "", {}, feed, lambda: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
-        one.read([spec])
-        one.begin(run_of(1))
+        one.hooks_read([spec])
+        one.begin_run(run_of(1))
         await until(lambda: len(answers) == 2, "both runs are over")
         assert [each.reason for each in answers.values()] == ["its process ended with exit code 3"] * 2
         nursery.cancel_scope.cancel()
 
 
 def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:
-    said: list[Told] = []
-    told = Telling(
+    said: list[HookAnswer] = []
+    told = HookDescription(
         hook="slow", phase="before", call="c1", method="tools/call", server="good", name="echo", session="s1",
         arguments=msgspec.Raw(b"{}"),
     )  # fmt: skip
-    begin = Begin(run=1, call=msgspec.Raw(msgspec.json.encode(told)))
+    begin = BeginHookRun(run=1, call=msgspec.Raw(msgspec.json.encode(told)))
 
-    async def run(number: int, call: bytes) -> Told:
+    async def run(number: int, call: bytes) -> HookAnswer:
         raise AssertionError("nobody waits for it")
 
     async def main() -> None:
         lines = asyncio.StreamReader()
-        lines.feed_data(line_of(begin) + line_of(Begin(run=1)))  # as both stand in a pipe that was not read
+        lines.feed_data(
+            line_of(begin) + line_of(BeginHookRun(run=1))
+        )  # as both stand in a pipe that was not read
         lines.feed_eof()
         await child.serve(lines, run, said.append)
         for _ in range(3):
             await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert said == [Told(run=1, failed="it was ended")]
+    assert said == [HookAnswer(run=1, failed="it was ended")]

@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.model.effects import Audited
+from carpool_broker.core.model.effects import WriteAudit
 from carpool_broker.storage.audit_log import FILES, AuditLog
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId, call_of
-from carpool_protocol.link.messages import Caller
+from carpool_protocol.link.messages import CallOrigin
 from tests.behaviours import behaviour
 
-WHO = Caller(SessionId("s1"), "claude", 42, "shim", "", "reader")
+WHO = CallOrigin(SessionId("s1"), "claude", 42, "shim", "", "reader")
 OK = RawJson(b'{"content":[],"isError":false}')
 
 
-def record(number: int = 1, **more: Any) -> Audited:
+def record(number: int = 1, **more: Any) -> WriteAudit:
     given_ = {"outcome": "ok", "delivered": "yes", "duration_s": 0.25, "bytes_in": 7, "body": OK, **more}
     who, server, target = given_.pop("who", WHO), given_.pop("server", "git"), given_.pop("target", "log")
-    return Audited(who, CallId(number), "tools/call", ServerName(server), PoolKey("git:1"), target, **given_)
+    return WriteAudit(
+        who, CallId(number), "tools/call", ServerName(server), PoolKey("git:1"), target, **given_
+    )
 
 
 def audit(path: Path, max_bytes: int = 1 << 20) -> AuditLog:
@@ -43,7 +45,7 @@ def lines(log: AuditLog) -> list[Any]:
 @behaviour("audit:every-call")
 def test_a_line_says_who_what_when_how_long_how_large_and_what_came_of_it(tmp_path: Path) -> None:
     log = audit(tmp_path)
-    log.take(record(call_of(1, 17), trace="a" * 32))
+    log.add(record(call_of(1, 17), trace="a" * 32))
     log.flush()
     assert lines(log) == [
         {
@@ -73,7 +75,7 @@ def test_a_tool_that_says_it_failed_is_told_from_one_that_did_not(
     tmp_path: Path, body: bytes, outcome: str
 ) -> None:
     log = audit(tmp_path)
-    log.take(record(body=RawJson(body)))
+    log.add(record(body=RawJson(body)))
     log.flush()
     log.close()
     assert lines(log)[0]["outcome"] == outcome
@@ -86,8 +88,8 @@ def test_whatever_an_agent_calls_itself_and_its_tools_a_record_is_one_line_of_js
 ) -> None:
     log = audit(tmp_path_factory.mktemp("audit"))
     log._whereabouts = lambda _: workspace
-    log.take(record(who=Caller(SessionId("s1"), agent), target=tool))
-    log.take(record(2, who=Caller(SessionId("s1"), agent + "\ud800"), target=tool + "\udfff"))
+    log.add(record(who=CallOrigin(SessionId("s1"), agent), target=tool))
+    log.add(record(2, who=CallOrigin(SessionId("s1"), agent + "\ud800"), target=tool + "\udfff"))
     log.flush()
     log.close()
     text = Path(log.path).read_bytes()
@@ -99,7 +101,7 @@ def test_whatever_an_agent_calls_itself_and_its_tools_a_record_is_one_line_of_js
 def test_old_files_go_and_all_together_stay_below_the_bound(tmp_path: Path) -> None:
     log = audit(tmp_path, max_bytes=64 * 1024)
     for number in range(1, 601):
-        log.take(record(number))
+        log.add(record(number))
         log.flush()
     log.close()
     files = sorted(Path(log.path).parent.iterdir())
@@ -116,14 +118,14 @@ def test_what_cannot_be_written_is_counted_and_said_once_and_the_file_says_so_la
     blocker = tmp_path / "log"
     blocker.write_text("not a directory")
     for number in (1, 2, 3):
-        log.take(record(number))
+        log.add(record(number))
         log.flush()
-        log.look()
+        log.retry()
     assert (log.missed, len([each for each in caplog.records if "misses calls" in each.message])) == (3, 1)
     assert "cannot be written" in log.problem
     blocker.unlink()
-    log.look()
-    log.take(record(4))
+    log.retry()
+    log.add(record(4))
     log.flush()
     log.close()
     assert [each.get("missed", each.get("id")) for each in lines(log)] == [3, "c4"]
@@ -136,7 +138,7 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
         pytest.skip("no /dev/full on this system")
     log = audit(tmp_path)
     log.path = str(full)
-    log.take(record())
+    log.add(record())
     log.flush()
     log.close()
     assert log.missed == 1
@@ -145,11 +147,11 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     log = audit(tmp_path)
-    log.take(record(1))
+    log.add(record(1))
     log.flush()
     Path(log.path).rename(tmp_path / "mine")
-    log.look()
-    log.take(record(2))
+    log.retry()
+    log.add(record(2))
     log.flush()
     log.close()
     assert [each["id"] for each in lines(log)] == ["c2"]
@@ -157,6 +159,6 @@ def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
 
 def test_answers_of_many_bytes_do_not_leave_long_before_their_lines(tmp_path: Path) -> None:
     log = audit(tmp_path)
-    log.take(record(body=RawJson(b" " * 300_000)))
+    log.add(record(body=RawJson(b" " * 300_000)))
     assert [each["bytes_out"] for each in lines(log)] == [300_000]
     log.close()

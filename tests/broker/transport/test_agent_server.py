@@ -11,15 +11,15 @@ import pytest
 import trio
 
 from carpool_broker.core.model.events import AnyEvent
-from carpool_broker.transport.agent_server import ENVIRONMENT_S, Door
-from carpool_broker.transport.connections import Agent
-from carpool_broker.transport.delivery_log import Passage
+from carpool_broker.transport.agent_server import ENVIRONMENT_S, AgentServer
+from carpool_broker.transport.connections import AgentConnection
+from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.receive_budget import READ_AHEAD_BYTES
-from carpool_broker.transport.streams import Stream
+from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line, environment_line
-from carpool_protocol.carrier.streams import Open, Refused, word_line
+from carpool_protocol.carrier.streams import OpenStream, StreamRefused, control_line
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
@@ -41,37 +41,45 @@ class Hotel(NoReturningSessions):
     def wanted_variables(self, attach: Attach) -> list[str]:
         return []
 
-    def objection(self, attach: Attach) -> Refused | None:
+    def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return None
 
-    def welcome(
-        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    def session_opened(
+        self,
+        session: SessionId,
+        attach: Attach,
+        environment: dict[str, str],
+        stream: OpenStream | None = None,
     ) -> None:
         self.lines[session] = []
 
     def feed(self, burst: list[AnyEvent]) -> None:
         burst.clear()
 
-    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
+    def message_received(
+        self, stream: SessionStream, message: bytes, exchange: int, burst: list[AnyEvent]
+    ) -> None:
         self.lines[stream.id].append(message)
 
-    def give_up(self, session: SessionId, request: RawJson) -> None:
+    def request_abandoned(self, session: SessionId, request: RawJson) -> None:
         raise AssertionError("nobody went away")
 
-    def take(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    def lines_received(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
     ) -> None:
         self.lines[session] += lines
 
-    def unread(self, session: SessionId, unread_bytes: int) -> None:
+    def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
         pass
 
-    def farewell(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         del self.lines[session]
 
 
 @asynccontextmanager
-async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[Door, list[Agent], Flood]]:
+async def opened(
+    path: str, slow_reader_s: float = 30.0
+) -> AsyncIterator[tuple[AgentServer, list[AgentConnection], Flood]]:
     """A door with four agents, and a way to have one of them send part of a line."""
     ready, hotel = ReadySet(), Hotel()
     door = new_door(path, ready, hotel, slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
@@ -88,7 +96,7 @@ async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ready.run, door.connections.flush)
                 nursery.start_soon(door.watch)
-                agents: list[Agent] = []
+                agents: list[AgentConnection] = []
                 for end in ends:
                     end.connect(path)
                     end.sendall(b'{"jsonrpc":"2.0","method":"hello"}\n')
@@ -163,7 +171,7 @@ async def test_whoever_does_not_go_on_with_the_line_that_others_wait_for_is_drop
         assert "others waited for the end of its line" in caplog.text
 
 
-def has_come_and_gone(door: Door) -> bool:
+def has_come_and_gone(door: AgentServer) -> bool:
     return door._count > 0 and not door.connections.agents
 
 
@@ -173,7 +181,7 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
     with trio.fail_after(20):
         for attach, line in [
             (Attach(version=ATTACH_VERSION, carrier="shim"), first),
-            (Attach(version=ATTACH_VERSION, carrier="door", streams=True), word_line(1, Open())),
+            (Attach(version=ATTACH_VERSION, carrier="door", streams=True), control_line(1, OpenStream())),
         ]:
             ready, hotel = ReadySet(), Hotel()
             door = new_door(path, ready, hotel, receive_budget_bytes=BUDGET)
@@ -195,28 +203,28 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
 class Porter(Hotel):
     """A host that takes some rounds to look where a guest wants to be."""
 
-    def __init__(self, ready: ReadySet, why: Refused | None) -> None:
+    def __init__(self, ready: ReadySet, why: StreamRefused | None) -> None:
         super().__init__()
         self._ready = ready
         self._why = why
         self.said: list[bytes | OverlongLine] = []
 
-    def look(self, attach: Attach, then: Callable[[], None]) -> None:
-        self._ready.soon(lambda: self._ready.soon(lambda: self._ready.soon(then)))
+    def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
+        self._ready.call_soon(lambda: self._ready.call_soon(lambda: self._ready.call_soon(then)))
 
-    def objection(self, attach: Attach) -> Refused | None:
+    def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return self._why
 
-    def take(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    def lines_received(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
     ) -> None:
         self.said += lines
 
 
 @behaviour("agents:refusal-told")
-@pytest.mark.parametrize("why", [None, Refused("there is no such workspace", "unknown_workspace")])
+@pytest.mark.parametrize("why", [None, StreamRefused("there is no such workspace", "unknown_workspace")])
 async def test_who_has_said_all_before_its_workspace_is_known_is_served_or_told_why_not(
-    why: Refused | None, tmp_path: Path
+    why: StreamRefused | None, tmp_path: Path
 ) -> None:
     path, line = str(tmp_path / "agents.sock"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     ready = ReadySet()
@@ -249,12 +257,12 @@ class Inn(Hotel):
         self.said: list[object] = []
         """Lines of the agent and answers of its carrier, in the order in which they are taken."""
 
-    def take(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    def lines_received(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
     ) -> None:
         self.said += lines
 
-    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+    def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         self.said.append((question, environment))
 
 
@@ -275,8 +283,11 @@ async def test_a_carrier_that_tells_is_asked_again_and_its_answers_are_no_lines_
                 nursery.start_soon(door.watch)
                 await until(lambda: bool(inn.lines), "it is in")
                 (agent,) = door.connections.agents.values()
-                assert [door.connections.ask_environment(agent.id, [name]) for name in ("A", "B")] == [1, 2]
-                assert door.connections.ask_environment(SessionId("s99"), ["A"]) == 0
+                assert [door.connections.request_environment(agent.id, [name]) for name in ("A", "B")] == [
+                    1,
+                    2,
+                ]
+                assert door.connections.request_environment(SessionId("s99"), ["A"]) == 0
                 end.sendall(b"one\n" + environment_line({"A": "1"}) + b"two\n")
                 await until(lambda: len(inn.said) == 3, "all of that is taken")
                 agent.asked_at -= ENVIRONMENT_S
@@ -299,16 +310,20 @@ class Inquisitive(Inn):
         self.brought: list[dict[str, str]] = []
         self.awaited: list[str] = []
 
-    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
+    def environment_requested(self, session: SessionId, names: list[str]) -> None:
         self.awaited += names
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         return ["A"]
 
-    def welcome(
-        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    def session_opened(
+        self,
+        session: SessionId,
+        attach: Attach,
+        environment: dict[str, str],
+        stream: OpenStream | None = None,
     ) -> None:
-        super().welcome(session, attach, environment, stream)
+        super().session_opened(session, attach, environment, stream)
         self.brought.append(environment)
 
 
@@ -332,7 +347,7 @@ async def test_no_line_of_an_agent_is_taken_for_its_carriers_word_about_the_envi
                 end.sendall(environment_line({"A": "honest"}, "m"))
                 await until(lambda: len(inn.said) == 2, "it is in")
                 (agent,) = door.connections.agents.values()
-                door.connections.ask_environment(agent.id, ["A"])
+                door.connections.request_environment(agent.id, ["A"])
                 end.sendall(forged + environment_line({"A": "honest again"}, "m"))
                 await until(lambda: len(inn.said) == 4, "all of that is taken")
                 nursery.cancel_scope.cancel()
@@ -363,13 +378,14 @@ async def test_an_environment_that_comes_late_is_taken_and_is_no_line_of_the_age
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ready.run, door.connections.flush)
                 await until(
-                    lambda: any(agent.asked for agent in door.connections.agents.values()), "it is asked"
+                    lambda: any(agent.environment_requests for agent in door.connections.agents.values()),
+                    "it is asked",
                 )
                 (agent,) = door.connections.agents.values()
-                door.look(agent.began_at + ENVIRONMENT_S + 1)
+                door.check_timeouts(agent.began_at + ENVIRONMENT_S + 1)
                 assert inn.brought == [{}]
                 assert inn.awaited == ["A"]
-                door.look(agent.began_at + 10 * ENVIRONMENT_S)
+                door.check_timeouts(agent.began_at + 10 * ENVIRONMENT_S)
                 assert inn.said == [], "nobody waits for it any more"
                 if at_once:
                     end.sendall(b"one\n" + late + b"two\n" + late)
@@ -397,7 +413,7 @@ async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) ->
     def passes(seconds: int) -> None:
         for _ in range(seconds):
             at[0] += 1.0
-            door.look(clock())
+            door.check_timeouts(clock())
 
     try:
         with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
@@ -406,21 +422,22 @@ async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) ->
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ready.run, door.connections.flush)
                 await until(
-                    lambda: any(agent.asked for agent in door.connections.agents.values()), "it is asked"
+                    lambda: any(agent.environment_requests for agent in door.connections.agents.values()),
+                    "it is asked",
                 )
                 (agent,) = door.connections.agents.values()
                 passes(int(ENVIRONMENT_S) - 2)
                 at[0] += 600.0
-                door.look(clock())
+                door.check_timeouts(clock())
                 assert inn.brought == [], "its answer may lie in our socket"
                 passes(3)
                 assert inn.brought == [{}]
-                while not agent.io.blocked:
+                while not agent.io.is_blocked:
                     door.connections.write(agent.id, b"x" * 100_000 + b"\n")
                     door.connections.flush()
                 passes(28)
                 at[0] += 600.0
-                door.look(clock())
+                door.check_timeouts(clock())
                 assert not agent.io.closed, "it may have read what it could"
                 passes(3)
                 await until(lambda: agent.id not in door.connections.agents, "now it is late")

@@ -1,9 +1,9 @@
 """What is settled of a passage, where `tests.client.shim.test_resume` does not look."""
 
 from carpool_broker.era import handshake, repeated_lines
-from carpool_broker.transport.delivery_log import DUE_BYTES, DUE_LINES, Passage
+from carpool_broker.transport.delivery_log import SETTLE_BYTES, SETTLE_LINES, DeliveryLog
 from carpool_protocol.bootstrap.carrier_contract import name_of
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 
@@ -22,28 +22,28 @@ class Rig:
     """Lines go by their numbers here, each direction's from 1. No two are alike: blanks see to that."""
 
     def __init__(self) -> None:
-        self.passage = Passage(Epoch("e1"))
+        self.passage = DeliveryLog(Epoch("e1"))
         self.said: list[int] = []
         self.heard: list[int] = []
 
     def came(self, *lines: bytes) -> None:
         for line in lines:
-            self.takes(handshake.read(SessionId("s1"), line.replace(b"\n", b"")), line)
+            self.takes(handshake.read_line(SessionId("s1"), line.replace(b"\n", b"")), line)
         self.passage.check()
 
     def takes(self, meaning: object, line: bytes) -> None:
         line = line.replace(b"\n", b"") + b" " * len(self.said)
         self.said.append(name_of(line))
-        self.passage.came(meaning, line)
+        self.passage.line_received(meaning, line)
 
     def goes(self, line: bytes, number: int, *, answers: bool = False, ask: str = "") -> bool:
         request = RawJson(b"%d" % number)
         line = line.replace(b"\n", b"") + b" " * len(self.heard) + b"\n"
-        went = self.passage.goes(line, request, answers=answers)
+        went = self.passage.line_sent(line, request, answers=answers)
         if went:
             self.heard.append(name_of(line[:-1]))
         if ask:
-            self.passage.asked(AskId(ask), request, line)
+            self.passage.ask_sent(AskId(ask), request, line)
         self.passage.check()
         return went
 
@@ -51,22 +51,22 @@ class Rig:
         return self.goes(result_line(RawJson(b"%d" % number), RawJson(b"{}")), number, answers=True)
 
     def refused(self, number: int) -> None:
-        _, body = for_method(fault("duplicate_request_id"), "")
+        _, body = fault_answer(fault("duplicate_request_id"), "")
         self.goes(error_body_line(RawJson(b"%d" % number), body), number, answers=True)
 
     def asks(self, ask: str, number: int) -> None:
         self.goes(b"{}", number, ask=ask)
 
     def open(self) -> set[int]:
-        told = self.passage.settle()
+        told = self.passage.take_settled()
         return {self.said.index(name) + 1 for name in told.open + told.both}
 
     def kept(self) -> list[int]:
-        told = self.passage.settle()
+        told = self.passage.take_settled()
         return sorted(self.said.index(name) + 1 for name in told.kept + told.both)
 
     def held(self) -> list[int]:
-        return [self.heard.index(name) + 1 for name in self.passage.settle().held]
+        return [self.heard.index(name) + 1 for name in self.passage.take_settled().held]
 
 
 def test_a_call_that_is_open_stays_so_when_another_of_its_id_is_refused() -> None:
@@ -112,7 +112,7 @@ def test_a_question_is_over_with_its_call() -> None:
 
 def test_an_answer_to_a_question_of_an_earlier_broker_is_open_as_long_as_anything_is() -> None:
     rig = Rig()
-    rig.passage.came_back([AskId("q1")])
+    rig.passage.resumed([AskId("q1")])
     rig.came(CALL % 1, SAYS % b"q1", SAYS % b"q1", SAYS % b"junk")
     assert rig.open() == {1, 2}
     rig.answered(1)
@@ -136,7 +136,7 @@ def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice(
     assert (rig.open(), rig.kept()) == (set(), [1])
     again = Rig()
     again.came(LISTEN % 7)
-    again.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    again.passage.line_replayed(handshake.read_line(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert not again.goes(b"{}", 7)
     assert again.goes(b"{}", 7), "what it brings then is for the agent"
     assert (again.open(), again.kept()) == (set(), [1])
@@ -163,11 +163,11 @@ def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> Non
 
 def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
     rig = Rig()
-    granted = repeated_lines.granted(SessionId("s1"), ACK.replace(b"\n", b""))
+    granted = repeated_lines.read_acknowledgement(SessionId("s1"), ACK.replace(b"\n", b""))
     rig.takes(granted, ACK)
-    rig.passage.replayed(granted)
+    rig.passage.line_replayed(granted)
     rig.came(LISTEN % 7)
-    rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    rig.passage.line_replayed(handshake.read_line(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert rig.kept() == [1, 2]
     assert not rig.goes(ACK, 7)
     assert (rig.held(), rig.kept()) == ([], [1, 2])
@@ -178,27 +178,27 @@ def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
 def test_what_is_replayed_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:
     rig = Rig()
     rig.came(LISTEN % 7)
-    rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    rig.passage.line_replayed(handshake.read_line(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert (rig.open(), rig.kept()) == (set(), [1]), "the agent has its answer: asked anew it would get two"
 
 
 def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() -> None:
     rig = Rig()
-    for number in range(DUE_LINES):
+    for number in range(SETTLE_LINES):
         assert not rig.passage.due
         rig.came(CALL % number)
-    told = rig.passage.settle()
+    told = rig.passage.take_settled()
     assert (told.read, told.times) == (rig.said[-1], 1)
     due = [rig.passage.due]
-    rig.passage.goes(b"x" * DUE_BYTES, RawJson(b""), answers=False)
+    rig.passage.line_sent(b"x" * SETTLE_BYTES, RawJson(b""), answers=False)
     due.append(rig.passage.due)
-    rig.passage.settle()
-    rig.passage.served_by(Epoch("e1"))
+    rig.passage.take_settled()
+    rig.passage.set_supervisor_epoch(Epoch("e1"))
     due.append(rig.passage.due)
-    rig.passage.served_by(Epoch("e2"))
+    rig.passage.set_supervisor_epoch(Epoch("e2"))
     due.append(rig.passage.due)
     assert due == [False, True, False, True]
-    assert rig.passage.settle().epoch == "e2"
+    assert rig.passage.take_settled().epoch == "e2"
 
 
 def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answered_first() -> None:
@@ -215,10 +215,10 @@ def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answer
 
 
 def test_of_equal_lines_it_is_told_how_many_were_read_and_how_many_are_open() -> None:
-    passage, line = Passage(Epoch("e1")), CALL % 1
+    passage, line = DeliveryLog(Epoch("e1")), CALL % 1
     for _ in range(3):
-        passage.came(handshake.read(SessionId("s1"), line), line)
-    told = passage.settle()
+        passage.line_received(handshake.read_line(SessionId("s1"), line), line)
+    told = passage.take_settled()
     assert (told.read, told.times, told.open) == (name_of(line), 3, [name_of(line)] * 3)
-    told = passage.settle()
+    told = passage.take_settled()
     assert (told.read, told.times, told.open) == (0, 0, [name_of(line)] * 3), "none was read since"

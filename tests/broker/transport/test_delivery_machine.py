@@ -214,7 +214,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.late += 1
         self.whole.settle()
         self.whole.now += ENVIRONMENT_S + 1
-        self.whole.broker._door.look(self.whole.now)
+        self.whole.broker._agent_server.check_timeouts(self.whole.now)
         self.whole.settle()
 
     @rule()

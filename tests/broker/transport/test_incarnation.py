@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from carpool_broker.transport.incarnation import Heritage, read_heir
+from carpool_broker.transport.incarnation import Incarnation, read_incarnation
 from carpool_protocol.ids import SessionId
 
 SECRET = bytes(range(32))
@@ -13,22 +13,22 @@ ONE, OTHER = SessionId("s3"), SessionId("s4")
 
 
 def test_a_session_comes_back_at_a_later_broker_once() -> None:
-    secret = Heritage(SECRET, 0).secret_of(ONE)
-    later = Heritage(SECRET, 2)
-    assert later.claim(ONE, secret)
-    assert not later.claim(ONE, secret)
+    secret = Incarnation(SECRET, 0).resume_secret(ONE)
+    later = Incarnation(SECRET, 2)
+    assert later.claim_session(ONE, secret)
+    assert not later.claim_session(ONE, secret)
 
 
 def test_it_does_not_come_back_where_it_was_given_or_before() -> None:
-    secret = Heritage(SECRET, 1).secret_of(ONE)
-    assert not Heritage(SECRET, 1).claim(ONE, secret)
-    assert not Heritage(SECRET, 0).claim(ONE, secret)
+    secret = Incarnation(SECRET, 1).resume_secret(ONE)
+    assert not Incarnation(SECRET, 1).claim_session(ONE, secret)
+    assert not Incarnation(SECRET, 0).claim_session(ONE, secret)
 
 
 def test_it_does_not_come_back_after_a_broker_that_has_given_it_up() -> None:
-    secret = Heritage(SECRET, 1).secret_of(ONE)
-    assert not Heritage(SECRET, 4, since=2).claim(ONE, secret)
-    assert Heritage(SECRET, 4, since=1).claim(ONE, secret)
+    secret = Incarnation(SECRET, 1).resume_secret(ONE)
+    assert not Incarnation(SECRET, 4, since=2).claim_session(ONE, secret)
+    assert Incarnation(SECRET, 4, since=1).claim_session(ONE, secret)
 
 
 @pytest.mark.parametrize(
@@ -48,26 +48,26 @@ def test_it_does_not_come_back_after_a_broker_that_has_given_it_up() -> None:
     ],
 )
 def test_nothing_but_the_very_secret_will_do(change: Callable[[str], str]) -> None:
-    secret = Heritage(SECRET, 0).secret_of(ONE)
-    later = Heritage(SECRET, 2)
-    assert change(secret) == secret or not later.claim(ONE, change(secret))
-    assert not later.claim(OTHER, secret)
-    assert not Heritage(os.urandom(32), 2).claim(ONE, secret)
-    assert later.claim(ONE, secret)
+    secret = Incarnation(SECRET, 0).resume_secret(ONE)
+    later = Incarnation(SECRET, 2)
+    assert change(secret) == secret or not later.claim_session(ONE, change(secret))
+    assert not later.claim_session(OTHER, secret)
+    assert not Incarnation(os.urandom(32), 2).claim_session(ONE, secret)
+    assert later.claim_session(ONE, secret)
 
 
 def test_each_purpose_has_its_own_secret_and_none_tells_the_launchers() -> None:
-    heritage = Heritage(SECRET, 0)
-    keys = {heritage.key(purpose) for purpose in ("pools", "core", "digests", "session")}
+    heritage = Incarnation(SECRET, 0)
+    keys = {heritage.derive_key(purpose) for purpose in ("pools", "core", "digests", "session")}
     assert len(keys) == 4
     assert SECRET not in keys
-    assert heritage.key("pools") == Heritage(SECRET, 7).key("pools")
+    assert heritage.derive_key("pools") == Incarnation(SECRET, 7).derive_key("pools")
 
 
 def test_the_launchers_line_is_read_and_nothing_else_is() -> None:
-    heir = read_heir(f"heir 3 1 {SECRET.hex()}")
+    heir = read_incarnation(f"heir 3 1 {SECRET.hex()}")
     assert heir is not None
-    assert (heir.life, heir.key("x")) == (3, Heritage(SECRET).key("x"))
+    assert (heir.epoch, heir.derive_key("x")) == (3, Incarnation(SECRET).derive_key("x"))
     bad = [
         "",
         "stop",
@@ -78,4 +78,4 @@ def test_the_launchers_line_is_read_and_nothing_else_is() -> None:
         "heir 1 1 00",
         f"heir 1 1 {SECRET.hex()} ",
     ]
-    assert [read_heir(line) for line in bad] == [None] * len(bad)
+    assert [read_incarnation(line) for line in bad] == [None] * len(bad)

@@ -12,7 +12,7 @@ import pytest
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
-from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents
 from tests.kit.in_process_daemon import InProcessDaemon, Line, in_process_daemon
@@ -20,7 +20,7 @@ from tests.kit.in_process_servers import echo
 
 SERVERS = {"good": {"command": "x", "args": ["echo"], "sharing": "concurrent"}}
 KEEPS = attach_line(Attach(version=ATTACH_VERSION, carrier="client", cwd="/", keeps=True))
-PINGS = range(PIECE - 4, PIECE + 1)
+PINGS = range(OUTPUTS_PER_FLUSH - 4, OUTPUTS_PER_FLUSH + 1)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def say_and_go(line: Line, data: bytes) -> None:
 
 def others_are_served(one: InProcessDaemon, good: Line) -> None:
     good.echo("undisturbed")
-    assert len(one.broker.core.sessions) == len(one.broker._door.connections.agents) == 1
+    assert len(one.broker.core.sessions) == len(one.broker._agent_server.connections.agents) == 1
 
 
 @pytest.mark.parametrize("before", PINGS)
@@ -103,10 +103,10 @@ def test_of_an_end_all_are_told_though_one_of_them_cannot_be(one: InProcessDaemo
     for line in lines:
         line.send(KEEPS)
     lines[1]._sock.shutdown(0)  # SHUT_RD, of which no reader hears
-    one.broker._door.take_leave("the end is meant", again=again)
+    one.broker._agent_server.stop_accepting("the end is meant", again=again)
     one.settle()
     for line in (lines[0], lines[2]):
         said = [json.loads(each) for each in line.lines]
         ends = [each["params"]["text"] for each in said if each["method"] == "carpool/ended"]
         assert ends == ["the end is meant"]
-    one.broker._door.close()
+    one.broker._agent_server.close()

@@ -78,11 +78,11 @@ def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
     with no_descriptor_left():
         assert house.turn()
         assert not house.turn(), "the socket is watched although nobody can be let in"
-        house.listener.look()
+        house.listener.check()
         assert not house.turn()
         assert not house.taken
     assert caplog.text.count("no agent can be let in") == 1
-    house.listener.look()
+    house.listener.check()
     assert len(house.taken) == 2
     house.knock()
     assert house.turn()
@@ -97,7 +97,7 @@ def test_a_file_that_vanished_is_put_back_and_nobody_who_knocked_is_lost(house: 
         shutil.rmtree(house.directory)
     else:
         house.path.unlink()
-    house.listener.look()
+    house.listener.check()
     assert len(house.taken) == 1
     assert house.path.stat().st_mode & 0o777 == 0o600
     house.knock()
@@ -111,10 +111,10 @@ def test_a_file_that_cannot_be_put_back_is_said_once_and_tried_again(
     shutil.rmtree(house.directory)
     house.directory.write_text("in the way")
     for _ in range(3):
-        house.listener.look()
+        house.listener.check()
     assert caplog.text.count("cannot be put back") == 1
     house.directory.unlink()
-    house.listener.look()
+    house.listener.check()
     house.knock()
     assert house.turn()
 
@@ -124,7 +124,7 @@ def test_a_file_of_somebody_else_is_left_alone(house: House) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(house.path))
         before = house.path.stat().st_ino
-        house.listener.look()
+        house.listener.check()
         house.listener.close()
         assert house.path.stat().st_ino == before
 

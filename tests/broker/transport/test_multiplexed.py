@@ -12,29 +12,29 @@ import trio
 from msgspec.structs import replace
 
 from carpool_broker.core.model.effects import NO_CALL
-from carpool_broker.core.model.events import AgentPinged, AnyEvent
+from carpool_broker.core.model.events import AnyEvent, PingRequested
 from carpool_broker.transport import attach as attaching
 from carpool_broker.transport import connections, multiplexed
-from carpool_broker.transport.agent_server import Door
-from carpool_broker.transport.delivery_log import Passage
-from carpool_broker.transport.detached_sessions import Lingering
-from carpool_broker.transport.incarnation import Heritage
-from carpool_broker.transport.multiplexed import Carrier
-from carpool_broker.transport.streams import Stream
+from carpool_broker.transport.agent_server import AgentServer
+from carpool_broker.transport.delivery_log import DeliveryLog
+from carpool_broker.transport.detached_sessions import DetachedSessions
+from carpool_broker.transport.incarnation import Incarnation
+from carpool_broker.transport.multiplexed import MultiplexedConnection
+from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line, ended_line, environment_line
 from carpool_protocol.carrier.streams import (
-    Close,
-    Gone,
+    CloseStream,
+    ControlMessage,
+    ExchangeClientGone,
     Kind,
-    Open,
-    Opened,
-    Refused,
-    Word,
+    OpenStream,
+    StreamOpened,
+    StreamRefused,
+    control_line,
     frame_line,
-    read_word,
+    read_control,
     split_frame,
-    word_line,
 )
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet
@@ -50,14 +50,14 @@ class Hall(NoReturningSessions):
     """A host that keeps what it is told and echoes every message on its exchange."""
 
     def __init__(self) -> None:
-        self.here: dict[SessionId, tuple[Attach, Open | None]] = {}
+        self.here: dict[SessionId, tuple[Attach, OpenStream | None]] = {}
         self.given_up: list[tuple[SessionId, RawJson]] = []
         self.lines: list[bytes | OverlongLine] = []
-        self.streams: dict[SessionId, Stream] = {}
+        self.streams: dict[SessionId, SessionStream] = {}
         self.slow: dict[str, Callable[[], None]] = {}
         """Looks that take their time, by the directory `/slow…` that they are for."""
 
-    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+    def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         if attach.cwd.startswith("/slow"):
             self.slow[attach.cwd] = then
         else:
@@ -66,37 +66,43 @@ class Hall(NoReturningSessions):
     def wanted_variables(self, attach: Attach) -> list[str]:
         return ["SECRET"]
 
-    def objection(self, attach: Attach) -> Refused | None:
-        return Refused("no such server", "unknown_server") if attach.server == "nope" else None
+    def attach_objection(self, attach: Attach) -> StreamRefused | None:
+        return StreamRefused("no such server", "unknown_server") if attach.server == "nope" else None
 
-    def welcome(
-        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    def session_opened(
+        self,
+        session: SessionId,
+        attach: Attach,
+        environment: dict[str, str],
+        stream: OpenStream | None = None,
     ) -> None:
         self.here[session] = (attach, stream)
 
-    def take(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    def lines_received(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
     ) -> None:
         self.lines += lines
 
     def feed(self, burst: list[AnyEvent]) -> None:
         burst.clear()
 
-    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
+    def message_received(
+        self, stream: SessionStream, message: bytes, exchange: int, burst: list[AnyEvent]
+    ) -> None:
         self.streams[stream.id] = stream
         if message == b'{"keep":1}':
-            stream.exchanges.enter(RawJson(b"1"), exchange)
+            stream.exchanges.open(RawJson(b"1"), exchange)
         else:
-            stream.say(message, exchange)
+            stream.write_to_exchange(message, exchange)
 
-    def give_up(self, session: SessionId, request: RawJson) -> None:
+    def request_abandoned(self, session: SessionId, request: RawJson) -> None:
         self.given_up.append((session, request))
 
-    def unread(self, session: SessionId, unread_bytes: int) -> None:
+    def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
         _, stream = self.here[session]
         assert stream is None, "a carrier of many streams is no session"
 
-    def farewell(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         del self.here[session]
 
 
@@ -126,12 +132,12 @@ class Porter:
         assert cut is not None, line
         return cut
 
-    async def word(self) -> Word | None:
-        return read_word((await self.frame())[1])
+    async def word(self) -> ControlMessage | None:
+        return read_control((await self.frame())[1])
 
 
 class House:
-    def __init__(self, door: Door, hall: Hall, path: str) -> None:
+    def __init__(self, door: AgentServer, hall: Hall, path: str) -> None:
         self.door, self.hall, self.path = door, hall, path
         self.porters: list[Porter] = []
 
@@ -178,15 +184,15 @@ async def test_each_stream_is_a_session_with_a_secret_of_its_own(tmp_path: Path)
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
-            word_line(1, Open(agent="a", cwd="/x")),
+            control_line(1, OpenStream(agent="a", cwd="/x")),
             frame_line(1, b'{"of":"a"}', 5),
-            word_line(2, Open(kind="shared", principal="ann", server="git", max_open_calls=9)),
+            control_line(2, OpenStream(kind="shared", principal="ann", server="git", max_open_calls=9)),
             frame_line(2, b'{"of":"b"}', 5),
         )
         first, echo, second, other = [await porter.frame() for _ in range(4)]
-        opened = [read_word(first[1]), read_word(second[1])]
-        assert all(isinstance(each, Opened) for each in opened)
-        secrets = {each.session for each in opened if isinstance(each, Opened)}
+        opened = [read_control(first[1]), read_control(second[1])]
+        assert all(isinstance(each, StreamOpened) for each in opened)
+        secrets = {each.session for each in opened if isinstance(each, StreamOpened)}
         assert len(secrets) == 2
         assert all(len(each) >= 22 and each.isascii() and each.isprintable() for each in secrets)
         assert echo == (1, b'{"of":"a"}', 5)
@@ -194,7 +200,7 @@ async def test_each_stream_is_a_session_with_a_secret_of_its_own(tmp_path: Path)
         (a, a_open), (b, b_open) = one.hall.here.values()
         assert (a.agent, a.cwd, a.server, a.control) == ("a", "/x", "", False)
         assert (b.agent, b.cwd, b.server) == ("ann", "", "git")
-        assert a_open == Open(agent="a", cwd="/x")
+        assert a_open == OpenStream(agent="a", cwd="/x")
         assert b_open is not None
         assert (b_open.kind, b_open.max_open_calls) == ("shared", 9)
         assert not one.hall.lines, "the connection itself is no session"
@@ -207,20 +213,20 @@ async def test_a_stream_waits_for_its_workspace_with_all_that_comes_meanwhile_an
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
-            word_line(1, Open(cwd="/slow")),
+            control_line(1, OpenStream(cwd="/slow")),
             frame_line(1, b'{"n":1}', 5),
-            word_line(1, Gone(4)),
+            control_line(1, ExchangeClientGone(4)),
             frame_line(1, b'{"n":2}', 6),
-            word_line(2, Open()),
+            control_line(2, OpenStream()),
             frame_line(2, b'{"n":3}', 7),
         )
-        assert isinstance(await porter.word(), Opened)
+        assert isinstance(await porter.word(), StreamOpened)
         assert await porter.frame() == (2, b'{"n":3}', 7)
         assert len(one.hall.here) == 1
         one.hall.slow["/slow"]()
         one.door.connections.flush()
         number, word, _ = await porter.frame()
-        assert (number, isinstance(read_word(word), Opened)) == (1, True)
+        assert (number, isinstance(read_control(word), StreamOpened)) == (1, True)
         assert [await porter.frame() for _ in range(2)] == [(1, b'{"n":1}', 5), (1, b'{"n":2}', 6)]
 
 
@@ -232,17 +238,17 @@ async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_s
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
-            word_line(1, Open(cwd="/slow1")),
-            word_line(1, Close()),
-            word_line(2, Open(cwd="/slow2")),
+            control_line(1, OpenStream(cwd="/slow1")),
+            control_line(1, CloseStream()),
+            control_line(2, OpenStream(cwd="/slow2")),
             *(frame_line(2, b'{"n":1}', exchange) for exchange in range(1, 20)),
-            word_line(3, Open(cwd="/slow3")),
-            word_line(4, Open()),
+            control_line(3, OpenStream(cwd="/slow3")),
+            control_line(4, OpenStream()),
         )
         refused = await porter.word()
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, StreamRefused)
         assert "too much has come" in refused.text
-        assert isinstance(await porter.word(), Opened)
+        assert isinstance(await porter.word(), StreamOpened)
         await porter.end.aclose()
         await until(lambda: not one.door.connections.agents, "the door is gone")
         for then in one.hall.slow.values():
@@ -288,7 +294,7 @@ async def test_who_waits_for_its_workspace_hears_of_an_end_that_is_meant_and_is_
             attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, keeps=True, resume=resume)
             await porter.send(attach_line(attach), b"early\n")
         await until(lambda: len(one.hall.slow) == 2, "both are looked for")
-        one.door.take_leave("stopped", again=again)
+        one.door.stop_accepting("stopped", again=again)
         for then in [*one.hall.slow.values()]:
             then()
         ends = [await porter.line() for porter in one.porters]
@@ -329,20 +335,20 @@ async def test_a_stream_that_comes_back_may_bring_all_that_an_earlier_broker_has
         porter = await attached(one)
         resume = ResumeSession(session="s1", secret="x", kept=1, open=2)
         await porter.send(
-            word_line(1, Open(cwd="/slow1", resume=resume)),
+            control_line(1, OpenStream(cwd="/slow1", resume=resume)),
             *(frame_line(1, b'{"x":"%b"}' % (b"x" * 60), exchange) for exchange in range(1, 4)),
-            word_line(2, Open(cwd="/slow2")),
+            control_line(2, OpenStream(cwd="/slow2")),
             frame_line(2, b'{"x":"%b"}' % (b"x" * 60), 1),
-            word_line(3, Open(cwd="/slow3")),
+            control_line(3, OpenStream(cwd="/slow3")),
             frame_line(3, b'{"x":"%b"}' % (b"x" * 60), 1),
-            word_line(4, Open()),
+            control_line(4, OpenStream()),
         )
         refused = await porter.frame()
-        assert (refused[0], type(read_word(refused[1]))) == (3, Refused), "what is new counts"
+        assert (refused[0], type(read_control(refused[1]))) == (3, StreamRefused), "what is new counts"
         assert (await porter.frame())[0] == 4
         await porter.send(
-            word_line(1, Close()),
-            word_line(5, Open(cwd="/slow5")),
+            control_line(1, CloseStream()),
+            control_line(5, OpenStream(cwd="/slow5")),
             frame_line(5, b'{"x":"%b"}' % (b"x" * 60), 1),
         )
         assert (await porter.frame())[0] == 5, "what did not count makes no room when it goes"
@@ -352,15 +358,15 @@ async def test_a_stream_that_cannot_be_is_refused_and_the_others_go_on(tmp_path:
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
-            word_line(1, Open(server="nope")),
+            control_line(1, OpenStream(server="nope")),
             frame_line(1, b'{"too":"early"}', 1),
-            word_line(1, Gone(1)),
-            word_line(1, Close()),
-            word_line(2, Open()),
+            control_line(1, ExchangeClientGone(1)),
+            control_line(1, CloseStream()),
+            control_line(2, OpenStream()),
             frame_line(2, b"{}", 1),
         )
-        assert await porter.word() == Refused("no such server", "unknown_server")
-        assert isinstance(await porter.word(), Opened)
+        assert await porter.word() == StreamRefused("no such server", "unknown_server")
+        assert isinstance(await porter.word(), StreamOpened)
         assert await porter.frame() == (2, b"{}", 1)
         assert len(one.hall.here) == 1
 
@@ -369,8 +375,8 @@ async def test_sessions_end_with_their_stream_and_with_the_connection(tmp_path: 
     async with house(tmp_path) as one:
         porter = await attached(one)
         kinds: list[Kind] = ["shared", "control", "shared"]
-        await porter.send(*(word_line(at, Open(kind=kind)) for at, kind in enumerate(kinds, 1)))
-        await porter.send(word_line(2, Close()))
+        await porter.send(*(control_line(at, OpenStream(kind=kind)) for at, kind in enumerate(kinds, 1)))
+        await porter.send(control_line(2, CloseStream()))
         await until(lambda: len(one.hall.here) == 2, "the second is over")
         await porter.end.aclose()
         await until(lambda: not one.hall.here, "all are over")
@@ -382,13 +388,13 @@ async def test_who_goes_away_gives_up_only_where_nobody_could_come_back(tmp_path
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
-            word_line(1, Open(kind="session")),
+            control_line(1, OpenStream(kind="session")),
             frame_line(1, b'{"keep":1}', 5),
-            word_line(1, Gone(5)),
-            word_line(2, Open(kind="shared")),
+            control_line(1, ExchangeClientGone(5)),
+            control_line(2, OpenStream(kind="shared")),
             frame_line(2, b'{"keep":1}', 6),
-            word_line(2, Gone(6)),
-            word_line(2, Gone(6)),
+            control_line(2, ExchangeClientGone(6)),
+            control_line(2, ExchangeClientGone(6)),
         )
         await until(lambda: one.hall.given_up, "the shared one's request is given up")
         (own, shared) = one.hall.here
@@ -405,7 +411,7 @@ async def test_who_goes_away_gives_up_only_where_nobody_could_come_back(tmp_path
 async def test_a_client_may_send_any_garbage(tmp_path: Path, message: bytes) -> None:
     async with house(tmp_path) as one:
         porter = await attached(one)
-        await porter.send(word_line(1, Open()), frame_line(1, message, 2))
+        await porter.send(control_line(1, OpenStream()), frame_line(1, message, 2))
         await porter.frame()
         assert await porter.frame() == (1, message, 2)
 
@@ -417,10 +423,10 @@ async def test_a_client_may_send_any_garbage(tmp_path: Path, message: bytes) -> 
         b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n',
         b"[9,{}]\n",
         b"[1,null,{}]\n",
-        word_line(1, Open()),
-        word_line(2, Opened("x")),
-        word_line(7, Close()),
-        word_line(7, Gone(1)),
+        control_line(1, OpenStream()),
+        control_line(2, StreamOpened("x")),
+        control_line(7, CloseStream()),
+        control_line(7, ExchangeClientGone(1)),
     ],
 )
 async def test_a_broken_frame_ends_the_connection_and_says_so_in_the_log(
@@ -429,8 +435,8 @@ async def test_a_broken_frame_ends_the_connection_and_says_so_in_the_log(
     async with house(tmp_path) as one:
         porter = await attached(one)
         with caplog.at_level(logging.WARNING, "carpool.broker"):
-            await porter.send(word_line(1, Open()), line, frame_line(1, b"{}", 1))
-            assert isinstance(await porter.word(), Opened)
+            await porter.send(control_line(1, OpenStream()), line, frame_line(1, b"{}", 1))
+            assert isinstance(await porter.word(), StreamOpened)
             assert await porter.line() is None
         assert not one.hall.here
         assert "is dropped: it sent" in caplog.text or "is dropped: it said" in caplog.text
@@ -462,9 +468,9 @@ async def test_a_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
     monkeypatch.setattr(connections, "UNREAD_CAP_BYTES", 1 << 20)
     async with house(tmp_path) as one:
         frozen, awake = await attached(one), await attached(one)
-        await frozen.send(word_line(1, Open()))
-        await awake.send(word_line(1, Open()))
-        assert isinstance(await awake.word(), Opened)
+        await frozen.send(control_line(1, OpenStream()))
+        await awake.send(control_line(1, OpenStream()))
+        assert isinstance(await awake.word(), StreamOpened)
         await until(lambda: len(one.hall.here) == 2, "both are in")
         first, second = one.hall.here
         line = b'{"x":"%b"}\n' % (b"x" * (1 << 18))
@@ -484,7 +490,7 @@ async def test_a_call_is_let_go_when_all_that_was_said_before_is_with_its_carrie
 ) -> None:
     async with house(tmp_path) as one:
         porter = await (attached(one) if streams else one.porter(carrier="client", streams=False))
-        await porter.send(word_line(1, Open()) if streams else environment_line({}))
+        await porter.send(control_line(1, OpenStream()) if streams else environment_line({}))
         await until(lambda: len(one.hall.here) == 1, "it is in")
         (session,) = one.hall.here
         lines = 8
@@ -509,43 +515,45 @@ class Gatherer(Hall):
         super().__init__()
         self.course: list[str] = []
 
-    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
-        stream.exchanges.enter(RawJson(b"1"), exchange)
-        burst.append(AgentPinged(stream.id, RawJson(b"%d" % exchange)))
+    def message_received(
+        self, stream: SessionStream, message: bytes, exchange: int, burst: list[AnyEvent]
+    ) -> None:
+        stream.exchanges.open(RawJson(b"1"), exchange)
+        burst.append(PingRequested(stream.id, RawJson(b"%d" % exchange)))
 
     def feed(self, burst: list[AnyEvent]) -> None:
-        self.course += [event.id.decode() for event in burst if isinstance(event, AgentPinged)]
+        self.course += [event.id.decode() for event in burst if isinstance(event, PingRequested)]
         burst.clear()
 
-    def give_up(self, session: SessionId, request: RawJson) -> None:
+    def request_abandoned(self, session: SessionId, request: RawJson) -> None:
         self.course.append(f"gave up {request.decode()}")
 
-    def farewell(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         self.course.append("farewell")
 
 
 def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after_them() -> None:
     host = Gatherer()
     attach = Attach(version=ATTACH_VERSION, carrier="door", streams=True)
-    carrier = Carrier(
+    carrier = MultiplexedConnection(
         SessionId("s0"),
         attach,
         host,
         {},
-        lingering=Lingering(lambda _call: None),
-        heritage=Heritage(),
+        lingering=DetachedSessions(lambda _call: None),
+        heritage=Incarnation(),
         enter=lambda _resume: (SessionId("s1"), Epoch("")),
         write=lambda _frame, _call=NO_CALL: None,
-        drop=lambda _: carrier.left(dropped=True),
+        drop=lambda _: carrier.connection_closed(dropped=True),
     )
     lines = [
-        word_line(1, Open(kind="shared")),
+        control_line(1, OpenStream(kind="shared")),
         frame_line(1, b"{}", 5),
         frame_line(1, b"{}", 6),
-        word_line(1, Gone(5)),
+        control_line(1, ExchangeClientGone(5)),
         frame_line(1, b"{}", 7),
         b"junk\n",
         frame_line(1, b"{}", 8),
     ]
-    carrier.take([line[:-1] for line in lines])
+    carrier.lines_received([line[:-1] for line in lines])
     assert host.course == ["5", "6", "gave up @5 1", "7", "farewell"]

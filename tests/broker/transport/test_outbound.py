@@ -4,9 +4,9 @@ from typing import Any, get_args
 
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects
-from carpool_broker.core.model.effects import NO_CALL, EndListen, Reply, SayListChanged
+from carpool_broker.core.model.effects import NO_CALL, EndListen, Reply, SendListChanged
 from carpool_broker.transport.connections import NO_ASK
-from carpool_broker.transport.outbound import Saying
+from carpool_broker.transport.outbound import AgentOutput
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from tests.broker.stateless_rig import ONE, StatelessRig
 
@@ -31,25 +31,25 @@ class Carriers:
         self.said.append((session, about, answers))
 
 
-def saying(core: BrokerCore, carriers: Carriers) -> Saying:
-    return Saying(core, "1.0", carriers.write, lambda _: None)
+def saying(core: BrokerCore, carriers: Carriers) -> AgentOutput:
+    return AgentOutput(core, "1.0", carriers.write, lambda _: None)
 
 
 def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> None:
-    ways = saying(StatelessRig().core, Carriers()).ways
+    ways = saying(StatelessRig().core, Carriers()).handlers
     to_supervisor = set(get_args(effects.LinkEffect))
     others = set(get_args(effects.AnyEffect)) - to_supervisor
     own = {
-        effects.UseRoots,
-        effects.TellServed,
-        effects.TellStateful,
-        effects.LetGo,
-        effects.RunHook,
+        effects.ApplyRoots,
+        effects.SetSupervisorEpoch,
+        effects.SetStatefulServers,
+        effects.ForgetRecordedCall,
+        effects.BeginHook,
         effects.EndHook,
-        effects.Audited,
-        effects.KeepPins,
-        effects.Note,
-        effects.End,
+        effects.WriteAudit,
+        effects.SaveApprovals,
+        effects.LogLine,
+        effects.EndBroker,
     }
     assert others - ways.keys() == own, "the shell performs these itself"
     assert not to_supervisor & ways.keys()
@@ -57,10 +57,10 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
 
 def test_a_line_goes_with_the_request_that_it_belongs_to_and_the_last_one_answers_it() -> None:
     carriers = Carriers()
-    ways = saying(StatelessRig().core, carriers).ways
+    ways = saying(StatelessRig().core, carriers).handlers
     todo: list[Any] = [
-        SayListChanged(ONE, "tools"),
-        SayListChanged(ONE, "tools", RawJson(b"7")),
+        SendListChanged(ONE, "tools"),
+        SendListChanged(ONE, "tools", RawJson(b"7")),
         Reply(ONE, RawJson(b"8"), is_error=False, body=EMPTY_OBJECT),
         EndListen(ONE, RawJson(b"7")),
     ]

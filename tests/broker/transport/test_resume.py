@@ -7,38 +7,38 @@ import pytest
 
 from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.core.model.events import (
-    AgentCalled,
-    AgentCarried,
-    AgentGranted,
-    AgentGreeted,
-    AgentListened,
-    AgentResumed,
     AnyEvent,
+    CallRequested,
+    CarrierAnnounced,
+    InitializeRequested,
+    ListenRequested,
+    ListenResumed,
+    SessionResumed,
 )
 from carpool_broker.era import repeated_lines
-from carpool_broker.era.handshake import Meaning, read
-from carpool_broker.transport.detached_sessions import LINGER_S, MAX_HELD_BYTES, Lingering
-from carpool_broker.transport.incarnation import Heritage
-from carpool_broker.transport.multiplexed import Carrier, placed
-from carpool_broker.transport.resume import Returning
-from carpool_broker.transport.streams import Stream
+from carpool_broker.era.handshake import LineMeaning, read_line
+from carpool_broker.transport.detached_sessions import DETACHED_TIMEOUT_S, MAX_HELD_BYTES, DetachedSessions
+from carpool_broker.transport.incarnation import Incarnation
+from carpool_broker.transport.multiplexed import MultiplexedConnection, with_exchange
+from carpool_broker.transport.resume import SessionResume
+from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach import Attach, ResumeSession
 from carpool_protocol.carrier.streams import (
-    WORD,
-    Close,
-    Gone,
+    CONTROL,
+    CloseStream,
+    ControlMessage,
+    ExchangeClientGone,
     Kind,
-    Open,
-    Opened,
-    Refused,
-    Served,
-    Stateful,
-    Word,
+    OpenStream,
+    ServersStateful,
+    StreamOpened,
+    StreamRefused,
+    SupervisorAssigned,
+    control_line,
     frame_line,
-    read_word,
+    read_control,
     split_frame,
-    word_line,
 )
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from tests.behaviours import behaviour
@@ -56,49 +56,59 @@ class Shell:
     def __init__(self) -> None:
         self.here: list[SessionId] = []
         self.replayed: list[AnyEvent] = []
-        self.resumes: list[tuple[AgentResumed, list[Meaning]]] = []
+        self.resumes: list[tuple[SessionResumed, list[LineMeaning]]] = []
         self.took: list[bytes] = []
         self.carried: list[tuple[SessionId, int]] = []
 
-    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+    def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         then()
 
-    def objection(self, attach: Attach) -> Refused | None:
+    def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return None
 
-    def welcome(
-        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    def session_opened(
+        self,
+        session: SessionId,
+        attach: Attach,
+        environment: dict[str, str],
+        stream: OpenStream | None = None,
     ) -> None:
         self.here.append(session)
 
-    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
-        stream.exchanges.enter(RawJson(b"7"), exchange)
+    def message_received(
+        self, stream: SessionStream, message: bytes, exchange: int, burst: list[AnyEvent]
+    ) -> None:
+        stream.exchanges.open(RawJson(b"7"), exchange)
         self.took.append(message)
 
-    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
-        granted = repeated_lines.granted(stream.id, message)
-        said = placed(stream, granted or read(stream.id, message, shared=stream.exchanges.shared), exchange)
-        assert isinstance(said, AgentCalled | AgentGranted | AgentGreeted | AgentListened)
-        if returning.replays(message):
-            stream.replayed(said)
+    def resume_message(
+        self, stream: SessionStream, message: bytes, exchange: int, returning: SessionResume
+    ) -> None:
+        granted = repeated_lines.read_acknowledgement(stream.id, message)
+        said = with_exchange(
+            stream, granted or read_line(stream.id, message, shared=stream.exchanges.shared), exchange
+        )
+        assert isinstance(said, CallRequested | ListenResumed | InitializeRequested | ListenRequested)
+        if returning.is_replayed(message):
+            stream.request_replayed(said)
             self.replayed.append(said)
         else:
-            returning.take(said)
+            returning.add(said)
 
-    def resumed(self, session: SessionId, returning: Returning) -> None:
-        self.resumes.append(returning.end())
+    def session_resumed(self, session: SessionId, returning: SessionResume) -> None:
+        self.resumes.append(returning.finish())
 
     def version_of(self, session: SessionId) -> str:
         return "2025-11-25"
 
     def feed(self, burst: list[AnyEvent]) -> None:
-        self.carried += [(each.session, each.pid) for each in burst if isinstance(each, AgentCarried)]
+        self.carried += [(each.session, each.pid) for each in burst if isinstance(each, CarrierAnnounced)]
         burst.clear()
 
-    def give_up(self, session: SessionId, request: RawJson) -> None:
+    def request_abandoned(self, session: SessionId, request: RawJson) -> None:
         raise AssertionError("nobody gives up")
 
-    def farewell(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         self.here.remove(session)
 
 
@@ -107,15 +117,15 @@ class Broker:
 
     def __init__(self, life: int = 0) -> None:
         self.shell = Shell()
-        self.heritage = Heritage(SECRET, life)
-        self.streams: dict[SessionId, Stream] = {}
+        self.heritage = Incarnation(SECRET, life)
+        self.streams: dict[SessionId, SessionStream] = {}
         self.written: list[CallId] = []
-        self.lingering: Lingering[Stream] = Lingering(self.written.append)
+        self.lingering: DetachedSessions[SessionStream] = DetachedSessions(self.written.append)
         self.frames: list[bytes] = []
         self._count = 0
 
-    def door(self) -> Carrier:
-        return Carrier(
+    def door(self) -> MultiplexedConnection:
+        return MultiplexedConnection(
             SessionId("s0"),
             Attach(version=ATTACH_VERSION, carrier="door", streams=True, pid=7),
             self.shell,
@@ -128,27 +138,27 @@ class Broker:
         )
 
     def _enter(self, resume: ResumeSession | None) -> tuple[SessionId, Epoch]:
-        if resume is not None and self.heritage.claim(SessionId(resume.session), resume.secret):
+        if resume is not None and self.heritage.claim_session(SessionId(resume.session), resume.secret):
             return SessionId(resume.session), Epoch(resume.supervisor)
         self._count += 1
         return SessionId(f"n{self._count}"), EPOCH
 
-    def said(self) -> list[tuple[int, Word | bytes | None, int]]:
+    def said(self) -> list[tuple[int, ControlMessage | bytes | None, int]]:
         """What was told since the last look."""
         frames, self.frames = self.frames, []
         cuts = [cut for frame in frames if (cut := split_frame(frame)) is not None]
         assert len(cuts) == len(frames)
-        return [(s, read_word(said) if x == WORD else said, x) for s, said, x in cuts]
+        return [(s, read_control(said) if x == CONTROL else said, x) for s, said, x in cuts]
 
 
-def taken(door: Carrier, *lines: bytes) -> None:
-    door.take([line.removesuffix(b"\n") for line in lines])
+def taken(door: MultiplexedConnection, *lines: bytes) -> None:
+    door.lines_received([line.removesuffix(b"\n") for line in lines])
 
 
-def opened(broker: Broker, door: Carrier, number: int = 1, **said: Any) -> Opened:
-    taken(door, word_line(number, Open(**said)))
+def opened(broker: Broker, door: MultiplexedConnection, number: int = 1, **said: Any) -> StreamOpened:
+    taken(door, control_line(number, OpenStream(**said)))
     (_, word, _), *_ = broker.said()
-    assert isinstance(word, Opened)
+    assert isinstance(word, StreamOpened)
     return word
 
 
@@ -166,9 +176,9 @@ def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
         session=was.name, secret=was.secret, supervisor="e0",
         kept=1, open=1, last=f"{name_of(CALL):x}", asks=["q1"],
     )  # fmt: skip
-    taken(door, word_line(4, Open(resume=resume)), frame_line(4, GREET), frame_line(4, CALL, 12))
+    taken(door, control_line(4, OpenStream(resume=resume)), frame_line(4, GREET), frame_line(4, CALL, 12))
     ((_, word, _),) = after.said()
-    assert isinstance(word, Opened)
+    assert isinstance(word, StreamOpened)
     assert (word.name, word.session, word.supervisor) == (was.name, was.session, "e0")
     assert word.secret != was.secret
     ((event, rest),) = after.shell.resumes
@@ -186,12 +196,12 @@ def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
 def test_a_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears_of_it() -> None:
     before = Broker()
     was = opened(before, before.door())
-    before.streams[SessionId(was.name)].stateful_at(("counter",))
+    before.streams[SessionId(was.name)].set_stateful_servers(("counter",))
     ((number, word, _),) = before.said()
-    assert (number, word) == (1, Stateful(["counter"]))
+    assert (number, word) == (1, ServersStateful(["counter"]))
     after = Broker(life=1)
     resume = ResumeSession(session=was.name, secret=was.secret, supervisor="e0", stateful=["counter"])
-    taken(after.door(), word_line(4, Open(resume=resume)))
+    taken(after.door(), control_line(4, OpenStream(resume=resume)))
     ((event, _),) = after.shell.resumes
     assert event.stateful == ("counter",)
 
@@ -199,7 +209,7 @@ def test_a_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears
 @behaviour("reattach:http")
 def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_end_is() -> None:
     broker = Broker(life=1)
-    secret = Heritage(SECRET, 0).secret_of(SessionId("s5"))
+    secret = Incarnation(SECRET, 0).resume_secret(SessionId("s5"))
     resume = ResumeSession(session="s5", secret=secret, kept=2)
     meta = (
         b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
@@ -212,7 +222,7 @@ def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_
     ]
     taken(
         broker.door(),
-        word_line(1, Open(kind="shared", resume=resume)),
+        control_line(1, OpenStream(kind="shared", resume=resume)),
         frame_line(1, listens[0], 5),
         frame_line(1, listens[1], 6),
     )
@@ -230,12 +240,12 @@ def test_what_a_listen_was_granted_is_said_before_it_under_the_name_that_it_has_
     kind: Kind, name: bytes
 ) -> None:
     broker = Broker(life=1)
-    secret = Heritage(SECRET, 0).secret_of(SessionId("s5"))
+    secret = Incarnation(SECRET, 0).resume_secret(SessionId("s5"))
     resume = ResumeSession(session="s5", secret=secret, kept=1)
     params = b'{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"notifications":{"taskIds":["t"]}}'
     ack = b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":%b}' % params
-    taken(broker.door(), word_line(1, Open(kind=kind, resume=resume)), frame_line(1, ack, 5))
-    assert broker.shell.replayed == [AgentGranted(SessionId("s5"), RawJson(name), (), (), ("t",))]
+    taken(broker.door(), control_line(1, OpenStream(kind=kind, resume=resume)), frame_line(1, ack, 5))
+    assert broker.shell.replayed == [ListenResumed(SessionId("s5"), RawJson(name), (), (), ("t",))]
     broker.said()
     say(broker, "s5", b"{}\n", name)
     assert len(broker.said()) == 1, "nothing about it is swallowed for that"
@@ -255,24 +265,28 @@ def test_each_stream_is_told_which_supervisor_serves_it() -> None:
     door = broker.door()
     assert opened(broker, door).supervisor == EPOCH
     stream = broker.streams[SessionId("n1")]
-    stream.served_by(EPOCH)
+    stream.set_supervisor_epoch(EPOCH)
     assert not broker.said(), "that is known"
-    stream.served_by(Epoch("e2"))
-    assert broker.said() == [(1, Served("e2"), WORD)]
-    door.left()
-    stream.served_by(Epoch("e3"))
+    stream.set_supervisor_epoch(Epoch("e2"))
+    assert broker.said() == [(1, SupervisorAssigned("e2"), CONTROL)]
+    door.connection_closed()
+    stream.set_supervisor_epoch(Epoch("e3"))
     assert opened_again(broker, broker.door(), broker.heritage.public_id(stream.id)).supervisor == "e3"
 
 
-def opened_again(broker: Broker, door: Carrier, public: str, number: int = 1, **said: Any) -> Opened:
+def opened_again(
+    broker: Broker, door: MultiplexedConnection, public: str, number: int = 1, **said: Any
+) -> StreamOpened:
     word = taken_over(broker, door, public, number, **said)
-    assert isinstance(word, Opened)
+    assert isinstance(word, StreamOpened)
     return word
 
 
-def taken_over(broker: Broker, door: Carrier, public: str, number: int = 1, **said: Any) -> object:
+def taken_over(
+    broker: Broker, door: MultiplexedConnection, public: str, number: int = 1, **said: Any
+) -> object:
     resume = ResumeSession(session="", secret=public)
-    taken(door, word_line(number, Open(resume=resume, **said)))
+    taken(door, control_line(number, OpenStream(resume=resume, **said)))
     return broker.said()[0][1]
 
 
@@ -282,23 +296,23 @@ def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_mea
     door = broker.door()
     was = opened(broker, door, server="git")
     taken(door, frame_line(1, CALL, 5))
-    door.left()
+    door.connection_closed()
     say(broker, was.name, ASK, b"7")
     say(broker, was.name, b'{"late":1}\n', b"7", last=True)
-    broker.streams[SessionId(was.name)].let_go(CallId(10))
+    broker.streams[SessionId(was.name)].forget_recorded_call(CallId(10))
     assert not broker.frames
     assert broker.written == [9, 10], "nobody gets that answer, and the record may forget it"
     assert broker.shell.here == [was.name]
     resume = ResumeSession(session="", secret=was.session)
-    taken(broker.door(), word_line(3, Open(server="git", resume=resume)))
+    taken(broker.door(), control_line(3, OpenStream(server="git", resume=resume)))
     (_, word, _), *said = broker.said()
-    assert isinstance(word, Opened)
+    assert isinstance(word, StreamOpened)
     assert (word.name, word.session, word.version) == (was.name, was.session, "2025-11-25")
     assert said == [(3, ASK[:-1], 0)], "of no exchange: that one died"
     assert broker.shell.carried == [(was.name, 0), (was.name, 7)], "status shows no process that is dead"
     say(broker, was.name, b"{}\n")
     assert broker.said() == [(3, b"{}", 0)]
-    assert not broker.lingering.due(1e9)
+    assert not broker.lingering.expired(1e9)
 
 
 @behaviour("reattach:http:door")
@@ -306,19 +320,19 @@ def test_a_session_is_given_to_the_next_door_once_and_on_its_own_terms_only() ->
     broker = Broker()
     door = broker.door()
     was = opened(broker, door, principal="ann", server="git")
-    assert isinstance(taken_over(broker, broker.door(), was.session), Refused), "its door lives"
-    door.left()
+    assert isinstance(taken_over(broker, broker.door(), was.session), StreamRefused), "its door lives"
+    door.connection_closed()
     others: list[dict[str, Any]] = [{}, {"principal": "bob", "server": "git"}, {"principal": "ann"}]
     for terms in others:
-        assert isinstance(taken_over(broker, broker.door(), was.session, **terms), Refused)
+        assert isinstance(taken_over(broker, broker.door(), was.session, **terms), StreamRefused)
     for guess in ("", was.name, was.secret, was.session[:-1]):
         said = taken_over(broker, broker.door(), guess, principal="ann", server="git")
-        assert said == Refused("there is no such session", "unknown_session")
+        assert said == StreamRefused("there is no such session", "unknown_session")
     heir = broker.door()
     assert opened_again(broker, heir, was.session, principal="ann", server="git").name == was.name
     second = taken_over(broker, heir, was.session, 2, principal="ann", server="git")
-    assert isinstance(second, Refused)
-    taken(heir, word_line(1, Close()), word_line(2, Gone(1)))
+    assert isinstance(second, StreamRefused)
+    taken(heir, control_line(1, CloseStream()), control_line(2, ExchangeClientGone(1)))
     assert not broker.shell.here
 
 
@@ -329,11 +343,11 @@ def test_a_session_that_nobody_asks_for_is_over_after_a_while() -> None:
     opened(broker, door)
     opened(broker, door, 2, kind="shared")
     opened(broker, door, 3, kind="control")
-    door.left()
+    door.connection_closed()
     assert len(broker.shell.here) == 1, "who has no name cannot come back"
-    assert not broker.lingering.due(10.0)
-    assert not broker.lingering.due(10.0 + LINGER_S - 1)
-    assert [each.id for each in broker.lingering.due(10.0 + LINGER_S)] == broker.shell.here
+    assert not broker.lingering.expired(10.0)
+    assert not broker.lingering.expired(10.0 + DETACHED_TIMEOUT_S - 1)
+    assert [each.id for each in broker.lingering.expired(10.0 + DETACHED_TIMEOUT_S)] == broker.shell.here
     assert not len(broker.lingering)
 
 
@@ -341,25 +355,25 @@ def test_a_session_is_not_given_back_when_too_much_was_said_meanwhile() -> None:
     broker = Broker()
     door = broker.door()
     was = opened(broker, door)
-    door.left()
+    door.connection_closed()
     say(broker, was.name, b"x" * MAX_HELD_BYTES)
     say(broker, was.name, b"y")
-    assert isinstance(taken_over(broker, broker.door(), was.session), Refused)
+    assert isinstance(taken_over(broker, broker.door(), was.session), StreamRefused)
 
 
 def test_a_door_that_is_dropped_leaves_no_session() -> None:
     broker = Broker()
     door = broker.door()
     opened(broker, door)
-    door.left(dropped=True)
+    door.connection_closed(dropped=True)
     assert not broker.shell.here
     assert not len(broker.lingering)
 
 
 def test_what_a_client_shows_is_the_same_at_every_broker_and_tells_no_secret() -> None:
-    first, second = Heritage(SECRET, 0), Heritage(SECRET, 1)
+    first, second = Incarnation(SECRET, 0), Incarnation(SECRET, 1)
     session = SessionId("s5")
     assert first.public_id(session) == second.public_id(session)
     assert len(first.public_id(session)) == 22
-    assert first.public_id(session) != Heritage(b"t" * 32, 0).public_id(session)
-    assert first.public_id(session) not in first.secret_of(session)
+    assert first.public_id(session) != Incarnation(b"t" * 32, 0).public_id(session)
+    assert first.public_id(session) not in first.resume_secret(session)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool_broker.transport.socket_io import CROWD_READ_BYTES, READ_BYTES, AgentIo
+from carpool_broker.transport.socket_io import READ_BYTES, SMALL_READ_BYTES, AgentIo
 from carpool_protocol.ids import CallId
 from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
-from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
 
@@ -77,7 +77,7 @@ def test_a_burst_of_requests_is_taken_in_pieces_and_no_further_than_the_agent_re
     ends.answer_bytes = MIB
     ends.agent.sendall(b"".join(b"line %d\n" % n for n in range(500)))
     ends.round()
-    assert sum(map(len, ends.taken)) == PIECE, "then it was seen that nobody reads"
+    assert sum(map(len, ends.taken)) == OUTPUTS_PER_FLUSH, "then it was seen that nobody reads"
     total = 0
     for _ in range(100):
         if (count := ends.read()) == 0:
@@ -127,48 +127,48 @@ def test_lines_leave_whole_and_in_order_whatever_their_sizes(ends: Ends) -> None
             ends.round()
     assert got == wanted
     assert ends.io.unread_bytes == 0
-    assert not ends.io.blocked
+    assert not ends.io.is_blocked
 
 
 def test_in_a_crowd_a_few_calls_of_each_are_read_at_a_time_but_a_long_line_as_ever(ends: Ends) -> None:
     ends.ready.crowded = True
-    ends.agent.sendall(b"x" * 99 + b"\n" + b"y" * 99 + b"\n" * (4 * CROWD_READ_BYTES))
-    ends.io._readable()
+    ends.agent.sendall(b"x" * 99 + b"\n" + b"y" * 99 + b"\n" * (4 * SMALL_READ_BYTES))
+    ends.io._read_ready()
     assert ends.io.unread_bytes == 0
     assert sum(map(len, ends.taken)) == 2
     left = len(ends.io._sock.recv(MIB, socket.MSG_PEEK))
-    assert left == 199 + 4 * CROWD_READ_BYTES - CROWD_READ_BYTES
+    assert left == 199 + 4 * SMALL_READ_BYTES - SMALL_READ_BYTES
     ends.io._sock.recv(MIB)
-    for _ in range(READ_BYTES // CROWD_READ_BYTES + 2):
-        ends.agent.sendall(b"z" * CROWD_READ_BYTES)
-        ends.io._readable()
+    for _ in range(READ_BYTES // SMALL_READ_BYTES + 2):
+        ends.agent.sendall(b"z" * SMALL_READ_BYTES)
+        ends.io._read_ready()
     assert ends.io.pending_bytes > READ_BYTES
-    ends.agent.sendall(b"z" * 10 * CROWD_READ_BYTES)
+    ends.agent.sendall(b"z" * 10 * SMALL_READ_BYTES)
     before = ends.io.pending_bytes
-    ends.io._readable()
-    assert ends.io.pending_bytes == before + 10 * CROWD_READ_BYTES
+    ends.io._read_ready()
+    assert ends.io.pending_bytes == before + 10 * SMALL_READ_BYTES
 
 
 def test_an_answer_is_written_when_the_socket_has_all_of_it_and_not_before(ends: Ends) -> None:
     ends.io.write(b"x\n")
-    ends.io.mark(CallId(1))
+    ends.io.mark_call(CallId(1))
     assert ends.written == []
     ends.io.flush()
     assert ends.written == [1]
     # More than the socket takes; some of it leaves as it is accepted.
     for call in (2, 3, 4):
         ends.io.write(b"y" * MIB + b"\n")
-        ends.io.mark(CallId(call))
+        ends.io.mark_call(CallId(call))
     ends.io.flush()
     assert ends.written != [1, 2, 3, 4]
     before = 0
-    ends.io.mark(CallId(5))  # with no line of its own
+    ends.io.mark_call(CallId(5))  # with no line of its own
     while ends.io.unread_bytes:
         assert 5 not in ends.written
         ends.read()
         assert len(ends.written) >= before
         before = len(ends.written)
-    ends.io.mark(CallId(6))
+    ends.io.mark_call(CallId(6))
     assert ends.written == [1, 2, 3, 4, 5, 6]
 
 

@@ -6,12 +6,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.api.attach import Attachment
-from carpool.shim.kept_lines import Kept
+from carpool.api.attach import BrokerAttachment
+from carpool.shim.kept_lines import KeptLines
 from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import (
-    Moved,
     Settled,
+    WorkspaceChanged,
     attached_line,
     ended_line,
     moved_line,
@@ -45,7 +45,7 @@ STREAM = b"".join(
         b"\n",
         settled(2, [2]),
         ANSWER % 2,
-        moved_line(Moved("shop")),
+        moved_line(WorkspaceChanged("shop")),
         ANSWER % 3,
         ended_line("enough", again=True),
         b'{"jsonrpc":"2.0","id":4,"res',
@@ -55,12 +55,12 @@ STREAM = b"".join(
 
 @given(st.lists(st.integers(1, len(STREAM) - 1), max_size=30))
 def test_however_the_bytes_are_cut_the_lines_and_what_is_kept_are_the_same(cuts: list[int]) -> None:
-    kept = Kept()
-    one = Attachment(kept, HELLO, variables)
+    kept = KeptLines()
+    one = BrokerAttachment(kept, HELLO, variables)
     for number in range(1, 5):
-        one.say(CALL % number)
+        one.send_line(CALL % number)
     places = sorted({0, len(STREAM), *cuts})
-    lines = [line for a, b in pairwise(places) for line in one.received(STREAM[a:b])]
+    lines = [line for a, b in pairwise(places) for line in one.feed(STREAM[a:b])]
     assert lines == [(ANSWER % 1)[:-1], b"", (ANSWER % 2)[:-1], (ANSWER % 3)[:-1]]
     assert (kept.epoch, kept.in_doubt) == (b"e", False)
     assert list(kept.open.values()) == [CALL[:-1] % 2]
@@ -75,22 +75,20 @@ def test_however_the_bytes_are_cut_the_lines_and_what_is_kept_are_the_same(cuts:
 
 @given(st.integers(0, len(HELLO) + 2 * len(CALL % 1)))
 def test_what_the_socket_has_not_taken_no_broker_has_had(taken_bytes: int) -> None:
-    kept = Kept()
-    one = Attachment(kept, HELLO, variables)
-    one.say(CALL % 1)
-    one.say(CALL % 2)
-    assert one.untaken_bytes() == len(kept.fresh), "it says its first line before it takes anything"
-    one.received(attached_line("s1", [], "0.secret", "e"))
-    one.wrote(taken_bytes)
-    assert one.untaken_bytes() == len(one.out)
-    one.say(CALL % 3)
-    assert one.untaken_bytes() == len(one.out)
-    assert one.untaken_bytes() >= len(CALL % 3)
+    kept = KeptLines()
+    one = BrokerAttachment(kept, HELLO, variables)
+    one.send_line(CALL % 1)
+    one.send_line(CALL % 2)
+    assert one.unread_by_broker_bytes() == len(kept.fresh), "it says its first line before it takes anything"
+    one.feed(attached_line("s1", [], "0.secret", "e"))
+    one.bytes_written(taken_bytes)
+    assert one.unread_by_broker_bytes() == len(one.out)
+    one.send_line(CALL % 3)
+    assert one.unread_by_broker_bytes() == len(one.out)
+    assert one.unread_by_broker_bytes() >= len(CALL % 3)
 
 
 def test_a_line_that_only_looks_like_the_brokers_is_the_agents() -> None:
-    one = Attachment(Kept(), HELLO, variables)
-    assert one.received(b'{"jsonrpc":"2.0","id":1,"result":{}}\n') == [
-        b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    ]
+    one = BrokerAttachment(KeptLines(), HELLO, variables)
+    assert one.feed(b'{"jsonrpc":"2.0","id":1,"result":{}}\n') == [b'{"jsonrpc":"2.0","id":1,"result":{}}']
     assert one.attached is None

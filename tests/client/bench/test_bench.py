@@ -19,14 +19,14 @@ from bench.arms import Relay, make_arms
 from carpool.bench import agents
 from carpool.bench import processes as bench_procs
 from carpool.bench import scenarios as bench_scenarios
-from carpool.bench.agents import Crowd, Load
-from carpool.bench.arms import ECHO_ARGV, Direct
+from carpool.bench.agents import BenchAgents, Load
+from carpool.bench.arms import ECHO_ARGV, DirectArm
 from carpool.bench.attach import BenchError
 from carpool.bench.command import bench
 from carpool.bench.report import as_json, markdown, plain, ratios, slower, speed_table, summarise
-from carpool.bench.scenarios import SCENARIOS, Sample, Scenario, measure, quantile, run_rounds
+from carpool.bench.scenarios import SCENARIOS, Scenario, WindowSample, measure, quantile, run_rounds
 from carpool.bench.spawn import end_all, spawn_piped
-from carpool.bench.work import EchoWork, PayloadWork, ToolWork, answer_id, error_kind
+from carpool.bench.work import EchoWorkload, PayloadWorkload, ToolWorkload, answer_id, error_kind
 from carpool.demo.echo_server import answer
 
 SHORT = Load(in_flight=4, seconds=60.0, warmup_s=0.05, calls=40, patience_s=20.0)
@@ -109,21 +109,21 @@ def test_any_bytes_have_an_id_or_none(line: bytes) -> None:
 
 @pytest.mark.parametrize("tool", ["echo", "100%s__echo", 'a"b'])
 def test_requests_are_calls_of_the_tool(tool: str) -> None:
-    for work in (EchoWork(tool), PayloadWork(tool, 9), ToolWork(tool, b'{"text":"100%d"}')):
+    for work in (EchoWorkload(tool), PayloadWorkload(tool, 9), ToolWorkload(tool, b'{"text":"100%d"}')):
         message = json.loads(work.request(3, 17))
         assert (message["id"], message["method"], message["params"]["name"]) == (17, "tools/call", tool)
 
 
 def test_an_echo_of_another_call_is_a_fault() -> None:
-    work = EchoWork("echo")
+    work = EchoWorkload("echo")
     right, swapped = (
         json.dumps(
             {"jsonrpc": "2.0", "id": 7, "result": {"content": [{"type": "text", "text": text}]}}
         ).encode()
         for text in ("a3-7", "a4-7")
     )
-    assert work.good(3, 7, right)
-    assert not work.good(3, 7, swapped)
+    assert work.is_right(3, 7, right)
+    assert not work.is_right(3, 7, swapped)
     assert work.fault(3, 7, swapped) == "the text of another call"
 
 
@@ -139,7 +139,7 @@ def test_errors_are_told_by_kind_and_never_by_text() -> None:
 def test_a_result_that_only_speaks_of_errors_is_good() -> None:
     text = json.dumps({"isError": True})
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}]}})
-    assert ToolWork("t", b"{}").fault(0, 1, line.encode()) == ""
+    assert ToolWorkload("t", b"{}").fault(0, 1, line.encode()) == ""
 
 
 @pytest.fixture
@@ -148,17 +148,17 @@ def crowds() -> Iterator[list[object]]:
     started: list[object] = []
     yield started
     for each in started:
-        if isinstance(each, Crowd):
+        if isinstance(each, BenchAgents):
             each.close()
     processes = [each for each in started if isinstance(each, subprocess.Popen)]
     end_all(processes)
     assert all(process.returncode is not None for process in processes)
 
 
-def crowd_of(started: list[object], *argvs: list[str]) -> Crowd:
+def crowd_of(started: list[object], *argvs: list[str]) -> BenchAgents:
     pairs = [spawn_piped(argv) for argv in argvs]
     started += [process for process, _ in pairs]
-    crowd = Crowd([attachment for _, attachment in pairs], patience_s=10.0)
+    crowd = BenchAgents([attachment for _, attachment in pairs], patience_s=10.0)
     started.insert(0, crowd)
     crowd.greet()
     return crowd
@@ -170,7 +170,7 @@ def server(body: str) -> list[str]:
 
 def test_every_answer_in_the_window_is_counted_once(crowds: list[object]) -> None:
     crowd = crowd_of(crowds, ECHO_ARGV, ECHO_ARGV)
-    measured = crowd.drive(EchoWork("echo"), SHORT)
+    measured = crowd.run_load(EchoWorkload("echo"), SHORT)
     assert measured.calls > 0
     assert (measured.errors, measured.unanswered) == ({}, 0)
     assert 0 < len(measured.latencies_s) <= measured.calls
@@ -179,13 +179,13 @@ def test_every_answer_in_the_window_is_counted_once(crowds: list[object]) -> Non
 
 def test_a_count_ends_the_window_early(crowds: list[object]) -> None:
     crowd = crowd_of(crowds, ECHO_ARGV)
-    measured = crowd.drive(EchoWork("echo"), Load(in_flight=4, seconds=60.0, warmup_s=0.0, calls=20))
+    measured = crowd.run_load(EchoWorkload("echo"), Load(in_flight=4, seconds=60.0, warmup_s=0.0, calls=20))
     assert 20 <= measured.calls < 60
 
 
 def test_answers_larger_than_a_pipe_are_put_together(crowds: list[object]) -> None:
     crowd = crowd_of(crowds, ECHO_ARGV)
-    measured = crowd.drive(PayloadWork("payload", 300_000), SHORT)
+    measured = crowd.run_load(PayloadWorkload("payload", 300_000), SHORT)
     assert measured.calls > 0
     assert (measured.errors, measured.unanswered) == ({}, 0)
 
@@ -202,7 +202,7 @@ def test_answers_larger_than_a_pipe_are_put_together(crowds: list[object]) -> No
     ],
 )
 def test_wrong_answers_are_counted_by_kind(crowds: list[object], body: str, kind: str) -> None:
-    measured = crowd_of(crowds, server(body)).drive(EchoWork("echo"), SHORT)
+    measured = crowd_of(crowds, server(body)).run_load(EchoWorkload("echo"), SHORT)
     assert measured.errors[kind] > 0
     assert measured.unanswered == 0
 
@@ -211,12 +211,12 @@ def test_a_ping_with_the_id_of_an_open_call_is_answered_and_not_taken_for_its_an
     crowds: list[object],
 ) -> None:
     body = "print(json.dumps({'jsonrpc': '2.0', 'id': id, 'method': 'ping'}), flush=True); result(id, text)"
-    measured = crowd_of(crowds, server(body)).drive(EchoWork("echo"), SHORT)
+    measured = crowd_of(crowds, server(body)).run_load(EchoWorkload("echo"), SHORT)
     assert measured.calls > 0
     assert measured.errors == {}
 
 
-class Warming(EchoWork):
+class Warming(EchoWorkload):
     """Time stands still until so many answers are judged, and then goes on."""
 
     def __init__(self, failures: int) -> None:
@@ -237,26 +237,26 @@ def test_failures_in_the_warm_up_are_told_apart_from_those_in_the_window(
     body = "result(id, text) if calls > 4 else say(id, error={'code': 7})"
     crowd, work = crowd_of(crowds, server(body)), Warming(4)
     monkeypatch.setattr(agents, "now_s", work.now_s)
-    measured = crowd.drive(work, SHORT)
+    measured = crowd.run_load(work, SHORT)
     assert measured.errors == {"JSON-RPC error 7 (outside the window)": 4}
 
 
 def test_a_silent_server_ends_the_bench_with_its_calls_unanswered(crowds: list[object]) -> None:
     load = Load(in_flight=3, seconds=0.1, warmup_s=0.0, patience_s=0.2)
-    measured = crowd_of(crowds, server("pass")).drive(EchoWork("echo"), load)
+    measured = crowd_of(crowds, server("pass")).run_load(EchoWorkload("echo"), load)
     assert (measured.calls, measured.unanswered) == (0, 3)
 
 
 def test_a_server_that_dies_leaves_the_others_going(crowds: list[object]) -> None:
     crowd = crowd_of(crowds, server("sys.exit()"), ECHO_ARGV)
-    measured = crowd.drive(EchoWork("echo"), SHORT)
+    measured = crowd.run_load(EchoWorkload("echo"), SHORT)
     assert measured.calls > 0
     assert measured.unanswered == SHORT.in_flight
 
 
 def test_a_server_that_does_not_greet_is_said_so() -> None:
     process, attachment = spawn_piped([sys.executable, "-S", "-c", ""])
-    crowd = Crowd([attachment], patience_s=10.0)
+    crowd = BenchAgents([attachment], patience_s=10.0)
     try:
         with pytest.raises(BenchError, match="closed"):
             crowd.greet()
@@ -287,7 +287,7 @@ def test_quantiles_are_values_that_were_measured() -> None:
     assert quantile([], 0.5) != quantile([], 0.5)
 
 
-def sample(arm: str, number: int, calls_per_s: float, **more: object) -> Sample:
+def sample(arm: str, number: int, calls_per_s: float, **more: object) -> WindowSample:
     fields: dict[str, object] = {
         "scenario": "1x1",
         "calls": 10,
@@ -303,7 +303,7 @@ def sample(arm: str, number: int, calls_per_s: float, **more: object) -> Sample:
         "pss_bytes": {"broker": [1_000_000]},
         **more,
     }
-    return Sample(arm=arm, round=number, calls_per_s=calls_per_s, **fields)  # type: ignore[arg-type]  # a test's shorthand
+    return WindowSample(arm=arm, round=number, calls_per_s=calls_per_s, **fields)  # type: ignore[arg-type]  # a test's shorthand
 
 
 def test_ratios_are_taken_within_a_round() -> None:
@@ -324,7 +324,7 @@ def test_the_summary_adds_up_errors_and_takes_medians() -> None:
 
 
 def test_a_ratio_far_below_an_earlier_run_is_told_and_a_slower_machine_is_not() -> None:
-    def run(carpool: float, direct: float) -> list[Sample]:
+    def run(carpool: float, direct: float) -> list[WindowSample]:
         return [sample("carpool-sockets", 0, carpool), sample("direct", 0, direct)]
 
     earlier = as_json(run(500.0, 1000.0), [], {})
@@ -396,8 +396,8 @@ def test_an_arm_serves_every_scenario_and_leaves_nothing_running(
 
 
 def test_more_agents_than_private_servers_are_one_pipe_in_the_direct_arm() -> None:
-    assert Direct().shape(8, 1) == (8, 1)
-    assert Direct().shape(200, 2) == (1, 400)
+    assert DirectArm().shape(8, 1) == (8, 1)
+    assert DirectArm().shape(200, 2) == (1, 400)
 
 
 def test_rounds_take_every_scenario_through_every_arm_and_begin_with_another() -> None:

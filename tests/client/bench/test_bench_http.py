@@ -16,7 +16,7 @@ from bench.http_arms import Relay
 from bench.http_load import SCENARIOS, main, measure
 from carpool.bench import processes
 from carpool.bench.agents import Load
-from carpool.bench.attach import Attachment, BenchError
+from carpool.bench.attach import AgentDescriptors, BenchError
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def streamed(*messages: bytes) -> bytes:
 
 
 def crowd(port: int) -> HttpCrowd:
-    found = [Attachment.of_socket(connected(port))]
+    found = [AgentDescriptors.of_socket(connected(port))]
     return HttpCrowd(found, "stateless", port, "/mcp", "echo", streams=False)
 
 
@@ -91,7 +91,7 @@ def test_an_answer_to_another_call_is_shown_and_not_counted_as_right() -> None:
         try:
             one.greet()
             load = Load(in_flight=1, seconds=20.0, warmup_s=0.02)  # but the connection ends with that answer
-            found = one.drive(StatelessEcho("echo"), load)
+            found = one.run_load(StatelessEcho("echo"), load)
         finally:
             one.close()
     assert sum(found.errors.values()) == 1

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from carpool.bridge.http_client import MAX_BODY_BYTES, HonestClient
-from carpool_protocol.carrier.remote import UNFIT, Remote
+from carpool.bridge.http_client import MAX_BODY_BYTES, BridgeHttpClient
+from carpool_protocol.carrier.remote import UNFIT_CODE, Remote
 from carpool_protocol.ids import RawJson
 from tests.behaviours import behaviour
 from tests.kit.line_agent import fault_of
@@ -30,7 +30,7 @@ Answer = Callable[[httpx2.Request], Coroutine[None, None, httpx2.Response]]
 class Net:
     """A client over a network that answers as `says` does."""
 
-    def __init__(self, client: HonestClient, ours: list[RawJson]) -> None:
+    def __init__(self, client: BridgeHttpClient, ours: list[RawJson]) -> None:
         self.client = client
         self.ours = ours
         """Requests that are answered by the client itself."""
@@ -61,7 +61,7 @@ async def _net(says: Answer, transport: str) -> AsyncIterator[Net]:
         async def say(request: RawJson, line: bytes) -> None:
             one.said.append((request, json.loads(line)))
 
-        client = HonestClient(remote, None, nursery, ours.append, say if transport == "sse" else None)
+        client = BridgeHttpClient(remote, None, nursery, ours.append, say if transport == "sse" else None)
         client._transport = httpx2.MockTransport(says)
         one = Net(client, ours)
         yield one
@@ -107,7 +107,7 @@ async def test_what_is_no_answer_to_a_request_ends_it_and_is_given_to_nobody(bod
         assert await the_fault(await one.post(id_=1)) == ("bad_answer", "maybe")
         assert one.ours == [b"1"]
         greeted = json.loads(await (await one.post("initialize")).aread())
-        assert greeted["error"]["code"] == UNFIT
+        assert greeted["error"]["code"] == UNFIT_CODE
         assert "answered with something that is no message of MCP" in greeted["error"]["message"]
 
 
@@ -427,7 +427,7 @@ async def test_the_system_looks_after_the_connection_of_a_stream() -> None:
 async def test_the_stream_of_http_and_sse_that_is_refused_says_why() -> None:
     async with net(giving(httpx2.Response(401)), "sse") as one:
         await one.get()
-        trouble = await one.client.over()
+        trouble = await one.client.wait_until_done()
         assert "wants a login: run `carpool login far`" in trouble.text
 
 

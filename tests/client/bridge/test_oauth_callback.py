@@ -8,7 +8,7 @@ import trio
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import AuthorizationCodeResult
 
-from carpool.bridge.oauth_callback import Callback
+from carpool.bridge.oauth_callback import OAuthCallback
 from tests.behaviours import behaviour
 
 LIMIT_S = 8.0
@@ -44,7 +44,7 @@ async def waiting(times: int = 1) -> AsyncIterator[Browser]:
         async with trio.open_nursery() as nursery:
 
             async def wait() -> None:
-                callback = Callback(listener)
+                callback = OAuthCallback(listener)
                 async with listener:
                     for done in browser.done:
                         callback.expect_state(f"https://as.example/authorize?state=s{len(browser.found)}")

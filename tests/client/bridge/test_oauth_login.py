@@ -6,7 +6,7 @@ import pytest
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import OAuthMetadata
 
-from carpool.bridge.oauth_login import _Kept, _metadata, _registered, _settle_secret
+from carpool.bridge.oauth_login import _MemoryTokenStore, _metadata, _registered, _settle_secret
 from carpool.bridge.oauth_store import renew_at
 from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
@@ -46,7 +46,7 @@ def test_a_registered_client_tells_its_secret_as_the_server_wants_it(
 ) -> None:
     remote = Remote(server="far", url=URL, client_id="me", client_secret="hunter2")
     client = _registered(remote, 1)
-    provider = OAuthClientProvider(URL, _metadata(remote, 1), _Kept(client))
+    provider = OAuthClientProvider(URL, _metadata(remote, 1), _MemoryTokenStore(client))
     provider.context.client_info = client
     said: dict[str, Any] = {
         "issuer": "https://far.example",

@@ -3,7 +3,7 @@
 import pytest
 
 from carpool.bridge import proxies
-from carpool.bridge.error_mapping import unreached
+from carpool.bridge.error_mapping import connect_trouble
 from tests.behaviours import behaviour
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -44,10 +44,10 @@ def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(
 def test_what_fails_at_a_proxy_is_not_said_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     refused = ConnectionRefusedError()
-    text = unreached("https://far.example/mcp", refused).text
+    text = connect_trouble("https://far.example/mcp", refused).text
     assert (
         text == "cannot reach far.example through the proxy that the environment names (connection refused)"
     )
-    assert "proxy" not in unreached("http://far.example/mcp", refused).text
+    assert "proxy" not in connect_trouble("http://far.example/mcp", refused).text
     monkeypatch.setenv("NO_PROXY", "far.example")
-    assert "proxy" not in unreached("https://far.example/mcp", refused).text
+    assert "proxy" not in connect_trouble("https://far.example/mcp", refused).text

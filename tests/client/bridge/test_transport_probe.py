@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from carpool.bridge import transport_probe
-from carpool.bridge.transport_probe import NotFoundError, _Finding, found
+from carpool.bridge.transport_probe import NotFoundError, _TransportSearch, find_transport
 from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 
@@ -38,7 +38,7 @@ async def test_a_response_without_end_is_judged_all_the_same(
 
     with trio.fail_after(60):
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
-            place = await _Finding(Remote(server="far", url=URL), client, None).place()
+            place = await _TransportSearch(Remote(server="far", url=URL), client, None).place()
     assert place == (transport, URL)
 
 
@@ -70,7 +70,7 @@ async def test_a_document_leads_to_its_own_origin(
     monkeypatch: pytest.MonkeyPatch, url: str, named: str
 ) -> None:
     documented(monkeypatch, named, [])
-    place = await found(Remote(server="far", url=url), None)
+    place = await find_transport(Remote(server="far", url=url), None)
     assert (place.transport, place.url) == ("http", named)
 
 
@@ -101,7 +101,7 @@ async def test_a_document_leads_nowhere_else(
     asked: list[str] = []
     documented(monkeypatch, named, asked)
     with pytest.raises(NotFoundError) as refused:
-        await found(Remote(server="far", url=url, headers=headers), None)
+        await find_transport(Remote(server="far", url=url, headers=headers), None)
     assert "leads elsewhere" in str(refused.value)
     assert "write it into the `url` of this server" in str(refused.value)
     assert all(each.startswith(f"{url}/.well-known/") for each in asked)
@@ -110,10 +110,10 @@ async def test_a_document_leads_nowhere_else(
 async def test_a_document_cannot_have_a_secret_of_the_user_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     documented(monkeypatch, "https://u:p@other.example/path?q=1", [])
     with pytest.raises(NotFoundError, match=r"to https://other\.example/path: if"):
-        await found(Remote(server="far", url="https://far.example"), None)
+        await find_transport(Remote(server="far", url="https://far.example"), None)
     for remote in (
         Remote(server="far", url="https://far.example", headers={"x-key": "path"}),
         Remote(server="far", url="https://far.example/path/.well-known/mcp.json"),
     ):
         with pytest.raises(NotFoundError, match=r"to other\.example: if"):
-            await found(remote, None)
+            await find_transport(remote, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool.check.http_address import door_faults, why_not_bound
+from carpool.check.http_address import http_address_faults, why_not_bound
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
@@ -49,7 +49,7 @@ def taken(host: str, port: int) -> str:
     ],
 )
 def test_what_keeps_a_door_from_opening(http: Any, listen: str, own_url: str, problem: str, now: str) -> None:
-    faults = door_faults(config(http), listen, own_url, taken)
+    faults = http_address_faults(config(http), listen, own_url, taken)
     said = faults.problem.render() if faults.problem else ""
     assert said.startswith(problem)
     assert bool(said) == bool(problem)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from carpool.check.names import lines, shortened, unused_prefixes
+from carpool.check.names import name_lines, shortened, unused_prefixes
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.wire.tool_names import qualify
@@ -29,14 +29,14 @@ def test_names_that_are_cut_are_told_with_the_bound_that_cuts_them() -> None:
     ]
     cut = qualify("github", LONG, most=50)
     both = f"{cut}, {qualify('github', 'x' * 80, most=50)}"
-    assert lines(shortened(tools, here)) == [
+    assert name_lines(shortened(tools, here)) == [
         f"1 name is cut to 64 characters: {qualify('github', 'x' * 80)}",
         f"2 names are cut to 50 characters (`carpool connect --tool-name-length 50`): {both}",
     ]
     short = config({"github": {"command": "x", "tools_prefix": ""}}, tool_name_length=50)
     assert [each["tool"] for each in shortened(tools, short)] == ["x" * 80]
-    assert lines(shortened(tools * 6, here))[1].endswith(" and 7 more")
-    assert lines([]) == []
+    assert name_lines(shortened(tools * 6, here))[1].endswith(" and 7 more")
+    assert name_lines([]) == []
 
 
 def test_a_prefix_that_is_the_name_of_another_server_is_told_with_its_line() -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from carpool.check.profiles import lines, strangers
+from carpool.check.profiles import profile_lines, unknown_server_warnings
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
@@ -35,9 +35,12 @@ def config(**profile: Any) -> Config:
 @behaviour("profiles:checked")
 def test_a_pattern_about_servers_that_nobody_has_is_named_with_its_line() -> None:
     assert (
-        strangers(config(allow=["*", "mcp:*:x", "mcp:git:any", "mcp:shop", "tag:c*", "resource:g*:x"])) == []
+        unknown_server_warnings(
+            config(allow=["*", "mcp:*:x", "mcp:git:any", "mcp:shop", "tag:c*", "resource:g*:x"])
+        )
+        == []
     )
-    one, two = strangers(config(allow=["mcp:gti:*"], deny=["tag:prod"]))
+    one, two = unknown_server_warnings(config(allow=["mcp:gti:*"], deny=["tag:prod"]))
     assert one.endswith("profiles.p.allow[0]: no server has such a name; did you mean git?")
     assert two.endswith("profiles.p.deny[0]: no server has such a tag")
     for said, pattern in ((one, "mcp:gti:*"), (two, "tag:prod")):
@@ -46,10 +49,10 @@ def test_a_pattern_about_servers_that_nobody_has_is_named_with_its_line() -> Non
 
 
 def test_people_read_how_much_a_profile_lets_through() -> None:
-    assert lines([COUNTED]) == ["profile p: 2 of 5 known tools"]
-    assert lines([{**COUNTED, "profile": ""}]) == ["agents without a profile: 2 of 5 known tools"]
+    assert profile_lines([COUNTED]) == ["profile p: 2 of 5 known tools"]
+    assert profile_lines([{**COUNTED, "profile": ""}]) == ["agents without a profile: 2 of 5 known tools"]
     more = {**COUNTED, "left_out": 1, "unknown": ["hub"], "idle": ["mcp:git:lgo"]}
-    assert lines([more]) == [
+    assert profile_lines([more]) == [
         "profile p: 2 of 5 known tools (1 left out of its list by max_tools); not yet told: hub",
         "profile p: mcp:git:lgo covers nothing that is there",
     ]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from carpool.check.programs import Lookup, command_warnings
+from carpool.check.programs import ProgramLookup, command_warnings
 from carpool.terminal.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.reading.parse import read_config
-from carpool_protocol.config.schema.expand import Missing, expand
+from carpool_protocol.config.schema.expand import MissingValue, expand
 from carpool_protocol.config.schema.model import ServerConfig
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -23,12 +23,14 @@ def warned(tmp_path: Path, **server: Any) -> list[str]:
 
     def expanded(_: ServerConfig, text: str) -> str | None:
         value = expand(text, known, {})
-        return None if isinstance(value, Missing) else value
+        return None if isinstance(value, MissingValue) else value
 
     loaded = read_config(json.dumps({"mcpServers": {"a": server}}), "c.json")
     assert loaded.config is not None, loaded.problems
     return list(
-        command_warnings(loaded.config, expanded, Lookup(known["PATH"], known), str(tmp_path), "").values()
+        command_warnings(
+            loaded.config, expanded, ProgramLookup(known["PATH"], known), str(tmp_path), ""
+        ).values()
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from carpool.check.urls import url_warnings
 from carpool_protocol.config.reading.parse import read_config
-from carpool_protocol.config.schema.expand import Missing, expand
+from carpool_protocol.config.schema.expand import MissingValue, expand
 from carpool_protocol.config.schema.model import ServerConfig
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
@@ -20,7 +20,7 @@ def warned(**server: Any) -> list[str]:
 
     def expanded(_: ServerConfig, text: str) -> str | None:
         value = expand(text, known, {})
-        return None if isinstance(value, Missing) else value
+        return None if isinstance(value, MissingValue) else value
 
     loaded = read_config(json.dumps({"mcpServers": {"a": server}}), "c.json")
     assert loaded.config is not None, loaded.problems

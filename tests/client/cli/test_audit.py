@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from carpool.cli.audit import Wanted, moment, parsed, read_all, table
+from carpool.cli.audit import AuditFilter, moment, parsed, read_all, table
 
 NOW = datetime(2026, 11, 22, 14, 0, tzinfo=UTC)
 LINE: dict[str, Any] = {
@@ -18,7 +18,9 @@ LINE: dict[str, Any] = {
 
 
 def means(line: dict[str, Any], **wanted: str) -> bool:
-    return Wanted(**{"agent": "", "server": "", "tool": "", "outcome": "", "since": "", **wanted}).means(line)
+    return AuditFilter(
+        **{"agent": "", "server": "", "tool": "", "outcome": "", "since": "", **wanted}
+    ).matches(line)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool.cli.dry_run import MAX_PROBLEMS, BadSchemaError, Problem, problems
+from carpool.cli.dry_run import MAX_PROBLEMS, ArgumentProblem, BadSchemaError, problems
 from tests.behaviours import behaviour
 
 SCHEMA: dict[str, Any] = {
@@ -70,7 +70,7 @@ def test_another_dialect_is_heeded() -> None:
 
 def test_what_must_not_be_there_is_told_as_that() -> None:
     (problem,) = problems({"properties": {"a": {"properties": {"b": False}}}}, {"a": {"b": "hush-hush"}})
-    assert problem == Problem("a", "false", "something in it must not be there")
+    assert problem == ArgumentProblem("a", "false", "something in it must not be there")
 
 
 def test_of_very_many_problems_the_first_are_told_in_their_order() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from carpool.cli import edit as cli_edit
-from carpool.cli.edit import change
+from carpool.cli.edit import edit_file
 from carpool_protocol.config.foreign.formats import shape_of
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import ServerConfig
@@ -116,7 +116,7 @@ def test_one_verb_at_a_time_edits_a_file(tmp_path: Path) -> None:
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return text + "\n"
 
-    assert change(str(tmp_path / "link.json"), edit)
+    assert edit_file(str(tmp_path / "link.json"), edit)
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
     assert file.read_text() == "{}\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.files.overrides_file import SwitchFile, read_switches, write_switches
+from carpool_protocol.files.overrides_file import OverridesFile, read_overrides, write_overrides
 from tests.behaviours import behaviour
 from tests.client.cli.test_edit import written
 from tests.kit.private_daemon import PrivateDaemon
@@ -64,13 +64,13 @@ def test_several_are_written_together_or_none_of_them(house: PrivateDaemon) -> N
 def test_what_was_switched_until_carpool_stops_is_over_once_the_file_says_it(house: PrivateDaemon) -> None:
     written(house, FILE)
     kept = paths.switches_file(str(house.directory))
-    write_switches(kept, SwitchFile({"a": False, "b": True}))
+    write_overrides(kept, OverridesFile({"a": False, "b": True}))
     said = house.run("check").stdout
     assert "a is disabled until carpool stops" in said
     assert "b is enabled until carpool stops" in said
     assert json.loads(house.run("check", "--json").stdout)["switched"] == {"a": "off", "b": "on"}
     assert house.run("enable", "a", "--save").returncode == 0
-    assert read_switches(kept) == SwitchFile({"b": True})
+    assert read_overrides(kept) == OverridesFile({"b": True})
     assert house.run("down").returncode == 0
     assert not Path(kept).exists()
 

@@ -6,52 +6,52 @@ from pathlib import Path
 
 import pytest
 
-from carpool.cli.logs import Tail
+from carpool.cli.logs import LogTail
 from tests.kit.private_daemon import PrivateDaemon, until
 
 
 def test_the_last_lines_are_whole_and_in_order(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {n}\n" for n in range(10_000)) + "unfinished")
-    tail = Tail(str(log))
-    assert tail.last(3) == ["line 9997", "line 9998", "line 9999"]
-    assert tail.added() == []
+    tail = LogTail(str(log))
+    assert tail.last_lines(3) == ["line 9997", "line 9998", "line 9999"]
+    assert tail.new_lines() == []
     with log.open("a") as file:
         file.write(" business\nmore\n")
-    assert tail.added() == ["unfinished business", "more"]
+    assert tail.new_lines() == ["unfinished business", "more"]
 
 
 def test_a_short_file_is_completed_from_the_one_before(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     (tmp_path / "a.log.1").write_text("dropped\nold 1\nold 2\n")
     log.write_text("new\n")
-    assert Tail(str(log)).last(3) == ["old 1", "old 2", "new"]
-    assert Tail(str(log)).last(0) == []
+    assert LogTail(str(log)).last_lines(3) == ["old 1", "old 2", "new"]
+    assert LogTail(str(log)).last_lines(0) == []
 
 
 def test_following_goes_on_over_a_rotation_and_a_file_that_comes_late(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    tail = Tail(str(log))
-    assert tail.last(5) == []
+    tail = LogTail(str(log))
+    assert tail.last_lines(5) == []
     log.write_text("one\n")
-    assert tail.added() == ["one"]
+    assert tail.new_lines() == ["one"]
     with log.open("a") as file:
         file.write("two\nha")
     log.rename(tmp_path / "a.log.1")
-    assert tail.added() == []
+    assert tail.new_lines() == []
     log.write_text("lf\nthree\n")
-    assert tail.added() == ["two", "half", "three"]
+    assert tail.new_lines() == ["two", "half", "three"]
     log.write_text("4\n")  # emptied and written again, shorter
-    assert tail.added() == ["4"]
+    assert tail.new_lines() == ["4"]
 
 
 def test_a_line_that_never_ends_does_not_grow_for_ever(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("")
-    tail = Tail(str(log))
-    tail.last(1)
+    tail = LogTail(str(log))
+    tail.last_lines(1)
     log.write_text("x" * 100_000)
-    assert tail.added() == ["x" * 100_000]
+    assert tail.new_lines() == ["x" * 100_000]
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from carpool import launcher_lock
 from carpool.cli import call, main
-from carpool.cli.main import about
+from carpool.cli.main import with_server_name
 from carpool.cli.status import NOTHING, status_page
-from carpool.control.control_client import DoorError
-from carpool.launcher.up import Place
+from carpool.control.control_client import ControlClientError
+from carpool.launcher.up import RuntimePlace
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
 from tests.kit.private_daemon import PrivateDaemon
@@ -54,15 +54,15 @@ def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
     house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
-    held = launcher_lock.take(str(house.directory), "")
+    held = launcher_lock.take_lock(str(house.directory), "")
     assert held is not None
     with ExitStack() as stack:
         stack.callback(os.close, held)
         monkeypatch.setattr(
             "carpool.cli.main.time.sleep", lambda _s: stack.enter_context(FakeBroker(house.directory))
         )
-        with main.reach(Place(), control=True) as door:
-            assert main.ask(door, "carpool/status", {}) == STATUS
+        with main.reach_broker(RuntimePlace(), control=True) as door:
+            assert main.broker_request_or_fail(door, "carpool/status", {}) == STATUS
 
 
 def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
@@ -70,11 +70,13 @@ def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
 ) -> None:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
     monkeypatch.setattr(main, "RETURN_S", 0)
-    held = launcher_lock.take(str(house.directory), "")
+    held = launcher_lock.take_lock(str(house.directory), "")
     assert held is not None
     try:
-        with pytest.raises(DoorError, match="its broker does not come up; see `carpool logs --daemon`"):
-            main.reach(Place(), control=True)
+        with pytest.raises(
+            ControlClientError, match="its broker does not come up; see `carpool logs --daemon`"
+        ):
+            main.reach_broker(RuntimePlace(), control=True)
     finally:
         os.close(held)
 
@@ -358,8 +360,8 @@ def test_operating_tells_each_result_and_fails_when_one_did(house: PrivateDaemon
 
 
 def test_a_sentence_that_names_its_server_gets_no_second_name() -> None:
-    assert about("gti", "There is no server 'gti' here.") == "there is no server 'gti' here."
-    assert about("git", "It has given up.") == "git: It has given up."
+    assert with_server_name("gti", "There is no server 'gti' here.") == "there is no server 'gti' here."
+    assert with_server_name("git", "It has given up.") == "git: It has given up."
 
 
 def test_a_refused_reload_tells_the_problems_and_exits_2(house: PrivateDaemon, broker: FakeBroker) -> None:

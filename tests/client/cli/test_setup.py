@@ -20,9 +20,9 @@ from carpool.cli import setup
 from carpool.cli.main import verbs
 from carpool.launcher import own_command
 from carpool.setup import file_io
-from carpool.setup.git import known
-from carpool.setup.model import Known
-from carpool_protocol.config.edit.edit import put
+from carpool.setup.git import git_status
+from carpool.setup.model import GitStatus
+from carpool_protocol.config.edit.edit import set_member
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
@@ -161,7 +161,7 @@ def test_somebody_else_s_changes_survive_an_undoing_and_also_a_forced_one(house:
     own = house.base / ".config/carpool/carpool.json"
     claude.write_text(claude.read_text().replace('"numStartups": 184', '"token": "canary-since"'))
     cursor.write_text(cursor.read_text().replace('"connect",', '"connect", "--canary", "canary-8sauce",'))
-    own.write_text(put(own.read_text(), ("mcpServers", "mine"), {"command": "mine"}))
+    own.write_text(set_member(own.read_text(), ("mcpServers", "mine"), {"command": "mine"}))
     changed, ours = cursor.read_bytes(), own.read_bytes()
     done = run(house, project, "--undo")
     assert done.returncode == 1
@@ -242,7 +242,7 @@ def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: PrivateDaem
     run(house, project, "--yes")
     state = house.directory / "state"
     (state / "log").mkdir()
-    with mock.patch.object(launcher_lock, "holder", return_value=launcher_lock.Holder(7, "")):
+    with mock.patch.object(launcher_lock, "holder", return_value=launcher_lock.LockHolder(7, "")):
         done = run(house, project, "--undo")
     assert done.stdout.splitlines()[-4:] == [
         "Done.",
@@ -485,13 +485,13 @@ def test_nothing_that_a_repository_configures_runs_when_git_is_asked(tmp_path: P
     git(tmp_path, "-c", "core.fsmonitor=false", "add", "a")
     ran.unlink(missing_ok=True)
     paths = [str(tmp_path / name) for name in ("a", "b")]
-    assert known(str(tmp_path), paths) == Known(frozenset(paths[:1]), frozenset(paths[1:]))
+    assert git_status(str(tmp_path), paths) == GitStatus(frozenset(paths[:1]), frozenset(paths[1:]))
     assert not ran.exists()
     (tmp_path / ".git" / "HEAD").unlink()
-    said = known(str(tmp_path), paths)
+    said = git_status(str(tmp_path), paths)
     assert (said.tracked, bool(said.why)) == (frozenset(paths), True), "in doubt others get the change"
     with mock.patch.object(shutil, "which", return_value=None):
-        assert known(str(tmp_path), paths).why == "git is not installed here"
+        assert git_status(str(tmp_path), paths).why == "git is not installed here"
 
 
 @behaviour("setup:profiles")
@@ -563,10 +563,10 @@ def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(
     tools = [{"server": "github", "tool": each} for each in ("search", tool)]
     door = mock.MagicMock()
     door.__enter__.return_value.request.return_value = json.dumps({"tools": tools}).encode()
-    held = launcher_lock.Holder(7, "") if runs else None
+    held = launcher_lock.LockHolder(7, "") if runs else None
     with (
         mock.patch.object(launcher_lock, "holder", return_value=held),
-        mock.patch.object(setup, "reach", return_value=door),
+        mock.patch.object(setup, "reach_broker", return_value=door),
     ):
         done = run(house, project, "--dry-run")
     short = qualify("github", tool, most=50)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carpool.cli.story import page, told
+from carpool.cli.story import page, story_steps
 from carpool_protocol.ids import CallId, call_name, call_named, call_of
 from tests.behaviours import behaviour
 
@@ -20,25 +20,25 @@ def live(*, broker: list[Any] | None = None, supervisor: list[Any] | None = None
 
 
 def words(found: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(step.where, step.text) for step in sorted(told(found, CALL), key=lambda step: step.at)]
+    return [(step.where, step.text) for step in sorted(story_steps(found, CALL), key=lambda step: step.at)]
 
 
 @behaviour("audit:story")
 def test_a_call_is_told_from_its_request_to_its_answer_over_both_processes() -> None:
     found = live(
         broker=[
-            entry(1.0, "AgentCalled", session="s2"),
+            entry(1.0, "CallRequested", session="s2"),
             entry(
                 2.0,
-                "Answered",
+                "CallAnswered",
                 {"type": "Reply", "call": 6},
                 {"type": "Call", "call": CALL, "key": "g:1"},
                 call=6,
             ),
             entry(
                 5.0,
-                "Answered",
-                {"type": "Audited", "call": CALL, "outcome": "ok"},
+                "CallAnswered",
+                {"type": "WriteAudit", "call": CALL, "outcome": "ok"},
                 {"type": "Reply", "call": CALL},
                 call=CALL,
             ),
@@ -48,7 +48,7 @@ def test_a_call_is_told_from_its_request_to_its_answer_over_both_processes() -> 
             entry(
                 3.5, "InstanceFit", {"type": "WriteCall", "instance": 3, "wire": 1, "call": {"call": CALL}}
             ),
-            entry(4.0, "ServerAnswered", {"type": "Answered", "call": CALL, "is_error": False}),
+            entry(4.0, "ServerAnswered", {"type": "CallAnswered", "call": CALL, "is_error": False}),
         ],
     )
     assert words(found) == [
@@ -66,7 +66,7 @@ def test_a_call_is_told_from_its_request_to_its_answer_over_both_processes() -> 
 
 def test_a_cancelled_call_is_told_too() -> None:
     found = live(
-        broker=[entry(1.0, "AgentCancelled", {"type": "CancelCall", "call": CALL}, session="s2")],
+        broker=[entry(1.0, "RequestCancelled", {"type": "CancelCall", "call": CALL}, session="s2")],
         supervisor=[entry(2.0, "CancelCall", {"type": "WriteCancel", "instance": 9}, call=CALL)],
     )
     assert words(found) == [

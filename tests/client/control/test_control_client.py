@@ -5,20 +5,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool.control.control_client import AnsweredError, Door, DoorError
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Door, socket.socket]]:
+def ends() -> Iterator[tuple[ControlClient, socket.socket]]:
     """A door that is attached, and the broker's end."""
     ours, theirs = socket.socketpair()
-    door = Door.__new__(Door)
+    door = ControlClient.__new__(ControlClient)
     door._socket, door._unread, door._next = ours, bytearray(), 1
     with ours, theirs:
         yield door, theirs
 
 
-def test_an_answer_with_half_a_surrogate_pair_is_an_answer(ends: tuple[Door, socket.socket]) -> None:
+def test_an_answer_with_half_a_surrogate_pair_is_an_answer(ends: tuple[ControlClient, socket.socket]) -> None:
     door, broker = ends
     broker.sendall(
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"message":"\\ud83d"}}\n'
@@ -40,10 +40,10 @@ def test_an_answer_with_half_a_surrogate_pair_is_an_answer(ends: tuple[Door, soc
 
 @pytest.mark.parametrize("line", [b"\xff", b"[]", b"{", b"[" * 100_000, b'"\\ud83d"'])
 def test_a_line_that_is_no_message_ends_the_verb_with_a_sentence(
-    ends: tuple[Door, socket.socket], line: bytes
+    ends: tuple[ControlClient, socket.socket], line: bytes
 ) -> None:
     door, broker = ends
     broker.sendall(line + b"\n")
     broker.shutdown(socket.SHUT_WR)
-    with pytest.raises(DoorError, match=r"not JSON-RPC|closed the connection"):
+    with pytest.raises(ControlClientError, match=r"not JSON-RPC|closed the connection"):
         door.request("x", {})

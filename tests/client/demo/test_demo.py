@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from carpool.demo import command as verb
 from carpool.demo import figures, report, repository
-from carpool.demo.crowd import Crowd
-from carpool.demo.figures import Alone, Call, Shared
+from carpool.demo.crowd import DemoAgents
+from carpool.demo.figures import DemoCall, PrivateFigures, SharedFigures
 from carpool.demo.questions import ZONES, question, text_of
-from carpool.demo.sandbox import DemoError, House
-from carpool.demo.show import Show
+from carpool.demo.sandbox import DemoCarpool, DemoError
+from carpool.demo.show import ProgressDisplay
 from carpool.launcher import sandbox_processes as processes
 from tests.kit.private_daemon import until
 
@@ -132,8 +132,8 @@ def test_right_answer_about_git_is_right_and_others_are_wrong(tmp_path: Path) ->
 # --- figures --------------------------------------------------------------------------------------------
 
 
-def call(server: str, *tries: tuple[float, float, str]) -> Call:
-    return Call(server, "tool", list(tries))
+def call(server: str, *tries: tuple[float, float, str]) -> DemoCall:
+    return DemoCall(server, "tool", list(tries))
 
 
 def test_private_copies_are_scaled_by_what_each_further_one_added() -> None:
@@ -207,8 +207,8 @@ def findings(agents: int = 20, **changed: Any) -> report.Facts:
         "sessions": agents,
     }
     measured = [(100 + 98 * n) << 20 for n in range(min(5, agents))]
-    private = Alone(figures.private(measured, agents), [1.0, 1.1], good)
-    return report.facts(agents, changed.pop("kind", "PSS"), 2, private, Shared(**(shared | changed)))
+    private = PrivateFigures(figures.private(measured, agents), [1.0, 1.1], good)
+    return report.facts(agents, changed.pop("kind", "PSS"), 2, private, SharedFigures(**(shared | changed)))
 
 
 @pytest.mark.parametrize("agents", [1, 2, 20, 60])
@@ -247,16 +247,16 @@ def test_progress_that_nobody_reads_any_more_stops_nothing() -> None:
     hear, tell = os.pipe()
     os.close(hear)
     stream = os.fdopen(tell, "w")
-    Show(stream).step("said to nobody")
+    ProgressDisplay(stream).print_step("said to nobody")
     with contextlib.suppress(BrokenPipeError):
         stream.close()
 
 
 def test_progress_is_whole_lines_where_nobody_watches() -> None:
     stream = io.StringIO()
-    show = Show(stream)
-    show.live("working")
-    show.step("done")
+    show = ProgressDisplay(stream)
+    show.show_live("working")
+    show.print_step("done")
     assert stream.getvalue().endswith("  done\n")
     assert "working" not in stream.getvalue()
 
@@ -264,10 +264,10 @@ def test_progress_is_whole_lines_where_nobody_watches() -> None:
 def test_progress_on_a_terminal_replaces_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     stream = Terminal()
-    show = Show(stream)
-    show.live("x" * 200)
-    show.live("too soon for anybody to read")
-    show.step("done")
+    show = ProgressDisplay(stream)
+    show.show_live("x" * 200)
+    show.show_live("too soon for anybody to read")
+    show.print_step("done")
     live, rest = stream.getvalue().split("\r\x1b[K")
     assert len(live) == 39
     assert rest.endswith("  done\n")
@@ -290,8 +290,8 @@ def test_run_that_is_no_success_says_why(changed: dict[str, Any], word: str) -> 
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
+def house() -> Iterator[DemoCarpool]:
+    house = DemoCarpool()
     yield house
     assert house.close() == []
 
@@ -300,7 +300,7 @@ def sleeper(environ: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"], env=environ)
 
 
-def test_only_processes_of_the_house_are_seen_and_killed(house: House) -> None:
+def test_only_processes_of_the_house_are_seen_and_killed(house: DemoCarpool) -> None:
     ours, stranger = sleeper(house.environ), sleeper(dict(os.environ))
     try:
         assert [pid for pid, _ in processes.marked(house.directory)] == [ours.pid]
@@ -316,7 +316,7 @@ def test_only_processes_of_the_house_are_seen_and_killed(house: House) -> None:
 
 def test_house_says_what_it_had_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("carpool.launcher.sandbox._CLEAR_S", 0.1)
-    house = House()
+    house = DemoCarpool()
     left = sleeper(house.environ)
     try:
         until(lambda: left.pid in dict(processes.marked(house.directory)), "it bears the mark")
@@ -334,7 +334,7 @@ def test_house_has_a_directory_short_enough_for_a_socket(
     deep = tmp_path / ("d" * 80)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    house = House()
+    house = DemoCarpool()
     assert house.close() == []
     assert len(house.directory) < 60
 
@@ -387,8 +387,8 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def crowd(tmp_path: Path) -> Iterator[Crowd]:
-    crowd = Crowd(dict(os.environ), tmp_path, time.monotonic() + 30)
+def crowd(tmp_path: Path) -> Iterator[DemoAgents]:
+    crowd = DemoAgents(dict(os.environ), tmp_path, time.monotonic() + 30)
     yield crowd
     crowd.close()
 
@@ -411,7 +411,7 @@ def plan(tmp_path: Path, mode: str) -> dict[str, Any]:
     ],
 )
 def test_agent_tells_every_try_of_its_first_call(
-    crowd: Crowd, tmp_path: Path, mode: str, outcomes: list[str]
+    crowd: DemoAgents, tmp_path: Path, mode: str, outcomes: list[str]
 ) -> None:
     crowd.start(plan(tmp_path, mode))
     said = crowd.attached(20)[0]
@@ -420,14 +420,14 @@ def test_agent_tells_every_try_of_its_first_call(
     assert said["first_s"]["time"] > 0
 
 
-def test_agent_whose_server_dies_ends_the_demo_with_a_reason(crowd: Crowd, tmp_path: Path) -> None:
+def test_agent_whose_server_dies_ends_the_demo_with_a_reason(crowd: DemoAgents, tmp_path: Path) -> None:
     crowd.start(plan(tmp_path, "dies"))
     with pytest.raises(DemoError, match="agent 0 failed"):
         crowd.attached(20)
 
 
 def test_a_demo_whose_whole_time_is_over_does_not_blame_the_step_that_it_was_at(tmp_path: Path) -> None:
-    crowd = Crowd(dict(os.environ), tmp_path, time.monotonic())
+    crowd = DemoAgents(dict(os.environ), tmp_path, time.monotonic())
     try:
         crowd.start(plan(tmp_path, "well"))
         with pytest.raises(DemoError, match="the demo's own time was over before all of 1 agents did attach"):

@@ -3,17 +3,26 @@
 import json
 from typing import Any
 
-from carpool.http.core.access import Gate
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
+from carpool.http.core.access import AccessRules
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import (
+    BeginEvents,
+    Effect,
+    EndEvents,
+    HttpRequest,
+    HttpRules,
+    Respond,
+    SendToBroker,
+    WriteEvents,
+)
 from carpool_protocol.carrier.streams import (
-    WORD,
-    Opened,
-    Word,
+    CONTROL,
+    ControlMessage,
+    StreamOpened,
+    control_line,
     frame_line,
-    read_word,
+    read_control,
     split_frame,
-    word_line,
 )
 
 Json = dict[str, Any]
@@ -27,37 +36,39 @@ META = {
 class Desk:
     """One core. `told` holds what it says to the broker since the last look: (stream, message or word, X)."""
 
-    def __init__(self, rules: Rules | None = None, gate: Gate | None = None, *, linked: bool = True) -> None:
-        self.core = Core(rules or Rules(), gate or Gate())
+    def __init__(
+        self, rules: HttpRules | None = None, gate: AccessRules | None = None, *, linked: bool = True
+    ) -> None:
+        self.core = HttpCore(rules or HttpRules(), gate or AccessRules())
         self.now = 100.0
-        self.told: list[tuple[int, Json | Word, int]] = []
+        self.told: list[tuple[int, Json | ControlMessage, int]] = []
         self.answers: dict[int, Respond] = {}
-        self.streams: dict[int, list[Write]] = {}
+        self.streams: dict[int, list[WriteEvents]] = {}
         self.ended: list[int] = []
         if linked:
-            self.take(self.core.linked(self.now))
+            self.take(self.core.broker_connected(self.now))
 
     def take(self, effects: list[Effect] | None) -> None:
         assert effects is not None, "the core refused a frame"
         for effect in effects:
             match effect:
-                case Tell(line):
+                case SendToBroker(line):
                     parts = split_frame(line.removesuffix(b"\n"))
                     assert parts is not None
                     s, message, x = parts
-                    word = read_word(message) if x == WORD else None
+                    word = read_control(message) if x == CONTROL else None
                     self.told.append((s, word if word is not None else json.loads(message), x))
                 case Respond():
                     assert effect.x not in self.answers, "a request is answered once"
                     assert effect.x not in self.streams, "a stream is not answered as well"
                     self.answers[effect.x] = effect
-                case Begin(x):
+                case BeginEvents(x):
                     assert x not in self.streams
                     self.streams[x] = []
-                case Write(x):
+                case WriteEvents(x):
                     assert x not in self.ended, "nothing is written after the end"
                     self.streams[x].append(effect)
-                case End(x):
+                case EndEvents(x):
                     assert x in self.streams
                     self.ended.append(x)
         self.core.check()
@@ -66,11 +77,11 @@ class Desk:
 
     def send(self, method: str, path: str = "/mcp", /, body: Any = b"", **headers: Any) -> int:
         """A request; its number."""
-        x = self.core.number()
+        x = self.core.next_number()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         target, _, query = path.partition("?")
-        request = Request(method, target, query, {"host": "127.0.0.1:8808", **named}, body)
-        self.take(self.core.asked(x, request, self.now))
+        request = HttpRequest(method, target, query, {"host": "127.0.0.1:8808", **named}, body)
+        self.take(self.core.request_received(x, request, self.now))
         return x
 
     def post(self, message: Json | list[Json] | bytes, path: str = "/mcp", **headers: str) -> int:
@@ -83,7 +94,7 @@ class Desk:
         return self.send("GET", path, **{"accept": "text/event-stream", "mcp_session_id": session, **headers})
 
     def gone(self, x: int) -> None:
-        self.take(self.core.gone(x, self.now))
+        self.take(self.core.client_gone(x, self.now))
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -97,16 +108,16 @@ class Desk:
         x = self.post(request(1, "initialize", protocolVersion=version), **headers)
         s = self.word()[0]
         self.heard("initialize")
-        self.say(s, Opened(session))
+        self.say(s, StreamOpened(session))
         self.answer(s, x, 1, protocolVersion=version)
         return session, s
 
     # --- the broker ---
 
-    def word(self) -> tuple[int, Word]:
+    def word(self) -> tuple[int, ControlMessage]:
         """The next thing told is this word about a stream."""
         s, word, x = self.told.pop(0)
-        assert x == WORD, word
+        assert x == CONTROL, word
         assert not isinstance(word, dict)
         return s, word
 
@@ -117,11 +128,11 @@ class Desk:
         assert method is None or message.get("method") == method, message
         return s, message, x
 
-    def say(self, s: int, word: Word) -> None:
-        self.frame(word_line(s, word))
+    def say(self, s: int, word: ControlMessage) -> None:
+        self.frame(control_line(s, word))
 
     def frame(self, line: bytes) -> None:
-        self.take(self.core.said(line.removesuffix(b"\n"), self.now))
+        self.take(self.core.line_received(line.removesuffix(b"\n"), self.now))
 
     def tell(self, s: int, message: Json, x: int = 0) -> None:
         self.frame(frame_line(s, json.dumps(message).encode(), x))

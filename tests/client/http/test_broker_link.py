@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool.http.broker_link import Line
+from carpool.http.broker_link import BrokerLink
 from carpool_protocol.carrier.attach import attached_line
 from tests.behaviours import behaviour
 
@@ -36,7 +36,7 @@ def test_what_a_broker_wrote_before_it_died_is_read_though_writing_to_it_fails(
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen()
-            line: Line
+            line: BrokerLink
 
             def ready() -> None:
                 # Within one turn: the broker says a lot and dies, and before we look we write.
@@ -51,7 +51,7 @@ def test_what_a_broker_wrote_before_it_died_is_read_though_writing_to_it_fails(
                 line._flush()
 
             running = asyncio.get_running_loop()
-            line = Line(ready, heard.append, ends.append)
+            line = BrokerLink(ready, heard.append, ends.append)
             transport, _ = await running.create_unix_connection(lambda: line, path)
             line.data_received(attached_line("s1", []))
             async with asyncio.timeout(10):
@@ -72,7 +72,7 @@ def test_a_line_that_we_end_ourselves_is_not_read_to_its_end(tmp_path: Path) -> 
             listener.bind(path)
             listener.listen()
             running = asyncio.get_running_loop()
-            line = Line(lambda: None, heard.append, lambda _why: None)
+            line = BrokerLink(lambda: None, heard.append, lambda _why: None)
             await running.create_unix_connection(lambda: line, path)
             peer, _ = listener.accept()
             peer.sendall(b'{"method":"carpool/refused","params":{"text":"no"}}\n[1,{}]\n')

@@ -7,56 +7,56 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from carpool.http.body_room import BodyRoom
-from carpool.http.connection import Connection
-from carpool.http.core.effects import Request, Respond
-from carpool.http.core.limits import MAX_UNSENT_BYTES, Limits
+from carpool.http.body_room import BodyBudget
+from carpool.http.connection import HttpConnection
+from carpool.http.core.effects import HttpRequest, Respond
+from carpool.http.core.limits import MAX_UNSENT_BYTES, HttpLimits
 from tests.behaviours import behaviour
 
 WAIT_S = 10.0
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Taker:
+class RecordingHandler:
     """Answers with the body's length; `/hold` waits for the test, `/stream` becomes a stream of events."""
 
     def __init__(self) -> None:
-        self.limits = Limits(body_bytes=1000)
+        self.limits = HttpLimits(body_bytes=1000)
         self.date = b""
-        self.requests: list[Request] = []
-        self.held: dict[int, Connection] = {}
+        self.requests: list[HttpRequest] = []
+        self.held: dict[int, HttpConnection] = {}
         self.gone_: list[int] = []
-        self.connections: list[Connection] = []
+        self.connections: list[HttpConnection] = []
         self.full = False
         self.now = 0.0
-        self.room = BodyRoom()
+        self.body_budget = BodyBudget()
         self.strangers = False
 
-    def principal_of(self, connection: Connection, headers: dict[str, str]) -> str:
+    def principal_of(self, connection: HttpConnection, headers: dict[str, str]) -> str:
         return headers.get("x-principal", "")
 
-    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
         return Respond(0, 401, b"{}") if self.strangers else None
 
-    def come(self, connection: Connection) -> Respond | None:
+    def client_connected(self, connection: HttpConnection) -> Respond | None:
         self.connections.append(connection)
         return Respond(0, 503, b"too many") if self.full else None
 
-    def asked(self, connection: Connection, request: Request) -> int:
+    def request_received(self, connection: HttpConnection, request: HttpRequest) -> int:
         self.requests.append(request)
         x = len(self.requests)
         if request.path == "/stream":
-            connection.begin(())
+            connection.begin_stream(())
         if request.path in {"/stream", "/hold"}:
             self.held[x] = connection
         else:
             connection.respond(200, b"%d" % len(request.body), "text/plain")
         return x
 
-    def gone(self, x: int) -> None:
+    def client_gone(self, x: int) -> None:
         self.gone_.append(x)
 
-    def left(self, connection: Connection) -> None:
+    def connection_closed(self, connection: HttpConnection) -> None:
         self.connections.remove(connection)
 
 
@@ -83,13 +83,13 @@ class Client:
         return await asyncio.wait_for(self.reader.read(), WAIT_S)
 
 
-def played(play: Callable[[Taker, Client], Awaitable[None]]) -> Taker:
+def played(play: Callable[[RecordingHandler, Client], Awaitable[None]]) -> RecordingHandler:
     """`play` with a taker behind a listening socket, and a client; all closed afterwards."""
 
-    async def run() -> Taker:
-        taker = Taker()
+    async def run() -> RecordingHandler:
+        taker = RecordingHandler()
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(taker, lambda: taker.now), "127.0.0.1", 0
+            lambda: HttpConnection(taker, lambda: taker.now), "127.0.0.1", 0
         )
         port = server.sockets[0].getsockname()[1]
         client = Client(*await asyncio.open_connection("127.0.0.1", port))
@@ -100,7 +100,7 @@ def played(play: Callable[[Taker, Client], Awaitable[None]]) -> Taker:
             await until(lambda: not taker.connections)
             server.close()
             await server.wait_closed()
-        assert taker.room.used == 0
+        assert taker.body_budget.used == 0
         return taker
 
     return asyncio.run(run())
@@ -113,7 +113,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_connection_serves_one_request_after_another() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         for size in (3, 0, 5):
             await client.send(
                 b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (size, b"a" * size)
@@ -125,7 +125,7 @@ def test_a_connection_serves_one_request_after_another() -> None:
 
 
 def test_a_request_is_taken_apart() -> None:
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /a%20b?c=%31 HTTP/1.1\r\nHost:  x \r\nX-Two: 1\r\nx-two: 2\r\n\r\n")
         await client.answer()
 
@@ -135,7 +135,7 @@ def test_a_request_is_taken_apart() -> None:
 
 
 def test_a_request_may_come_in_single_bytes_and_in_chunks() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         whole = head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
         for at in range(len(whole)):
@@ -156,7 +156,7 @@ def test_headers_are_those_of_the_request_itself_whatever_the_one_before_had() -
         chunked + body + b"\r\n",
     ]
 
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         for request in requests:
             await client.send(request)
             assert await client.answer() == (200, b"1")
@@ -166,7 +166,7 @@ def test_headers_are_those_of_the_request_itself_whatever_the_one_before_had() -
 
 
 def test_requests_sent_ahead_are_answered_in_order() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
         await until(lambda: taker.held)
         assert len(taker.requests) == 1, "the second one waits"
@@ -178,7 +178,7 @@ def test_requests_sent_ahead_are_answered_in_order() -> None:
 
 
 def test_a_stream_of_events_is_chunked_and_the_connection_goes_on() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
         head = await client.until(b"\r\n\r\n")
         assert b"Content-Type: text/event-stream" in head
@@ -193,7 +193,7 @@ def test_a_stream_of_events_is_chunked_and_the_connection_goes_on() -> None:
 
 
 def test_a_client_of_http_1_0_gets_its_stream_until_the_end_of_the_connection() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /stream HTTP/1.0\r\nHost: x\r\n\r\n")
         assert b"chunked" not in await client.until(b"\r\n\r\n")
         taker.held[1].write(b"data: 1\n\n")
@@ -204,7 +204,7 @@ def test_a_client_of_http_1_0_gets_its_stream_until_the_end_of_the_connection() 
 
 
 def test_a_client_that_hangs_up_on_a_waiting_request_is_told_of() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: taker.held)
         client.writer.close()
@@ -214,7 +214,7 @@ def test_a_client_that_hangs_up_on_a_waiting_request_is_told_of() -> None:
 
 
 def test_a_client_that_hangs_up_between_requests_is_not() -> None:
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         await client.send(GET)
         await client.answer()
 
@@ -222,7 +222,7 @@ def test_a_client_that_hangs_up_between_requests_is_not() -> None:
 
 
 def test_an_offer_of_http_2_is_declined_and_the_body_is_kept() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
         await client.send(head + b"HTTP2-Settings: AAE\r\nContent-Length: 3\r\n\r\nabc" + GET)
         assert await client.answer() == (200, b"3")
@@ -233,7 +233,7 @@ def test_an_offer_of_http_2_is_declined_and_the_body_is_kept() -> None:
 
 
 def test_who_waits_to_be_told_to_go_on_is_told() -> None:
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         await client.send(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
         await client.send(b"ab")
@@ -260,7 +260,7 @@ def test_who_waits_to_be_told_to_go_on_is_told() -> None:
 def test_what_is_too_long_or_no_http_gets_its_status_and_the_connection_ends(
     data: bytes, status: int
 ) -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(data)
         assert (await client.answer())[0] == status
         assert await client.rest() == b""
@@ -271,7 +271,7 @@ def test_what_is_too_long_or_no_http_gets_its_status_and_the_connection_ends(
 
 @behaviour("http:limits")
 def test_headers_that_never_end_are_cut_off() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET / HTTP/1.1\r\nX: ")
         await until(lambda: taker.connections and taker.connections[0]._phase == "head")
         for _n in range(20):
@@ -283,12 +283,12 @@ def test_headers_that_never_end_are_cut_off() -> None:
 
 @pytest.mark.parametrize("start", [b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"])
 def test_a_request_that_arrives_too_slowly_is_given_up(start: bytes) -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(start)
         await until(lambda: taker.connections and taker.connections[0]._phase != "between")
         await asyncio.sleep(0.02)
         taker.now += 61.0
-        taker.connections[0].look(taker.now)
+        taker.connections[0].check_timeout(taker.now)
         assert (await client.answer())[0] == 408
 
     played(play)
@@ -297,31 +297,31 @@ def test_a_request_that_arrives_too_slowly_is_given_up(start: bytes) -> None:
 @behaviour("http:limits")
 @pytest.mark.parametrize("start", [b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"])
 def test_what_arrives_behind_an_open_request_has_its_deadline_too(start: bytes) -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n" + start)
         await until(lambda: taker.held and taker.connections[0]._phase != "between")
-        taker.connections[0].look(taker.now + 14.0)
+        taker.connections[0].check_timeout(taker.now + 14.0)
         assert not taker.gone_
         taker.now += 61.0
-        taker.connections[0].look(taker.now)
+        taker.connections[0].check_timeout(taker.now)
         assert await client.rest() == b"", "an answer would be taken for the open request's"
         assert taker.gone_ == [1]
-        assert taker.room.used == 0
+        assert taker.body_budget.used == 0
 
     played(play)
 
 
 def test_a_waiting_request_is_not_hurried_and_an_idle_connection_is_closed_in_time() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: taker.held)
         taker.now += 10_000.0
-        taker.connections[0].look(taker.now)
+        taker.connections[0].check_timeout(taker.now)
         taker.held[1].respond(200, b"", "text/plain")
         assert (await client.answer())[0] == 200
-        taker.connections[0].look(taker.now + 119.0)
+        taker.connections[0].check_timeout(taker.now + 119.0)
         assert taker.connections
-        taker.connections[0].look(taker.now + 121.0)
+        taker.connections[0].check_timeout(taker.now + 121.0)
         assert await client.rest() == b""
 
     played(play)
@@ -329,7 +329,7 @@ def test_a_waiting_request_is_not_hurried_and_an_idle_connection_is_closed_in_ti
 
 @behaviour("http:limits")
 def test_a_client_that_reads_no_events_is_cut() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: taker.held)
         event = b"data: " + b"a" * 65536 + b"\n\n"
@@ -344,20 +344,20 @@ def test_a_client_that_reads_no_events_is_cut() -> None:
 
 
 def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_a_while() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: taker.held)
         taker.held[1].respond(200, b"a" * 32 * 1024 * 1024, "text/plain")
-        taker.connections[0].look(59.0)
+        taker.connections[0].check_timeout(59.0)
         assert taker.connections
-        taker.connections[0].look(61.0)
+        taker.connections[0].check_timeout(61.0)
         await until(lambda: not taker.connections)
 
     played(play)
 
 
 def test_one_connection_too_many_is_told_so() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(GET)
         await client.answer()
         taker.full = True
@@ -373,7 +373,7 @@ def test_one_connection_too_many_is_told_so() -> None:
 def test_a_connection_that_ended_is_freed_at_once() -> None:
     """Not by the collector: in a door it comes after thousands of connections."""
 
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(GET)
         await client.answer()
         gone = weakref.ref(taker.connections[0])

@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.http.body_room import BodyRoom
-from carpool.http.connection import Connection
-from carpool.http.core.access import EVERYBODY, STRANGER, Gate, hash_of
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Request, Rules
-from carpool.http.core.limits import MAX_HEAD_BYTES, Limits
-from carpool.http.server import DoorServer
+from carpool.http.body_room import BodyBudget
+from carpool.http.connection import HttpConnection
+from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules, hash_of
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRequest, HttpRules
+from carpool.http.core.limits import MAX_HEAD_BYTES, HttpLimits
+from carpool.http.server import HttpDoorServer
 from tests.behaviours import behaviour
 from tests.client.http.core.test_misuse import Wire
 from tests.client.http.door_core_rig import Desk, request
-from tests.client.http.test_connection import GET, Client, Taker, played, until
+from tests.client.http.test_connection import GET, Client, RecordingHandler, played, until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def answered(*parts: bytes, status: int) -> Taker:
+def answered(*parts: bytes, status: int) -> RecordingHandler:
     """One client says this and hears that status first."""
 
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         for part in parts:
             await client.send(part)
         assert (await client.answer())[0] == status
@@ -100,7 +100,7 @@ def test_tricks_with_the_host_are_misdirected(host: str) -> None:
     "host", ["LOCALHOST", "localhost.", "localhost:", "[::1]:8808", "[::1]", "127.1.2.3:1"]
 )
 def test_other_spellings_of_this_machine_are_good(host: str) -> None:
-    assert Gate().host_allowed(host)
+    assert AccessRules().host_allowed(host)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_other_spellings_of_this_machine_are_good(host: str) -> None:
     ],
 )
 def test_tricks_with_the_origin_do_not_let_a_page_in(origin: str) -> None:
-    assert not Gate().origin_allowed(origin)
+    assert not AccessRules().origin_allowed(origin)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_tricks_with_the_path_lead_nowhere(path: str) -> None:
 
 
 def test_a_head_in_two_parts_may_be_followed_at_once_by_a_long_body() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         taker.limits = type(taker.limits)(body_bytes=200_000)
         await client.send(b"POST / HTTP/1.1\r\nHost: x\r\n")
         await until(lambda: taker.connections and taker.connections[0]._phase == "head")
@@ -176,7 +176,7 @@ def test_a_head_in_two_parts_may_be_followed_at_once_by_a_long_body() -> None:
     "start", [CHUNKED + b"1\r\na\r\n0\r\nX: ", CHUNKED + b"1;a=", b"\r\n", b"GET /?", b"GET / HTTP/1.1\r\nX"]
 )
 def test_what_never_ends_is_cut_off_wherever_it_is(start: bytes) -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(start)
         more = b"\r\n" if start == b"\r\n" else b"a"
         for _ in range(12 * MAX_HEAD_BYTES // 8192):
@@ -189,7 +189,7 @@ def test_what_never_ends_is_cut_off_wherever_it_is(start: bytes) -> None:
 
 
 def test_strangers_are_refused_before_their_long_bodies_come() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         taker.strangers = True
         taker.limits = type(taker.limits)(body_bytes=1_000_000)
         await client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")
@@ -199,11 +199,11 @@ def test_strangers_are_refused_before_their_long_bodies_come() -> None:
 
 
 def test_bodies_of_all_clients_together_are_bounded() -> None:
-    async def play(taker: Taker, client: Client) -> None:
-        taker.room = BodyRoom(1000)
+    async def play(taker: RecordingHandler, client: Client) -> None:
+        taker.body_budget = BodyBudget(1000)
         start = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n" + b"a" * 600
         await client.send(start)
-        await until(lambda: taker.room.used == 600)
+        await until(lambda: taker.body_budget.used == 600)
         port = client.writer.get_extra_info("peername")[1]
         other = Client(*await asyncio.open_connection("127.0.0.1", port))
         await other.send(start)
@@ -219,64 +219,70 @@ def test_bodies_of_all_clients_together_are_bounded() -> None:
 def test_bodies_of_one_principal_leave_room_for_those_of_another() -> None:
     start = b"POST / HTTP/1.1\r\nHost: x\r\nX-Principal: %b\r\nContent-Length: 800\r\n\r\n" + b"a" * 400
 
-    async def play(taker: Taker, client: Client) -> None:
-        taker.room = BodyRoom(1000)
+    async def play(taker: RecordingHandler, client: Client) -> None:
+        taker.body_budget = BodyBudget(1000)
         await client.send(start % b"ann")
-        await until(lambda: taker.room.used == 400)
+        await until(lambda: taker.body_budget.used == 400)
         port = client.writer.get_extra_info("peername")[1]
         more = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
         await more[0].send(start % b"ann")
         assert (await more[0].answer())[0] == 503, "together they would be more than three quarters"
         await more[1].send(start % b"bob")
-        await until(lambda: taker.room.used == 800)
+        await until(lambda: taker.body_budget.used == 800)
         for each in more:
             each.writer.close()
-        await until(lambda: taker.room.used == 400)
+        await until(lambda: taker.body_budget.used == 400)
         await client.send(b"a" * 400)
         assert (await client.answer())[0] == 503, "also with one body"
-        assert taker.room.used == 0
+        assert taker.body_budget.used == 0
 
     played(play)
 
 
 @behaviour("http:shares:bodies")
 @given(
-    st.lists(st.tuples(st.sampled_from([EVERYBODY, STRANGER, "ann", "bob"]), st.integers(0, 60)), max_size=30)
+    st.lists(
+        st.tuples(st.sampled_from([ANY_PRINCIPAL, NO_PRINCIPAL, "ann", "bob"]), st.integers(0, 60)),
+        max_size=30,
+    )
 )
 def test_no_principal_takes_the_whole_room_even_with_the_strangers(sent: list[tuple[str, int]]) -> None:
-    room, used = BodyRoom(100), Counter[str]()
-    part = {EVERYBODY: 100, STRANGER: 12, "ann": 75, "bob": 75}
+    room, used = BodyBudget(100), Counter[str]()
+    part = {ANY_PRINCIPAL: 100, NO_PRINCIPAL: 12, "ann": 75, "bob": 75}
     for principal, size in sent:
         fits = used.total() + size <= 100 and used[principal] + size <= part[principal]
-        assert room.take(principal, size) == fits
+        assert room.reserve(principal, size) == fits
         if fits:
             used[principal] += size
         else:
-            room.give_back(principal, size)
+            room.release(principal, size)
     for principal, size in used.items():
-        room.give_back(principal, size)
+        room.release(principal, size)
     assert room.used == 0
 
 
 @behaviour("http:shares:bodies")
 def test_a_body_counts_for_the_token_of_its_own_headers_or_of_its_connection() -> None:
     tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
-    door = DoorServer("", Core(Rules(), Gate(tokens=tokens)), Limits(), 16)
+    door = HttpDoorServer("", HttpCore(HttpRules(), AccessRules(tokens=tokens)), HttpLimits(), 16)
     wire: Any = Wire()
     ann, bob = ({"host": "localhost", "authorization": f"Bearer {each}"} for each in "ab")
-    door.come(wire)
-    assert door.principal_of(wire, {}) == STRANGER
-    assert door.principal_of(wire, {"authorization": "Bearer c"}) == STRANGER
+    door.client_connected(wire)
+    assert door.principal_of(wire, {}) == NO_PRINCIPAL
+    assert door.principal_of(wire, {"authorization": "Bearer c"}) == NO_PRINCIPAL
     assert door.principal_of(wire, ann) == "ann"
-    door.asked(wire, Request("GET", "/nothing", "", ann, b""))
+    door.request_received(wire, HttpRequest("GET", "/nothing", "", ann, b""))
     assert door.principal_of(wire, bob) == "ann", "the connection is counted for the same"
-    assert DoorServer("", Core(Rules(), Gate()), Limits(), 16).principal_of(wire, ann) == EVERYBODY
+    assert (
+        HttpDoorServer("", HttpCore(HttpRules(), AccessRules()), HttpLimits(), 16).principal_of(wire, ann)
+        == ANY_PRINCIPAL
+    )
 
 
 def test_offers_of_another_protocol_one_after_another_are_all_declined() -> None:
     offer = b"GET /%d HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
 
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"".join(offer % n for n in range(2000)))
         await until(lambda: len(taker.requests) == 2000)
 
@@ -284,7 +290,7 @@ def test_offers_of_another_protocol_one_after_another_are_all_declined() -> None
 
 
 def test_a_request_that_comes_while_others_wait_does_not_overtake_them() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: taker.held)
         taker.held[1].respond(200, b"1", "text/plain")
@@ -296,7 +302,7 @@ def test_a_request_that_comes_while_others_wait_does_not_overtake_them() -> None
 
 
 def test_an_answer_to_head_has_no_body_that_the_next_answer_could_be_taken_for() -> None:
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         await client.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
         assert b"Content-Length: 1" in await client.until(b"\r\n\r\n")
         assert (await client.until(b"\r\n")).startswith(b"HTTP/1.1 200")
@@ -305,7 +311,7 @@ def test_an_answer_to_head_has_no_body_that_the_next_answer_could_be_taken_for()
 
 
 def test_a_client_of_http_1_0_that_would_like_to_go_on_is_told_that_it_ends() -> None:
-    async def play(_: Taker, client: Client) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
         await client.send(b"GET / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
         assert b"Connection: close" in await client.rest()
 
@@ -313,7 +319,7 @@ def test_a_client_of_http_1_0_that_would_like_to_go_on_is_told_that_it_ends() ->
 
 
 def test_a_client_that_reads_slowly_but_reads_is_not_cut() -> None:
-    async def play(taker: Taker, client: Client) -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: taker.held)
         connection = taker.connections[0]
@@ -323,10 +329,10 @@ def test_a_client_that_reads_slowly_but_reads_is_not_cut() -> None:
             while left - connection._transport.get_write_buffer_size() < 1024 * 1024:
                 await client.reader.read(1024 * 1024)
             taker.now += 61.0
-            connection.look(taker.now)
+            connection.check_timeout(taker.now)
             assert not connection._failed
         taker.now += 61.0
-        connection.look(taker.now)
+        connection.check_timeout(taker.now)
         assert connection._failed, "nothing was read since"
 
     played(play)
@@ -378,18 +384,18 @@ def test_whatever_comes_and_however_it_is_cut_nothing_breaks(
     pieces: list[bytes], cuts: list[int], strangers: bool
 ) -> None:
     def heard(cuts: list[int]) -> list[tuple[str, str, dict[str, str], bytes]]:
-        taker, transport = Taker(), Still()
+        taker, transport = RecordingHandler(), Still()
         taker.strangers = strangers
-        connection = Connection(taker, lambda: taker.now)
+        connection = HttpConnection(taker, lambda: taker.now)
         connection.connection_made(transport)
         data, at = b"".join(pieces), 0
         for cut in [*cuts, len(data) + 1]:
             if data[at : at + cut]:
                 connection.data_received(data[at : at + cut])
             at += cut
-        connection.look(1e9)
+        connection.check_timeout(1e9)
         connection.connection_lost(None)
-        assert taker.room.used == 0
+        assert taker.body_budget.used == 0
         assert not taker.connections
         assert len(taker.gone_) == len(taker.held)
         return [(each.method, each.path, each.headers, each.body) for each in taker.requests]

@@ -11,16 +11,18 @@ from pathlib import Path
 import pytest
 
 from carpool.http import peer_owner
-from carpool.http.core.access import Gate, hash_of
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Rules
-from carpool.http.core.limits import Limits
-from carpool.http.server import DoorServer
+from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRules
+from carpool.http.core.limits import HttpLimits
+from carpool.http.server import HttpDoorServer
 from tests.behaviours import behaviour
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
 Dial = Callable[[], tuple[socket.socket, socket.socket]]
-RULES = Rules(path="/mcp", stateless=False, json_response=False, max_sessions=9, max_open=9, session_idle_s=9)
+RULES = HttpRules(
+    path="/mcp", stateless=False, json_response=False, max_sessions=9, max_open=9, session_idle_s=9
+)
 KNOCK = (
     b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nContent-Length: 9\r\n"
     b"Expect: 100-continue\r\n\r\n"
@@ -56,7 +58,7 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
 
 def test_the_kernel_names_the_user_of_the_other_end(dial: Dial) -> None:
     client, accepted = dial()
-    found = peer_owner.owner(accepted)
+    found = peer_owner.socket_owner(accepted)
     assert found == (os.getuid(), os.fstat(client.fileno()).st_ino)
     assert peer_owner.is_ours(found)
 
@@ -70,28 +72,28 @@ def test_who_sends_and_hangs_up_before_he_can_be_known_is_nobody(dial: Dial, res
     if reset:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    assert not peer_owner.is_ours(peer_owner.owner(accepted))
+    assert not peer_owner.is_ours(peer_owner.socket_owner(accepted))
 
 
 @behaviour("private:http")
 @pytest.mark.parametrize(("uid", "is_ours"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
 def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
-    assert peer_owner.is_ours(peer_owner.Owner(uid, 7)) is is_ours
+    assert peer_owner.is_ours(peer_owner.SocketOwner(uid, 7)) is is_ours
 
 
 def test_where_the_kernel_cannot_be_asked_nobody_is_turned_away(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_owner, "_SOCK_DIAG", 999)  # as in a sandbox
-    assert peer_owner.owner(dial()[1]) is None
+    assert peer_owner.socket_owner(dial()[1]) is None
     assert peer_owner.is_ours(None)
 
 
-def visited(directory: Path, gates: list[Gate]) -> list[bytes]:
+def visited(directory: Path, gates: list[AccessRules]) -> list[bytes]:
     """What a stranger's one connection gets from a door with these gates, in turn."""
 
     async def play() -> list[bytes]:
-        server = DoorServer(str(directory), Core(RULES, gates[0]), Limits(), 9)
+        server = HttpDoorServer(str(directory), HttpCore(RULES, gates[0]), HttpLimits(), 9)
         listener = socket.create_server(("127.0.0.1", 0))
         listening = asyncio.Event()
         running = asyncio.create_task(server.run(listener, listening.set))
@@ -100,7 +102,7 @@ def visited(directory: Path, gates: list[Gate]) -> list[bytes]:
         writer.write(KNOCK)
         said = [(await asyncio.wait_for(reader.read(1000), 10)).partition(b"\r\n")[0]]
         for gate in gates[1:]:
-            server.let_in_by(gate)
+            server.set_gate(gate)
             said.append(await asyncio.wait_for(reader.read(1000), 10))
         writer.close()
         server.stop()
@@ -117,18 +119,18 @@ TOKENS = {"ann": hash_of("x")}
 @pytest.mark.parametrize(
     ("gates", "said"),
     [
-        ([Gate()], [OUT]),
-        ([Gate(tokens=TOKENS)], [IN]),
-        ([Gate(tokens=TOKENS), Gate()], [IN, b""]),
+        ([AccessRules()], [OUT]),
+        ([AccessRules(tokens=TOKENS)], [IN]),
+        ([AccessRules(tokens=TOKENS), AccessRules()], [IN, b""]),
     ],
     ids=["without tokens", "with tokens", "once there are none any more"],
 )
 def test_another_users_process_comes_in_only_where_tokens_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gates: list[Gate], said: list[bytes]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gates: list[AccessRules], said: list[bytes]
 ) -> None:
     monkeypatch.setattr(peer_owner, "is_ours", lambda _found: False)
     assert visited(tmp_path, gates) == said
 
 
 def test_our_own_process_comes_in_without_a_token(tmp_path: Path) -> None:
-    assert visited(tmp_path, [Gate()]) == [IN]
+    assert visited(tmp_path, [AccessRules()]) == [IN]

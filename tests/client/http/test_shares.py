@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.http import connection, peer_owner, shares
-from carpool.http.core.access import Gate
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Rules
-from carpool.http.core.limits import Limits
-from carpool.http.server import DoorServer
+from carpool.http.core.access import AccessRules
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRules
+from carpool.http.core.limits import HttpLimits
+from carpool.http.server import HttpDoorServer
 from carpool.http.shares import ProcessShares, over_share
 from tests.behaviours import behaviour
 from tests.client.http.test_connection import WAIT_S, Client, until
@@ -72,10 +72,10 @@ class Held:
     def __init__(self) -> None:
         self.state = "served"
 
-    def hold(self) -> None:
+    def pause_requests(self) -> None:
         self.state = "held"
 
-    def let_in(self) -> None:
+    def resume_requests(self) -> None:
         self.state = "let in"
 
 
@@ -109,8 +109,8 @@ def test_one_scan_serves_all_that_wait_and_the_next_comes_after_a_pause(
 
         def come(inode: int, beside: int) -> Any:
             each: Any = Held()
-            door.note(each, inode)
-            door.come(each, beside)
+            door.connection_noted(each, inode)
+            door.connection_opened(each, beside)
             return each
 
         inside = [come(n, n) for n in range(3)]
@@ -123,9 +123,9 @@ def test_one_scan_serves_all_that_wait_and_the_next_comes_after_a_pause(
         assert refused == hogs
         assert other.state == "let in"
         assert [str(HOG) in line for line in said] == [True]
-        door.left(inside[0])
+        door.connection_closed(inside[0])
         late, gone = come(12, 5), come(13, 5)
-        door.left(gone)
+        door.connection_closed(gone)
         assert late.state == "held"
         assert len(scans.asked) == 1, "it waits until the pause is over"
         scans.go_on.set()
@@ -149,8 +149,8 @@ def test_who_comes_while_others_wait_waits_too(monkeypatch: pytest.MonkeyPatch) 
         door = ProcessShares(1, lambda _: None, lambda _: None, scans.pause)
         for inode, beside, state in ((1, 0, "served"), (2, 1, "held"), (3, 0, "held")):
             each: Any = Held()
-            door.note(each, inode)
-            door.come(each, beside)
+            door.connection_noted(each, inode)
+            door.connection_opened(each, beside)
             assert each.state == state
         door.close()
 
@@ -202,7 +202,7 @@ def with_door(
     monkeypatch.setattr(shares, "SCAN_EVERY_S", 0.0)
 
     async def run(play: Play) -> None:
-        door = DoorServer(str(tmp_path), Core(Rules(), Gate()), Limits(), 8)
+        door = HttpDoorServer(str(tmp_path), HttpCore(HttpRules(), AccessRules()), HttpLimits(), 8)
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         listening = asyncio.Event()

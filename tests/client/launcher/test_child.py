@@ -25,7 +25,7 @@ def start(tmp_path: Path) -> DaemonChild:
 
 
 def test_a_directory_of_logs_that_has_vanished_is_made_again(tmp_path: Path) -> None:
-    assert "usage" in start(tmp_path).last_words()
+    assert "usage" in start(tmp_path).log_tail()
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o700
 
 
@@ -34,7 +34,7 @@ def test_without_room_for_a_log_it_runs_without_one(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(private_files, "open_to_append", lambda _: refuse(errno.ENOSPC))
     child = start(tmp_path)
     assert child.log_trouble == "No space left on device"
-    assert child.last_words() == ""
+    assert child.log_tail() == ""
 
 
 def test_a_log_that_is_not_ours_keeps_it_from_starting(

@@ -8,19 +8,19 @@ import pytest
 
 from carpool import launcher_lock
 from carpool.cli.status import status_page, with_door, with_verdict
-from carpool.http.core.access import Gate
-from carpool.http.server import tell_url
+from carpool.http.core.access import AccessRules
+from carpool.http.server import write_url
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import (
     EXIT_CONFIG,
     EXIT_TAKEN,
     EXIT_UNWANTED,
-    DoorWatch,
-    ToldDoor,
-    forget_door,
-    tell_problem,
-    told_door,
-    told_url,
+    HttpDoorStatus,
+    HttpDoorWatch,
+    read_door_status,
+    read_door_url,
+    remove_door_file,
+    write_door_problem,
 )
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
@@ -35,28 +35,28 @@ def write(file: Path, text: str, at: int) -> None:
 def test_a_door_is_due_when_the_file_mentions_one_and_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "carpool.json"
     write(file, '{"mcpServers": {}}', 1)
-    watch = DoorWatch("", str(file), {})
-    assert not watch.due()
+    watch = HttpDoorWatch("", str(file), {})
+    assert not watch.is_start_due()
     write(file, '{"http": {}}', 2)
-    assert watch.due()
-    assert not watch.due(), "not twice for the same file"
+    assert watch.is_start_due()
+    assert not watch.is_start_due(), "not twice for the same file"
     write(file, "{}", 3)
-    assert not watch.due()
+    assert not watch.is_start_due()
 
 
 def test_a_door_is_due_where_the_last_good_reading_mentions_one(tmp_path: Path) -> None:
     file, kept = tmp_path / "carpool.json", tmp_path / "last-good.json"
     write(file, "", 1)
     write(kept, json.dumps({"texts": {"c": '{"mcpServers": {"x": {"url": "http://h"}}}'}}), 1)
-    assert not DoorWatch("", str(file), {}, str(kept)).due()
+    assert not HttpDoorWatch("", str(file), {}, str(kept)).is_start_due()
     write(kept, json.dumps({"texts": {"c": '{"http": {}}'}}), 2)
-    assert DoorWatch("", str(file), {}, str(kept)).due()
+    assert HttpDoorWatch("", str(file), {}, str(kept)).is_start_due()
 
 
 def test_an_address_on_the_command_line_wants_a_door_without_a_file(tmp_path: Path) -> None:
-    watch = DoorWatch("127.0.0.1:0", "", {"XDG_CONFIG_HOME": str(tmp_path)})
-    assert watch.due()
-    assert not watch.due()
+    watch = HttpDoorWatch("127.0.0.1:0", "", {"XDG_CONFIG_HOME": str(tmp_path)})
+    assert watch.is_start_due()
+    assert not watch.is_start_due()
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_an_address_on_the_command_line_wants_a_door_without_a_file(tmp_path: Pa
     [(0, True), (-9, True), (70, True), (EXIT_TAKEN, True), (EXIT_CONFIG, False), (EXIT_UNWANTED, False)],
 )
 def test_what_starting_again_cannot_help_waits_for_another_file(status: int, again: bool) -> None:
-    assert DoorWatch("", "/none", {}).again(status) is again
+    assert HttpDoorWatch("", "/none", {}).should_restart(status) is again
 
 
 def test_the_same_complaint_is_told_once() -> None:
-    watch = DoorWatch("", "/none", {})
+    watch = HttpDoorWatch("", "/none", {})
     said = "2026 http: something else\n2026 http: the port is taken"
-    assert [watch.news(said), watch.news(said), watch.news("2026 http: other")] == [
+    assert [watch.new_problem(said), watch.new_problem(said), watch.new_problem("2026 http: other")] == [
         "the port is taken",
         "",
         "other",
@@ -80,20 +80,20 @@ def test_the_same_complaint_is_told_once() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"url": "u"}', '{"url": "u", "pid": "x"}'])
 def test_a_file_that_tells_no_door_is_no_door(tmp_path: Path, text: str) -> None:
     (tmp_path / "http.json").write_text(text)
-    assert told_url(str(tmp_path)) == ""
+    assert read_door_url(str(tmp_path)) == ""
 
 
 def test_a_door_that_lives_tells_its_url_and_a_dead_one_does_not(tmp_path: Path) -> None:
     (tmp_path / "http.json").write_text(json.dumps({"url": "http://x/mcp", "pid": os.getpid()}))
-    assert told_url(str(tmp_path)) == "http://x/mcp"
+    assert read_door_url(str(tmp_path)) == "http://x/mcp"
     (tmp_path / "http.json").write_text(json.dumps({"url": "http://x/mcp", "pid": 1 << 30}))
-    assert told_url(str(tmp_path)) == ""
+    assert read_door_url(str(tmp_path)) == ""
 
 
 def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: PrivateDaemon) -> None:
     one, two = (json.loads(house.run("token", "ann", "--json").stdout) for _ in range(2))
     assert one["token"] != two["token"]
-    gate = Gate(tokens={"ann": one["hash"]})
+    gate = AccessRules(tokens={"ann": one["hash"]})
     assert gate.principal(f"Bearer {one['token']}") == "ann"
     assert gate.principal(f"Bearer {two['token']}") is None
     assert one["token"] not in one["hash"]
@@ -112,7 +112,7 @@ def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: PrivateDaem
 )
 def test_a_door_file_that_is_none_tells_no_url(tmp_path: Path, text: str) -> None:
     Path(paths.door_file(str(tmp_path))).write_text(text)
-    assert told_url(str(tmp_path)) == ""
+    assert read_door_url(str(tmp_path)) == ""
 
 
 @pytest.mark.parametrize("pid", ["9" * 30, "9" * 5000, "-1", "\u0663" * 12, "x", ""])
@@ -144,22 +144,26 @@ def test_why_a_door_is_not_open_is_told_until_it_listens(
 ) -> None:
     directory = str(tmp_path)
     for retried in (True, False):
-        tell_problem(directory, status, words, retried=retried)
-        assert told_door(directory) == ToldDoor("", problem, retried)
-    assert told_url(directory) == ""
-    tell_url(directory, "http://x/mcp")
-    assert told_door(directory) == ToldDoor("http://x/mcp", "", False)
-    forget_door(directory)
-    assert told_door(directory) is None
+        write_door_problem(directory, status, words, retried=retried)
+        assert read_door_status(directory) == HttpDoorStatus("", problem, retried)
+    assert read_door_url(directory) == ""
+    write_url(directory, "http://x/mcp")
+    assert read_door_status(directory) == HttpDoorStatus("http://x/mcp", "", False)
+    remove_door_file(directory)
+    assert read_door_status(directory) is None
 
 
 def test_a_file_that_wants_no_door_any_more_is_told_once(tmp_path: Path) -> None:
     file = tmp_path / "carpool.json"
     write(file, '{"http": {}}', 1)
-    watch = DoorWatch("", str(file), {})
-    assert (watch.due(), watch.dropped()) == (True, False)
+    watch = HttpDoorWatch("", str(file), {})
+    assert (watch.is_start_due(), watch.is_no_longer_wanted()) == (True, False)
     write(file, "{}", 2)
-    assert (watch.due(), watch.dropped(), watch.dropped()) == (False, True, False)
+    assert (watch.is_start_due(), watch.is_no_longer_wanted(), watch.is_no_longer_wanted()) == (
+        False,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,17 +201,17 @@ def test_an_address_that_is_none_ends_up_with_code_2_before_anything_starts(
 def test_a_door_that_is_not_open_is_not_well(reason: str) -> None:
     healthy = reason != "supervisor_away"
     closed = with_verdict(
-        with_door({"healthy": healthy, "reason": reason}, ToldDoor("", "the port is taken", True))
+        with_door({"healthy": healthy, "reason": reason}, HttpDoorStatus("", "the port is taken", True))
     )
     assert closed["door"] == {"url": "", "problem": "the port is taken", "retried": True}
     assert (closed["healthy"], closed["reason"]) == (False, "door_closed" if healthy else reason)
-    for door in (None, ToldDoor("http://x", "", False)):
+    for door in (None, HttpDoorStatus("http://x", "", False)):
         told = with_verdict(with_door({"healthy": healthy, "reason": reason}, door))
         assert (told["healthy"], told["reason"]) == (healthy, reason)
 
 
 def test_people_are_told_of_a_closed_door_beside_what_else_is_wrong() -> None:
-    door = ToldDoor("", "the port is taken", False)
+    door = HttpDoorStatus("", "the port is taken", False)
     well = status_page(with_door({"healthy": True, "reason": "ok"}, door))
     assert "all is well" not in well
     assert (

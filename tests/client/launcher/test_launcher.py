@@ -208,7 +208,7 @@ def launcher_with_short_patience(house: PrivateDaemon) -> "subprocess.Popen[byte
         "from carpool import launcher_lock\n"
         "from carpool.launcher.launcher import Launcher\n"
         "d = os.environ['CARPOOL_RUNTIME_DIR']\n"
-        "held = launcher_lock.take(d, '')\n"
+        "held = launcher_lock.take_lock(d, '')\n"
         "sys.exit(Launcher(d, '', dict(os.environ), silent_s=3.0).run())\n"
     )
     environ = {**house.environ, paths.DAEMON_MARK: paths.runtime_id(str(house.directory))}
@@ -301,26 +301,26 @@ def test_what_a_launcher_had_is_forgotten_with_the_next_start_of_the_machine(
     directory = str(house.directory)
     with monkeypatch.context() as earlier:
         earlier.setattr(launcher_lock, "this_boot", lambda: "an earlier one")
-        held = launcher_lock.take(directory, "/some.json", "127.0.0.1:0")
+        held = launcher_lock.take_lock(directory, "/some.json", "127.0.0.1:0")
         assert held is not None
         os.close(held)  # as when the machine loses its power
-        assert launcher_lock.killed(directory) is not None
-    assert launcher_lock.killed(directory) is None
+        assert launcher_lock.killed_holder(directory) is not None
+    assert launcher_lock.killed_holder(directory) is None
 
 
 def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: PrivateDaemon) -> None:
     file = str(house.base / "some.json")
     house.run("up", "--detach", "--config", file)
-    assert launcher_lock.killed(str(house.directory)) is None, "it runs"
+    assert launcher_lock.killed_holder(str(house.directory)) is None, "it runs"
     kill_launcher(house)
-    killed = launcher_lock.killed(str(house.directory))
+    killed = launcher_lock.killed_holder(str(house.directory))
     assert killed
     assert killed.config == file
     house.run("down")
-    assert launcher_lock.killed(str(house.directory)) is None
+    assert launcher_lock.killed_holder(str(house.directory)) is None
     house.run("up", "--detach", "--config", file)
     house.run("down")
-    assert launcher_lock.killed(str(house.directory)) is None
+    assert launcher_lock.killed_holder(str(house.directory)) is None
 
 
 def test_down_of_a_killed_launcher_removes_the_sockets(house: PrivateDaemon) -> None:
@@ -394,7 +394,7 @@ def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alo
     os.kill(first, signal.SIGSTOP)
     house.directory.rename(house.base / "away")
     house.directory.mkdir(mode=0o700)
-    other = launcher_lock.take(str(house.directory), "")
+    other = launcher_lock.take_lock(str(house.directory), "")
     assert other is not None
     try:
         theirs = house.directory / "http.json"  # the fake broker itself removes its socket
@@ -404,7 +404,7 @@ def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alo
         until(lambda: not os.path.exists(f"/proc/{first}"), "its launcher, too")
         assert theirs.exists()
     finally:
-        launcher_lock.release(other)
+        launcher_lock.release_lock(other)
 
 
 def test_a_stale_pid_in_the_lock_file_is_never_believed(house: PrivateDaemon) -> None:
@@ -421,12 +421,12 @@ def test_a_stale_pid_in_the_lock_file_is_never_believed(house: PrivateDaemon) ->
 
 def test_only_one_takes_the_lock_and_its_text_goes_with_it(house: PrivateDaemon) -> None:
     directory = str(house.directory)
-    held = launcher_lock.take(directory, "/a=b.json")
+    held = launcher_lock.take_lock(directory, "/a=b.json")
     assert held is not None
-    assert launcher_lock.take(directory, "") is None
+    assert launcher_lock.take_lock(directory, "") is None
     holder = launcher_lock.holder(directory)
     assert holder
     assert (holder.pid, holder.config) == (os.getpid(), "/a=b.json")
-    launcher_lock.release(held)
+    launcher_lock.release_lock(held)
     assert launcher_lock.holder(directory) is None
     assert house.text("lock") == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carpool import launcher_lock
-from carpool.launcher.runtime_dir import PlaceWatch
+from carpool.launcher.runtime_dir import RuntimeDirWatch
 from tests.kit.private_daemon import PrivateDaemon
 
 
@@ -21,10 +21,10 @@ class Place:
         self.logs.mkdir(mode=0o700)
         self.watch = self.taken_by("/a.json")
 
-    def taken_by(self, config: str) -> PlaceWatch:
-        held = launcher_lock.take(str(self.directory), config)
+    def taken_by(self, config: str) -> RuntimeDirWatch:
+        held = launcher_lock.take_lock(str(self.directory), config)
         assert held is not None
-        return PlaceWatch(str(self.directory), str(self.logs), config, "", held)
+        return RuntimeDirWatch(str(self.directory), str(self.logs), config, "", held)
 
     @property
     def holder(self) -> str:
@@ -41,16 +41,16 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_what_has_vanished_is_put_back_with_the_lock_held(place: Place) -> None:
-    assert place.watch.look() == "kept"
+    assert place.watch.recheck() == "kept"
     shutil.rmtree(place.directory)
     assert not place.watch.is_ours()
-    assert place.watch.look() == "put back"
-    assert place.watch.look() == "kept"
+    assert place.watch.recheck() == "put back"
+    assert place.watch.recheck() == "kept"
     assert place.holder == "/a.json"
     assert place.logs.is_dir()
     shutil.rmtree(place.logs)
-    assert place.watch.look() == "put back"
-    assert place.watch.look() == "kept"
+    assert place.watch.recheck() == "put back"
+    assert place.watch.recheck() == "kept"
 
 
 def test_a_place_that_another_has_taken_is_given_up_for_good(place: Place) -> None:
@@ -58,19 +58,19 @@ def test_a_place_that_another_has_taken_is_given_up_for_good(place: Place) -> No
     place.directory.mkdir(mode=0o700)
     place.logs.mkdir(mode=0o700)
     other = place.taken_by("/b.json")
-    assert place.watch.look() == "taken"
+    assert place.watch.recheck() == "taken"
     other.release()
-    assert place.watch.look() == "taken"
+    assert place.watch.recheck() == "taken"
     assert not place.watch.is_ours()
 
 
 def test_a_directory_that_cannot_be_made_is_tried_again(place: Place) -> None:
     shutil.rmtree(place.directory)
     place.directory.write_text("in the way")
-    assert place.watch.look() == "gone"
+    assert place.watch.recheck() == "gone"
     assert "not a directory" in place.watch.why
     place.directory.unlink()
-    assert place.watch.look() == "put back"
+    assert place.watch.recheck() == "put back"
 
 
 def test_a_lock_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_lock_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
     try:
         with pytest.raises(OSError, match="No space left"):
-            launcher_lock.take(str(tmp_path), "")
+            launcher_lock.take_lock(str(tmp_path), "")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(os.listdir("/proc/self/fd")) == before

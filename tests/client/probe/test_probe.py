@@ -12,12 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool.cli import check
-from carpool.launcher.sandbox import PrivateHouse
-from carpool.launcher.up import Place
+from carpool.launcher.sandbox import PrivateCarpool
+from carpool.launcher.up import RuntimePlace
 from carpool.probe import probe
-from carpool.probe.config import ALONE, SHARED, arranged
-from carpool.probe.judge import ROUNDS, Outcome, Said, judge, result_of, said, turns
-from carpool.probe.run import Bench, Tool, Try
+from carpool.probe.config import ALONE, SHARED, probe_config
+from carpool.probe.judge import (
+    ROUNDS,
+    ComparedAnswer,
+    Outcome,
+    compared_answer,
+    judge,
+    result_of,
+    shared_order,
+)
+from carpool.probe.run import ProbeCall, ProbedTool, ProbeRun
 from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import STATUS, FakeBroker
@@ -29,31 +37,31 @@ Instance = Callable[[str], str]
 """What one running process answers to each tool, as text; `!` first makes it an error."""
 
 
-class FakeBench:
+class FakeProbeRun:
     """The experiment on servers that are functions. `start`: makes an instance."""
 
     def __init__(self, start: Callable[[], Instance]) -> None:
         self._start = start
         self.private_runs = 0
 
-    def private(self, tries: Sequence[Try], runs: int) -> list[list[Said]]:
+    def run_private(self, tries: Sequence[ProbeCall], runs: int) -> list[list[ComparedAnswer]]:
         self.private_runs += runs
         return [
             [answer(instance, each) for _ in range(ROUNDS) for each in tries]
             for instance in [self._start() for _ in range(runs)]
         ]
 
-    def shared(self, tries: Sequence[Try]) -> list[list[Said]]:
+    def run_shared(self, tries: Sequence[ProbeCall]) -> list[list[ComparedAnswer]]:
         instance = self._start()
-        heard: list[list[Said]] = [[], []]
-        for session, call in turns(len(tries)):
+        heard: list[list[ComparedAnswer]] = [[], []]
+        for session, call in shared_order(len(tries)):
             heard[session].append(answer(instance, tries[call]))
         return heard
 
 
-def answer(instance: Instance, each: Try) -> Said:
+def answer(instance: Instance, each: ProbeCall) -> ComparedAnswer:
     text = instance(each.tool)
-    return said({"content": [text]}, refused=text.startswith("!"))
+    return compared_answer({"content": [text]}, refused=text.startswith("!"))
 
 
 def counter() -> Instance:
@@ -67,7 +75,7 @@ def counter() -> Instance:
 
 
 def outcomes_of(start: Callable[[], Instance], *tools: str) -> list[Outcome]:
-    return probe.experiment(FakeBench(start), [Try(tool) for tool in tools])
+    return probe.experiment(FakeProbeRun(start), [ProbeCall(tool) for tool in tools])
 
 
 @behaviour("modes:probe")
@@ -103,11 +111,11 @@ def test_a_clock_never_diverges_however_slowly_it_ticks(ticks: list[int]) -> Non
 
 
 def test_a_third_private_run_is_made_only_to_confirm_that_sessions_differ() -> None:
-    calm = FakeBench(lambda: lambda tool: "same")
-    probe.experiment(calm, [Try("a")])
+    calm = FakeProbeRun(lambda: lambda tool: "same")
+    probe.experiment(calm, [ProbeCall("a")])
     assert calm.private_runs == 2
-    torn = FakeBench(counter)
-    probe.experiment(torn, [Try("increment")])
+    torn = FakeProbeRun(counter)
+    probe.experiment(torn, [ProbeCall("increment")])
     assert torn.private_runs == 3
 
 
@@ -136,23 +144,23 @@ def test_a_server_without_state_never_diverges(tools: list[str]) -> None:
 
 def test_meta_of_an_answer_is_not_compared_and_everything_else_is() -> None:
     plain = {"content": [{"type": "text", "text": "x"}], "structuredContent": {"a": 1}}
-    assert said({**plain, "_meta": {"trace": 7}}) == said(plain)
-    assert said({**plain, "structuredContent": {"a": 2}}) != said(plain)
-    assert said({**plain, "isError": True}).is_error
-    assert said("text") != said(None)
+    assert compared_answer({**plain, "_meta": {"trace": 7}}) == compared_answer(plain)
+    assert compared_answer({**plain, "structuredContent": {"a": 2}}) != compared_answer(plain)
+    assert compared_answer({**plain, "isError": True}).is_error
+    assert compared_answer("text") != compared_answer(None)
 
 
 @given(st.integers(1, 5))
 def test_both_sessions_make_all_calls_in_order_on_the_shared_instance(calls: int) -> None:
-    made = turns(calls)
+    made = shared_order(calls)
     for session in (0, 1):
         assert [call for who, call in made if who == session] == list(range(calls)) * ROUNDS
     assert made[:calls] == [(0, call) for call in range(calls)]
 
 
 def test_each_place_of_a_transcript_is_compared_with_the_same_place() -> None:
-    def transcript(*texts: str) -> list[Said]:
-        return [Said(text, is_error=False) for text in texts]
+    def transcript(*texts: str) -> list[ComparedAnswer]:
+        return [ComparedAnswer(text, is_error=False) for text in texts]
 
     same = transcript("a", "b", "a", "b")
     assert judge(2, [same, same], [same, transcript("a", "b", "a", "c")]) == ["agreed", "diverged"]
@@ -176,9 +184,9 @@ def test_one_call_that_diverges_is_enough_and_agreement_needs_one_that_could(
 # --- choice of calls ------------------------------------------------------------------------------------
 
 TOOLS = [
-    Tool("list", reads=True, bare=True),
-    Tool("show", reads=True, bare=False),
-    Tool("delete", reads=False, bare=True),
+    ProbedTool("list", reads=True, bare=True),
+    ProbedTool("show", reads=True, bare=False),
+    ProbedTool("delete", reads=False, bare=True),
 ]
 
 
@@ -187,7 +195,7 @@ def test_unasked_only_tools_are_tried_that_say_they_read_and_need_nothing() -> N
 
 
 def test_what_the_user_names_is_tried_whatever_it_does_also_by_its_name_for_agents() -> None:
-    wished = [Try("git__delete"), Try("show", msgspec.Raw(b'{"a":1}'))]
+    wished = [ProbeCall("git__delete"), ProbeCall("show", msgspec.Raw(b'{"a":1}'))]
     assert [(each.tool, bytes(each.arguments)) for each in probe.choose("git", TOOLS, wished)] == [
         ("delete", b"{}"),
         ("show", b'{"a":1}'),
@@ -201,27 +209,27 @@ def test_without_a_safe_tool_nothing_is_tried_and_how_to_name_one_is_told() -> N
 
 def test_a_misspelt_tool_is_guessed() -> None:
     with pytest.raises(probe.CannotBeginError, match="did you mean 'delete'"):
-        probe.choose("git", TOOLS, [Try("deltee")])
+        probe.choose("git", TOOLS, [ProbeCall("deltee")])
 
 
 def test_a_probe_that_cannot_begin_says_why_without_a_lesson_in_usage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class NothingSafe(FakeBench):
+    class NothingSafe(FakeProbeRun):
         def __init__(self, logins: str, say: object) -> None:
             super().__init__(counter)
 
-        def open(self, config: str) -> list[Tool]:
+        def open(self, config: str) -> list[ProbedTool]:
             return TOOLS[1:]
 
         def close(self) -> list[str]:
             return []
 
-    monkeypatch.setattr(probe, "Bench", NothingSafe)
+    monkeypatch.setattr(probe, "ProbeRun", NothingSafe)
     loaded = read_config('{"mcpServers": {"git": {"command": "true"}}}', "probe")
     assert loaded.config is not None
     with pytest.raises(click.exceptions.Exit) as ended:
-        probe._tried("git", [], loaded.config, {"command": "true"}, "", as_json=True)
+        probe._run_experiment("git", [], loaded.config, {"command": "true"}, "", as_json=True)
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err.startswith("carpool: no tool of git says that it only reads")
 
@@ -253,15 +261,15 @@ def test_a_tool_that_only_one_of_two_instances_offers_is_left_out_and_that_is_sa
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(Bench, "_door", lambda _, arm, control: Moody(arm))
-    monkeypatch.setattr(PrivateHouse, "up", lambda _: None)
-    bench = Bench(str(tmp_path), heard.append)
+    monkeypatch.setattr(ProbeRun, "_door", lambda _, arm, control: Moody(arm))
+    monkeypatch.setattr(PrivateCarpool, "up", lambda _: None)
+    bench = ProbeRun(str(tmp_path), heard.append)
     try:
         tools = bench.open("{}")
         tries = probe.choose("odd", tools, [])
         assert [each.tool for each in tries] == ["read"]
         assert heard == ["leaving out grudge, mood: of two instances only one offers them"]
-        assert len(bench.shared(tries)[1]) == ROUNDS
+        assert len(bench.run_shared(tries)[1]) == ROUNDS
     finally:
         bench.close()
 
@@ -289,7 +297,7 @@ def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_serve
         "tools_prefix": "",
         "tools_file": "tools.json",
     }
-    loaded = read_config(arranged(written, "/home/e/.env"), "probe")
+    loaded = read_config(probe_config(written, "/home/e/.env"), "probe")
     assert loaded.problems == []
     assert loaded.config is not None
     assert loaded.config.env_file == "/home/e/.env"
@@ -332,7 +340,7 @@ def recorded(
     house: PrivateDaemon, file: str, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[bool, str]:
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
-    return probe.record(Place(), file, "time", found)
+    return probe.record(RuntimePlace(), file, "time", found)
 
 
 def test_the_running_carpool_hears_the_result_and_the_tools(

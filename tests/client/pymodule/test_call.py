@@ -154,10 +154,10 @@ def test_a_process_that_a_function_forks_ends_where_the_function_does(tmp_path: 
     (tmp_path / "mine_async.py").write_text("import os, sys\n" + "".join(functions[4:]))
     program = (
         "import anyio, sys\nsys.path.insert(0, '.')\nimport mine, mine_async\n"
-        "from carpool.pymodule.call import guarded\n"
+        "from carpool.pymodule.call import call_wrapper\n"
         "for module in mine, mine_async:\n"
         "    for name in ('f0', 'f1', 'f2', 'f3'):\n"
-        "        call = guarded(getattr(module, name), is_async=module is mine_async)\n"
+        "        call = call_wrapper(getattr(module, name), is_async=module is mine_async)\n"
         "        print(anyio.run(call), flush=True)\n"
     )
     done = subprocess.run(

@@ -12,7 +12,7 @@ import pytest
 from carpool.pymodule.__main__ import main
 from carpool.pymodule.function_choice import public_functions, without_types
 from carpool.pymodule.load import CannotLoadError, load
-from carpool.pymodule.server import NotStrictError, tools_of
+from carpool.pymodule.server import UntypedModuleError, tools_of
 from carpool.pymodule.tools import tool_of
 from tests.behaviours import behaviour
 from tests.client.pymodule.offered_modules import called, forget, module_of, offered, texts
@@ -136,7 +136,7 @@ def test_a_function_without_types_takes_any_arguments_and_is_named_with_its_line
 )
 def test_strict_refuses_the_module_and_names_the_function(source: str, line: str) -> None:
     said: list[str] = []
-    with pytest.raises(NotStrictError, match="; with `strict` that keeps mine from starting"):
+    with pytest.raises(UntypedModuleError, match="; with `strict` that keeps mine from starting"):
         tools_of(module_of(source), strict=True, say=said.append)
     assert said == [line]
 
@@ -148,12 +148,12 @@ def test_a_function_that_no_tool_can_be_made_of_leaves_the_others_alone() -> Non
 
 
 def test_a_module_without_functions_says_what_would_count() -> None:
-    with pytest.raises(NotStrictError, match="mine has no functions to offer"):
+    with pytest.raises(UntypedModuleError, match="mine has no functions to offer"):
         offered("x = 1\n")
 
 
 def test_a_module_whose_functions_all_fail_names_the_first_and_why() -> None:
-    with pytest.raises(NotStrictError) as refused:
+    with pytest.raises(UntypedModuleError) as refused:
         offered("class Odd: ...\ndef f(odd: Odd): ...\ndef g(odd: Odd): ...\n")
     text = str(refused.value)
     assert text.startswith("mine has no function that can be offered: mine.py:2: f: is no tool: ")

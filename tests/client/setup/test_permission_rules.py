@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool.setup.model import Moved
-from carpool.setup.other_programs import TITLES, others, unlooked
-from carpool.setup.permission_rules import RuleFile, rule_files, rules
+from carpool.setup.model import MovedServer
+from carpool.setup.other_programs import TITLES, check_other_program, others
+from carpool.setup.permission_rules import PermissionFile, rule_files, rules
 from carpool_protocol.wire.tool_names import qualify
 from tests.behaviours import behaviour
 
@@ -18,16 +18,16 @@ HOME = "/home/u"
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def moved(client: str, **names: str) -> list[Moved]:
+def moved(client: str, **names: str) -> list[MovedServer]:
     return [
-        Moved(name=now, client=client, path="p", to="t", client_id=client, was=was)
+        MovedServer(name=now, client=client, path="p", to="t", client_id=client, was=was)
         for was, now in names.items()
     ]
 
 
 def found(client: str, held: Any, **names: str) -> list[tuple[str, str, str]]:
     text = held if isinstance(held, str) else json.dumps(held)
-    said = rules(RuleFile(client, "f"), text, moved(client, **names))
+    said = rules(PermissionFile(client, "f"), text, moved(client, **names))
     return [(each.kind, each.text, each.needs) for each in said]
 
 
@@ -185,7 +185,7 @@ def test_a_file_of_another_program_is_named_with_whether_carpool_reads_it(
 ) -> None:
     """Zed, Kiro, Cline and others were passed over without a word."""
     (place,) = [each for each in others({}, HOME, "linux", "") if each.path == f"{HOME}/{path}"]
-    said = unlooked(place, place.path, text)
+    said = check_other_program(place, place.path, text)
     assert (said.readable if said is not None else None) is readable
 
 

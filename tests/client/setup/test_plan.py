@@ -19,16 +19,16 @@ from carpool.setup.clients import (
     GEMINI,
     OPENCODE,
     VS_CODE,
-    Candidate,
-    Client,
+    ClientFilePath,
+    McpClient,
     candidates,
 )
 from carpool.setup.diff import page
-from carpool.setup.model import Change, Own, Plan, Secrets, Source
+from carpool.setup.model import CarpoolFile, ClientFile, FileChange, SecretsFile, SetupPlan
 from carpool.setup.plan import make_plan
-from carpool.setup.undo import verdict
+from carpool.setup.undo import undo_verdict
 from carpool_protocol.config.edit import edit
-from carpool_protocol.config.edit.edit import put
+from carpool_protocol.config.edit.edit import set_member
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
@@ -40,38 +40,42 @@ ENTRY = {"command": "carpool", "args": ["connect", "--tool-name-length", "50"]}
 """Of a program that puts a prefix before names of tools."""
 
 
-def source(client: Client, held: Any, path: str = "", scope: Any = "user") -> Source:
+def source(client: McpClient, held: Any, path: str = "", scope: Any = "user") -> ClientFile:
     path = path or f"{HOME}/{client.id}.json"
     text = held if isinstance(held, str) else json.dumps(held, indent=2)
-    return Source(Candidate(client, path, scope), path, text)
+    return ClientFile(ClientFilePath(client, path, scope), path, text)
 
 
-def planned(*sources: Source, own: Any = None, secrets: dict[str, str] | None = None, **more: Any) -> Plan:
+def planned(
+    *sources: ClientFile, own: Any = None, secrets: dict[str, str] | None = None, **more: Any
+) -> SetupPlan:
     return make_plan(
         sources,
-        Own(CONFIG, own if own is None or isinstance(own, str) else json.dumps(own)),
-        Own("/w/.carpool/mcp.json", None),
-        Secrets(f"{HOME}/.config/carpool/secrets.env", None, secrets or {}, "" if secrets else "secrets.env"),
+        CarpoolFile(CONFIG, own if own is None or isinstance(own, str) else json.dumps(own)),
+        CarpoolFile("/w/.carpool/mcp.json", None),
+        SecretsFile(
+            f"{HOME}/.config/carpool/secrets.env", None, secrets or {}, "" if secrets else "secrets.env"
+        ),
         lambda _: ["carpool", "connect"],
         home=HOME,
         **more,
     )
 
 
-def after(plan: Plan, path: str = CONFIG) -> Any:
+def after(plan: SetupPlan, path: str = CONFIG) -> Any:
     return json.loads(next(each.after for each in plan.changes if each.path == path))
 
 
-def servers(plan: Plan) -> Any:
+def servers(plan: SetupPlan) -> Any:
     return after(plan)["mcpServers"]
 
 
-def variables(plan: Plan) -> str:
+def variables(plan: SetupPlan) -> str:
     return next(each.after.decode() for each in plan.changes if each.role == "secrets")
 
 
-def undone(change: Change, now: bytes | None) -> bytes | None:
-    return verdict(change.role, change.before, change.after, now, change.regions).data
+def undone(change: FileChange, now: bytes | None) -> bytes | None:
+    return undo_verdict(change.role, change.before, change.after, now, change.regions).data
 
 
 def test_our_file_is_read_as_often_for_many_servers_as_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +260,7 @@ def test_a_secret_that_the_env_file_has_is_not_written_again() -> None:
     ],
 )
 def test_what_carpool_cannot_run_as_the_program_does_stays_there_with_the_reason(
-    client: Client, entry: Any, why: str
+    client: McpClient, entry: Any, why: str
 ) -> None:
     holder = "servers" if client is VS_CODE else "mcpServers"
     held = entry if client is CODEX else {holder: {"a": entry}}
@@ -379,7 +383,7 @@ def test_a_program_with_several_files_gets_the_entry_in_one_of_them() -> None:
         ),
     ],
 )
-def test_the_entry_is_written_in_the_program_s_own_shape(client: Client, held: str, expected: Any) -> None:
+def test_the_entry_is_written_in_the_program_s_own_shape(client: McpClient, held: str, expected: Any) -> None:
     plan = planned(source(client, held))
     assert after(plan, f"{HOME}/{client.id}.json") == expected
     assert servers(plan) == {"a": {"command": "a"}}
@@ -443,7 +447,7 @@ def test_a_mode_of_approval_that_codex_keeps_with_a_server_is_told_to_be_lost() 
         (CODEX, 'secret = "hunter word"\n[mcp_servers.a]\ncommand = "c"\n'),
     ],
 )
-def test_no_value_of_an_environment_is_shown_however_it_is_written(client: Client, text: str) -> None:
+def test_no_value_of_an_environment_is_shown_however_it_is_written(client: McpClient, text: str) -> None:
     plan = planned(source(client, text))
     assert plan.changes
     assert "hunter" not in page(plan)
@@ -452,7 +456,7 @@ def test_no_value_of_an_environment_is_shown_however_it_is_written(client: Clien
 # --- profiles ----
 
 
-def _profile(plan: Plan, client: Client) -> str:
+def _profile(plan: SetupPlan, client: McpClient) -> str:
     entry = after(plan, f"{HOME}/{client.id}.json")["mcpServers"]["carpool"]
     return str(entry["args"][entry["args"].index("--profile") + 1]) if "--profile" in entry["args"] else ""
 
@@ -476,7 +480,7 @@ def test_whatever_programs_had_each_keeps_just_that(had: Any, later: Any, own: b
         else None
     )
 
-    def held(client: Client) -> Any:
+    def held(client: McpClient) -> Any:
         return {"mcpServers": {name: {"command": command} for name, command in had[client].items()}}
 
     plan = planned(*(source(client, held(client)) for client in had), own=text, separate=True)
@@ -572,7 +576,7 @@ def test_the_home_directory_is_no_project() -> None:
         (CODEX, "mcp_servers = 3", "has no object at mcp_servers"),
     ],
 )
-def test_a_broken_file_is_left_as_it_is_and_the_others_go_on(client: Client, text: str, why: str) -> None:
+def test_a_broken_file_is_left_as_it_is_and_the_others_go_on(client: McpClient, text: str, why: str) -> None:
     plan = planned(source(client, text), source(GEMINI, {"mcpServers": {"b": {"command": "b"}}}))
     assert [(each.name, each.why.startswith(why)) for each in plan.left] == [("", True)]
     assert list(servers(plan)) == ["b"]
@@ -633,7 +637,7 @@ def test_whatever_a_file_looks_like_what_is_changed_goes_back(text: str) -> None
             table = parse(text, "").spans.get(("mcpServers",))
             assert table is None or change.after.decode().startswith(text[: table.value])
             assert table is None or change.after.decode().endswith(text[table.end :])
-            beside = put(change.after.decode(), ("beside",), ["somebody's"])
+            beside = set_member(change.after.decode(), ("beside",), ["somebody's"])
             left = parse((undone(change, beside.encode()) or b"").decode(), "")
             assert left.value == {**_object(text), "beside": ["somebody's"]}
         if change.role == "client":
@@ -651,7 +655,7 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _own(plan: Plan) -> str | None:
+def _own(plan: SetupPlan) -> str | None:
     return next((each.after.decode() for each in plan.changes if each.role == "own"), None)
 
 
@@ -675,14 +679,14 @@ def test_what_somebody_has_changed_beside_the_servers_stays_when_they_are_put_ba
 def test_a_file_whose_servers_somebody_has_changed_is_kept_unless_it_is_forced() -> None:
     change = planned(source(CURSOR, FILE)).changes[-1]
     now = change.after.replace(b'"connect"', b'"connect", "--profile", "x"')
-    said = verdict(change.role, change.before, change.after, now, change.regions)
+    said = undo_verdict(change.role, change.before, change.after, now, change.regions)
     assert (said.outcome, said.data) == ("kept", now)
-    forced = verdict(change.role, change.before, change.after, now, change.regions, force=True)
+    forced = undo_verdict(change.role, change.before, change.after, now, change.regions, force=True)
     assert (forced.outcome, _object((forced.data or b"").decode())) == ("put back", _object(FILE))
-    gone = verdict(change.role, change.before, change.after, None, change.regions)
+    gone = undo_verdict(change.role, change.before, change.after, None, change.regions)
     assert (gone.outcome, gone.data) == ("kept", None)
     assert (
-        verdict(change.role, change.before, change.after, change.before, change.regions).outcome
+        undo_verdict(change.role, change.before, change.after, change.before, change.regions).outcome
         == "as it was"
     )
 
@@ -693,11 +697,11 @@ def test_servers_leave_our_file_but_those_that_somebody_has_changed() -> None:
     plan = planned(source(CURSOR, held), own=own)
     secrets, ours = plan.changes[:2]
     now = ours.after.replace(b'"command": "b"', b'"command": "other"')
-    said = verdict("own", ours.before, ours.after, now, ours.regions)
+    said = undo_verdict("own", ours.before, ours.after, now, ours.regions)
     left = json.loads((said.data or b"").decode().replace("// mine", ""))
     assert list(left["mcpServers"]) == ["mine", "b"]
     assert left["env_file"] == "secrets.env"
-    kept = verdict("secrets", None, secrets.after, secrets.after, (), used=(said.data or b"").decode())
+    kept = undo_verdict("secrets", None, secrets.after, secrets.after, (), used=(said.data or b"").decode())
     assert (kept.outcome, kept.data) == ("left", secrets.after)
 
 
@@ -719,9 +723,9 @@ def _json_written(text: str, servers: str, edits: Any) -> str:
     for verb, path, value in edits:
         place = tuple(servers if each == "servers" else each for each in path)
         if verb == "set":
-            text = put(text, place, value)
+            text = set_member(text, place, value)
         elif place in parse(text, "").spans:
-            text = edit.drop(text, place)
+            text = edit.remove_member(text, place)
     return text
 
 
@@ -744,7 +748,7 @@ def _toml_written(text: str, edits: Any) -> str:
     force=st.booleans(),
 )
 def test_no_undoing_takes_away_what_others_wrote_since(
-    client: Client, had: set[str], edits: Any, force: bool
+    client: McpClient, had: set[str], edits: Any, force: bool
 ) -> None:
     """The whole family: whatever was written, it stays; servers that setup moved are back; with `force` no
     entry of carpool's is left.
@@ -758,7 +762,7 @@ def test_no_undoing_takes_away_what_others_wrote_since(
     change = planned(source(client, text)).changes[-1]
     after = change.after.decode()
     now = _toml_written(after, edits) if client is CODEX else _json_written(after, key, edits)
-    said = verdict("client", change.before, change.after, now.encode(), change.regions, force=force)
+    said = undo_verdict("client", change.before, change.after, now.encode(), change.regions, force=force)
     read: Any = tomllib.loads if client is CODEX else _object
     was, left, there = read(text)[key], read(now), read((said.data or b"").decode())
     if said.outcome == "kept":
@@ -784,7 +788,7 @@ def test_servers_that_were_added_or_edited_in_our_file_stay_there(had: set[str],
     held = {"mcpServers": {name: {"command": "x"} for name in sorted(had)}}
     ours = planned(source(CURSOR, held)).changes[0]
     now = _json_written(ours.after.decode(), "mcpServers", [each for each in edits if each[1] != ("token",)])
-    said = verdict("own", ours.before, ours.after, now.encode(), ours.regions, force=True)
+    said = undo_verdict("own", ours.before, ours.after, now.encode(), ours.regions, force=True)
     kept = {
         name: server
         for name, server in _object(now).get("mcpServers", {}).items()
@@ -796,7 +800,7 @@ def test_servers_that_were_added_or_edited_in_our_file_stay_there(had: set[str],
 
 def test_variables_that_somebody_added_stay_in_the_env_file() -> None:
     before, added = b'MINE="1"\n', b'MINE="1"\nCARPOOL_A="2"\n'
-    said = verdict("secrets", before, added, added + b"NEW=3\n", ())
+    said = undo_verdict("secrets", before, added, added + b"NEW=3\n", ())
     assert (said.outcome, said.data) == ("put back", b'MINE="1"\nNEW=3\n')
 
 
@@ -805,7 +809,7 @@ def test_tables_of_toml_are_put_back_beside_what_somebody_has_changed() -> None:
     change = planned(source(CODEX, text)).changes[-1]
     assert undone(change, change.after) == text.encode()
     now = change.after.replace(b"x = 1", b"x = 2")
-    said = verdict("client", change.before, change.after, now, ())
+    said = undo_verdict("client", change.before, change.after, now, ())
     assert said.outcome == "put back"
     assert b'[mcp_servers.a.env]\nX = "1"\n' in (said.data or b"")
     assert b"x = 2" in (said.data or b"")

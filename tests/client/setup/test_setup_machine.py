@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from carpool.cli.main import verbs
 from carpool.setup import toml
-from carpool_protocol.config.edit.edit import put, value_at
+from carpool_protocol.config.edit.edit import set_member, value_at
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
@@ -67,7 +67,7 @@ class SetupMachine(RuleBasedStateMachine):
             rest = "".join(line for line in file.read_text().splitlines(True) if not line.startswith("token"))
             file.write_text(f'token = "{token}"\n{rest}')
         else:
-            file.write_text(put(file.read_text(), ("token",), token))
+            file.write_text(set_member(file.read_text(), ("token",), token))
 
     @rule(client=CLIENTS)
     def edit_entry(self, client: str) -> None:
@@ -163,7 +163,7 @@ class SetupMachine(RuleBasedStateMachine):
             out = [name] if name in self._table(client) else []
             file.write_text(toml.swap(file.read_text(), out, {name: entry}))
         else:
-            file.write_text(put(file.read_text(), (key, name), entry))
+            file.write_text(set_member(file.read_text(), (key, name), entry))
 
     def _own(self, *path: str) -> dict[str, Any]:
         file = self.house.base / ".config/carpool/carpool.json"

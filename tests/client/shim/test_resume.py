@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool.shim import resume as shim_return
-from carpool.shim.kept_lines import KEEP_BYTES, SETTLED, Kept
-from carpool_broker.core.model.effects import Acknowledge
-from carpool_broker.core.model.events import AgentCancelled
+from carpool.shim.kept_lines import KEEP_BYTES, SETTLED, KeptLines
+from carpool_broker.core.model.effects import AcknowledgeListen
+from carpool_broker.core.model.events import RequestCancelled
 from carpool_broker.era import handshake, stateless_encode
 from carpool_broker.era import repeated_lines as kept
 from carpool_broker.era.stateless_encode import ACKNOWLEDGED
-from carpool_broker.transport.delivery_log import Passage
+from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach import (
@@ -66,7 +66,7 @@ KINDS: Final = {
 
 def acknowledgement(request: bytes) -> bytes:
     """As the broker words it."""
-    return stateless_encode.acknowledgement(Acknowledge(S, RawJson(request), ("tools",), ("u",)))
+    return stateless_encode.acknowledged_line(AcknowledgeListen(S, RawJson(request), ("tools",), ("u",)))
 
 
 def message_of(line: bytes) -> Any:
@@ -95,8 +95,8 @@ class Wire:
     """A shim's memory and a broker's, and the lines between them that are not there yet."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
-        self.passage = Passage(Epoch("e1"))
+        self.kept = KeptLines()
+        self.passage = DeliveryLog(Epoch("e1"))
         self.under_way: list[bytes] = []
         """Of the broker, not at the shim."""
         self.unread: list[bytes] = []
@@ -112,7 +112,7 @@ class Wire:
         self.count = 0
         self.half = b""
         self.next: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
-        self.kept.greeted(attached_line("s1", [], "0.secret", "e1"))
+        self.kept.broker_attached(attached_line("s1", [], "0.secret", "e1"))
 
     # --- the agent ---
 
@@ -139,7 +139,7 @@ class Wire:
         return b"%d" % self.count
 
     def sends(self, line: bytes) -> None:
-        self.kept.sent(line + b"\n")
+        self.kept.agent_lines_sent(line + b"\n")
         self.said.append(line)
         self.unread.append(line)
 
@@ -178,15 +178,15 @@ class Wire:
         if not self.unread:
             return
         line = self.unread.pop(0)
-        meaning = handshake.read(S, line) if line else None
-        self.passage.came(meaning, line)
+        meaning = handshake.read_line(S, line) if line else None
+        self.passage.line_received(meaning, line)
         parts = [meaning]
-        if isinstance(meaning, handshake.Batch):
-            parts = [handshake.read(S, part) for part in meaning.lines]
+        if isinstance(meaning, handshake.LineBatch):
+            parts = [handshake.read_line(S, part) for part in meaning.lines]
             for part in parts:
-                self.passage.came_within(part)
+                self.passage.batch_part_received(part)
         for part in parts:
-            if isinstance(part, AgentCancelled):
+            if isinstance(part, RequestCancelled):
                 if self.is_listen(bytes(part.id)):
                     self.silent.discard(bytes(part.id))  # it is acknowledged no more
                 if bytes(part.id) in self.open:
@@ -211,7 +211,7 @@ class Wire:
             request, ask = self.open[at % len(self.open)], f"ask{self.fresh().decode()}"
             line = request_line(RawJson(b'"%b"' % ask.encode()), "sampling/createMessage", BODY)
             self.goes(line, request, answers=False)
-            self.passage.asked(AskId(ask), RawJson(request), line)
+            self.passage.ask_sent(AskId(ask), RawJson(request), line)
         elif self.open:
             request = self.open.pop(at % len(self.open))
             line_of = error_body_line if what == "errors" else result_line
@@ -224,23 +224,23 @@ class Wire:
     def goes(self, line: bytes, about: bytes, *, answers: bool) -> None:
         if self.passage.due:
             self.settles()
-        goes = self.passage.goes(line, RawJson(about), answers=answers)
+        goes = self.passage.line_sent(line, RawJson(about), answers=answers)
         assert goes == (about not in self.silent)
         self.silent.discard(about)
         if goes:
             self.under_way.append(line)
 
     def settles(self) -> None:
-        self.under_way.append(settled_line(self.passage.settle()))
+        self.under_way.append(settled_line(self.passage.take_settled()))
 
     def arrives(self) -> None:
         """The shim reads the next line of the broker."""
         if self.under_way:
             line = self.under_way.pop(0)
             if line.startswith(SETTLED):
-                self.kept.settled(line)
+                self.kept.lines_settled(line)
             else:
-                self.kept.passed(line)
+                self.kept.broker_lines_passed(line)
                 self.has.append(message_of(line))
 
     # --- its death ---
@@ -293,24 +293,24 @@ class Wire:
     def begins_again(self) -> None:
         """The next broker takes what the shim says."""
         made, unsettled, new = self.next
-        self.passage, self.under_way, self.open, self.silent = Passage(Epoch("e1")), [], [], set()
+        self.passage, self.under_way, self.open, self.silent = DeliveryLog(Epoch("e1")), [], [], set()
         self.unread = []
         for line in made:
-            meaning: Any = kept.granted(S, line)
+            meaning: Any = kept.read_acknowledgement(S, line)
             if meaning is not None:
-                self.passage.came(meaning, line)
+                self.passage.line_received(meaning, line)
                 continue
-            meaning = handshake.read(S, line)
-            self.passage.came(meaning, line)
-            self.passage.replayed(meaning)
+            meaning = handshake.read_line(S, line)
+            self.passage.line_received(meaning, line)
+            self.passage.line_replayed(meaning)
             if (request := getattr(meaning, "id", None)) is not None:
                 self.silent.add(bytes(request))
         self.unread = list(unsettled)
         for _ in unsettled:
             self.reads()
-        self.passage.came_back([])
+        self.passage.resumed([])
         self.unread = list(new)
-        self.kept.greeted(attached_line("s1", [], "1.secret", "e1"))
+        self.kept.broker_attached(attached_line("s1", [], "1.secret", "e1"))
 
 
 ASKING: Final = [*REQUESTS, "call", "batch", "blank", "notice", "ready"]
@@ -356,7 +356,7 @@ def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answ
         if not lives:
             wire.dies(untaken)
             wire.begins_again()
-    wire.kept.sent(half)
+    wire.kept.agent_lines_sent(half)
     wire.half = half
     wire.dies()
     assert wire.half == half
@@ -369,7 +369,7 @@ class Astray(Wire):
     """The broker takes lines for the agent's that the carrier has said itself."""
 
     def strays(self) -> None:
-        self.passage.came(None, STRAY[:-1])
+        self.passage.line_received(None, STRAY[:-1])
 
     def dies(self, untaken: int = 0) -> ResumeSession:
         in_doubt = self.kept.in_doubt
@@ -449,7 +449,7 @@ def left_of(*said: bytes, has: bytes = b"") -> list[bytes]:
     wire = Wire()
     for line in said:
         wire.sends(line)
-    wire.kept.passed(has)
+    wire.kept.broker_lines_passed(has)
     return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
 
 
@@ -470,11 +470,11 @@ def listening(*heard: bytes) -> list[bytes]:
     wire.sends(REQUESTS["listen"] % b"1")
     wire.reads()
     for line in (acknowledgement(b"1"), *heard):
-        wire.kept.passed(line)
+        wire.kept.broker_lines_passed(line)
     said, ack = name_of(REQUESTS["listen"] % b"1"), name_of(acknowledgement(b"1")[:-1])
-    wire.kept.settled(settled_line(Settled("e1", said, 1, [], [said], [], [ack])))
+    wire.kept.lines_settled(settled_line(Settled("e1", said, 1, [], [said], [], [ack])))
     for line in heard:
-        wire.kept.passed(line)
+        wire.kept.broker_lines_passed(line)
     return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
 
 
@@ -491,7 +491,9 @@ def test_whoever_comes_back_does_not_start_a_carpool_that_was_stopped_while_no_b
     monkeypatch.setattr(shim_return, "ALONE_S", 0.0)
     Path(paths.down_file(str(tmp_path))).touch()
     ends = os.pipe()
-    found = shim_return.reach(str(tmp_path), pytest.fail, again=False, stdin=ends[0], stdout=ends[1])
+    found = shim_return.connect_to_next_broker(
+        str(tmp_path), pytest.fail, again=False, stdin=ends[0], stdout=ends[1]
+    )
     for end in ends:
         os.close(end)
     text = "carpool was stopped; connect the agent again to start it"
@@ -521,7 +523,7 @@ def test_what_has_no_answer_is_new_to_a_broker_that_takes_over_on_purpose() -> N
     wire.settles()
     wire.arrives()
     wire.sends(CALL % b"2")
-    wire.kept.sent(b"half")
+    wire.kept.agent_lines_sent(b"half")
     first, *lines, half = shim_return.resume(wire.kept, HELLO, again=True).split(b"\n")
     attach = parse_attach(first)
     assert isinstance(attach, Attach)
@@ -546,52 +548,52 @@ def test_a_cancel_that_no_broker_has_had_stays_with_the_request_that_one_may_hav
 
 
 def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
-    kept = Kept()
-    kept.sent(CALL % b"1" + b"\nha")
+    kept = KeptLines()
+    kept.agent_lines_sent(CALL % b"1" + b"\nha")
     assert shim_return.resume(kept, HELLO, again=False) == HELLO + CALL % b"1" + b"\nha"
 
 
 @behaviour("lease:everything-died")
 def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_that_comes() -> None:
     kept = Wire().kept
-    kept.settled(settled_line(Settled("e1", 0, 0, [], [], [], [], ("browser", "think"))))
+    kept.lines_settled(settled_line(Settled("e1", 0, 0, [], [], [], [], ("browser", "think"))))
     for life in ("1.secret", "2.secret"):
         attach = parse_attach(shim_return.resume(kept, HELLO, again=False).partition(b"\n")[0])
         assert isinstance(attach, Attach)
         assert attach.resume is not None
         assert attach.resume.stateful == ["browser", "think"]
-        kept.greeted(attached_line("s1", [], life, "e1"))
-    kept.settled(settled_line(Settled("e1", 0, 0, [], [], [], [])))
+        kept.broker_attached(attached_line("s1", [], life, "e1"))
+    kept.lines_settled(settled_line(Settled("e1", 0, 0, [], [], [], [])))
     assert kept.stateful == b""
 
 
 def test_too_much_that_is_not_settled_is_not_kept() -> None:
     kept = Wire().kept
-    kept.sent(b"x" * KEEP_BYTES)
+    kept.agent_lines_sent(b"x" * KEEP_BYTES)
     assert (kept.is_full, len(kept.fresh)) == (False, KEEP_BYTES)
-    kept.sent(b"y")
+    kept.agent_lines_sent(b"y")
     assert (kept.is_full, len(kept.fresh)) == (True, 0)
 
 
 def test_an_old_broker_settles_nothing_and_nothing_is_kept_for_it() -> None:
-    kept = Kept()
-    kept.greeted(ATTACHED_PREFIX + b',"params":{"version":1,"session":"s1","env":[]}}\n')
+    kept = KeptLines()
+    kept.broker_attached(ATTACHED_PREFIX + b',"params":{"version":1,"session":"s1","env":[]}}\n')
     assert kept.is_full
 
 
 def test_a_search_pauses_longer_and_longer_and_starts_carpool_when_nobody_leads() -> None:
-    search = shim_return.Search(100.0, again=False)
-    pauses = [search.failed(100.0 + at, led=True) for at in range(12)]
+    search = shim_return.BrokerSearch(100.0, again=False)
+    pauses = [search.attempt_failed(100.0 + at, led=True) for at in range(12)]
     assert None not in pauses
     assert pauses == sorted(pauses, key=lambda pause_s: pause_s or 0)
-    assert search.failed(113.0, led=False) is not None
-    assert search.failed(115.0, led=False) is None
-    assert search.failed(115.1, led=False) is not None, "it was started just now"
+    assert search.attempt_failed(113.0, led=False) is not None
+    assert search.attempt_failed(115.0, led=False) is None
+    assert search.attempt_failed(115.1, led=False) is not None, "it was started just now"
 
 
 def test_a_search_after_a_word_to_come_back_waits_for_who_brings_carpool_up() -> None:
-    search = shim_return.Search(100.0, again=True)
-    assert search.failed(100.0 + shim_return.RETURN_S - 1, led=False) is not None
-    assert search.failed(100.0 + shim_return.RETURN_S + 1, led=True) is None
+    search = shim_return.BrokerSearch(100.0, again=True)
+    assert search.attempt_failed(100.0 + shim_return.RETURN_S - 1, led=False) is not None
+    assert search.attempt_failed(100.0 + shim_return.RETURN_S + 1, led=True) is None
     assert not search.is_over(100.0 + shim_return.RETURN_S + 1)
     assert search.is_over(101.0 + 2 * shim_return.RETURN_S)

@@ -27,10 +27,10 @@ from carpool.shim.shim import DEATHS
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION, name_of
 from carpool_protocol.carrier.attach import (
     Attach,
-    Moved,
     ResumeSession,
     RunCommand,
     Settled,
+    WorkspaceChanged,
     attached_line,
     ended_line,
     moved_line,
@@ -310,13 +310,13 @@ def test_variables_that_are_wanted_later_are_said_as_well(desk: Desk) -> None:
 def test_where_the_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
-    moves = moved_line(Moved("/first", by_roots=True)) + moved_line(Moved("shop"))
+    moves = moved_line(WorkspaceChanged("/first", by_roots=True)) + moved_line(WorkspaceChanged("shop"))
     sock.sendall(attached_line("s1", [], "secret", "E") + moves + b"seen\n")
     assert heard(shim) == b"seen\n"
     sock.shutdown(socket.SHUT_RDWR)
     attach, sock, lines = comes_back(desk)
     assert attach.resume is not None
-    assert attach.resume.moved == Moved("shop")
+    assert attach.resume.moved == WorkspaceChanged("shop")
 
 
 @behaviour("agents:refusal-told")
@@ -717,9 +717,9 @@ def test_a_broker_that_dies_of_what_it_is_told_is_told_it_so_often_and_not_for_e
 @contextmanager
 def lock_of(house: PrivateDaemon) -> Iterator[None]:
     """A launcher seems to run here."""
-    held = launcher_lock.take(str(house.directory), "")
+    held = launcher_lock.take_lock(str(house.directory), "")
     assert held is not None
     try:
         yield
     finally:
-        launcher_lock.release(held)
+        launcher_lock.release_lock(held)

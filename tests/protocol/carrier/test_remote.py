@@ -10,7 +10,7 @@ from carpool_protocol.carrier.remote import (
     check_header_value,
     check_url,
     host_of,
-    of_environment,
+    remote_from_environment,
     secrets_of,
 )
 from carpool_protocol.config.pages.describe import shown_url
@@ -29,7 +29,7 @@ def test_what_is_told_is_understood(headers: dict[str, str], text: str, transpor
         client_id=text,
         logins="/l",
     )
-    assert of_environment({**remote.to_environment(), "PATH": "/bin"}) == remote
+    assert remote_from_environment({**remote.to_environment(), "PATH": "/bin"}) == remote
 
 
 def test_headers_and_the_url_are_secrets_and_the_name_of_the_server_is_none() -> None:
@@ -61,7 +61,7 @@ def test_the_secret_of_a_client_stays_with_the_login() -> None:
     ],
 )
 def test_a_bridge_that_is_told_nothing_knows_it(environ: dict[str, str]) -> None:
-    assert of_environment(environ) is None
+    assert remote_from_environment(environ) is None
 
 
 @pytest.mark.parametrize("url", ["http://h", "HTTPS://h:1/x", "http://[::1]:8/mcp?a=b", "http://u:p@h/"])

@@ -6,40 +6,42 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carpool_protocol.carrier.attach import Moved
+from carpool_protocol.carrier.attach import WorkspaceChanged
 from carpool_protocol.carrier.streams import (
-    WORD,
-    Close,
-    Closed,
-    Gone,
-    Open,
-    Opened,
-    Over,
-    Refused,
-    Stateful,
-    Word,
+    CONTROL,
+    CloseStream,
+    ControlMessage,
+    ExchangeClientGone,
+    ExchangeEnded,
+    OpenStream,
+    ServersStateful,
+    StreamClosed,
+    StreamOpened,
+    StreamRefused,
+    control_line,
     frame_line,
     on_one_line,
-    read_word,
+    read_control,
     split_frame,
-    word_line,
 )
 
 NUMBERS = st.integers(1, 10**18 - 1)
 ON_ONE_LINE = st.binary(min_size=1).filter(lambda data: b"\n" not in data and not data.startswith(b"null,{"))
 TEXTS = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
-WORDS: list[Word] = [
-    Open(),
-    Open(kind="shared", principal="ann", server="git", profile="p", agent="a\n", cwd="/é", max_open_calls=7),
-    Opened("token", "s12"),
-    Refused("no such server", "unknown_server"),
-    Gone(3),
-    Close(),
-    Over(10**17),
-    Closed("it is over"),
-    Open(workspace="shop"),
-    Moved("shop", by_roots=True),
-    Stateful(["browser", "counter"]),
+WORDS: list[ControlMessage] = [
+    OpenStream(),
+    OpenStream(
+        kind="shared", principal="ann", server="git", profile="p", agent="a\n", cwd="/é", max_open_calls=7
+    ),
+    StreamOpened("token", "s12"),
+    StreamRefused("no such server", "unknown_server"),
+    ExchangeClientGone(3),
+    CloseStream(),
+    ExchangeEnded(10**17),
+    StreamClosed("it is over"),
+    OpenStream(workspace="shop"),
+    WorkspaceChanged("shop", by_roots=True),
+    ServersStateful(["browser", "counter"]),
 ]
 
 
@@ -70,14 +72,14 @@ def test_the_line_end_of_a_message_is_the_frames() -> None:
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: type(word).__name__)
-def test_a_word_comes_out_as_it_went_in(word: Word) -> None:
-    line = word_line(9, word)
+def test_a_word_comes_out_as_it_went_in(word: ControlMessage) -> None:
+    line = control_line(9, word)
     assert line.count(b"\n") == 1
     json.loads(line)
     cut = split_frame(line[:-1])
     assert cut is not None
-    assert (cut[0], cut[2]) == (9, WORD)
-    assert read_word(cut[1]) == word
+    assert (cut[0], cut[2]) == (9, CONTROL)
+    assert read_control(cut[1]) == word
 
 
 @pytest.mark.parametrize(
@@ -114,8 +116,8 @@ def test_junk_never_raises(junk: bytes) -> None:
     if cut is not None:
         assert cut[0] > 0
         assert cut[1]
-        assert cut[2] == WORD or cut[2] >= 0
-    read_word(junk)
+        assert cut[2] == CONTROL or cut[2] >= 0
+    read_control(junk)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_junk_never_raises(junk: bytes) -> None:
     ],
 )
 def test_what_says_nothing_or_two_things_is_no_word(raw: bytes) -> None:
-    assert read_word(raw) is None
+    assert read_control(raw) is None
 
 
 def test_a_body_on_several_lines_becomes_one() -> None:

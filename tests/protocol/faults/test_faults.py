@@ -14,8 +14,8 @@ from carpool_protocol.faults.faults import (
     as_sentence,
     as_tool_result,
     fault,
+    fault_answer,
     fault_of,
-    for_method,
 )
 from carpool_protocol.faults.kinds import (
     INVALID_PARAMS,
@@ -26,7 +26,7 @@ from carpool_protocol.faults.kinds import (
     FaultKind,
 )
 from carpool_protocol.ids import CallId
-from carpool_protocol.link.messages import Delivered, Failed
+from carpool_protocol.link.messages import CallFailed, Delivered
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.slug)
 
@@ -176,7 +176,7 @@ PROTOCOL_ERRORS = {
 
 @every_kind
 def test_tools_call_gets_a_result_unless_the_request_itself_was_wrong(kind: FaultKind) -> None:
-    is_error, body = for_method(fault(kind.slug), "tools/call")
+    is_error, body = fault_answer(fault(kind.slug), "tools/call")
     assert is_error == (kind.slug in PROTOCOL_ERRORS)
     assert ("code" in read(body)) == is_error
     assert ("isError" in read(body)) != is_error
@@ -186,7 +186,7 @@ def test_tools_call_gets_a_result_unless_the_request_itself_was_wrong(kind: Faul
 @pytest.mark.parametrize("method", ["tools/list", "ping", "", "no/such"])
 def test_every_other_method_gets_an_error(kind: FaultKind, method: str) -> None:
     made = fault(kind.slug)
-    is_error, body = for_method(made, method)
+    is_error, body = fault_answer(made, method)
     assert is_error
     assert read(body).keys() == {"code", "message", "data"}
     assert read(body)["code"] == kind.code
@@ -195,7 +195,7 @@ def test_every_other_method_gets_an_error(kind: FaultKind, method: str) -> None:
 
 def test_whatever_text_comes_in_the_line_stays_one_line_of_legal_json() -> None:
     made = fault("unknown_tool", detail="a\r\nb\u2028c \ud800", server="x" * 500, tool="\0" + "é" * 500)
-    for raw in (as_tool_result(made), for_method(made, "tools/call")[1]):
+    for raw in (as_tool_result(made), fault_answer(made, "tools/call")[1]):
         assert min(raw) >= 0x20
         assert raw.decode("utf-8")
         assert len(raw) < 4096
@@ -205,8 +205,8 @@ def test_whatever_text_comes_in_the_line_stays_one_line_of_legal_json() -> None:
 # --- what the supervisor reports ---------------------------------------------------------------------------
 
 
-def failed(slug: str, delivered: Delivered, text: str = "It broke.") -> Failed:
-    return Failed(CallId(1), slug, delivered, text, 2.5)
+def failed(slug: str, delivered: Delivered, text: str = "It broke.") -> CallFailed:
+    return CallFailed(CallId(1), slug, delivered, text, 2.5)
 
 
 def test_no_terminal_obeys_what_a_name_or_a_detail_holds() -> None:

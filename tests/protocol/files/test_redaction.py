@@ -18,28 +18,28 @@ MASK = Mask(["hunter22", KEY, "on"], "***", 6)
 
 
 def test_values_are_masked_and_short_ones_are_not() -> None:
-    assert MASK.over("hunter22 is on: hunter22") == "*** is on: ***"
-    assert Mask(["", "on"], "…").over("it is on") == "it is …"
+    assert MASK.redact("hunter22 is on: hunter22") == "*** is on: ***"
+    assert Mask(["", "on"], "…").redact("it is on") == "it is …"
 
 
 def test_no_line_of_a_key_is_shown_wherever_what_is_shown_begins() -> None:
-    assert MASK.over(f"<{KEY}>") == "<***>"
-    assert MASK.over("MIIEabcdefgh\n  ijklmnopqrst\n}") == "***\n  ***\n}"
-    assert "ijkl" not in MASK.over(json.dumps({"env": KEY}))
+    assert MASK.redact(f"<{KEY}>") == "<***>"
+    assert MASK.redact("MIIEabcdefgh\n  ijklmnopqrst\n}") == "***\n  ***\n}"
+    assert "ijkl" not in MASK.redact(json.dumps({"env": KEY}))
 
 
 def test_a_text_that_is_cut_within_a_value_does_not_show_how_that_begins() -> None:
-    assert MASK.over_cut("it was hunter2") == "it was ***"
-    assert MASK.over_cut("hunter22 and hunter22") == "*** and ***"
-    assert MASK.over_cut("the hunter hunts") == "the hunter hunts"
-    assert MASK.over_cut("hunter") == "***"
-    assert MASK.over_cut("hunt") == "hunt"
+    assert MASK.redact_cut("it was hunter2") == "it was ***"
+    assert MASK.redact_cut("hunter22 and hunter22") == "*** and ***"
+    assert MASK.redact_cut("the hunter hunts") == "the hunter hunts"
+    assert MASK.redact_cut("hunter") == "***"
+    assert MASK.redact_cut("hunt") == "hunt"
 
 
 @given(st.text("ab", min_size=3, max_size=12), st.text("ab ", max_size=12), st.integers(0, 24))
 def test_whatever_is_cut_shows_no_more_of_a_value_than_may_be_shown(value: str, before: str, at: int) -> None:
     text = (before + value)[:at]
-    shown = Mask([value], "*", 3).over_cut(text)
+    shown = Mask([value], "*", 3).redact_cut(text)
     assert value not in shown
     assert not any(shown.endswith(value[:size]) for size in range(3, len(value) + 1))
 
@@ -68,7 +68,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 @example(value="hunter22hunter22")
 def test_a_value_is_masked_however_it_is_spelled(how: str, value: str) -> None:
     written = SPELLINGS[how](value)
-    shown = Mask([value], "\0", 6).over(f"<{written}>")
+    shown = Mask([value], "\0", 6).redact(f"<{written}>")
     # Characters of base64 at either side of the value are made of its neighbours too.
     around = f"<{SPELLINGS[how]('')}>"
     assert "\0" in shown

@@ -12,13 +12,13 @@ from carpool.hooks import HookCall, allow, deny, rewrite
 from carpool_protocol.hooks.verdicts import (
     ARGUMENTS_CAP_BYTES,
     MAX_REASON_CHARS,
-    Said,
-    Telling,
+    HookDescription,
+    HookOutput,
     arguments_of,
     clean_reason,
+    has_duplicate_keys,
     is_plain,
     read_verdict,
-    says_twice,
     with_arguments,
 )
 from carpool_protocol.ids import RawJson
@@ -33,16 +33,16 @@ JSON = st.recursive(
 )
 
 
-def said(value: Any, method: str = CALL, *, before: bool = True) -> Said:
+def said(value: Any, method: str = CALL, *, before: bool = True) -> HookOutput:
     return read_verdict(json.dumps(value).encode(), method, before=before)
 
 
 def test_verdicts_that_functions_make_are_verdicts() -> None:
     encode = msgspec.json.encode
-    assert read_verdict(encode(allow()), CALL, before=True) == Said("allow")
-    assert read_verdict(encode(deny("no")), CALL, before=False) == Said("deny", "no")
+    assert read_verdict(encode(allow()), CALL, before=True) == HookOutput("allow")
+    assert read_verdict(encode(deny("no")), CALL, before=False) == HookOutput("deny", "no")
     rewritten = read_verdict(encode(rewrite(arguments={"a": 1})), CALL, before=True)
-    assert rewritten == Said("rewrite", body=RawJson(b'{"a":1}'))
+    assert rewritten == HookOutput("rewrite", body=RawJson(b'{"a":1}'))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_result_has_the_form_that_its_method_has() -> None:
 def test_rewritten_bytes_stay_one_line_for_every_reader() -> None:
     smuggled = b'{"verdict":"rewrite","arguments":{"a":[1,\r{"jsonrpc":"2.0"}\r]}}'
     found = read_verdict(smuggled, CALL, before=True)
-    assert found == Said("rewrite", body=RawJson(b'{"a":[1, {"jsonrpc":"2.0"} ]}'))
+    assert found == HookOutput("rewrite", body=RawJson(b'{"a":[1, {"jsonrpc":"2.0"} ]}'))
     bad = b'{"verdict":"rewrite","arguments":{"a":"\xff"}}'
     assert read_verdict(bad, CALL, before=True).verdict == "failed"
 
@@ -139,7 +139,7 @@ def test_params_keep_what_is_not_arguments() -> None:
     ids=["once", "spelled", "below", "large", "surrogates"],
 )
 def test_a_name_that_stands_twice_is_seen_however_deep_and_however_spelled(raw: bytes, twice: bool) -> None:
-    assert says_twice(raw) is twice
+    assert has_duplicate_keys(raw) is twice
 
 
 def test_params_are_plain_only_where_each_name_stands_once() -> None:
@@ -151,11 +151,11 @@ def test_params_are_plain_only_where_each_name_stands_once() -> None:
 
 
 def test_what_is_written_for_a_hook_is_what_a_function_is_given() -> None:
-    telling = Telling(
+    telling = HookDescription(
         hook="h", phase="after", call="c1", method=CALL, server="s", name="n", session="s1", agent="a",
         profile="p", workspace="/w", outcome="answered",
         arguments=msgspec.Raw(b'{"a":1}'), result=msgspec.Raw(b'{"content":[]}'),
     )  # fmt: skip
     call = msgspec.json.decode(msgspec.json.encode(telling), type=HookCall)
     assert (call.arguments, call.result, call.error) == ({"a": 1}, {"content": []}, None)
-    assert set(HookCall.__struct_fields__) == set(Telling.__struct_fields__)
+    assert set(HookCall.__struct_fields__) == set(HookDescription.__struct_fields__)

@@ -16,17 +16,17 @@ from carpool_protocol.link.codec import (
     paid_size,
 )
 from carpool_protocol.link.messages import (
-    Answered,
     AnyMessage,
     AskWithdrawn,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
     CancelCall,
     Credit,
-    Elicited,
-    Failed,
+    ElicitationFinished,
     Heartbeat,
     Hello,
-    Progressed,
 )
 from tests.behaviours import behaviour
 from tests.kit.link_messages import call
@@ -83,14 +83,14 @@ def test_many_small_messages_are_cut_by_their_real_size() -> None:
     ("message", "size"),
     [
         (call(1, 10, 5), 15 + MESSAGE_BYTES),
-        (Answered(call=CallId(1), is_error=False, body=RawJson(b"{}")), 2 + MESSAGE_BYTES),
-        (Progressed(call=CallId(1), params=RawJson(b"{ }")), 3 + MESSAGE_BYTES),
+        (CallAnswered(call=CallId(1), is_error=False, body=RawJson(b"{}")), 2 + MESSAGE_BYTES),
+        (CallProgressed(call=CallId(1), params=RawJson(b"{ }")), 3 + MESSAGE_BYTES),
         (AskWithdrawn(ask=AskId("a"), reason="r"), MESSAGE_BYTES),
-        (Elicited(session=SessionId("s"), params=RawJson(b"{}")), 2 + MESSAGE_BYTES),
+        (ElicitationFinished(session=SessionId("s"), params=RawJson(b"{}")), 2 + MESSAGE_BYTES),
         (Heartbeat(), 0),
         (Credit(size_bytes=9), 0),
         (CancelCall(call=CallId(1), reason="r"), 0),
-        (Failed(call=CallId(1), fault="lost", delivered="maybe", text="t"), 0),
+        (CallFailed(call=CallId(1), fault="lost", delivered="maybe", text="t"), 0),
     ],
 )
 def test_only_messages_with_cargo_need_credit(message: AnyMessage, size: int) -> None:

@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from carpool_protocol.ids import AskId, CallId, RawJson
 from carpool_protocol.link.codec import Frame, decode_frame, encode_frames
 from carpool_protocol.link.messages import (
-    Answered,
     AnyMessage,
-    Asked,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallAnswered,
     CancelCall,
     Credit,
     Heartbeat,
@@ -38,7 +38,7 @@ def carry(source: Peer, target: Peer, now: float = 0.0) -> list[LinkEvent]:
 
 def greeted(window_bytes: int = 4096) -> tuple[Peer, Peer]:
     at_broker, at_sup = peers(window_bytes)
-    at_broker.connected()
+    at_broker.connection_opened()
     carry(at_broker, at_sup)
     carry(at_sup, at_broker)
     assert at_broker.up
@@ -57,7 +57,7 @@ def said(peer: Peer, now: float = 0.0) -> list[AnyMessage]:
 
 def test_the_listening_end_greets_and_each_end_hears_the_other_once() -> None:
     at_broker, at_sup = peers()
-    assert at_broker.connected() == []
+    assert at_broker.connection_opened() == []
     assert carry(at_broker, at_sup) == [PeerUp(hello(BROKER, "b1"))]
     assert carry(at_sup, at_broker) == [PeerUp(hello(SUP, "s1"))]
     assert carry(at_broker, at_sup) == []
@@ -83,7 +83,7 @@ def test_a_stranger_that_speaks_is_greeted_once() -> None:
     assert said(at_broker, 0.1) == [hello(BROKER, "b1")]
     at_broker.receive(data, 9.0)
     assert not at_broker.has_output
-    at_broker.disconnected("the greeting was lost with the connection")
+    at_broker.connection_lost("the greeting was lost with the connection")
     at_broker.receive(data, 9.0)
     assert carry(at_broker, at_sup) == [PeerUp(hello(BROKER, "b1"))]
 
@@ -112,7 +112,7 @@ def test_frames_to_an_earlier_life_of_ours_are_dropped() -> None:
 def test_a_greeting_to_nobody_from_a_known_epoch_starts_over() -> None:
     at_broker, at_sup = greeted()
     at_sup.send(answered(1))
-    at_broker.connected()
+    at_broker.connection_opened()
     events = carry(at_broker, at_sup, 1.0)
     assert [type(e) for e in events] == [PeerDown, PeerUp]
     assert at_sup.unsent_messages == 1
@@ -122,13 +122,13 @@ def test_a_greeting_to_nobody_from_a_known_epoch_starts_over() -> None:
 def test_another_version_is_refused_once_at_both_ends() -> None:
     at_broker = Peer(hello(BROKER, "b1", 1), SUP, 0.0)
     at_sup = Peer(hello(SUP, "s1", 2), BROKER, 0.0)
-    at_broker.connected()
+    at_broker.connection_opened()
     (at_sup_event,) = carry(at_broker, at_sup)
     (at_broker_event,) = carry(at_sup, at_broker)
     for event in (at_sup_event, at_broker_event):
         assert isinstance(event, PeerRefused)
         assert "version 1" in event.text or "version 2" in event.text
-    at_broker.connected()
+    at_broker.connection_opened()
     assert carry(at_broker, at_sup, 2.0) == []
     assert carry(at_sup, at_broker, 2.0) == []
     assert not at_broker.up
@@ -164,7 +164,7 @@ def test_paid_messages_wait_when_the_window_is_used_up_and_free_ones_pass() -> N
 
 def test_what_takes_back_a_question_waits_for_the_window_behind_it() -> None:
     at_broker, at_sup = greeted(window_bytes=200)
-    asked = Asked(call=CallId(2), ask=AskId("a"), method="m", params=RawJson(b"{}"), wants_progress=False)
+    asked = AskOpened(call=CallId(2), ask=AskId("a"), method="m", params=RawJson(b"{}"), wants_progress=False)
     taken_back = AskWithdrawn(ask=AskId("a"), reason="changed my mind")
     for message in (answered(1, 500), asked, taken_back):
         at_sup.send(message)
@@ -221,8 +221,8 @@ def test_going_down_is_told_once_and_drops_what_waited() -> None:
     at_broker, _ = greeted(window_bytes=100)
     at_broker.send(call(1, 100))
     at_broker.send(call(2, 100))
-    assert at_broker.disconnected("gone") == [PeerDown("gone")]
-    assert at_broker.disconnected("gone") == []
+    assert at_broker.connection_lost("gone") == [PeerDown("gone")]
+    assert at_broker.connection_lost("gone") == []
     assert at_broker.unsent_messages == 2
     assert at_broker.held_bytes == 0
 
@@ -230,7 +230,7 @@ def test_going_down_is_told_once_and_drops_what_waited() -> None:
 def test_a_new_connection_begins_with_a_full_window() -> None:
     at_broker, at_sup = greeted(window_bytes=100)
     at_broker.send(call(1, 100))
-    at_broker.connected()
+    at_broker.connection_opened()
     carry(at_broker, at_sup, 1.0)
     carry(at_sup, at_broker, 1.0)
     at_broker.send(call(2, 100))
@@ -240,8 +240,8 @@ def test_a_new_connection_begins_with_a_full_window() -> None:
 
 def test_forgetting_a_peer_does_not_take_back_a_greeting() -> None:
     at_broker, at_sup = peers()
-    at_broker.connected()
-    at_broker.forget("its process is gone")
+    at_broker.connection_opened()
+    at_broker.peer_died("its process is gone")
     assert carry(at_broker, at_sup) == [PeerUp(hello(BROKER, "b1"))]
 
 
@@ -262,7 +262,7 @@ class TwoPeers(RuleBasedStateMachine):
         self.wire: dict[str, list[bytes]] = {BROKER: [], SUP: []}
         self.heard: dict[str, list[LinkEvent]] = {BROKER: [], SUP: []}
         self.told: dict[str, list[AnyMessage]] = {BROKER: [], SUP: []}
-        self.ends[BROKER].connected()
+        self.ends[BROKER].connection_opened()
 
     def other(self, end: str) -> str:
         return SUP if end == BROKER else BROKER
@@ -316,8 +316,8 @@ class TwoPeers(RuleBasedStateMachine):
         """Everything under way is lost; a new connection is made. The supervisor may not notice at once."""
         self.wire = {BROKER: [], SUP: []}
         if told:
-            self.note(SUP, self.ends[SUP].disconnected("cut"))
-        self.note(BROKER, self.ends[BROKER].connected())
+            self.note(SUP, self.ends[SUP].connection_lost("cut"))
+        self.note(BROKER, self.ends[BROKER].connection_opened())
         self.flush(BROKER)
 
     @rule(stale=st.booleans())
@@ -328,7 +328,7 @@ class TwoPeers(RuleBasedStateMachine):
         self.wire[BROKER] = []
         if not stale:  # else: what the old life had sent is read after all
             self.wire[SUP] = []
-        self.note(BROKER, self.ends[BROKER].connected())
+        self.note(BROKER, self.ends[BROKER].connection_opened())
         self.flush(BROKER)
 
     @rule()
@@ -337,12 +337,12 @@ class TwoPeers(RuleBasedStateMachine):
         self.ends[BROKER] = Peer(hello(BROKER, f"b{self.epochs}"), SUP, self.now, window_bytes=1000)
         self.heard[BROKER] = []
         self.wire[BROKER] = []
-        self.ends[BROKER].connected()
+        self.ends[BROKER].connection_opened()
         self.flush(BROKER)
 
     @rule()
     def forget(self) -> None:
-        self.note(BROKER, self.ends[BROKER].forget("its process is gone"))
+        self.note(BROKER, self.ends[BROKER].peer_died("its process is gone"))
 
     @precondition(lambda self: self.number % 4 == 3)
     @rule()
@@ -364,7 +364,7 @@ class TwoPeers(RuleBasedStateMachine):
         for end in (BROKER, SUP):
             self.ends[end].check()
             heard = self.heard[end][1:]
-            for kind in (Call, CancelCall, Answered):
+            for kind in (Call, CancelCall, CallAnswered):
                 numbers = [number_of(m) for m in heard if isinstance(m, kind)]
                 assert numbers == sorted(set(numbers))
 

@@ -76,4 +76,4 @@ def test_odd_durations_leave_nothing_behind() -> None:
     for i in range(1000):
         deadlines.arm(i, 0.0, float(i))
         deadlines.disarm(i)
-    assert len(deadlines._lanes) <= 16
+    assert len(deadlines._queues) <= 16

@@ -14,17 +14,17 @@ from msgspec import Struct
 from carpool_protocol import ids
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     AnyMessage,
     Call,
+    CallAnswered,
     CancelCall,
     Payload,
     Policy,
     PoolSpec,
     Secret,
-    Wanted,
+    SetPools,
 )
-from carpool_protocol.machine.journal import Journal, load, replay
+from carpool_protocol.machine.journal import Journal, load_journal, replay
 from carpool_protocol.machine.journal_shapes import SMALL_BYTES
 from carpool_protocol.machine.machine import Ticked
 
@@ -99,9 +99,9 @@ def test_neither_payloads_nor_secrets_stay_alive_in_the_ring() -> None:
     journal = Journal()
     payload, secret = b"p" * 5000, "hunter2-and-more"
     journal.record(
-        1.0, Told("b", call(1, payload)), [call(2, payload), Answered(CallId(2), False, RawJson(payload))]
+        1.0, Told("b", call(1, payload)), [call(2, payload), CallAnswered(CallId(2), False, RawJson(payload))]
     )
-    journal.record(1.0, Wanted([spec({"TOKEN": secret}, ["server", secret])]), [])
+    journal.record(1.0, SetPools([spec({"TOKEN": secret}, ["server", secret])]), [])
     journal.record(
         1.0,
         Came(
@@ -162,9 +162,9 @@ def test_only_small_payloads_without_secrets_beside_them_wait_in_the_ring_to_be_
     journal = Journal()
     small, large, beside = b"s" * (SMALL_BYTES - 2), b"l" * SMALL_BYTES, b"b" * 4
     secret = "hunter2-and-more"
-    journal.record(1.0, Answered(CallId(1), False, RawJson(small)), [Write(1, call(1, small))])
+    journal.record(1.0, CallAnswered(CallId(1), False, RawJson(small)), [Write(1, call(1, small))])
     journal.record(
-        2.0, Answered(CallId(2), False, RawJson(large)), [Write(2, call(2, large)), call(3, large)]
+        2.0, CallAnswered(CallId(2), False, RawJson(large)), [Write(2, call(2, large)), call(3, large)]
     )
     journal.record(3.0, Whispered(RawJson(beside), {"TOKEN": secret}), [])
     kept = reachable(journal._ring)
@@ -223,9 +223,9 @@ def test_events_come_back_with_blanks_of_the_right_length() -> None:
         specs=(spec({"A": "b"}),),
     )
     journal.record(1.0, event, [])
-    journal.record(2.0, Told("b", Answered(CallId(1), True, RawJson(b"abc"))), [])
+    journal.record(2.0, Told("b", CallAnswered(CallId(1), True, RawJson(b"abc"))), [])
     journal.record(3.0, Ticked(), [])
-    assert load(journal.dump(), [Came | Told]) == [
+    assert load_journal(journal.dump(), [Came | Told]) == [
         (
             1.0,
             Came(
@@ -241,25 +241,25 @@ def test_events_come_back_with_blanks_of_the_right_length() -> None:
                 specs=(spec({}),),
             ),
         ),
-        (2.0, Told("b", Answered(CallId(1), True, RawJson(b"   ")))),
+        (2.0, Told("b", CallAnswered(CallId(1), True, RawJson(b"   ")))),
         (3.0, Ticked()),
     ]
 
 
 def test_every_link_message_with_defaults_survives_the_way_back() -> None:
     journal = Journal()
-    wanted = Wanted([spec({})])
+    wanted = SetPools([spec({})])
     journal.record(1.0, wanted, [])
-    assert load(journal.dump(), [AnyMessage]) == [(1.0, wanted)]
+    assert load_journal(journal.dump(), [AnyMessage]) == [(1.0, wanted)]
 
 
 def test_what_is_no_dump_is_refused() -> None:
     journal = Journal()
     journal.record(1.0, Plain(SessionId("s1"), 1), [])
     with pytest.raises(ValueError, match="unknown event 'Plain'"):
-        load(journal.dump(), [Told])
+        load_journal(journal.dump(), [Told])
     with pytest.raises(ValueError, match="malformed"):
-        load(b"half a li", [Told])
+        load_journal(b"half a li", [Told])
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_what_is_no_dump_is_refused() -> None:
         '{"type":"CancelCall","call":1}',
         '{"type":"CancelCall","call":"x","reason":"r"}',
         '{"type":["CancelCall"]}',
-        '{"type":"Answered","call":1,"is_error":false,"body":5}',
-        '{"type":"Answered","call":1,"is_error":false,"body":{"bytes":-1}}',
-        '{"type":"Answered","call":1,"is_error":false,"body":{"bytes":1e15}}',
+        '{"type":"CallAnswered","call":1,"is_error":false,"body":5}',
+        '{"type":"CallAnswered","call":1,"is_error":false,"body":{"bytes":-1}}',
+        '{"type":"CallAnswered","call":1,"is_error":false,"body":{"bytes":1e15}}',
         '{"a":' * 5000 + "1" + "}" * 5000,
     ],
 )
@@ -278,7 +278,7 @@ def test_an_event_that_is_not_as_its_class_wants_it_is_no_dump(event: str) -> No
     """A dump is a file: it may have been cut, edited, or made for an older version."""
     line = f'{{"seq":0,"now":1.0,"event":{event},"effects":[]}}'
     with pytest.raises(ValueError, match=r"line 1|Expected|bytes"):
-        load(line.encode(), [AnyMessage])
+        load_journal(line.encode(), [AnyMessage])
 
 
 def test_only_structs_are_recorded() -> None:
@@ -333,5 +333,5 @@ def test_a_dumped_journal_replays_to_the_same_place(lines: list[bytes | None]) -
         journal.record(now, event, out)
         effects.append(out)
     again = Counter()
-    assert replay(again, load(journal.dump(), [Spoke])) == effects
+    assert replay(again, load_journal(journal.dump(), [Spoke])) == effects
     assert (again.total, again.last) == (machine.total, machine.last)

@@ -81,7 +81,7 @@ async def test_that_it_is_alone_it_says_from_the_next_second_on(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lifeline.run, lambda: None, lambda _: None)
         await trio.sleep(0.5)
-        lifeline.alone()
+        lifeline.end_return_period()
         await trio.sleep(2.0)
         nursery.cancel_scope.cancel()
     assert launcher.recv(4096) == b"alive\nalone\nalone\n"

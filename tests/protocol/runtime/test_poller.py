@@ -84,11 +84,11 @@ async def test_what_is_to_be_done_soon_is_done_in_a_round_of_its_own_and_others_
     def again() -> None:
         done.append(len(others))
         if len(done) < 4:
-            ready.soon(again)
+            ready.call_soon(again)
 
     async with serving(ready) as rounds:
         await turns()
-        ready.soon(again)  # while it sleeps
+        ready.call_soon(again)  # while it sleeps
         while len(done) < 4:
             others.append(1)
             await trio.lowlevel.checkpoint()
@@ -109,7 +109,7 @@ async def test_what_a_reader_wants_soon_is_done_after_the_round_is_settled(socke
     def settle() -> None:
         log.append("settled")
         if log.count("settled") == 1:
-            ready.soon(lambda: log.append("soon"))
+            ready.call_soon(lambda: log.append("soon"))
 
     ready.add(a.fileno(), on_readable)
     with trio.fail_after(10):
@@ -150,7 +150,7 @@ async def test_who_asks_for_another_turn_has_it_in_the_next_round_though_nothing
             a.recv(100)
         heard.append("a")
         if heard.count("a") < 4:
-            ready.again(a.fileno())
+            ready.read_again(a.fileno())
 
     ready.add(a.fileno(), once_more)
     ready.add(c.fileno(), lambda: heard.append(c.recv(1).decode()))
@@ -162,7 +162,7 @@ async def test_who_asks_for_another_turn_has_it_in_the_next_round_though_nothing
         await turns()
         assert len(heard) == 7
         assert len(rounds) == 4
-        ready.again(a.fileno())
+        ready.read_again(a.fileno())
         await until(lambda: len(heard) == 8, "whoever asks while nothing happens is not left waiting")
         await turns()
         assert len(rounds) == 5
@@ -174,8 +174,8 @@ async def test_another_turn_is_not_for_whom_is_paused_or_removed_by_then(sockets
     ready.add(a.fileno(), lambda: heard.append("a"))
     ready.add(c.fileno(), lambda: heard.append("c"))
     ready.add(e.fileno(), lambda: heard.append(e.recv(1).decode()))
-    ready.again(a.fileno())
-    ready.again(c.fileno())
+    ready.read_again(a.fileno())
+    ready.read_again(c.fileno())
     ready.remove(a.fileno())
     ready.pause_read(c.fileno())
     async with serving(ready):
@@ -353,7 +353,7 @@ def test_what_cannot_be_watched_is_refused_and_not_remembered(sockets: list[Ends
 def test_in_a_crowd_a_round_serves_a_portion_and_all_take_turns(
     sockets: list[Ends], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(ready_module, "CROWD", 4)
+    monkeypatch.setattr(ready_module, "CROWDED_ROUND", 4)
     ready = ReadySet()
     heard: list[int] = []
     for i, (a, b) in enumerate(sockets):

@@ -11,9 +11,9 @@ import trio.testing
 from msgspec import Struct
 
 from carpool_protocol.faults.faults import InvariantBroken
-from carpool_protocol.machine.journal import Journal, load
+from carpool_protocol.machine.journal import Journal, load_journal
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY, Ticked
-from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, Pump
+from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, CorePump
 from tests.kit.waits import until
 
 
@@ -70,7 +70,7 @@ class Shell:
         """What had been done when the last burst was let out."""
         self.on_effect: Callable[[str], None] = lambda what: None
         self.clock: Callable[[], float] = lambda: 7.0
-        self.pump: Pump[Asked, Do] = Pump(
+        self.pump: CorePump[Asked, Do] = CorePump(
             self.machine,
             self.perform,
             self.journal,
@@ -147,7 +147,11 @@ def test_what_a_tick_makes_the_shell_say_is_an_event(autojump_clock: trio.testin
             nursery.start_soon(shell.pump.run_timers, shell.settle)
             await trio.sleep(6.0)
             nursery.cancel_scope.cancel()
-        assert [entry.event["type"] for entry in shell.journal.entries()] == ["Asked", "Ticked", "Asked"]
+        assert [entry.event["type"] for entry in shell.journal.entries()] == [
+            "Asked",
+            "Ticked",
+            "Asked",
+        ]
         assert shell.done[-1] == "event 2"
 
     trio.run(main, clock=autojump_clock)
@@ -187,18 +191,20 @@ async def test_a_journal_is_written_when_asked_for_and_the_pump_goes_on(tmp_path
         os.kill(os.getpid(), signal.SIGUSR2)
         await until((tmp_path / "journal").exists, "the journal is written")
         nursery.cancel_scope.cancel()
-    assert load((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1))]
+    assert load_journal((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1))]
     shell.pump.feed(Asked(2))
     assert shell.done == ["event 1", "event 2"]
 
 
 def test_the_environment_says_how_much_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOURNAL_VARIABLE, "2")
-    pump: Pump[Asked, Do] = Pump(Toy(), lambda _: None, clock=lambda: 7.0, dump_to=tmp_path / "journal")
+    pump: CorePump[Asked, Do] = CorePump(
+        Toy(), lambda _: None, clock=lambda: 7.0, dump_to=tmp_path / "journal"
+    )
     pump.feed_all([Asked(1), Asked(2)])
     with pytest.raises(InvariantBroken):
         pump.feed(Asked(-1))
-    assert load((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(2)), (7.0, Asked(-1))]
+    assert load_journal((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(2)), (7.0, Asked(-1))]
 
 
 def test_a_bug_dumps_the_journal_with_the_event_that_caused_it(tmp_path: Path) -> None:
@@ -206,7 +212,7 @@ def test_a_bug_dumps_the_journal_with_the_event_that_caused_it(tmp_path: Path) -
     shell.pump.feed(Asked(1))
     with pytest.raises(InvariantBroken) as caught:
         shell.pump.feed(Asked(-1))
-    assert load((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1)), (7.0, Asked(-1))]
+    assert load_journal((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1)), (7.0, Asked(-1))]
     assert str(tmp_path) in caught.value.__notes__[0]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import Need
-from carpool_protocol.wire.capabilities import needs_of
+from carpool_protocol.wire.capabilities import needed_capabilities
 
 SAMPLING, ELICITATION = "sampling/createMessage", "elicitation/create"
 
@@ -35,15 +35,15 @@ SAMPLING, ELICITATION = "sampling/createMessage", "elicitation/create"
 def test_params_say_what_an_agent_must_have_declared(
     method: str, params: dict[str, Any], needs: list[Need]
 ) -> None:
-    assert needs_of(method, RawJson(json.dumps(params, separators=(",", ":")).encode())) == needs
+    assert needed_capabilities(method, RawJson(json.dumps(params, separators=(",", ":")).encode())) == needs
 
 
 def test_of_doubled_members_the_last_counts() -> None:
-    assert needs_of(ELICITATION, RawJson(b'{"mode":"url","mode":"form"}')) == ["elicitation.form"]
-    assert needs_of(SAMPLING, RawJson(b'{"tools":[1],"tools":[]}')) == ["sampling"]
+    assert needed_capabilities(ELICITATION, RawJson(b'{"mode":"url","mode":"form"}')) == ["elicitation.form"]
+    assert needed_capabilities(SAMPLING, RawJson(b'{"tools":[1],"tools":[]}')) == ["sampling"]
 
 
 @given(st.sampled_from([SAMPLING, ELICITATION, "roots/list"]), st.binary(max_size=60))
 def test_no_bytes_raise(method: str, some: bytes) -> None:
     for params in (some, b'{"tools":%b}' % some, b'{"mode":"%b"}' % some):
-        assert set(needs_of(method, RawJson(params))) <= set(get_args(Need))
+        assert set(needed_capabilities(method, RawJson(params))) <= set(get_args(Need))

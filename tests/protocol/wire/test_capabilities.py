@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import Feature
-from carpool_protocol.wire.capabilities import FEATURES, PERHAPS, capabilities_of, features_of
+from carpool_protocol.wire.capabilities import ALL_FEATURES, FEATURES, capabilities_of, features_of
 from tests.behaviours import behaviour
 
 
@@ -59,7 +59,7 @@ def test_what_is_announced_is_read_back_with_the_families_of_all_options(feature
 @behaviour("features:announced")
 def test_everything_is_announced_for_a_server_that_told_nothing_yet() -> None:
     changed = {"listChanged": True}
-    assert capabilities_of(PERHAPS) == {
+    assert capabilities_of(ALL_FEATURES) == {
         "tools": changed,
         "prompts": changed,
         "resources": {**changed, "subscribe": True},

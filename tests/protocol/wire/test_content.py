@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.content import (
     MAX_COMMAS,
-    at,
     change_blocks,
+    change_members,
     elements,
     rewrite_uris,
     text_of,
@@ -53,12 +53,12 @@ def test_what_is_no_array_or_too_large_is_not_cut(raw: bytes) -> None:
 
 def test_a_member_is_changed_or_taken_out_and_all_else_stays() -> None:
     raw = b'{ "a" : 1.0 ,"b":{"a":2},"\\u0061":3, "c":[ ]}'
-    assert at(raw, {"a": lambda _: b"9"}) == b'{"a":9,"b":{"a":2},"\\u0061":9,"c":[ ]}'
-    assert at(raw, {"a": None}) == b'{"b":{"a":2},"c":[ ]}'
-    assert at(raw, {"a": lambda value: value, "z": None}) is raw
-    assert at(b"{}", {"a": None}) == b"{}"
+    assert change_members(raw, {"a": lambda _: b"9"}) == b'{"a":9,"b":{"a":2},"\\u0061":9,"c":[ ]}'
+    assert change_members(raw, {"a": None}) == b'{"b":{"a":2},"c":[ ]}'
+    assert change_members(raw, {"a": lambda value: value, "z": None}) is raw
+    assert change_members(b"{}", {"a": None}) == b"{}"
     for other in (b"", b"[]", b"null", b'{"a"', b"{"):
-        assert at(other, {"a": None}) is other
+        assert change_members(other, {"a": None}) is other
 
 
 def test_the_last_of_two_members_counts() -> None:

@@ -10,7 +10,7 @@ from mcp_types import CallToolResult, Tool
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.downgrade import (
-    Unknowable,
+    CannotDowngrade,
     downgrade_ask,
     downgrade_result,
     downgrade_tool,
@@ -210,7 +210,7 @@ def test_versions_that_see_the_same_share_one_edit() -> None:
 
 def ask(version: str, method: str, params: object) -> Any:
     seen = downgrade_ask(version, method, raw(params))
-    return seen if isinstance(seen, Unknowable) else json.loads(seen)
+    return seen if isinstance(seen, CannotDowngrade) else json.loads(seen)
 
 
 def sampling(*contents: object, **rest: object) -> dict[str, object]:
@@ -245,7 +245,7 @@ def test_audio_in_sampling_becomes_text_for_the_version_that_has_none() -> None:
 )
 def test_sampling_with_tools_is_refused_as_the_specification_says(asked: object) -> None:
     refusal = ask("2025-06-18", "sampling/createMessage", asked)
-    assert isinstance(refusal, Unknowable)
+    assert isinstance(refusal, CannotDowngrade)
     assert refusal.code == -32602
     assert ask("2025-11-25", "sampling/createMessage", asked) == asked
 
@@ -296,16 +296,16 @@ def test_a_multi_select_is_left_out_unless_it_is_required() -> None:
         ["name"], name=PLAIN
     )
     refusal = ask("2025-06-18", "elicitation/create", form(["m"], m=MULTI))
-    assert isinstance(refusal, Unknowable)
+    assert isinstance(refusal, CannotDowngrade)
     assert refusal.code == -32602
 
 
 @behaviour("downgrade:asks")
 def test_elicitation_by_url_and_elicitation_before_its_time_are_refused() -> None:
     by_url = ask("2025-06-18", "elicitation/create", {"mode": "url", "url": "https://x", "message": "m"})
-    assert (type(by_url), by_url.code) == (Unknowable, -32602)
+    assert (type(by_url), by_url.code) == (CannotDowngrade, -32602)
     too_early = ask("2025-03-26", "elicitation/create", form(name=PLAIN))
-    assert (type(too_early), too_early.code) == (Unknowable, -32601)
+    assert (type(too_early), too_early.code) == (CannotDowngrade, -32601)
 
 
 @given(st.binary(max_size=20), st.sampled_from(VERSIONS))

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.wire import json_scan
-from carpool_protocol.wire.json_scan import TopLevelScanner, fields, legal_id, members, mended
+from carpool_protocol.wire.json_scan import TopLevelScanner, fields, legal_id, members, without_half_pairs
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
 json_values = st.recursive(
@@ -141,7 +141,7 @@ def test_no_bytes_raise_and_chunks_do_not_matter(line: bytes, size: int) -> None
     assert whole.id is None or legal_id(whole.id)
     members(line)
     fields(line)
-    assert len(mended(line)) == len(line)
+    assert len(without_half_pairs(line)) == len(line)
 
 
 @quick
@@ -160,14 +160,14 @@ def test_an_object_is_cut_into_what_json_reads(value: dict[str, Any], indent: in
 @example('\\ud83d"\\\\')
 def test_a_mended_text_is_legal_for_msgspec_and_cut_alike(value: Any) -> None:
     raw = json.dumps({"a": value, "b": 1}).encode()
-    msgspec.json.decode(mended(raw))
-    assert members(mended(raw)) == members(raw)
+    msgspec.json.decode(without_half_pairs(raw))
+    assert members(without_half_pairs(raw)) == members(raw)
 
 
 def test_mending_makes_nothing_legal_that_was_not() -> None:
     for broken in (b'"\\x"', b'"\\\\\\x"', b"\\\\", b'"\\ud8"', b"n\\\\l", b'"\\'):
         with pytest.raises(msgspec.DecodeError):
-            msgspec.json.decode(mended(broken))
+            msgspec.json.decode(without_half_pairs(broken))
 
 
 def test_a_text_built_to_cost_is_given_up_with_what_was_found() -> None:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire import json_scan, jsonrpc
-from carpool_protocol.wire.jsonrpc import ErrorAnswer, Garbage, Notification, Request, Result, decode
+from carpool_protocol.wire.jsonrpc import (
+    ErrorAnswer,
+    InvalidLine,
+    Notification,
+    Request,
+    ResultAnswer,
+    decode,
+)
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -52,7 +59,7 @@ def test_a_message_without_id_is_a_notification() -> None:
 
 
 def test_an_answer_keeps_its_result_or_error_byte_for_byte() -> None:
-    assert decode(b'{"result":{"x": 1e400},"id":"a","jsonrpc":"2.0"}') == Result(
+    assert decode(b'{"result":{"x": 1e400},"id":"a","jsonrpc":"2.0"}') == ResultAnswer(
         RawJson(b'"a"'), RawJson(b'{"x": 1e400}')
     )
     assert decode(b'{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no", "z":0}}') == ErrorAnswer(
@@ -62,7 +69,7 @@ def test_an_answer_keeps_its_result_or_error_byte_for_byte() -> None:
 
 def test_a_result_may_be_any_value_even_null() -> None:
     for value in (b"null", b'"text"', b"[]", b"0", b"false"):
-        assert decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % value) == Result(
+        assert decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % value) == ResultAnswer(
             RawJson(b"1"), RawJson(value)
         )
 
@@ -93,9 +100,9 @@ def test_params_null_are_no_params() -> None:
 def test_a_null_beside_the_real_answer_is_not_there() -> None:
     good = decode(b'{"jsonrpc":"2.0","id":1,"result":{},"error":null}')
     bad = decode(b'{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1,"message":"x"}}')
-    assert good == Result(RawJson(b"1"), RawJson(b"{}"))
+    assert good == ResultAnswer(RawJson(b"1"), RawJson(b"{}"))
     assert bad == ErrorAnswer(RawJson(b"1"), RawJson(b'{"code":1,"message":"x"}'))
-    assert decode(b'{"jsonrpc":"2.0","id":1,"result":null,"error":null}') == Result(
+    assert decode(b'{"jsonrpc":"2.0","id":1,"result":null,"error":null}') == ResultAnswer(
         RawJson(b"1"), RawJson(b"null")
     )
 
@@ -146,10 +153,10 @@ GARBAGE = [
 
 @pytest.mark.parametrize(("line", "why", "raw_id", "kind"), GARBAGE)
 def test_a_broken_line_is_garbage_that_says_why_and_whose(
-    line: bytes, why: jsonrpc.Why, raw_id: bytes | None, kind: str
+    line: bytes, why: jsonrpc.InvalidReason, raw_id: bytes | None, kind: str
 ) -> None:
     found = decode(line)
-    assert isinstance(found, Garbage)
+    assert isinstance(found, InvalidLine)
     assert (found.why, found.id, found.kind) == (why, raw_id, kind)
     assert found.text == jsonrpc.TEXTS[why]
 
@@ -158,14 +165,14 @@ def test_a_broken_line_is_garbage_that_says_why_and_whose(
 def test_a_depth_bomb_is_refused_and_its_call_is_known() -> None:
     line = b'{"jsonrpc":"2.0","result":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b',"id":12}'
     found = decode(line)
-    assert isinstance(found, Garbage)
+    assert isinstance(found, InvalidLine)
     assert (found.why, found.id, found.kind) == ("too_complex", b"12", "answer")
 
 
 def test_a_message_of_thousands_of_fields_off_the_fast_path_is_refused() -> None:
     many = b",".join(b'"k%d":"\\ud83d"' % n for n in range(json_scan.MAX_MEMBERS + 1))
     found = decode(b'{"jsonrpc":"2.0","id":1,"result":{},%b}' % many)
-    assert isinstance(found, Garbage)
+    assert isinstance(found, InvalidLine)
     assert (found.why, found.id) == ("too_complex", b"1")
 
 
@@ -182,8 +189,8 @@ def test_of_a_key_that_comes_twice_the_last_counts_on_both_paths() -> None:
 
 def test_a_method_taken_back_with_null_is_taken_back_on_both_paths() -> None:
     line = b'{"jsonrpc":"2.0","id":1,"method":"a","method":null,"result":%b}'
-    assert decode(line % b"{}") == Result(RawJson(b"1"), RawJson(b"{}"))
-    assert decode(line % b'"\\ud83d"') == Result(RawJson(b"1"), RawJson(b'"\\ud83d"'))
+    assert decode(line % b"{}") == ResultAnswer(RawJson(b"1"), RawJson(b"{}"))
+    assert decode(line % b'"\\ud83d"') == ResultAnswer(RawJson(b"1"), RawJson(b'"\\ud83d"'))
 
 
 # --- rule 1: one line for every reader -------------------------------------------------------------------
@@ -205,7 +212,7 @@ def test_a_bare_carriage_return_in_arguments_cannot_smuggle_a_line() -> None:
 
 def test_white_space_becomes_blank_on_the_slow_path_too() -> None:
     message = decode(b'{"jsonrpc":"2.0",\r"id":1,"result":{"a":\t"\\ud83d",\n"b":\r1}}')
-    assert message == Result(RawJson(b"1"), RawJson(b'{"a": "\\ud83d", "b": 1}'))
+    assert message == ResultAnswer(RawJson(b"1"), RawJson(b'{"a": "\\ud83d", "b": 1}'))
 
 
 @behaviour("lines:no-control-bytes")
@@ -213,14 +220,16 @@ def test_white_space_becomes_blank_on_the_slow_path_too() -> None:
 def test_no_control_byte_comes_out_wherever_it_stood(byte: int) -> None:
     for template in (b'"a%bb"', b"[1,%b2]", b'{"a%b":1}', b'"\\ud83d%b"', b'["\\ud83d",%b1]'):
         message = decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % (template % bytes([byte])))
-        assert isinstance(message, Result | Garbage)
+        assert isinstance(message, ResultAnswer | InvalidLine)
         assert all(part.translate(None, bytes(range(0x20))) == part for part in fields_of(message))
 
 
 @pytest.mark.parametrize("text", TEXTS_IN_JSON)
 def test_separators_that_are_no_line_end_survive(text: str) -> None:
     value = raw({"a": text}, ascii_only=False)
-    assert decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % value) == Result(RawJson(b"1"), RawJson(value))
+    assert decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % value) == ResultAnswer(
+        RawJson(b"1"), RawJson(value)
+    )
 
 
 # --- rule 16: legal JSON that msgspec refuses ------------------------------------------------------------
@@ -238,7 +247,9 @@ HALF_PAIRS = [
 @behaviour("lines:lone-surrogates")
 @pytest.mark.parametrize("value", HALF_PAIRS)
 def test_half_surrogate_pairs_pass_byte_for_byte(value: bytes) -> None:
-    assert decode(b'{"jsonrpc":"2.0","result": %b ,"id":1}' % value) == Result(RawJson(b"1"), RawJson(value))
+    assert decode(b'{"jsonrpc":"2.0","result": %b ,"id":1}' % value) == ResultAnswer(
+        RawJson(b"1"), RawJson(value)
+    )
     request = b'{"jsonrpc":"2.0","id":%b,"params":{"a":%b},"method":"m"}'
     assert decode(request % (b'"\\ud83d"', value)) == Request(
         RawJson(b'"\\ud83d"'), "m", RawJson(b'{"a":%b}' % value)
@@ -247,7 +258,7 @@ def test_half_surrogate_pairs_pass_byte_for_byte(value: bytes) -> None:
 
 def test_an_escaped_backslash_before_a_bad_escape_does_not_make_it_legal() -> None:
     for value in (b'"\\\\\\x"', b'"\\ud83d\\x"', b'"\\ud83"', b"\\\\ud83d", b'"\\ud83d", \\\\'):
-        assert isinstance(decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % value), Garbage)
+        assert isinstance(decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % value), InvalidLine)
 
 
 # --- writing ---------------------------------------------------------------------------------------------
@@ -259,7 +270,7 @@ def test_what_is_written_reads_back() -> None:
     assert decode(jsonrpc.request_line(17, "m", ABSENT)) == Request(RawJson(b"17"), "m", ABSENT)
     assert decode(jsonrpc.notification_line("m", params)) == Notification("m", params)
     assert decode(jsonrpc.notification_line("m", ABSENT)) == Notification("m", ABSENT)
-    assert decode(jsonrpc.result_line(one, params)) == Result(one, params)
+    assert decode(jsonrpc.result_line(one, params)) == ResultAnswer(one, params)
     assert decode(jsonrpc.error_body_line(one, params)) == ErrorAnswer(one, params)
 
 
@@ -281,7 +292,7 @@ def test_any_text_makes_one_line_that_reads_back(method: str, message: str) -> N
     ):
         assert line.endswith(b"\n")
         assert len(line.translate(None, bytes(range(0x20)))) == len(line) - 1
-        assert not isinstance(decode(line), Garbage)
+        assert not isinstance(decode(line), InvalidLine)
     expected = method.encode(errors="replace").decode()
     assert decode(jsonrpc.notification_line(method, ABSENT)) == Notification(expected, ABSENT)
 
@@ -296,7 +307,9 @@ def test_any_json_survives_as_a_result_byte_for_byte(value: Any, ascii_only: boo
         sent = raw(value, ascii_only=ascii_only)
     except UnicodeEncodeError:  # half a pair can only be sent as an escape
         sent = raw(value)
-    assert decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % sent) == Result(RawJson(b"1"), RawJson(sent))
+    assert decode(b'{"jsonrpc":"2.0","id":1,"result":%b}' % sent) == ResultAnswer(
+        RawJson(b"1"), RawJson(sent)
+    )
 
 
 @quick

@@ -7,7 +7,7 @@ import pytest
 from mcp.types import ListPromptsResult, ListResourcesResult, ListResourceTemplatesResult, ListToolsResult
 
 from carpool_protocol.ids import RawJson
-from carpool_protocol.wire.list_repair import Family, readable
+from carpool_protocol.wire.list_repair import Family, repair_entry
 from tests.behaviours import behaviour
 
 RESULTS: dict[Family, tuple[Any, str]] = {
@@ -20,7 +20,7 @@ OPEN = {"type": "object"}
 
 
 def mended(entry: dict[str, Any], family: Family = "tools") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(readable(RawJson(json.dumps(entry).encode()), family))
+    found: dict[str, Any] = json.loads(repair_entry(RawJson(json.dumps(entry).encode()), family))
     kind, member = RESULTS[family]
     kind.model_validate({member: [found]}, by_name=False)
     return found
@@ -48,7 +48,7 @@ DEEP = 50_000
     ids=["own", "result", "hints", "half-pair", "deep", "prompt", "resource", "template"],
 )
 def test_what_is_as_it_should_be_or_cannot_be_read_stays_byte_for_byte(raw: bytes, family: Family) -> None:
-    assert readable(RawJson(raw), family) == raw
+    assert repair_entry(RawJson(raw), family) == raw
 
 
 @behaviour("lists:readable")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.wire.params import ParamsError
-from carpool_protocol.wire.request_targets import SUBJECTS, Subject, split_subject, with_subject
+from carpool_protocol.wire.request_targets import TARGET_KEYS, RequestTarget, split_target, with_target
 from tests.behaviours import behaviour
 
 KEYS = {"name", "uri", "ref", "_meta", "arguments", "meta", "argument", "context"}
-METHODS = st.sampled_from(sorted(SUBJECTS))
+METHODS = st.sampled_from(sorted(TARGET_KEYS))
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -28,21 +28,21 @@ def raw(value: Any, *, ascii_only: bool = False) -> RawJson:
     return RawJson(json.dumps(value, ensure_ascii=ascii_only).encode())
 
 
-def split(method: str, params: RawJson) -> Subject:
-    found = split_subject(method, params)
-    assert isinstance(found, Subject), found
+def split(method: str, params: RawJson) -> RequestTarget:
+    found = split_target(method, params)
+    assert isinstance(found, RequestTarget), found
     return found
 
 
 def test_a_prompt_is_taken_apart() -> None:
     params = b'{"_meta":{"progressToken":7,"x":1.0},"name":"a\\u00e9","arguments":{"b":1.50,"b":"\\u00e9"}}'
-    assert split("prompts/get", RawJson(params)) == Subject(
+    assert split("prompts/get", RawJson(params)) == RequestTarget(
         "aé", RawJson(b'{"arguments":{"b":1.50,"b":"\\u00e9"}}'), RawJson(b'{"x":1.0}'), RawJson(b"7")
     )
 
 
 def test_a_resource_is_taken_apart() -> None:
-    assert split("resources/read", RawJson(b'{"uri":"file:///x"}')) == Subject(
+    assert split("resources/read", RawJson(b'{"uri":"file:///x"}')) == RequestTarget(
         "file:///x", EMPTY_OBJECT, ABSENT, ABSENT
     )
 
@@ -55,12 +55,12 @@ def test_a_reference_stays_the_json_it_was() -> None:
     assert found.rest == b'{"argument":{"name":"n","value":"v"},"context":{"arguments":{}}}'
 
 
-@pytest.mark.parametrize("method", sorted(SUBJECTS))
+@pytest.mark.parametrize("method", sorted(TARGET_KEYS))
 @pytest.mark.parametrize(
     "params", ["", "{}", "[]", '{"name":null,"uri":7,"ref":"ref/prompt"}', '{"_meta":7}']
 )
 def test_params_without_a_subject_are_refused_in_words_about_their_form(method: str, params: str) -> None:
-    found = split_subject(method, RawJson(params.encode()))
+    found = split_target(method, RawJson(params.encode()))
     assert isinstance(found, ParamsError)
     assert found.text
 
@@ -78,7 +78,7 @@ def test_params_without_a_subject_are_refused_in_words_about_their_form(method: 
     ],
 )
 def test_a_second_subject_for_readers_that_ignore_case_is_refused(method: str, params: str) -> None:
-    assert isinstance(split_subject(method, RawJson(params.encode())), ParamsError)
+    assert isinstance(split_target(method, RawJson(params.encode())), ParamsError)
 
 
 @behaviour("names:reference")
@@ -90,7 +90,7 @@ def test_a_second_subject_within_a_reference_is_refused_too(key: str, kind: str,
     plain = f'"type":"ref/{kind}","{own}":"open"'
     other = f'"{key}":"secret"'
     ref = ",".join([other, plain] if is_first else [plain, other])
-    found = split_subject("completion/complete", RawJson(b'{"ref":{%b}}' % ref.encode()))
+    found = split_target("completion/complete", RawJson(b'{"ref":{%b}}' % ref.encode()))
     assert isinstance(found, ParamsError)
     assert "secret" not in found.text
 
@@ -110,26 +110,26 @@ def test_a_reference_with_one_member_twice_is_written_anew_with_the_last_of_them
 )
 def test_a_string_that_reads_like_a_reference_is_none(ref: str) -> None:
     """Put back as it reads, it would end the line and smuggle another message to the server."""
-    assert isinstance(split_subject("completion/complete", raw({"ref": ref})), ParamsError)
+    assert isinstance(split_target("completion/complete", raw({"ref": ref})), ParamsError)
 
 
 def test_a_subject_that_comes_twice_leaves_once() -> None:
     found = split("prompts/get", RawJson(b'{"name":"seen","x":1,"name":"meant"}'))
     assert found.text == "meant"
-    assert with_subject("prompts/get", "own", found.rest) == b'{"name":"own","x":1}'
+    assert with_target("prompts/get", "own", found.rest) == b'{"name":"own","x":1}'
 
 
 @pytest.mark.parametrize("name", ['"\\ud83d"', '"a\\ud83db"'])
 def test_half_a_surrogate_pair_is_no_name(name: str) -> None:
     params = RawJson(b'{"name":%b,"uri":%b}' % (name.encode(), name.encode()))
     for method in ("prompts/get", "resources/read"):
-        assert isinstance(split_subject(method, params), ParamsError)
+        assert isinstance(split_target(method, params), ParamsError)
 
 
 def test_half_a_surrogate_pair_beside_the_subject_goes_through() -> None:
     params = b'{"uri":"a:b","x":"\\ud83d","k\\u00e9":2}'
     found = split("resources/read", RawJson(params))
-    written = with_subject("resources/read", "c:d", found.rest)
+    written = with_target("resources/read", "c:d", found.rest)
     assert written.count(b'"x":"\\ud83d"') == 1
     assert json.loads(written) == {"uri": "c:d", "x": "\ud83d", "ké": 2}
 
@@ -140,7 +140,7 @@ def test_two_members_whose_names_hold_half_pairs_stay_two_or_none() -> None:
 
 
 def test_another_method_has_no_subject() -> None:
-    assert with_subject("tools/call", "t", RawJson(b'{"x":1}')) == b'{"x":1}'
+    assert with_target("tools/call", "t", RawJson(b'{"x":1}')) == b'{"x":1}'
 
 
 @settings(deadline=None, max_examples=150)
@@ -148,7 +148,7 @@ def test_another_method_has_no_subject() -> None:
 def test_what_is_put_back_says_the_other_subject_and_all_the_rest(
     method: str, subject: str, own: str, rest: dict[str, Any], ascii_only: bool
 ) -> None:
-    key = SUBJECTS[method]
+    key = TARGET_KEYS[method]
 
     def said(text: str) -> Any:
         return {"type": "ref/prompt", "name": text} if key == "ref" else text
@@ -159,28 +159,27 @@ def test_what_is_put_back_says_the_other_subject_and_all_the_rest(
     assert (json.loads(found.text) if key == "ref" else found.text) == said(subject)
     assert json.loads(found.rest) == rest
     text = json.dumps(said(own)) if key == "ref" else own
-    assert json.loads(with_subject(method, text, found.rest)) == {key: said(own), **rest}
+    assert json.loads(with_target(method, text, found.rest)) == {key: said(own), **rest}
 
 
 @settings(deadline=None, max_examples=150)
 @given(METHODS, st.binary(max_size=40) | values.map(raw) | strangers.map(raw))
 def test_no_bytes_raise(method: str, params: bytes) -> None:
-    found = split_subject(method, RawJson(params))
-    if isinstance(found, Subject):
-        assert with_subject(method, found.text, found.rest)
+    found = split_target(method, RawJson(params))
+    if isinstance(found, RequestTarget):
+        assert with_target(method, found.text, found.rest)
 
 
 @settings(deadline=None, max_examples=100)
 @given(METHODS, st.sampled_from(["7", '"7"', '""', "-1", '"\\u00e9\\/"', "18446744073709551616"]), strangers)
 def test_tokens_keep_their_bytes_and_meta_its_members(method: str, token: str, meta: dict[str, Any]) -> None:
-    subject = '{"type":"ref/prompt"}' if SUBJECTS[method] == "ref" else '"s"'
+    subject = '{"type":"ref/prompt"}' if TARGET_KEYS[method] == "ref" else '"s"'
     inner = raw(meta).decode()[1:-1]
-    text = (
-        f'{{"{SUBJECTS[method]}":{subject},"_meta":{{"progressToken":{token}{"," if inner else ""}{inner}}}}}'
-    )
+    comma = "," if inner else ""
+    text = f'{{"{TARGET_KEYS[method]}":{subject},"_meta":{{"progressToken":{token}{comma}{inner}}}}}'
     meta_has_own = any(name.casefold() == "progresstoken" for name in meta)
-    found = split_subject(method, RawJson(text.encode()))
+    found = split_target(method, RawJson(text.encode()))
     if not meta_has_own:
-        assert isinstance(found, Subject)
+        assert isinstance(found, RequestTarget)
         assert found.token == token.encode()
         assert json.loads(found.meta) == meta

@@ -13,12 +13,12 @@ from carpool_protocol.wire.tool_names import (
     MAX_NAME_CHARS,
     MAX_SERVER_NAME_CHARS,
     MIN_NAME_CHARS,
-    Ambiguous,
-    Heads,
-    Resolved,
+    AmbiguousName,
+    NamePrefixes,
+    NoSuchName,
+    ResolvedName,
     Resolver,
     Tool,
-    Unknown,
     check_name_length,
     check_separator,
     check_server_name,
@@ -242,7 +242,7 @@ def test_with_default_prefixes_a_server_leaving_changes_no_other_servers_names(
 )
 def test_every_spelling_of_the_design_resolves(spelling: str, prefixed: Resolver) -> None:
     found = prefixed.resolve(spelling)
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolvedName)
     assert (found.server, found.tool) == ("github", "search")
 
 
@@ -261,52 +261,52 @@ def test_aliases_are_the_spellings_that_resolve_to_this_tool_alone() -> None:
 
 def test_an_ambiguous_bare_name_lists_the_candidates_sorted() -> None:
     names = resolver(("gitlab", "search"), ("github", "search"), ("jira", "search"))
-    assert names.resolve("search") == Ambiguous(("github__search", "gitlab__search", "jira__search"))
+    assert names.resolve("search") == AmbiguousName(("github__search", "gitlab__search", "jira__search"))
 
 
 def test_spellings_that_read_alike_once_joined_are_ambiguous_never_guessed() -> None:
     names = resolver(("a", "b_c"), ("a_b", "c"))
-    assert names.resolve("a_b_c") == Ambiguous(("a__b_c", "a_b__c"))
+    assert names.resolve("a_b_c") == AmbiguousName(("a__b_c", "a_b__c"))
     found = names.resolve("a_b__c")
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolvedName)
     assert found.server == "a_b"
 
 
 def test_a_qualified_name_beats_every_other_spelling_of_another_tool() -> None:
     names = resolver(("shell", "github_search"), ("github", "search"), shell="")
     found = names.resolve("github_search")
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolvedName)
     assert found.server == "shell"
 
 
 def test_a_name_that_two_tools_came_to_share_is_ambiguous_not_the_other_ones() -> None:
     names = resolver(("a", "search"), ("b", "search"), a="", b="")
     answer = names.resolve("search")
-    assert isinstance(answer, Ambiguous)
+    assert isinstance(answer, AmbiguousName)
     assert len(answer.candidates) == 2
 
 
 def test_an_illegal_tool_name_is_found_raw_and_legalised() -> None:
     names = resolver(("docs", "get.page"))
     for spelling in ("docs__get_page", "docs__get.page", "get.page", "get_page", "mcp__docs__get_page"):
-        assert isinstance(names.resolve(spelling), Resolved), spelling
+        assert isinstance(names.resolve(spelling), ResolvedName), spelling
 
 
 def test_a_shortened_name_is_also_found_in_full() -> None:
     long = "t" * 80
-    assert isinstance(resolver(("s", long)).resolve(f"s__{long}"), Resolved)
+    assert isinstance(resolver(("s", long)).resolve(f"s__{long}"), ResolvedName)
 
 
 def test_an_unknown_name_gets_suggestions_that_look_alike() -> None:
     names = resolver(("github", "search_repositories"), ("github", "get_file"), ("time", "get_current_time"))
-    assert names.resolve("github__serach_repositories") == Unknown(("github__search_repositories",))
-    assert names.resolve("get_curent_time") == Unknown(("time__get_current_time",))
-    assert names.resolve("zzz") == Unknown(())
+    assert names.resolve("github__serach_repositories") == NoSuchName(("github__search_repositories",))
+    assert names.resolve("get_curent_time") == NoSuchName(("time__get_current_time",))
+    assert names.resolve("zzz") == NoSuchName(())
 
 
 @pytest.mark.parametrize("spelling", ["", "_", "\0", "x" * 1_000_000, "é", "mcp:", "__", "\ud800"])
 def test_any_string_gets_an_answer(spelling: str) -> None:
-    assert resolver(("github", "search")).resolve(spelling) == Unknown(())
+    assert resolver(("github", "search")).resolve(spelling) == NoSuchName(())
 
 
 @given(st.lists(st.tuples(server_names, tool_names), max_size=8), prefixes_of_servers)
@@ -323,10 +323,10 @@ def test_what_resolves_is_what_was_spelled_and_aliases_tell_the_truth(
         ]
         answer = found.resolve(spelling)
         if len(meaning) == 1:
-            assert isinstance(answer, Resolved)
+            assert isinstance(answer, ResolvedName)
             assert (answer.server, answer.tool) == meaning[0]
         else:
-            assert answer == Ambiguous(tuple(sorted(names[tool] for tool in meaning)))
+            assert answer == AmbiguousName(tuple(sorted(names[tool] for tool in meaning)))
     for tool, name in names.items():
         aliases = found.aliases(*tool)
         assert name not in aliases
@@ -335,27 +335,29 @@ def test_what_resolves_is_what_was_spelled_and_aliases_tell_the_truth(
 
 def _all_mean(found: Resolver, aliases: Sequence[str], tool: Tool) -> bool:
     answers = [found.resolve(alias) for alias in aliases]
-    return all(isinstance(answer, Resolved) and (answer.server, answer.tool) == tool for answer in answers)
+    return all(
+        isinstance(answer, ResolvedName) and (answer.server, answer.tool) == tool for answer in answers
+    )
 
 
 def test_a_name_reads_as_that_of_the_server_with_the_longest_name() -> None:
-    heads = Heads({A: None, ServerName("a_b"): None, ServerName("c"): "pw", ServerName("d"): "a"})
+    heads = NamePrefixes({A: None, ServerName("a_b"): None, ServerName("c"): "pw", ServerName("d"): "a"})
     read = {
         "a__b": "a", "a_b_c": "a_b", "mcp__a_b__c": "a_b", "mcp:pw.x": "c", "c_x": "c", "pw__x": "c", "x": "",
         "a": "", "a_": "a", "A__b": "",
     }  # fmt: skip
     for spelling, server in read.items():
-        assert heads.readers(spelling) == ({server} if server else set()), spelling
-    assert heads.all_readers("a_b_c") == {"a", "a_b"}
-    assert heads.fit("x", A)
-    assert not heads.fit("pw__x", A)
-    assert not heads.fit("a__x", ServerName("d")), "nobody takes over a name by a prefix"
+        assert heads.servers_of(spelling) == ({server} if server else set()), spelling
+    assert heads.all_servers_of("a_b_c") == {"a", "a_b"}
+    assert heads.may_mean("x", A)
+    assert not heads.may_mean("pw__x", A)
+    assert not heads.may_mean("a__x", ServerName("d")), "nobody takes over a name by a prefix"
 
 
 def test_a_server_that_is_not_known_any_more_takes_no_prefix_from_one_that_is() -> None:
-    heads = Heads({A: "pw"}, former={ServerName("pw"): None, ServerName("b"): "bb"})
-    assert heads.readers("pw__x") == {"a"}
-    assert heads.readers("b__x") == heads.readers("bb__x") == {"b"}
+    heads = NamePrefixes({A: "pw"}, former={ServerName("pw"): None, ServerName("b"): "bb"})
+    assert heads.servers_of("pw__x") == {"a"}
+    assert heads.servers_of("b__x") == heads.servers_of("bb__x") == {"b"}
 
 
 @behaviour("names:owner")
@@ -370,7 +372,7 @@ def test_what_means_a_tool_of_one_server_never_comes_to_mean_anothers_when_that_
     entries: list[Tool], prefixes: dict[ServerName, str | None], away: ServerName, separator: str
 ) -> None:
     known = {server: prefixes.get(server) for server in (*(server for server, _ in entries), away)}
-    heads = Heads(known, separator)
+    heads = NamePrefixes(known, separator)
 
     def seen(tools: list[Tool]) -> Resolver:
         return Resolver(qualify_all(tools, prefixes, separator, heads), prefixes, heads)
@@ -379,10 +381,10 @@ def test_what_means_a_tool_of_one_server_never_comes_to_mean_anothers_when_that_
     ways = [way for server, tool in entries for way in spellings(server, tool, prefixes.get(server))]
     for spelling in ways:
         was, found = before.resolve(spelling), after.resolve(spelling)
-        if not isinstance(was, Resolved) or was.server != away or not isinstance(found, Resolved):
+        if not isinstance(was, ResolvedName) or was.server != away or not isinstance(found, ResolvedName):
             continue
-        shared = {away, found.server} <= heads.readers(spelling)
-        bare = not heads.readers(spelling)
+        shared = {away, found.server} <= heads.servers_of(spelling)
+        bare = not heads.servers_of(spelling)
         assert shared or bare, f"{spelling} meant {was.qualified} and means {found.qualified}"
 
 
@@ -395,15 +397,17 @@ def test_what_means_a_tool_of_one_server_never_comes_to_mean_anothers_when_that_
 def test_no_spelling_and_no_plain_name_reads_as_that_of_another_server(
     entries: list[Tool], prefixes: dict[ServerName, str | None], separator: str
 ) -> None:
-    heads = Heads({server: prefixes.get(server) for server in (A, *(each for each, _ in entries))}, separator)
+    heads = NamePrefixes(
+        {server: prefixes.get(server) for server in (A, *(each for each, _ in entries))}, separator
+    )
     names = qualify_all(entries, prefixes, separator, heads)
     found = Resolver(names, prefixes, heads)
     assert len(set(names.values())) == len(names)
     for (server, tool), name in names.items():
         assert LEGAL.fullmatch(name)
-        assert heads.fit(name, server) or re.search("_[0-9a-f]{8,}$", name)
+        assert heads.may_mean(name, server) or re.search("_[0-9a-f]{8,}$", name)
         for way in found.aliases(server, tool):
-            assert heads.fit(way, server), way
+            assert heads.may_mean(way, server), way
 
 
 @behaviour("names:length")
@@ -426,7 +430,7 @@ def test_names_keep_their_bound_and_the_longer_ones_mean_the_same_tools(
     found = Resolver(names, prefixes, longer=longer)
     for (server, tool), name in longer.items():
         answer = found.resolve(name)
-        assert isinstance(answer, Resolved)
+        assert isinstance(answer, ResolvedName)
         if name not in names.values():
             assert (answer.server, answer.tool) == (server, tool)
             assert name in found.aliases(server, tool)
@@ -448,9 +452,9 @@ def test_a_shorter_name_is_cut_as_a_longer_one_is_and_is_the_same_for_ever() -> 
 
 def test_what_looks_like_a_name_of_another_server_is_not_suggested() -> None:
     names = {(ServerName("evil"), name): f"evil__{name}" for name in ("vault__read", "read")}
-    found = Resolver(names, heads=Heads({ServerName("evil"): None, ServerName("vault"): None}))
-    assert found.resolve("vault__read") == found.resolve("vault__reed") == Unknown(())
-    assert found.resolve("evil__reed") == Unknown(("evil__read", "evil__vault__read"))
+    found = Resolver(names, heads=NamePrefixes({ServerName("evil"): None, ServerName("vault"): None}))
+    assert found.resolve("vault__read") == found.resolve("vault__reed") == NoSuchName(())
+    assert found.resolve("evil__reed") == NoSuchName(("evil__read", "evil__vault__read"))
 
 
 def test_a_name_may_belong_to_a_server_whose_tools_are_not_known_yet() -> None:

@@ -6,19 +6,19 @@ import pytest
 
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire.params import split_call
-from carpool_protocol.wire.traceparent import TraceParent, parse, said_in
+from carpool_protocol.wire.traceparent import TraceParent, parse_traceparent, traceparent_in
 
 TRACE, SPAN = "a" * 32, "b" * 16
 LEGAL = f"00-{TRACE}-{SPAN}-01"
 
 
 def test_a_legal_context_comes_apart() -> None:
-    assert parse(LEGAL) == TraceParent(TRACE, SPAN, "01")
+    assert parse_traceparent(LEGAL) == TraceParent(TRACE, SPAN, "01")
 
 
 def test_of_a_later_version_the_part_counts_that_version_00_knows() -> None:
-    assert parse("cc" + LEGAL[2:] + "-more") == TraceParent(TRACE, SPAN, "01")
-    assert said_in(b'{"traceparent":"cc-%b-%b-01-secret"}' % (TRACE.encode(), SPAN.encode())) == LEGAL
+    assert parse_traceparent("cc" + LEGAL[2:] + "-more") == TraceParent(TRACE, SPAN, "01")
+    assert traceparent_in(b'{"traceparent":"cc-%b-%b-01-secret"}' % (TRACE.encode(), SPAN.encode())) == LEGAL
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_of_a_later_version_the_part_counts_that_version_00_knows() -> None:
     ],
 )
 def test_an_illegal_context_is_none(bad: str) -> None:
-    assert parse(bad) is None
-    assert said_in(json.dumps({"traceparent": bad}).encode()) == ""
+    assert parse_traceparent(bad) is None
+    assert traceparent_in(json.dumps({"traceparent": bad}).encode()) == ""
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_an_illegal_context_is_none(bad: str) -> None:
     ],
 )
 def test_a_meta_without_one_of_its_own_says_none(meta: bytes) -> None:
-    assert said_in(meta) == ""
+    assert traceparent_in(meta) == ""
 
 
 def test_no_escape_and_no_double_in_what_a_sender_wrote_hides_it() -> None:
@@ -64,8 +64,8 @@ def test_no_escape_and_no_double_in_what_a_sender_wrote_hides_it() -> None:
         SPAN.encode(),
     )
     split = split_call(RawJson(b'{"name":"t","_meta":%b}' % written))
-    assert said_in(split.meta) == LEGAL  # type: ignore[union-attr]
+    assert traceparent_in(split.meta) == LEGAL  # type: ignore[union-attr]
 
 
 def test_half_a_surrogate_pair_beside_it_does_not_hide_it() -> None:
-    assert said_in(b'{"x":"\\ud83d","traceparent":"%b"}' % LEGAL.encode()) == LEGAL
+    assert traceparent_in(b'{"x":"\\ud83d","traceparent":"%b"}' % LEGAL.encode()) == LEGAL

@@ -1,14 +1,14 @@
 """Who is there: what a supervisor that comes, or comes back, is told of sessions (rule 15)."""
 
 from carpool_protocol.ids import ServerName, SessionId
-from carpool_protocol.link.messages import Bereft, SessionNote, Sessions
+from carpool_protocol.link.messages import OpenSessions, SessionNote, SessionStateLost
 from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import PoolsRig, spec
 
 
-def there(*notes: SessionNote) -> Sessions:
-    return Sessions(list(notes))
+def there(*notes: SessionNote) -> OpenSessions:
+    return OpenSessions(list(notes))
 
 
 def note(session: str, *bereft: str) -> SessionNote:
@@ -30,7 +30,7 @@ def test_who_had_state_with_an_earlier_supervisor_is_told_once_that_it_is_gone()
 @behaviour("lease:everything-died")
 def test_a_session_that_comes_from_another_life_is_told_once_that_its_state_is_gone() -> None:
     rig = PoolsRig(spec(sharing="session"))
-    rig.feed(Bereft(SessionId("a"), [ServerName("web"), ServerName("gone")]))
+    rig.feed(SessionStateLost(SessionId("a"), [ServerName("web"), ServerName("gone")]))
     rig.call(1, "a")
     assert (rig.fault(1), rig.failed[1].delivered) == ("state_lost", "no")
     assert "started again" in rig.failed[1].text
@@ -42,7 +42,7 @@ def test_a_session_that_comes_from_another_life_is_told_once_that_its_state_is_g
 def test_what_this_supervisor_has_leased_is_not_lost_whatever_a_carrier_remembers() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
-    rig.feed(Bereft(SessionId("a"), [ServerName("web")]))
+    rig.feed(SessionStateLost(SessionId("a"), [ServerName("web")]))
     assert rig.served(2, "a") == first
     assert not rig.failed
 
@@ -59,7 +59,7 @@ def test_sessions_that_left_while_the_link_was_down_leave_nothing_behind() -> No
     rig.feed(there(note("a"), note("b")))
     rig.served(1, "a")
     rig.served(2, "b")
-    rig.feed(ev.BrokerCame(same=True))
+    rig.feed(ev.BrokerConnected(same=True))
     rig.feed(there(note("b", "web")))
     assert rig.core.leases.sessions() == {SessionId("b")}
     rig.call(3, "b")

@@ -16,24 +16,24 @@ from carpool_protocol.ids import (
 )
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Asked,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallFailed,
     CancelCall,
-    Failed,
     Policy,
     SetLevel,
 )
 from carpool_supervisor.core.calls import dispatcher, placement
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import (
-    Observe,
+    RecordEvidence,
     Spawn,
-    WriteAgain,
     WriteAskAnswer,
     WriteCall,
     WriteCancel,
     WriteLevel,
+    WriteRetry,
 )
 from tests.behaviours import behaviour
 from tests.kit.effects import of_kind
@@ -68,9 +68,9 @@ def test_among_calls_of_many_agents_each_question_is_its_own_calls_and_no_eviden
         rig.call(number, f"s{number}")
     for number in (3, 1, 2):
         effects = rig.wants(number)
-        [asked] = of_kind(effects, Asked)
+        [asked] = of_kind(effects, AskOpened)
         assert asked.call == number
-        assert [each.kind for each in of_kind(effects, Observe)] in (["asks"], [])
+        assert [each.kind for each in of_kind(effects, RecordEvidence)] in (["asks"], [])
 
 
 def test_a_call_is_written_as_its_agent_made_it() -> None:
@@ -86,7 +86,7 @@ def test_a_question_for_a_call_that_is_over_reaches_nobody_and_the_instance_stay
     rig.feed(CancelCall(CallId(1), "enough"))
     for wire in (1, 9):
         effects = rig.wants(wire)
-        assert not of_kind(effects, Asked, Spawn)
+        assert not of_kind(effects, AskOpened, Spawn)
         assert [each.is_error for each in of_kind(effects, WriteAskAnswer)] == [True]
 
 
@@ -106,7 +106,7 @@ def test_a_lost_link_ends_questions_with_their_calls_and_answers_none_of_them() 
     rig = StatelessServerRig()
     rig.call(1, "a")
     rig.wants(1)
-    effects = rig.feed(ev.BrokerCame(same=True))
+    effects = rig.feed(ev.BrokerConnected(same=True))
     assert of_kind(effects, WriteCancel)
     assert not of_kind(effects, WriteAskAnswer)
 
@@ -122,7 +122,7 @@ def test_a_question_that_nobody_answers_in_time_is_answered_so_that_the_call_can
 def test_an_answer_goes_back_to_the_round_that_it_belongs_to() -> None:
     rig = StatelessServerRig()
     rig.call(1, "a")
-    [asked] = of_kind(rig.wants(1), Asked)
+    [asked] = of_kind(rig.wants(1), AskOpened)
     body = RawJson(b'{"action":"accept"}')
     effects = rig.feed(AnswerAsk(asked.ask, is_error=False, body=body))
     assert of_kind(effects, WriteAskAnswer) == [
@@ -137,9 +137,9 @@ def test_after_a_pause_the_call_is_said_again_unless_it_has_ended() -> None:
     for wire in (1, 2, 3):
         rig.feed(ev.ServerNotReady(ME, WireId(wire), 0.05))
     rig.feed(CancelCall(CallId(2), "enough"))
-    assert of_kind(rig.wait(0.04), WriteAgain) == []
-    assert of_kind(rig.wait(0.02), WriteAgain) == [WriteAgain(ME, WireId(1))]
-    assert of_kind(rig.wait(1.0), WriteAgain) == []
+    assert of_kind(rig.wait(0.04), WriteRetry) == []
+    assert of_kind(rig.wait(0.02), WriteRetry) == [WriteRetry(ME, WireId(1))]
+    assert of_kind(rig.wait(1.0), WriteRetry) == []
 
 
 def test_pauses_do_not_make_a_call_last_longer_than_its_limit() -> None:
@@ -148,7 +148,7 @@ def test_pauses_do_not_make_a_call_last_longer_than_its_limit() -> None:
     failed: list[Any] = []
     for _ in range(20):
         rig.feed(ev.ServerNotReady(ME, WireId(1), 0.25))
-        failed += of_kind(rig.wait(0.25), Failed)
+        failed += of_kind(rig.wait(0.25), CallFailed)
     assert [each.fault for each in failed] == ["timed_out"]
 
 
@@ -159,7 +159,7 @@ def test_nobody_wanting_logs_any_more_is_told_to_a_server_that_can_be_told() -> 
 
 
 def test_its_era_is_shown() -> None:
-    [pool] = StatelessServerRig().core.report()
+    [pool] = StatelessServerRig().core.pool_reports()
     assert [each.era for each in pool.instances] == ["stateless"]
 
 
@@ -176,9 +176,9 @@ def test_where_one_finds_no_lane_all_others_in_line_need_not_look(monkeypatch: p
 
     def counted(call: Call, *rest: Any) -> Any:
         looked.append(call)
-        return placement.find(call, *rest)
+        return placement.find_instance(call, *rest)
 
-    monkeypatch.setattr(dispatcher, "find", counted)
+    monkeypatch.setattr(dispatcher, "find_instance", counted)
     effects = rig.feed(ev.ServerAnswered(ME, first.wire, is_error=False, body=RawJson(b"{}")))
     [written] = [each for each in effects if isinstance(each, WriteCall)]
     assert written.call.call == 2

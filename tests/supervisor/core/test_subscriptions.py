@@ -9,16 +9,16 @@ from carpool_protocol.link.messages import (
     CancelCall,
     Catalog,
     Feature,
-    Logged,
+    LogForSession,
     Policy,
+    ResourceChanged,
     SetLevel,
-    Updated,
-    Wanted,
-    Watch,
+    SetPools,
+    SetResourceSubscriptions,
 )
-from carpool_supervisor.core.model.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
+from carpool_supervisor.core.model.effects import AnyEffect, KeepServerLog, WriteLevel, WriteSubscriptions
 from carpool_supervisor.core.model.events import (
-    BrokerCame,
+    BrokerConnected,
     InstanceExited,
     ResourceUpdated,
     ServerLogged,
@@ -36,7 +36,7 @@ class Rig(SupervisorRig):
 
     def __init__(self, *features: Feature) -> None:
         self.features = list(features)
-        self.wanted = Wanted([pool_spec(KEY, Policy(min_instances=1, first_delay_s=0.1))])
+        self.wanted = SetPools([pool_spec(KEY, Policy(min_instances=1, first_delay_s=0.1))])
         super().__init__(now=0.0, broker=True)
         self.key = KEY
         self.feed(self.wanted)
@@ -46,43 +46,49 @@ class Rig(SupervisorRig):
 
 
 def heard(effects: list[AnyEffect]) -> list[AnyEffect]:
-    return [each for each in effects if isinstance(each, (WriteLevel, WriteWatch, Updated, Logged, KeepLog))]
+    return [
+        each
+        for each in effects
+        if isinstance(each, (WriteLevel, WriteSubscriptions, ResourceChanged, LogForSession, KeepServerLog))
+    ]
 
 
 def test_an_instance_is_told_at_once_and_one_that_comes_later_when_it_greets() -> None:
     rig = Rig("logging", "resources.subscribe")
     assert heard(rig.feed(SetLevel(KEY, "info"))) == []
-    assert heard(rig.feed(Watch(KEY, ["x:1"]))) == []
-    assert heard(rig.greet(FIRST)) == [WriteLevel(FIRST, "info"), WriteWatch(FIRST, ("x:1",), ())]
+    assert heard(rig.feed(SetResourceSubscriptions(KEY, ["x:1"]))) == []
+    assert heard(rig.greet(FIRST)) == [WriteLevel(FIRST, "info"), WriteSubscriptions(FIRST, ("x:1",), ())]
     assert heard(rig.feed(SetLevel(KEY, "debug"))) == [WriteLevel(FIRST, "debug")]
-    assert heard(rig.feed(Watch(KEY, ["x:2"]))) == [WriteWatch(FIRST, ("x:2",), ("x:1",))]
+    assert heard(rig.feed(SetResourceSubscriptions(KEY, ["x:2"]))) == [
+        WriteSubscriptions(FIRST, ("x:2",), ("x:1",))
+    ]
 
 
 def test_a_server_that_announces_neither_is_never_asked_for_it() -> None:
     rig = Rig("tools")
     rig.feed(SetLevel(KEY, "info"))
-    rig.feed(Watch(KEY, ["x:1"]))
+    rig.feed(SetResourceSubscriptions(KEY, ["x:1"]))
     assert heard(rig.greet(FIRST)) == []
-    assert heard(rig.feed(Watch(KEY, ["x:2"]))) == []
+    assert heard(rig.feed(SetResourceSubscriptions(KEY, ["x:2"]))) == []
 
 
 @behaviour("subscriptions:renewed")
 def test_after_a_restart_every_watched_resource_counts_as_changed() -> None:
     rig = Rig("resources.subscribe")
-    rig.feed(Watch(KEY, ["x:1", "x:2"]))
+    rig.feed(SetResourceSubscriptions(KEY, ["x:1", "x:2"]))
     rig.greet(FIRST)
     rig.feed(InstanceExited(FIRST, "was killed by SIGKILL", (), "", 0.5))
     rig.wait(1.0)
     told = heard(rig.greet(SECOND))
-    assert told[0] == WriteWatch(SECOND, ("x:1", "x:2"), ())
-    assert [each.uri for each in told if isinstance(each, Updated)] == ["x:1", "x:2"]
+    assert told[0] == WriteSubscriptions(SECOND, ("x:1", "x:2"), ())
+    assert [each.uri for each in told if isinstance(each, ResourceChanged)] == ["x:1", "x:2"]
 
 
 def test_a_change_goes_to_the_broker_with_the_pool_it_is_of() -> None:
     rig = Rig("resources.subscribe")
     rig.greet(FIRST)
     params = RawJson(b'{"uri":"x:1"}')
-    assert heard(rig.feed(ResourceUpdated(FIRST, "x:1", params))) == [Updated(KEY, "x:1", params)]
+    assert heard(rig.feed(ResourceUpdated(FIRST, "x:1", params))) == [ResourceChanged(KEY, "x:1", params)]
 
 
 @behaviour("logging:one-session")
@@ -98,10 +104,10 @@ def test_a_log_message_is_an_agents_only_if_all_that_is_in_flight_is_its_own(
         rig.call(number, session)
     told = heard(rig.feed(ServerLogged(FIRST, "info", PARAMS)))
     if whose is None:
-        assert told == [KeepLog(FIRST, "info", PARAMS)]
+        assert told == [KeepServerLog(FIRST, "info", PARAMS)]
     else:
         one = CallId(1 if len(sessions) == 1 else 0)
-        assert told == [Logged(SessionId(whose), "info", PARAMS, one)]
+        assert told == [LogForSession(SessionId(whose), "info", PARAMS, one)]
 
 
 @behaviour("logging:one-session")
@@ -110,18 +116,20 @@ def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_a
     rig.greet(FIRST)
     rig.call(1, "a")
     rig.feed(CancelCall(CallId(1), "no longer wanted"))
-    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepServerLog(FIRST, "info", PARAMS)]
     rig.call(2, "a")
-    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [Logged(SessionId("a"), "info", PARAMS)]
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [
+        LogForSession(SessionId("a"), "info", PARAMS)
+    ]
 
 
 def test_a_log_message_of_a_call_from_before_the_link_was_lost_reaches_no_namesake_of_its_session() -> None:
     rig = Rig("logging")
     rig.greet(FIRST)
     rig.call(1, "a")
-    rig.feed(BrokerCame(same=True))
+    rig.feed(BrokerConnected(same=True))
     rig.call(1, "a")
-    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepServerLog(FIRST, "info", PARAMS)]
 
 
 def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_from_everybody() -> None:
@@ -130,7 +138,7 @@ def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_fr
     rig.call(1, "a")
     rig.wait(61.0)  # its deadline: it is cancelled and may still run (rule 5)
     rig.call(2, "b")
-    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepServerLog(FIRST, "info", PARAMS)]
 
 
 @behaviour("record:interests")
@@ -138,11 +146,11 @@ def test_a_broker_that_begins_says_itself_what_is_wanted_and_the_rest_is_wanted_
     rig = Rig("logging", "resources.subscribe")
     rig.greet(FIRST)
     rig.feed(SetLevel(KEY, "info"))
-    rig.feed(Watch(KEY, ["a:1", "a:2"]))
-    rig.feed(BrokerCame())
-    assert heard(rig.feed(Watch(KEY, ["a:2", "a:3"]))) == [
-        Updated(KEY, "a:2", RawJson(b'{"uri":"a:2"}')),
-        WriteWatch(FIRST, ("a:3",), ("a:1",)),
+    rig.feed(SetResourceSubscriptions(KEY, ["a:1", "a:2"]))
+    rig.feed(BrokerConnected())
+    assert heard(rig.feed(SetResourceSubscriptions(KEY, ["a:2", "a:3"]))) == [
+        ResourceChanged(KEY, "a:2", RawJson(b'{"uri":"a:2"}')),
+        WriteSubscriptions(FIRST, ("a:3",), ("a:1",)),
     ], "what changed while no broker was there was told to nobody"
     rig.feed(rig.wanted)
     assert rig.core.pools[KEY].level == ""

@@ -16,30 +16,30 @@ from carpool_protocol.ids import (
     WireId,
 )
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
+    CallFailed,
     CancelCall,
     Catalog,
-    Discover,
-    Failed,
+    DiscoverCatalog,
     Operate,
-    Operated,
+    OperationEnded,
     Policy,
     PoolChanged,
     PoolSpec,
-    Wanted,
+    SetPools,
 )
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import (
     CloseStdin,
-    Forget,
-    Note,
-    Probe,
-    Relist,
+    ReleaseInstance,
+    RereadLists,
     SignalGroup,
     Spawn,
     WriteCall,
     WriteCancel,
+    WriteLogLine,
+    WriteProbe,
 )
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig
@@ -73,7 +73,7 @@ def operate(token: int, verb: Literal["start", "stop", "restart"], key: PoolKey 
 class Rig(SupervisorRig):
     """A core with a clock, and what it wants done less what only tells."""
 
-    hidden = (PoolChanged, Catalog, Note)
+    hidden = (PoolChanged, Catalog, WriteLogLine)
 
     def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 3) -> None:
         super().__init__(*specs, cap=cap, greeting=greeting)
@@ -87,7 +87,7 @@ class Rig(SupervisorRig):
 
 def serving(**policy: Any) -> Rig:
     rig = Rig(spec(**policy))
-    rig.feed(Discover(KEY))
+    rig.feed(DiscoverCatalog(KEY))
     rig.serve()
     return rig
 
@@ -98,7 +98,7 @@ def test_the_first_call_starts_an_instance_and_is_written_when_it_has_greeted() 
     assert rig.feed(ev.InstanceSpawned(ONE, 99)) == []
     assert rig.feed(ev.InstanceGreeted(ONE, catalog())) == [WriteCall(ONE, WireId(1), call(1))]
     assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == [
-        Answered(CallId(1), is_error=False, body=OK)
+        CallAnswered(CallId(1), is_error=False, body=OK)
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_second_answer_and_one_to_an_unknown_id_are_dropped() -> None:
     rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK))
     assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == []
     assert rig.feed(ev.ServerAnswered(ONE, WireId(77), is_error=False, body=OK)) == []
-    assert rig.core.desk.unknown_answers == 2
+    assert rig.core.dispatcher.unknown_answers == 2
 
 
 def test_a_call_that_is_said_twice_is_written_once_and_answered_once() -> None:
@@ -125,11 +125,11 @@ def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
     for number in (1, 2):
         rig.feed(call(number))
     effects = rig.ended()
-    assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, Failed)] == [
+    assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, CallFailed)] == [
         (1, "instance_died", "maybe"),
         (2, "instance_died", "maybe"),
     ]
-    assert effects[0] == Forget(ONE)
+    assert effects[0] == ReleaseInstance(ONE)
 
 
 def test_calls_that_end_with_their_instance_are_in_the_log_by_name_and_past_twenty_counted() -> None:
@@ -137,7 +137,7 @@ def test_calls_that_end_with_their_instance_are_in_the_log_by_name_and_past_twen
     for number in range(1, 23):
         rig.feed(call(number))
     gone = ev.InstanceExited(ONE, "ended with exit code 3", (), "", 0.0)
-    texts = [each.text for each in rig.core.handle(gone, rig.now) if isinstance(each, Note)]
+    texts = [each.text for each in rig.core.handle(gone, rig.now) if isinstance(each, WriteLogLine)]
     names = ", ".join(f"c{number}" for number in range(1, 21))
     assert f"git #1: it is gone, and with it (instance_died): {names} and 2 more" in texts
 
@@ -148,7 +148,7 @@ def test_a_call_that_was_never_written_runs_on_the_next_instance() -> None:
     for number in (1, 2, 3):
         rig.feed(call(number))
     effects = rig.ended(unwritten=(WireId(2), WireId(3)))
-    assert [e.call for e in effects if isinstance(e, Failed)] == [1]
+    assert [e.call for e in effects if isinstance(e, CallFailed)] == [1]
     assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     assert rig.serve(2) == [WriteCall(TWO, WireId(1), call(2)), WriteCall(TWO, WireId(2), call(3))]
 
@@ -159,9 +159,9 @@ def test_a_call_that_was_never_written_to_a_stopped_server_ends_at_once() -> Non
     rig.feed(operate(7, "stop"))
     effects = rig.ended(unwritten=(WireId(1),))
     assert effects == [
-        Forget(ONE),
-        Failed(CallId(1), "stopped", "no", ""),
-        Operated(7, ok=True, text="stopped"),
+        ReleaseInstance(ONE),
+        CallFailed(CallId(1), "stopped", "no", ""),
+        OperationEnded(7, ok=True, text="stopped"),
     ]
 
 
@@ -171,10 +171,10 @@ def test_a_silent_call_is_cancelled_upstream_and_its_instance_stays() -> None:
     rig.feed(call(1))
     assert rig.wait(10.0) == [
         WriteCancel(ONE, WireId(1), "timed out"),
-        Failed(CallId(1), "timed_out", "maybe", "The limit is 10 s."),
+        CallFailed(CallId(1), "timed_out", "maybe", "The limit is 10 s."),
     ]
     assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == []
-    assert rig.core.desk.late_answers == 1
+    assert rig.core.dispatcher.late_answers == 1
     assert rig.feed(call(2)) == [WriteCall(ONE, WireId(2), call(2))]
 
 
@@ -185,7 +185,7 @@ def test_progress_restarts_the_idle_limit_but_not_the_total_one() -> None:
     for _ in range(3):
         assert rig.wait(8.0) == []
         rig.feed(ev.ServerProgressed(ONE, WireId(1), EMPTY_OBJECT))
-    assert [e.fault for e in rig.wait(8.0) if isinstance(e, Failed)] == ["ran_too_long"]
+    assert [e.fault for e in rig.wait(8.0) if isinstance(e, CallFailed)] == ["ran_too_long"]
 
 
 @behaviour("cancel:reaches-server")
@@ -196,7 +196,7 @@ def test_a_cancel_in_line_is_silent_and_one_in_flight_goes_upstream() -> None:
     assert rig.feed(CancelCall(CallId(2), "why")) == []
     assert rig.feed(CancelCall(CallId(1), "why")) == [WriteCancel(ONE, WireId(1), "why")]
     assert rig.feed(CancelCall(CallId(1), "why")) == []
-    assert not rig.core.desk.calls
+    assert not rig.core.dispatcher.calls
 
 
 def test_a_call_to_nobody_is_refused_as_not_delivered() -> None:
@@ -210,13 +210,13 @@ def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once()
     rig = Rig(spec(give_up_after=2, first_delay_s=1.0, open_s=0.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))
-    assert rig.ended(stderr="no token") == [Forget(ONE)]
-    assert rig.core.pools[KEY].state(rig.now) == "backing_off"
+    assert rig.ended(stderr="no token") == [ReleaseInstance(ONE)]
+    assert rig.core.pools[KEY].state_at(rig.now) == "backing_off"
     assert rig.wait(0.4) == []
     assert rig.wait(0.2) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     rig.feed(ev.InstanceSpawned(TWO, 99))
     effects = rig.ended(2)
-    assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, Failed)] == [
+    assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, CallFailed)] == [
         (1, "given_up", "no")
     ]
     (refused,) = rig.feed(call(2))
@@ -232,13 +232,13 @@ def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> 
     assert rig.wait(5.0) == [SignalGroup(ONE, "TERM")]
     assert rig.wait(2.0) == [SignalGroup(ONE, "KILL")]
     assert rig.wait(5.0) == [SignalGroup(ONE, "KILL")]
-    assert rig.ended() == [Forget(ONE), Operated(1, ok=True, text="stopped")]
+    assert rig.ended() == [ReleaseInstance(ONE), OperationEnded(1, ok=True, text="stopped")]
 
 
 @behaviour("silence:probed-then-replaced")
 def test_a_silent_instance_is_probed_then_shunned_then_ended() -> None:
     rig = serving(probe_s=4.0, timeout_s=8.0)
-    assert rig.wait(5.0) == [Probe(ONE)]
+    assert rig.wait(5.0) == [WriteProbe(ONE)]
     assert rig.wait(5.0) == []
     assert rig.feed(call(1)) == [], "nothing is placed on it any more"
     assert rig.wait(5.0)[0] == SignalGroup(ONE, "TERM")
@@ -260,18 +260,18 @@ def test_a_closed_stdout_is_given_a_second_to_become_an_exit() -> None:
     rig.feed(call(1))
     assert rig.feed(ev.StdoutClosed(ONE)) == []
     effects = rig.ended(unwritten=(WireId(1),))
-    assert effects == [Forget(ONE)], "the call was never delivered, so it waits again"
+    assert effects == [ReleaseInstance(ONE)], "the call was never delivered, so it waits again"
     rig = serving()
     rig.feed(call(1))
     rig.feed(ev.StdoutClosed(ONE))
-    assert [type(e) for e in rig.wait(1.0)] == [SignalGroup, Failed]
+    assert [type(e) for e in rig.wait(1.0)] == [SignalGroup, CallFailed]
 
 
 @behaviour("children:cold-starts-staggered")
 def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_turn_back() -> None:
     specs = [spec(PoolKey(f"s{i}:1"), auto_connect=True) for i in range(5)]
     rig = Rig(*specs, greeting=3)
-    assert len(rig.core.roster.instances) == 3
+    assert len(rig.core.instances.by_id) == 3
     assert [e.key for e in rig.wait(5.0)] == ["s3:1", "s4:1"]
 
 
@@ -280,9 +280,9 @@ def test_what_a_call_waits_for_starts_before_what_is_only_to_be_listed() -> None
     keys = [PoolKey(f"s{i}:1") for i in range(5)]
     rig = Rig(*map(spec, keys), greeting=1)
     for key in keys[:4]:
-        rig.feed(Discover(key))
+        rig.feed(DiscoverCatalog(key))
     rig.feed(call(1, keys[4]))
-    rig.feed(Discover(keys[3], first=True))
+    rig.feed(DiscoverCatalog(keys[3], first=True))
     assert [e.key for _ in range(4) for e in rig.wait(5.0)] == ["s4:1", "s3:1", "s1:1", "s2:1"]
 
 
@@ -302,43 +302,43 @@ def test_at_the_cap_the_idle_instance_of_another_pool_makes_room_but_not_one_wit
     assert rig.wait(1.0) == []
     effects = rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) + rig.wait(5.0)
     assert CloseStdin(ONE) in effects
-    assert rig.ended() == [Forget(ONE), Spawn(TWO, OTHER, ServerName("time"), 1)]
+    assert rig.ended() == [ReleaseInstance(ONE), Spawn(TWO, OTHER, ServerName("time"), 1)]
 
 
 def test_a_pool_that_replaces_another_starts_only_when_that_one_is_gone() -> None:
     new = PoolKey("git:2")
     rig = serving()
-    assert rig.feed(Wanted([spec(new, after=KEY)])) == [CloseStdin(ONE)]
+    assert rig.feed(SetPools([spec(new, after=KEY)])) == [CloseStdin(ONE)]
     assert rig.feed(call(1, new)) == []
     assert rig.wait(1.0) == []
-    assert rig.ended() == [Forget(ONE), Spawn(TWO, new, ServerName("git"), 1)]
+    assert rig.ended() == [ReleaseInstance(ONE), Spawn(TWO, new, ServerName("git"), 1)]
 
 
 def test_a_pool_in_between_that_never_started_still_stands_for_the_one_before_it() -> None:
     rig = serving()
     two, three = PoolKey("git:2"), PoolKey("git:3")
-    rig.feed(Wanted([spec(two, after=KEY)]))
-    rig.feed(Wanted([spec(three, after=two)]))
+    rig.feed(SetPools([spec(two, after=KEY)]))
+    rig.feed(SetPools([spec(three, after=two)]))
     assert rig.feed(call(1, three)) == []
-    assert rig.ended() == [Forget(ONE), Spawn(TWO, three, ServerName("git"), 1)]
+    assert rig.ended() == [ReleaseInstance(ONE), Spawn(TWO, three, ServerName("git"), 1)]
 
 
 def test_two_pools_that_replaced_each_other_back_and_forth_are_both_gone_in_the_end() -> None:
     rig = serving()
     two, three = PoolKey("git:2"), PoolKey("git:3")
-    rig.feed(Wanted([spec(two, after=KEY)]))
-    rig.feed(Wanted([spec(KEY, after=two)]))
-    rig.feed(Wanted([spec(three, after=KEY)]))
+    rig.feed(SetPools([spec(two, after=KEY)]))
+    rig.feed(SetPools([spec(KEY, after=two)]))
+    rig.feed(SetPools([spec(three, after=KEY)]))
     rig.ended()
     assert list(rig.core.pools) == [three]
 
 
 def test_a_pool_that_is_wanted_again_while_it_ends_says_everything_again() -> None:
     rig = serving()
-    rig.feed(Wanted([]))
-    said = rig.core.handle(Wanted([spec()]), rig.now)
+    rig.feed(SetPools([]))
+    said = rig.core.handle(SetPools([spec()]), rig.now)
     assert [type(e) for e in said] == [PoolChanged]
-    assert rig.feed(Discover(KEY)) == [Spawn(TWO, KEY, ServerName("git"), 2)], (
+    assert rig.feed(DiscoverCatalog(KEY)) == [Spawn(TWO, KEY, ServerName("git"), 2)], (
         "its catalog is news to the broker"
     )
 
@@ -348,27 +348,27 @@ def test_a_broker_that_lost_touch_has_everything_ended_that_was_open_without_a_w
     rig.feed(call(1))
     rig.feed(call(2))
     rig.feed(operate(5, "restart"))
-    told = rig.core.handle(ev.BrokerCame(same=True), rig.now)
+    told = rig.core.handle(ev.BrokerConnected(same=True), rig.now)
     assert WriteCancel(ONE, WireId(1), "the agent is gone") in told
-    assert not [e for e in told if isinstance(e, (Failed, Answered, Operated))]
+    assert not [e for e in told if isinstance(e, (CallFailed, CallAnswered, OperationEnded))]
     assert [type(e) for e in told if isinstance(e, (PoolChanged, Catalog))] == [Catalog, PoolChanged]
-    assert not rig.core.desk.calls
+    assert not rig.core.dispatcher.calls
 
 
 @behaviour("silence:clock-jump")
 def test_lists_that_are_old_again_and_again_are_read_once_a_second() -> None:
     rig = serving()
-    assert rig.feed(ev.ListsOld(ONE)) == []
-    assert rig.feed(ev.ListsOld(ONE)) == []
-    assert [type(each) for each in rig.wait(3.0)] == [Relist]
-    rig.feed(ev.ListsOld(ONE))
+    assert rig.feed(ev.ListsChanged(ONE)) == []
+    assert rig.feed(ev.ListsChanged(ONE)) == []
+    assert [type(each) for each in rig.wait(3.0)] == [RereadLists]
+    rig.feed(ev.ListsChanged(ONE))
     rig.ended()
-    assert not [each for each in rig.wait(3.0) if isinstance(each, Relist)]
+    assert not [each for each in rig.wait(3.0) if isinstance(each, RereadLists)]
 
 
 def test_every_serving_instance_is_probed_after_the_clock_jumped() -> None:
     rig = serving()
-    assert rig.feed(ev.ClockJumped()) == [Probe(ONE)]
+    assert rig.feed(ev.ClockJumped()) == [WriteProbe(ONE)]
     assert rig.feed(ev.ClockJumped()) == [], "a probe is on its way"
 
 
@@ -377,30 +377,32 @@ def test_operators_that_contradict_each_other_are_each_answered_once() -> None:
     assert rig.feed(operate(1, "restart"))[0] == CloseStdin(ONE)
     assert rig.feed(operate(2, "stop")) == [
         CloseStdin(TWO),
-        Operated(1, ok=False, text="was stopped meanwhile"),
+        OperationEnded(1, ok=False, text="was stopped meanwhile"),
     ]
     effects = rig.feed(operate(3, "start"))
-    assert Operated(2, ok=False, text="was started again meanwhile") in effects
+    assert OperationEnded(2, ok=False, text="was started again meanwhile") in effects
     rig.ended(1)
     rig.ended(2)
     rig.feed(ev.InstanceSpawned(InstanceId(3), 9))
-    assert rig.feed(ev.InstanceGreeted(InstanceId(3), catalog())) == [Operated(3, ok=True, text="serving")]
+    assert rig.feed(ev.InstanceGreeted(InstanceId(3), catalog())) == [
+        OperationEnded(3, ok=True, text="serving")
+    ]
 
 
 def test_the_end_of_the_supervisor_stops_everything_and_starts_nothing() -> None:
     rig = serving()
     rig.feed(call(1))
-    assert rig.feed(ev.StopWanted()) == [CloseStdin(ONE)]
-    assert not rig.core.quiet
+    assert rig.feed(ev.StopRequested()) == [CloseStdin(ONE)]
+    assert not rig.core.has_no_process
     effects = rig.ended()
-    assert [type(e) for e in effects] == [Forget, Failed]
-    assert rig.core.quiet
+    assert [type(e) for e in effects] == [ReleaseInstance, CallFailed]
+    assert rig.core.has_no_process
 
 
 def ended_while_open(rig: Rig, *, instance: int = 1) -> str:
     """What the agent of the one open call is told when its instance ends as it was asked to."""
     effects = rig.feed(ev.InstanceExited(InstanceId(instance), "ended with exit code 0", (), "", 0.0))
-    (failed,) = [e for e in effects if isinstance(e, Failed)]
+    (failed,) = [e for e in effects if isinstance(e, CallFailed)]
     assert (failed.fault, failed.delivered) == ("instance_died", "maybe")
     return failed.text
 
@@ -408,14 +410,14 @@ def ended_while_open(rig: Rig, *, instance: int = 1) -> str:
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        (Wanted([spec(PoolKey("git:2"))]), "its configuration was changed or removed"),
-        (Wanted([]), "its configuration was changed or removed"),
+        (SetPools([spec(PoolKey("git:2"))]), "its configuration was changed or removed"),
+        (SetPools([]), "its configuration was changed or removed"),
         (operate(1, "stop"), "an operator stopped it"),
         (operate(1, "restart"), "it was restarted, replaced or no longer needed"),
     ],
 )
 def test_a_call_on_an_instance_that_we_end_is_told_so_why_and_how_long_it_had(
-    word: Wanted | Operate, why: str
+    word: SetPools | Operate, why: str
 ) -> None:
     rig = serving(drain_s=20.0)
     rig.feed(call(1))
@@ -428,14 +430,14 @@ def test_a_call_on_an_instance_that_we_end_is_told_so_why_and_how_long_it_had(
 def test_a_call_open_when_carpool_itself_stops_is_told_so() -> None:
     rig = serving()
     rig.feed(call(1))
-    rig.feed(ev.StopWanted())
+    rig.feed(ev.StopRequested())
     assert ended_while_open(rig) == "It was ended by carpool, because carpool itself was stopped."
 
 
 def test_an_instance_that_dies_by_itself_while_it_drains_is_not_said_to_be_ended_by_us() -> None:
     rig = serving(drain_s=20.0)
     rig.feed(call(1))
-    rig.feed(Wanted([]))
+    rig.feed(SetPools([]))
     assert ended_while_open(rig).startswith("It ended with exit code 0;")
 
 
@@ -444,7 +446,7 @@ def test_who_waited_too_long_at_the_cap_is_told_of_the_cap() -> None:
     rig.feed(call(1, OTHER))
     rig.serve(key=OTHER)
     rig.feed(call(2))
-    (failed,) = [e for e in rig.wait(4.0) if isinstance(e, Failed)]
+    (failed,) = [e for e in rig.wait(4.0) if isinstance(e, CallFailed)]
     assert failed.fault == "waited_too_long"
     assert "max_instances" in failed.text
 
@@ -458,7 +460,7 @@ def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_o
     backing_off.feed(call(1))
     backing_off.ended()
     for rig in (full, backing_off):
-        (failed,) = [e for e in rig.wait(4.0) if isinstance(e, Failed)]
+        (failed,) = [e for e in rig.wait(4.0) if isinstance(e, CallFailed)]
         assert failed.fault == "waited_too_long"
         assert "max_instances" not in failed.text
 

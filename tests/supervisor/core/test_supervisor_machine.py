@@ -22,26 +22,26 @@ from carpool_protocol.ids import (
 )
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
+    AnswersWritten,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
+    CallsRecorded,
     CancelCall,
     Catalog,
-    Discover,
-    Failed,
+    DiscoverCatalog,
     Operate,
-    Operated,
+    OperationEnded,
     Policy,
     PoolSpec,
-    Progressed,
-    Recorded,
-    Resume,
-    SessionGone,
+    ResumeCall,
+    SessionEnded,
+    SetPools,
     Sharing,
     ToolOffer,
-    Wanted,
-    Written,
 )
 from carpool_supervisor.core.model import effects as ef
 from carpool_supervisor.core.model import events as ev
@@ -117,7 +117,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.words = 0
         self.wanting: tuple[InstanceId, WireId] | None = None
         self.owed: dict[CallId, float] = {}
-        self.ended: dict[CallId, Answered | Failed] = {}
+        self.ended: dict[CallId, CallAnswered | CallFailed] = {}
         """Not reported as written."""
         self.whose: dict[CallId, SessionId] = {}
         self.at: dict[CallId, tuple[SessionId, str]] = {}
@@ -144,15 +144,15 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.silent: set[InstanceId] = set()
         """Ended for their silence."""
         self.dead: list[InstanceId] = []
-        self.feed(Wanted([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
+        self.feed(SetPools([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
 
     def feed(self, event: Any) -> None:
-        if isinstance(event, Written):
-            event = Written(event.calls, CallId(self.calls), CallId(self.calls + 1))
+        if isinstance(event, AnswersWritten):
+            event = AnswersWritten(event.calls, CallId(self.calls), CallId(self.calls + 1))
             self.agents_have_heard(event.calls)
         elif isinstance(event, CancelCall) and not event.answered:
             self.agent_has_not_heard(event.call)
-        if isinstance(event, (*ev.SPOKEN, ev.ServerAnswered)) and event.instance in self.processes:
+        if isinstance(event, (*ev.SIGNS_OF_LIFE, ev.ServerAnswered)) and event.instance in self.processes:
             self.processes[event.instance].counted_s = 0.0
         self.perform(self.core.handle(event, self.now))
         while self.over:  # as the adapter does
@@ -186,20 +186,20 @@ class SupervisorMachine(RuleBasedStateMachine):
     def perform(self, effects: list[Any]) -> None:  # noqa: C901 - an arm per effect
         for effect in effects:
             match effect:
-                case Answered():
+                case CallAnswered():
                     assert self.owed.pop(effect.call, None) is not None, "answered twice or after its end"
                     assert effect.call in self.written
                     self.ended[effect.call] = effect
-                case Failed():
+                case CallFailed():
                     asked_at = self.owed.pop(effect.call, None)
                     assert asked_at is not None, "failed twice or after its end"
                     if effect.fault == "state_lost":
                         self.told_of_a_loss(effect.call)
                     assert effect.delivered == "no" or effect.call in self.written, "never written, maybe run"
                     self.ended[effect.call] = effect
-                case Progressed():
+                case CallProgressed():
                     self.heard_progress(effect)
-                case Operated():
+                case OperationEnded():
                     self.asked.remove(effect.token)
                 case ef.Spawn():
                     assert effect.instance not in self.processes
@@ -227,7 +227,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                     if process.rounds.pop(effect.wire, None) is not None:
                         process.running.pop(effect.wire)
                         self.over.append((effect.instance, effect.wire))
-                case Asked():
+                case AskOpened():
                     assert effect.call in self.owed, "asked for a call that is over"
                     if effect.ask not in self.asked_at:
                         assert self.wanting is not None
@@ -238,21 +238,21 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case ef.WriteAskAnswer():
                     wire = WireId(int(effect.id.split(b"/")[0]))
                     self.processes[effect.instance].rounds[wire].remove(effect.id)
-                case ef.WriteAgain():
+                case ef.WriteRetry():
                     self.said_again(self.processes[effect.instance], effect.wire)
-                case ef.Probe():
+                case ef.WriteProbe():
                     assert not self.processes[effect.instance].stdin_closed
                 case ef.CloseStdin():
                     self.processes[effect.instance].stdin_closed = True
                 case ef.SignalGroup():
                     self.agrees_with_the_silence(effect.instance)
-                case ef.Forget():
+                case ef.ReleaseInstance():
                     del self.processes[effect.instance]
                     self.dead.append(effect.instance)
                 case _:
                     pass
 
-    def heard_progress(self, effect: Progressed) -> None:
+    def heard_progress(self, effect: CallProgressed) -> None:
         assert effect.call in self.owed
         progress = msgspec.json.decode(effect.params).get("progress")
         if progress is not None:
@@ -264,7 +264,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         assert process.key[0] != "d" or not running, "two calls that can ask in one lane"
 
     def agrees_with_the_silence(self, instance: InstanceId) -> None:
-        why = self.core.roster.instances[instance].failure or ""
+        why = self.core.instances.by_id[instance].failure or ""
         if why.startswith("was silent") and instance not in self.silent:
             self.silent.add(instance)
             counted_s = self.processes[instance].counted_s
@@ -310,7 +310,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             specs.append(
                 spec(key, least=least, after=first, replaces=replaces, sharing=sharing, limits=limits)
             )
-        self.feed(Wanted(specs, cap, 2))
+        self.feed(SetPools(specs, cap, 2))
 
     @rule(
         key=KEYS,
@@ -320,7 +320,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     )
     def known(self, key: PoolKey, kinds: list[EvidenceKind]) -> None:
         evidence = tuple(Evidence(kind=kind, first="", last="") for kind in kinds)
-        self.feed(ev.PoolKnown(key, None, evidence))
+        self.feed(ev.PoolKnowledgeChanged(key, None, evidence))
 
     @rule(pick=PICK, fails=st.booleans())
     def an_agent_is_done(self, pick: int, fails: bool) -> None:
@@ -344,7 +344,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.ended = {call: end for call, end in self.ended.items() if self.whose[call] != session}
         self.unheard = {at: told for at, told in self.unheard.items() if at[0] != session}
         self.untold = {at for at in self.untold if at[0] != session}
-        self.feed(SessionGone(session))
+        self.feed(SessionEnded(session))
         assert session not in self.core.leases.sessions()
 
     @rule(server=SERVERS, session=SESSIONS, size=st.sampled_from([0, 0, 10, 3000]))
@@ -370,11 +370,11 @@ class SupervisorMachine(RuleBasedStateMachine):
         calls = list(self.ended)[: pick % 4]
         for call in calls:
             del self.ended[call]
-        self.feed(Written(calls))
+        self.feed(AnswersWritten(calls))
 
     @rule(server=SERVERS)
     def discover(self, server: str) -> None:
-        self.feed(Discover(self.versions[server]))
+        self.feed(DiscoverCatalog(self.versions[server]))
 
     @rule(key=KEYS, verb=st.sampled_from(["start", "start", "start", "stop", "restart"]))
     def operate(self, key: PoolKey, verb: Literal["start", "stop", "restart"]) -> None:
@@ -389,20 +389,20 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.ended.clear()
         self.asked.clear()
         self.asks.clear()
-        told = self.core.handle(ev.BrokerCame(same=True), self.now)
+        told = self.core.handle(ev.BrokerConnected(same=True), self.now)
         self.perform(told)
-        calls = [call for each in told if isinstance(each, Recorded) for call in each.calls]
+        calls = [call for each in told if isinstance(each, CallsRecorded) for call in each.calls]
         assert {call.call for call in calls} == known
         assert all(call.ended for call in calls)
-        self.feed(Written([call.call for call in calls]))
+        self.feed(AnswersWritten([call.call for call in calls]))
 
     def broker_came(self, pick: int) -> None:
         """After one that died: it resumes some calls and wants nothing of the others."""
         self.asked.clear()
         before, self.asks = self.asks, {}
-        told = self.core.handle(ev.BrokerCame(), self.now)
+        told = self.core.handle(ev.BrokerConnected(), self.now)
         self.perform(told)
-        recorded = [each for each in told if isinstance(each, Recorded)]
+        recorded = [each for each in told if isinstance(each, CallsRecorded)]
         assert [each.last for each in recorded] == [False] * (len(recorded) - 1) + [True]
         calls = {call.call: call for each in recorded for call in each.calls}
         assert {call for call, one in calls.items() if not one.ended} == self.owed.keys()
@@ -414,9 +414,9 @@ class SupervisorMachine(RuleBasedStateMachine):
                 self.ended.pop(call, None)
                 self.feed(CancelCall(call, "nobody wants it"))
             elif one.ended:
-                assert self.core.handle(Resume(call), self.now) == [self.ended[call]]
+                assert self.core.handle(ResumeCall(call), self.now) == [self.ended[call]]
             else:
-                self.feed(Resume(call))
+                self.feed(ResumeCall(call))
         assert self.asks == {
             ask: (instance, wire)
             for ask, (instance, wire) in before.items()
@@ -577,9 +577,9 @@ class SupervisorMachine(RuleBasedStateMachine):
     def lists(self, pick: int, event: str, times: int) -> None:
         found = self.process(pick)
         if found and event == "lost":
-            self.feed(ev.ListsLost(found[0], times, "it was nonsense"))
+            self.feed(ev.ListAnswerLost(found[0], times, "it was nonsense"))
         elif found:
-            self.feed(ev.ListAsked(found[0], "tools/list" if event == "out" else ""))
+            self.feed(ev.ListRequestChanged(found[0], "tools/list" if event == "out" else ""))
 
     def stdout_closed(self, pick: int) -> None:
         found = self.process(pick)
@@ -621,19 +621,19 @@ class SupervisorMachine(RuleBasedStateMachine):
     @invariant()
     def the_core_agrees_with_the_model(self) -> None:
         self.core.check()
-        assert set(self.core.desk.calls) == set(self.owed)
-        assert set(self.core.roster.instances) == set(self.processes)
+        assert set(self.core.dispatcher.calls) == set(self.owed)
+        assert set(self.core.instances.by_id) == set(self.processes)
         assert len(self.processes) <= 7
         for instance, broke_at in self.broke_at.items():
-            if instance in self.core.roster.instances and not self.processes[instance].paused:
-                state = self.core.roster.instances[instance].state
+            if instance in self.core.instances.by_id and not self.processes[instance].paused:
+                state = self.core.instances.by_id[instance].state
                 assert state in ENDING or self.now - broke_at <= LONGEST_DEAF_S, "it stays and cannot read"
         waiting = {token for pool in self.core.pools.values() for token, _, _ in pool.operations}
         assert waiting == self.asked, "an operator was forgotten"
 
     def teardown(self) -> None:
         """However it stands: once processes end when told, nothing is left."""
-        self.feed(Wanted([], 3, 2))
+        self.feed(SetPools([], 3, 2))
         for _ in range(8):
             self.wait(4.0)
             for instance in list(self.processes):

@@ -6,9 +6,9 @@ import pytest
 
 from carpool_protocol.ids import PoolKey, RawJson
 from carpool_protocol.link.messages import Catalog
-from carpool_supervisor.core.model.events import GreetingFailed, ServerMisspoke
+from carpool_supervisor.core.model.events import GreetingFailed, ServerLineRejected
 from carpool_supervisor.era import list_pages
-from carpool_supervisor.era.list_pages import MAX_CATALOG_BYTES, MAX_ENTRY_BYTES, Reading
+from carpool_supervisor.era.list_pages import MAX_CATALOG_BYTES, MAX_ENTRY_BYTES, ListPages
 from carpool_supervisor.era.self_description import MAX_INSTRUCTIONS_BYTES, SelfDescription, cut
 from tests.behaviours import behaviour
 from tests.kit.catalog_reader import CatalogReader, Era
@@ -36,7 +36,7 @@ def test_no_catalog_is_larger_than_the_bounds_and_what_is_left_out_is_told(
     assert sum(map(len, entries(catalog))) <= MAX_CATALOG_BYTES
     assert len(catalog.instructions.encode()) <= MAX_INSTRUCTIONS_BYTES
     assert bool(catalog.left_out) == said.is_large, catalog.left_out
-    misspoke = [each.text for each in told.events if isinstance(each, ServerMisspoke)]
+    misspoke = [each.text for each in told.events if isinstance(each, ServerLineRejected)]
     assert all(text in catalog.left_out for text in misspoke)
     assert not [each for each in told.events if isinstance(each, GreetingFailed)], "it serves what is left"
 
@@ -52,19 +52,19 @@ def test_entries_beside_one_that_is_too_large_are_kept(era: Era) -> None:
 
 def test_lists_of_one_server_share_the_bound_of_its_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_pages, "MAX_CATALOG_BYTES", 1000)
-    one = Reading()
+    one = ListPages()
     one.announce(["tools", "prompts"])
-    one.next()
+    one.next_list()
     take(one, RawJson(b'{"tools":[%b]}' % tool("t", "x" * 500)))
     page, wrong = take(
         one, RawJson(b'{"prompts":[%b,%b],"nextCursor":"n"}' % (tool("p"), tool("q", "x" * 500)))
     )
     assert page is None, "no more of it is asked for"
     assert "the rest of its prompts is left out after 1" in wrong
-    assert [each.name for each in one.named("prompts")] == ["p"]
-    one.changed(["tools"])
+    assert [each.name for each in one.named_offers("prompts")] == ["p"]
+    one.lists_changed(["tools"])
     take(one, RawJson(b'{"tools":[%b]}' % tool("t")))
-    one.changed(["prompts"])
+    one.lists_changed(["prompts"])
     assert take(one, RawJson(b'{"prompts":[%b,%b]}' % (tool("p"), tool("q", "x" * 500)))) == (None, "")
     assert one.left_out == {}, "what fits again is not told as left out"
 
@@ -73,12 +73,12 @@ def test_what_is_left_out_is_told_once_however_often_the_list_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(list_pages, "MAX_ENTRY_BYTES", 100)
-    one = Reading()
+    one = ListPages()
     one.announce(["tools"])
-    one.next()
+    one.next_list()
     page = RawJson(b'{"tools":[%b]}' % tool("t", "x" * 500))
     assert "1 entry of its tools is left out" in take(one, page)[1]
-    one.changed(["tools"])
+    one.lists_changed(["tools"])
     assert take(one, page) == (None, "")
     assert one.left_out
 

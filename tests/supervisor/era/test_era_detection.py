@@ -10,29 +10,29 @@ import pytest
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import (
     Catalog,
-    Discover,
+    DiscoverCatalog,
     Era,
     EraWish,
     Operate,
     Policy,
     PoolChanged,
-    Wanted,
+    SetPools,
 )
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.model.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
-from carpool_supervisor.core.model.well_known import Entry
-from carpool_supervisor.core.pools.eras import PATIENCE_S
-from carpool_supervisor.era.adapter import Adapter
-from carpool_supervisor.era.era_detection import Detection
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.core.model.effects import GreetInOtherEra, RecordEra, RereadLists, Spawn, WriteLogLine
+from carpool_supervisor.core.model.well_known import WellKnownServer
+from carpool_supervisor.core.pools.eras import SILENCE_S
+from carpool_supervisor.era.adapter import EraAdapter
+from carpool_supervisor.era.era_detection import EraDetection
+from carpool_supervisor.era.handshake import HandshakeAdapter
+from carpool_supervisor.era.stateless import StatelessAdapter
 from carpool_supervisor.knowledge import era_cache
 from carpool_supervisor.knowledge.era_cache import (
     NOTHING_KNOWN,
+    EraVerdict,
     EraVerdicts,
-    Verdict,
     era_of,
-    with_sighting,
+    with_observation,
 )
 from tests.behaviours import behaviour
 from tests.kit.effects import of_kind
@@ -46,19 +46,19 @@ NEW: Final = "2026-07-28"
 Json = dict[str, Any]
 
 
-def make(era: Era) -> Adapter:
-    return Stateless(ME, KEY, "1.0") if era == "stateless" else Handshake(ME, KEY, "1.0")
+def make(era: Era) -> EraAdapter:
+    return StatelessAdapter(ME, KEY, "1.0") if era == "stateless" else HandshakeAdapter(ME, KEY, "1.0")
 
 
 class Dialogue:
     """A detection and a server on the other end of one pipe."""
 
     def __init__(self, first: Era, server: Callable[[Json], Json | None]) -> None:
-        self.detection = Detection(ME, make, first)
+        self.detection = EraDetection(ME, make, first)
         self.server = server
         self.heard: list[str] = []
         self.events: list[Any] = []
-        self.write(self.detection.spoken.greet())
+        self.write(self.detection.adapter.greeting_line())
 
     def write(self, *lines: bytes) -> None:
         todo = [each for line in lines for each in line.splitlines()]
@@ -68,7 +68,7 @@ class Dialogue:
             answer = self.server(request)
             if answer is not None and "id" in request:
                 line = json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode()
-                events, out = self.detection.take([line])
+                events, out = self.detection.feed([line])
                 self.events += events
                 todo += [each for line in out for each in line.splitlines()]
 
@@ -107,7 +107,7 @@ def test_a_server_that_answers_the_first_greeting_hears_of_no_other() -> None:
         assert not {"initialize", "server/discover"} & set(talk.heard[1:])
         [greeted] = talk.seen(ev.InstanceGreeted)
         assert greeted.catalog.era == first
-        assert talk.detection.over
+        assert talk.detection.is_over
 
 
 @behaviour("eras:found-out")
@@ -129,7 +129,7 @@ def test_a_server_that_refuses_initialize_as_one_of_the_newer_era_does_is_greete
     assert [type(each) for each in talk.events] == [ev.EraRefused, ev.InstanceGreeted]
     assert talk.events[0].era == "handshake"
     assert "initialize" in talk.events[0].text
-    assert isinstance(talk.detection.spoken, Stateless)
+    assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
 @behaviour("eras:found-out")
@@ -151,7 +151,7 @@ def test_a_server_that_refuses_discover_is_initialized_on_the_same_pipe(refusal:
     talk = Dialogue("stateless", lambda request: old_server(request, refusal))
     assert talk.heard[:3] == ["server/discover", "initialize", "notifications/initialized"]
     assert [type(each) for each in talk.events] == [ev.EraRefused, ev.InstanceGreeted]
-    assert isinstance(talk.detection.spoken, Handshake)
+    assert isinstance(talk.detection.adapter, HandshakeAdapter)
 
 
 def test_a_server_of_an_era_to_come_is_not_taken_for_an_old_one() -> None:
@@ -181,13 +181,13 @@ def test_a_server_that_refuses_both_is_told_of_with_both_refusals_and_asked_no_m
 def test_a_silent_server_gets_the_other_greeting_and_its_late_refusal_says_nothing() -> None:
     talk = Dialogue("stateless", lambda request: None)
     talk.server = old_server
-    talk.write(talk.detection.otherwise())
-    assert talk.detection.otherwise() == b"", "said once"
-    talk.events += talk.detection.take([b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-1}}'])[
+    talk.write(talk.detection.greet_in_other_era())
+    assert talk.detection.greet_in_other_era() == b"", "said once"
+    talk.events += talk.detection.feed([b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-1}}'])[
         0
     ]
     assert [type(each) for each in talk.events] == [ev.InstanceGreeted]
-    assert isinstance(talk.detection.spoken, Handshake)
+    assert isinstance(talk.detection.adapter, HandshakeAdapter)
 
 
 @behaviour("eras:found-out")
@@ -199,17 +199,17 @@ def test_a_server_that_reads_both_greetings_late_is_of_the_era_of_the_first(
 ) -> None:
     talk = Dialogue("stateless", lambda request: None)
     late = {"jsonrpc": "2.0", "id": "carpool-discover-1", **(both({"method": "server/discover"}) or {})}
-    initialize = json.loads(talk.detection.otherwise())
+    initialize = json.loads(talk.detection.greet_in_other_era())
     talk.server = second
     for line in (late, {"jsonrpc": "2.0", "id": initialize["id"], **(second(initialize) or {})}):
-        events, out = talk.detection.take([json.dumps(line).encode()])
+        events, out = talk.detection.feed([json.dumps(line).encode()])
         talk.events += events
         talk.write(*out)
     [greeted] = talk.seen(ev.InstanceGreeted)
     assert greeted.catalog.era == "stateless"
     assert talk.heard == ["server/discover"], "it is not asked again"
     assert not talk.seen(ev.EraRefused, ev.GreetingFailed)
-    assert isinstance(talk.detection.spoken, Stateless)
+    assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
 def test_a_late_answer_that_comes_after_one_to_the_second_greeting_says_nothing() -> None:
@@ -219,32 +219,32 @@ def test_a_late_answer_that_comes_after_one_to_the_second_greeting_says_nothing(
 
     talk = Dialogue("stateless", lambda request: None)
     talk.server = slow
-    talk.write(talk.detection.otherwise())
+    talk.write(talk.detection.greet_in_other_era())
     assert talk.heard[-1] == "tools/list"
     late = {"jsonrpc": "2.0", "id": "carpool-discover-1", **(both({"method": "server/discover"}) or {})}
-    _, out = talk.detection.take([json.dumps(late).encode()])
+    _, out = talk.detection.feed([json.dumps(late).encode()])
     assert not out
-    assert isinstance(talk.detection.spoken, Handshake)
+    assert isinstance(talk.detection.adapter, HandshakeAdapter)
 
 
 @behaviour("eras:found-out")
 def test_a_late_discover_that_locked_the_server_to_its_era_is_asked_once_more() -> None:
     talk = Dialogue("stateless", lambda request: None)
     talk.server = lambda request: new_server(request, error(-32022, supported=[NEW]))
-    talk.write(talk.detection.otherwise())
+    talk.write(talk.detection.greet_in_other_era())
     assert talk.heard[:3] == ["server/discover", "initialize", "server/discover"]
     assert len(talk.seen(ev.InstanceGreeted)) == 1
-    assert isinstance(talk.detection.spoken, Stateless)
+    assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
 def test_what_comes_in_one_burst_with_the_greeting_is_read_by_who_speaks_then() -> None:
-    detection = Detection(ME, make, "stateless")
-    detection.spoken.greet()
+    detection = EraDetection(ME, make, "stateless")
+    detection.adapter.greeting_line()
     refused = b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-32601,"message":"no"}}'
     result = {"protocolVersion": OLD, "capabilities": {}, "serverInfo": {}}
     greeted = json.dumps({"jsonrpc": "2.0", "id": "carpool-initialize-1", "result": result}).encode()
     ping = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
-    events, out = detection.take([refused, greeted, ping])
+    events, out = detection.feed([refused, greeted, ping])
     assert [type(each) for each in events] == [ev.EraRefused, ev.InstanceGreeted]
     assert b'"id":7,"result"' in out[-1]
 
@@ -259,9 +259,12 @@ class EraRig(SupervisorRig):
         super().__init__(now=0.0, broker=True)
         policy = Policy(first_delay_s=5.0, probe_s=10_000.0, max_instances=most)
         self.spec = pool_spec(KEY, policy, era=wish)
-        effects = [*self.feed(Wanted([self.spec])), *self.feed(ev.PoolKnown(KEY, None, (), known))]
+        effects = [
+            *self.feed(SetPools([self.spec])),
+            *self.feed(ev.PoolKnowledgeChanged(KEY, None, (), known)),
+        ]
         self.both_eras = [each.both_eras for each in self.told(effects)]
-        self.spawns = of_kind(self.feed(Discover(KEY)), Spawn)
+        self.spawns = of_kind(self.feed(DiscoverCatalog(KEY)), Spawn)
 
     def told(self, effects: list[Any]) -> list[PoolChanged]:
         return of_kind(effects, PoolChanged)
@@ -310,9 +313,9 @@ def test_no_process_is_started_to_find_out_again_which_one_era_a_server_speaks(k
 @behaviour("eras:asked-once")
 def test_an_era_that_holds_no_longer_is_found_out_anew() -> None:
     rig = EraRig("newest", known="handshake")
-    [told] = rig.told(rig.feed(ev.PoolKnown(KEY, None, (), None)))
+    [told] = rig.told(rig.feed(ev.PoolKnowledgeChanged(KEY, None, (), None)))
     assert told.both_eras is False
-    assert [each.era for each in rig.feed(Discover(KEY)) if isinstance(each, Spawn)] == ["stateless"]
+    assert [each.era for each in rig.feed(DiscoverCatalog(KEY)) if isinstance(each, Spawn)] == ["stateless"]
 
 
 @pytest.mark.parametrize(("most", "configured", "both"), [(1, 0, True), (1, 3, False), (0, 0, False)])
@@ -320,8 +323,8 @@ def test_a_program_of_which_few_may_run_beside_each_other_has_no_process_for_ano
     most: int, configured: int, both: bool
 ) -> None:
     rig = EraRig("newest", most=configured)
-    entry = Entry(title="s", mode="concurrent", why="", most=most, source="")
-    told = rig.told(rig.feed(ev.PoolKnown(KEY, entry, ())))
+    entry = WellKnownServer(title="s", mode="concurrent", why="", most=most, source="")
+    told = rig.told(rig.feed(ev.PoolKnowledgeChanged(KEY, entry, ())))
     assert [each.both_eras for each in told] == ([True] if both else [])
 
 
@@ -331,12 +334,12 @@ def test_an_end_of_the_first_question_is_no_failure_and_the_next_start_comes_at_
     rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
     effects = rig.ended(1)
     assert [(each.instance, each.era) for each in effects if isinstance(each, Spawn)] == [(2, "handshake")]
-    [pool] = rig.core.report()
+    [pool] = rig.core.pool_reports()
     assert (pool.restarts, pool.last_error) == (0, "")
-    assert [each.level for each in effects if isinstance(each, Note)] == ["info"]
+    assert [each.level for each in effects if isinstance(each, WriteLogLine)] == ["info"]
     rig.feed(ev.InstanceSpawned(InstanceId(2), 101))
     effects = rig.greeted(2, "handshake")
-    [seen] = [each for each in effects if isinstance(each, ObserveEra)]
+    [seen] = [each for each in effects if isinstance(each, RecordEra)]
     assert (seen.era, seen.why) == ("handshake", "ended when it was asked server/discover")
 
 
@@ -347,7 +350,7 @@ def test_a_server_that_ends_of_the_second_question_too_has_failed() -> None:
     rig.feed(ev.InstanceSpawned(InstanceId(2), 100))
     effects = rig.ended(2)
     assert not [each for each in effects if isinstance(each, Spawn)], "there is a pause now"
-    assert "before it had greeted" in rig.core.report()[0].last_error
+    assert "before it had greeted" in rig.core.pool_reports()[0].last_error
 
 
 def test_an_end_after_an_answer_is_a_failure() -> None:
@@ -355,17 +358,17 @@ def test_an_end_after_an_answer_is_a_failure() -> None:
     rig.feed(ev.InstanceSpawned(ME, 100))
     rig.feed(ev.EraRefused(ME, "stateless", "refused server/discover: no (-1)"))
     rig.ended(1)
-    assert "before it had greeted" in rig.core.report()[0].last_error
+    assert "before it had greeted" in rig.core.pool_reports()[0].last_error
 
 
 @behaviour("eras:found-out")
 def test_a_silent_server_is_waited_for_a_while_and_then_greeted_otherwise_once() -> None:
     rig = EraRig()
     rig.feed(ev.InstanceSpawned(ME, 100))
-    assert GreetOtherwise(ME) not in rig.tick(PATIENCE_S - 1)
-    assert GreetOtherwise(ME) in rig.tick(PATIENCE_S + 1)
-    assert GreetOtherwise(ME) not in rig.tick(3 * PATIENCE_S)
-    [seen] = [each for each in rig.greeted(1, "handshake") if isinstance(each, ObserveEra)]
+    assert GreetInOtherEra(ME) not in rig.tick(SILENCE_S - 1)
+    assert GreetInOtherEra(ME) in rig.tick(SILENCE_S + 1)
+    assert GreetInOtherEra(ME) not in rig.tick(3 * SILENCE_S)
+    [seen] = [each for each in rig.greeted(1, "handshake") if isinstance(each, RecordEra)]
     assert "said nothing" in seen.why
 
 
@@ -376,16 +379,16 @@ def test_a_server_that_is_slow_with_its_lists_is_not_taken_for_a_silent_one() ->
 
     talk = Dialogue("stateless", slow)
     assert talk.heard == ["server/discover", "tools/list"]
-    assert talk.detection.otherwise() == b""
-    assert isinstance(talk.detection.spoken, Stateless)
+    assert talk.detection.greet_in_other_era() == b""
+    assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
 def test_that_a_server_refuses_initialize_after_our_late_question_says_nothing_about_it() -> None:
     rig = EraRig()
     rig.feed(ev.InstanceSpawned(ME, 100))
-    rig.tick(PATIENCE_S + 1)
+    rig.tick(SILENCE_S + 1)
     rig.feed(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
-    [seen] = [each for each in rig.greeted(1, "stateless") if isinstance(each, ObserveEra)]
+    [seen] = [each for each in rig.greeted(1, "stateless") if isinstance(each, RecordEra)]
     assert (seen.era, seen.why) == ("stateless", "")
 
 
@@ -402,7 +405,7 @@ def test_a_process_that_we_end_before_it_has_answered_says_nothing_about_its_ser
 def test_nobody_else_is_hurried(wish: EraWish) -> None:
     rig = EraRig(wish)
     rig.feed(ev.InstanceSpawned(ME, 100))
-    assert GreetOtherwise(ME) not in rig.tick(PATIENCE_S + 1)
+    assert GreetInOtherEra(ME) not in rig.tick(SILENCE_S + 1)
 
 
 def test_the_era_that_was_found_out_is_shown_and_said_with_the_catalog() -> None:
@@ -410,10 +413,10 @@ def test_the_era_that_was_found_out_is_shown_and_said_with_the_catalog() -> None
     rig.feed(ev.InstanceSpawned(ME, 100))
     rig.feed(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
     effects = rig.greeted(1, "stateless")
-    [seen] = [each for each in effects if isinstance(each, ObserveEra)]
+    [seen] = [each for each in effects if isinstance(each, RecordEra)]
     assert (seen.era, seen.why) == ("stateless", "refused initialize: no (-32022)")
     assert [each.era for each in effects if isinstance(each, Catalog)] == ["stateless"]
-    assert [each.era for each in rig.core.report()[0].instances] == ["stateless"]
+    assert [each.era for each in rig.core.pool_reports()[0].instances] == ["stateless"]
 
 
 # --- a catalog that is not current any more --------------------------------------------------------------
@@ -424,9 +427,9 @@ def test_lists_are_read_again_by_an_instance_that_runs_and_told_even_if_they_are
     rig = EraRig("auto")
     rig.feed(ev.InstanceSpawned(ME, 100))
     rig.greeted(1, "stateless", ttl_ms=5)
-    assert Relist(ME) not in rig.feed(Discover(KEY))
-    assert Relist(ME) in rig.feed(Discover(KEY, again=True))
-    assert Relist(ME) not in rig.feed(Discover(KEY, again=True)), "they are being read"
+    assert RereadLists(ME) not in rig.feed(DiscoverCatalog(KEY))
+    assert RereadLists(ME) in rig.feed(DiscoverCatalog(KEY, again=True))
+    assert RereadLists(ME) not in rig.feed(DiscoverCatalog(KEY, again=True)), "they are being read"
     same = Catalog(KEY, [], "", RawJson(b'{"name":"x"}'), EMPTY_OBJECT, OLD, era="stateless", ttl_ms=5)
     assert [each.ttl_ms for each in rig.feed(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)] == [5]
     assert not [each for each in rig.feed(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)]
@@ -439,26 +442,26 @@ def test_to_read_lists_again_starts_nothing() -> None:
     rig.core.pools[KEY].target = 0
     rig.ended(1)
     rig.tick(1.0)
-    effects = rig.feed(Discover(KEY, again=True))
-    assert not [each for each in effects if isinstance(each, (Spawn, Relist))]
+    effects = rig.feed(DiscoverCatalog(KEY, again=True))
+    assert not [each for each in effects if isinstance(each, (Spawn, RereadLists))]
 
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 def test_each_era_reads_its_lists_again_from_the_first_page(era: Era) -> None:
     adapter = make(era)
-    first = json.loads(adapter.greet())
+    first = json.loads(adapter.greeting_line())
     result: Json = {"protocolVersion": OLD, "supportedVersions": [NEW], "capabilities": {"tools": {}}}
-    todo = adapter.take([json.dumps({"jsonrpc": "2.0", "id": first["id"], "result": result}).encode()])[1]
+    todo = adapter.feed([json.dumps({"jsonrpc": "2.0", "id": first["id"], "result": result}).encode()])[1]
     for hint in (7000, 3000):
         [asked] = [each for each in map(json.loads, todo) if each["method"] == "tools/list"]
         page: Json = {"resultType": "complete", "tools": [], "ttlMs": hint, "cacheScope": "public"}
         line = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": page}).encode()
-        [event] = adapter.take([line])[0]
+        [event] = adapter.feed([line])[0]
         assert isinstance(event, (ev.InstanceGreeted, ev.CatalogRead))
         told = (event.catalog.ttl_ms, event.catalog.public, event.catalog.era)
         assert told == ((hint, True, era) if era == "stateless" else (-1, False, era))
-        todo = adapter.relist().splitlines()
-        assert adapter.relist() == b"", "they are being read"
+        todo = adapter.relist_line().splitlines()
+        assert adapter.relist_line() == b"", "they are being read"
 
 
 # --- what is remembered ----------------------------------------------------------------------------------
@@ -466,8 +469,8 @@ def test_each_era_reads_its_lists_again_from_the_first_page(era: Era) -> None:
 DAY: Final = "2026-11-22T00:00:00.000Z"
 
 
-def seen(era: Era, why: str = "refused", server: str = "x 1", at: str = DAY) -> Verdict:
-    return Verdict(era, why, server, at)
+def seen(era: Era, why: str = "refused", server: str = "x 1", at: str = DAY) -> EraVerdict:
+    return EraVerdict(era, why, server, at)
 
 
 @behaviour("eras:found-out")
@@ -482,31 +485,31 @@ def seen(era: Era, why: str = "refused", server: str = "x 1", at: str = DAY) -> 
     ],
 )
 def test_that_a_server_is_old_is_known_for_a_week(era: Era, now: str, known: Era | None) -> None:
-    assert era_of(with_sighting(NOTHING_KNOWN, "s", seen(era)), "s", now) == known
+    assert era_of(with_observation(NOTHING_KNOWN, "s", seen(era)), "s", now) == known
 
 
 @behaviour("eras:found-out")
 def test_a_verdict_is_gone_with_the_version_that_it_was_about() -> None:
-    known = with_sighting(NOTHING_KNOWN, "s", seen("handshake"))
-    assert with_sighting(known, "s", seen("handshake", why="")) is known
-    other = with_sighting(known, "s", seen("handshake", why="", server="x 2"))
+    known = with_observation(NOTHING_KNOWN, "s", seen("handshake"))
+    assert with_observation(known, "s", seen("handshake", why="")) is known
+    other = with_observation(known, "s", seen("handshake", why="", server="x 2"))
     assert era_of(other, "s", DAY) is None
-    assert era_of(with_sighting(other, "s", seen("stateless", server="x 2")), "s", DAY) == "stateless"
+    assert era_of(with_observation(other, "s", seen("stateless", server="x 2")), "s", DAY) == "stateless"
 
 
 def test_a_server_that_answered_at_once_leaves_no_verdict() -> None:
-    assert with_sighting(NOTHING_KNOWN, "s", seen("handshake", why="")) is NOTHING_KNOWN
+    assert with_observation(NOTHING_KNOWN, "s", seen("handshake", why="")) is NOTHING_KNOWN
 
 
 @behaviour("eras:found-out")
 def test_verdicts_survive_on_disk_and_the_later_sighting_wins(tmp_path: Path) -> None:
     path = era_cache.eras_file(str(tmp_path / "state"))
-    assert era_cache.load(path) == (NOTHING_KNOWN, "")
-    known = with_sighting(NOTHING_KNOWN, "s", seen("handshake"))
-    assert era_cache.save(path, known) == (known, "")
-    later = with_sighting(NOTHING_KNOWN, "s", seen("stateless", at="2026-11-23T00:00:00.000Z"))
-    assert era_cache.save(path, later) == (later, "")
-    assert era_cache.save(path, known) == (later, "")
+    assert era_cache.load_eras(path) == (NOTHING_KNOWN, "")
+    known = with_observation(NOTHING_KNOWN, "s", seen("handshake"))
+    assert era_cache.save_eras(path, known) == (known, "")
+    later = with_observation(NOTHING_KNOWN, "s", seen("stateless", at="2026-11-23T00:00:00.000Z"))
+    assert era_cache.save_eras(path, later) == (later, "")
+    assert era_cache.save_eras(path, known) == (later, "")
     assert Path(path).stat().st_mode & 0o777 == 0o600
 
 
@@ -514,7 +517,7 @@ def test_verdicts_survive_on_disk_and_the_later_sighting_wins(tmp_path: Path) ->
 def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "eras.json"
     path.write_bytes(data)
-    found, said = era_cache.load(str(path))
+    found, said = era_cache.load_eras(str(path))
     assert found is NOTHING_KNOWN
     assert "found out again" in said
     assert not path.exists()
@@ -524,6 +527,6 @@ def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, data: bytes) -> Non
 def test_the_file_is_bounded() -> None:
     known: EraVerdicts = NOTHING_KNOWN
     for number in range(era_cache.MAX_SERVERS + 1):
-        known = with_sighting(known, f"s{number}", seen("handshake", at=f"{number:08}"))
+        known = with_observation(known, f"s{number}", seen("handshake", at=f"{number:08}"))
     assert len(known.servers) == era_cache.MAX_SERVERS
     assert "s0" not in known.servers

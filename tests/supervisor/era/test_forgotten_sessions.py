@@ -2,11 +2,11 @@
 
 import pytest
 
-from carpool_protocol.faults.faults import fault, for_method, slug_in
+from carpool_protocol.faults.faults import fault, fault_answer, slug_in
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.link.messages import Call, Written
+from carpool_protocol.link.messages import AnswersWritten, Call
 from carpool_supervisor.core.model.events import ServerAnswered
-from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.handshake import HandshakeAdapter
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import OK, PoolsRig, spec
 
@@ -41,7 +41,7 @@ def test_calls_behind_the_one_that_the_bridge_has_told_hear_it_too_and_run_nowhe
     rig.killed(first)
     rig.call(3, "a")
     assert [rig.fault(number) for number in (2, 3)] == ["state_lost", "state_lost"]
-    rig.feed(Written([CallId(2)], CallId(3)))
+    rig.feed(AnswersWritten([CallId(2)], CallId(3)))
     assert rig.served(4, "a") != first
 
 
@@ -61,15 +61,15 @@ def test_no_call_goes_to_a_bridge_that_has_said_so_whoever_shares_it() -> None:
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 @pytest.mark.parametrize("bridge", [True, False])
 def test_only_carpools_own_bridge_can_say_so(method: str, bridge: bool) -> None:
-    adapter = Handshake(ME, PoolKey("s:1"), "1", bridge=bridge)
-    adapter.greet()
+    adapter = HandshakeAdapter(ME, PoolKey("s:1"), "1", bridge=bridge)
+    adapter.greeting_line()
     call = Call(
         CallId(1), PoolKey("s:1"), SessionId("s1"), method, "t", EMPTY_OBJECT, ABSENT, wants_progress=False
     )
-    adapter.call(WireId(7), call)
-    is_error, body = for_method(fault("state_lost", server="s"), method)
+    adapter.call_line(WireId(7), call)
+    is_error, body = fault_answer(fault("state_lost", server="s"), method)
     member = b"error" if is_error else b"result"
-    events, _ = adapter.take([b'{"jsonrpc":"2.0","id":7,"%b":%b}' % (member, body)])
+    events, _ = adapter.feed([b'{"jsonrpc":"2.0","id":7,"%b":%b}' % (member, body)])
     (answered,) = [each for each in events if isinstance(each, ServerAnswered)]
     assert answered.state_lost is bridge
 
@@ -77,7 +77,7 @@ def test_only_carpools_own_bridge_can_say_so(method: str, bridge: bool) -> None:
 def test_other_faults_of_the_bridge_are_not_that() -> None:
     for slug in ("lost", "unavailable"):
         for method in ("tools/call", "prompts/get"):
-            is_error, body = for_method(fault(slug, detail="The word state_lost is here."), method)
+            is_error, body = fault_answer(fault(slug, detail="The word state_lost is here."), method)
             assert slug_in(body, is_error=is_error) == slug
     for raw in (b"{}", b'{"_meta":1,"data":2}', b'{"delivered":1}', b"[", b'{"delivered":"\\ud800"}'):
         assert slug_in(RawJson(raw), is_error=True) == slug_in(RawJson(raw), is_error=False) == ""

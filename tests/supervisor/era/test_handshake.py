@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.carrier.remote import UNFIT
+from carpool_protocol.carrier.remote import UNFIT_CODE
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.machine.journal import Journal
@@ -19,11 +19,11 @@ from carpool_supervisor.core.model.events import (
     InstanceGreeted,
     ProbeAnswered,
     ServerAnswered,
-    ServerMisspoke,
+    ServerLineRejected,
     ServerProgressed,
 )
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.era.handshake import HandshakeAdapter
+from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
@@ -48,11 +48,11 @@ class Talk:
     """An adapter and the ids of its own requests."""
 
     def __init__(self, *, bridge: bool = False) -> None:
-        self.adapter = Handshake(ME, PoolKey("s:1"), "1.0", bridge=bridge)
-        self.initialize = json.loads(self.adapter.greet())
+        self.adapter = HandshakeAdapter(ME, PoolKey("s:1"), "1.0", bridge=bridge)
+        self.initialize = json.loads(self.adapter.greeting_line())
 
     def say(self, *lines: bytes | OverlongLine) -> tuple[list[Any], list[dict[str, Any]]]:
-        events, out = self.adapter.take(list(lines))
+        events, out = self.adapter.feed(list(lines))
         return list(events), sent(out)
 
     def accept(
@@ -122,9 +122,9 @@ def test_an_unusable_answer_to_initialize_is_a_failed_greeting(answer: dict[str,
 @pytest.mark.parametrize(
     ("bridge", "code", "text"),
     [
-        (True, UNFIT, "cannot reach far.example (why)"),
+        (True, UNFIT_CODE, "cannot reach far.example (why)"),
         (True, -1, "refused initialize: cannot reach far.example (why) (-1)"),
-        (False, UNFIT, f"refused initialize: cannot reach far.example (why) ({UNFIT})"),
+        (False, UNFIT_CODE, f"refused initialize: cannot reach far.example (why) ({UNFIT_CODE})"),
     ],
 )
 def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it(
@@ -149,19 +149,19 @@ def test_pages_that_go_round_in_a_circle_end() -> None:
     page = {"tools": [{"name": "a"}], "nextCursor": "again"}
     _, out = talk.say(line(id=out[1]["id"], result=page))
     events, out = talk.say(line(id=out[0]["id"], result=page))
-    assert [type(event) for event in events] == [ServerMisspoke, InstanceGreeted]
+    assert [type(event) for event in events] == [ServerLineRejected, InstanceGreeted]
     assert out == []
 
 
 def test_a_call_goes_out_under_its_wire_id_with_its_params_untouched() -> None:
     talk = Talk()
-    written = talk.adapter.call(WireId(7), call(progress=True))
+    written = talk.adapter.call_line(WireId(7), call(progress=True))
     assert b'"arguments":{"x":1.0}' in written
     message = json.loads(written)
     assert (message["id"], message["method"]) == (7, "tools/call")
     assert message["params"]["name"] == "t"
     assert message["params"]["_meta"] == {"progressToken": 7}
-    assert "_meta" not in json.loads(talk.adapter.call(WireId(8), call()))["params"]
+    assert "_meta" not in json.loads(talk.adapter.call_line(WireId(8), call()))["params"]
 
 
 @behaviour("progress:by-token")
@@ -185,7 +185,7 @@ def test_answers_errors_and_progress_are_known_by_their_wire_id() -> None:
 
 
 @behaviour("remote:its-word")
-@pytest.mark.parametrize("make", [Handshake, Stateless])
+@pytest.mark.parametrize("make", [HandshakeAdapter, StatelessAdapter])
 def test_a_bridge_is_taken_at_its_word_and_no_server_is(make: Any) -> None:
     mark = {"carpool/error": {"code": "lost", "delivered": "maybe"}}
     answers = [
@@ -195,8 +195,8 @@ def test_a_bridge_is_taken_at_its_word_and_no_server_is(make: Any) -> None:
     for bridge in (True, False):
         adapter = make(ME, PoolKey("s:1"), "1.0", bridge=bridge)
         for number in (1, 2):
-            adapter.call(WireId(number), call(number))
-        events, _ = adapter.take(answers)
+            adapter.call_line(WireId(number), call(number))
+        events, _ = adapter.feed(answers)
         bodies = [bytes(each.body) for each in events if isinstance(each, ServerAnswered)]
         assert [b"carpool/of_server" in each for each in bodies] == [not bridge] * 2
         assert (len(events) == 2) == bridge, "a server's word is noted"
@@ -205,10 +205,10 @@ def test_a_bridge_is_taken_at_its_word_and_no_server_is(make: Any) -> None:
 def test_an_answer_without_content_is_repaired_and_noted_only_for_tool_calls() -> None:
     talk = Talk()
     talk.fit("t")
-    talk.adapter.call(WireId(1), call())
-    talk.adapter.call(WireId(2), call(method="prompts/get"))
+    talk.adapter.call_line(WireId(1), call())
+    talk.adapter.call_line(WireId(2), call(method="prompts/get"))
     events, _ = talk.say(line(id=1, result="plain"), line(id=2, result={"messages": []}))
-    assert [type(event) for event in events] == [ServerMisspoke, ServerAnswered, ServerAnswered]
+    assert [type(event) for event in events] == [ServerLineRejected, ServerAnswered, ServerAnswered]
     assert json.loads(events[1].body)["content"][0]["text"] == "plain"
     assert json.loads(events[2].body) == {"messages": []}
 
@@ -223,7 +223,7 @@ def test_a_ping_is_answered_and_any_other_request_is_refused_at_once() -> None:
 
 def test_any_answer_to_our_ping_is_a_sign_of_life() -> None:
     talk = Talk()
-    ping = json.loads(talk.adapter.probe())
+    ping = json.loads(talk.adapter.probe_line())
     assert talk.say(line(id=ping["id"], error={"code": -32601, "message": "what"}))[0] == [ProbeAnswered(ME)]
 
 
@@ -252,7 +252,7 @@ def test_an_unreadable_or_overlong_answer_ends_its_call() -> None:
     assert [(type(e), getattr(e, "wire", None)) for e in events] == [
         (AnswerUnreadable, 3),
         (AnswerUnreadable, 4),
-        (ServerMisspoke, None),
+        (ServerLineRejected, None),
     ]
 
 
@@ -267,7 +267,7 @@ def test_an_id_of_any_number_of_digits_is_nobodys_and_crashes_nothing(digits: in
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":1}}'
         % huge,
     )
-    assert [type(event) for event in events] == [ServerMisspoke, ServerMisspoke]
+    assert [type(event) for event in events] == [ServerLineRejected, ServerLineRejected]
 
 
 JSON = st.recursive(
@@ -304,7 +304,7 @@ def test_a_journal_keeps_nothing_of_what_a_server_answers_or_says() -> None:
     talk = Talk()
     talk.fit("t")
     for number in (1, 2, 3):
-        talk.adapter.call(WireId(number), call(number, progress=True))
+        talk.adapter.call_line(WireId(number), call(number, progress=True))
     ask = {"id": 9, "method": "sampling/createMessage", "params": {"messages": [secret], "maxTokens": 1}}
     said: list[dict[str, Any]] = [
         {

@@ -13,12 +13,12 @@ from carpool_supervisor.core.model.events import (
     CatalogRead,
     GreetingFailed,
     InstanceGreeted,
-    ListsOld,
-    ServerMisspoke,
+    ListsChanged,
+    ServerLineRejected,
 )
 from carpool_supervisor.era import list_pages
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.list_pages import CHANGED, FAMILIES, Page, Reading, Taken
+from carpool_supervisor.era.handshake import HandshakeAdapter
+from carpool_supervisor.era.list_pages import CHANGED, FAMILIES, ListPages, PageRequest, PageResult
 from tests.behaviours import behaviour
 
 MEMBERS: dict[Family, tuple[str, str]] = {
@@ -37,22 +37,22 @@ def page(family: Family, *names: str, cursor: object = None) -> RawJson:
     return RawJson(json.dumps(fields if cursor is None else fields | {"nextCursor": cursor}).encode())
 
 
-def take(one: Reading, result: RawJson) -> Taken:
+def take(one: ListPages, result: RawJson) -> PageResult:
     """A page came: what follows from all of it."""
-    taken = one.take(result)
+    taken = one.page_received(result)
     while taken is None:
         taken = one.read_on()
     return taken
 
 
-def begun(*features: Any) -> tuple[Reading, Page | None]:
-    one = Reading()
+def begun(*features: Any) -> tuple[ListPages, PageRequest | None]:
+    one = ListPages()
     one.announce(features)
-    return one, one.next()
+    return one, one.next_list()
 
 
-def tools_of(one: Reading) -> list[str]:
-    return [offer.name for offer in one.named("tools")]
+def tools_of(one: ListPages) -> list[str]:
+    return [offer.name for offer in one.named_offers("tools")]
 
 
 # --- order and pages -------------------------------------------------------------------------------------
@@ -68,24 +68,24 @@ def test_every_announced_list_is_read_and_no_other() -> None:
         assert not wrong
     assert order == ["prompts", "resources", "templates"]
     assert one.family is None
-    assert [offer.name for offer in one.named("prompts")] == ["x:prompts"]
-    assert [offer.uri for offer in one.located("resources")] == ["x:resources"]
-    assert [offer.uri for offer in one.located("templates")] == ["x:templates"]
+    assert [offer.name for offer in one.named_offers("prompts")] == ["x:prompts"]
+    assert [offer.uri for offer in one.uri_offers("resources")] == ["x:resources"]
+    assert [offer.uri for offer in one.uri_offers("templates")] == ["x:templates"]
     assert tools_of(one) == []
 
 
 def test_a_server_that_announces_nothing_is_asked_nothing() -> None:
     one, asked = begun()
     assert asked is None
-    assert one.changed(FAMILIES) is None
+    assert one.lists_changed(FAMILIES) is None
 
 
 @behaviour("pages:servers-drained")
 def test_pages_are_put_together_in_their_order() -> None:
     one, asked = begun("tools")
-    assert asked == Page("tools", None)
-    assert take(one, page("tools", "b", cursor="2")) == (Page("tools", "2"), "")
-    assert take(one, page("tools", "a", cursor="3")) == (Page("tools", "3"), "")
+    assert asked == PageRequest("tools", None)
+    assert take(one, page("tools", "b", cursor="2")) == (PageRequest("tools", "2"), "")
+    assert take(one, page("tools", "a", cursor="3")) == (PageRequest("tools", "3"), "")
     assert tools_of(one) == [], "half a list is nobody's business"
     assert take(one, page("tools", "c")) == (None, "")
     assert tools_of(one) == ["b", "a", "c"]
@@ -95,7 +95,7 @@ def test_a_name_offered_twice_counts_once_the_first_time() -> None:
     one, _ = begun("prompts")
     take(one, RawJson(b'{"prompts":[{"name":"a","v":1},{"name":"a","v":2}],"nextCursor":"n"}'))
     take(one, RawJson(b'{"prompts":[{"name":"a","v":3},{"name":"b"}]}'))
-    assert [(it.name, bytes(it.definition)) for it in one.named("prompts")] == [
+    assert [(it.name, bytes(it.definition)) for it in one.named_offers("prompts")] == [
         ("a", b'{"name":"a","v":1}'),
         ("b", b'{"name":"b"}'),
     ]
@@ -106,7 +106,7 @@ def test_pages_that_do_not_end_are_cut_off_and_the_next_list_is_read() -> None:
     one, _ = begun("tools", "prompts")
     take(one, page("tools", "a", cursor="x"))
     asked, wrong = take(one, page("tools", "b", cursor="x"))
-    assert asked == Page("prompts", None)
+    assert asked == PageRequest("prompts", None)
     assert "do not end" in wrong
     assert tools_of(one) == ["a", "b"]
 
@@ -129,7 +129,7 @@ def test_the_cursors_of_one_list_do_not_count_for_the_next() -> None:
     one, _ = begun("tools", "prompts")
     take(one, page("tools", "a", cursor="1"))
     take(one, page("tools", "b"))
-    assert take(one, page("prompts", "p", cursor="1")) == (Page("prompts", "1"), "")
+    assert take(one, page("prompts", "p", cursor="1")) == (PageRequest("prompts", "1"), "")
     assert take(one, page("prompts", "q")) == (None, "")
 
 
@@ -140,9 +140,9 @@ def test_a_list_that_changed_is_read_anew_and_the_others_stay() -> None:
     one, _ = begun("tools", "prompts")
     take(one, page("tools", "a"))
     take(one, page("prompts", "p"))
-    assert one.changed(CHANGED["notifications/prompts/list_changed"]) == Page("prompts", None)
+    assert one.lists_changed(CHANGED["notifications/prompts/list_changed"]) == PageRequest("prompts", None)
     take(one, page("prompts", "q"))
-    assert [it.name for it in one.named("prompts")] == ["q"]
+    assert [it.name for it in one.named_offers("prompts")] == ["q"]
     assert tools_of(one) == ["a"]
 
 
@@ -150,20 +150,20 @@ def test_resources_that_changed_are_read_with_their_templates() -> None:
     one, asked = begun("resources")
     take(one, page("resources"))
     assert take(one, page("templates")) == (None, "")
-    asked = one.changed(CHANGED["notifications/resources/list_changed"])
-    assert asked == Page("resources", None)
-    assert take(one, page("resources", "a:b")) == (Page("templates", None), "")
+    asked = one.lists_changed(CHANGED["notifications/resources/list_changed"])
+    assert asked == PageRequest("resources", None)
+    assert take(one, page("resources", "a:b")) == (PageRequest("templates", None), "")
     assert take(one, page("templates", "a:{b}")) == (None, "")
-    assert [it.uri for it in one.located("templates")] == ["a:{b}"]
+    assert [it.uri for it in one.uri_offers("templates")] == ["a:{b}"]
 
 
 def test_a_list_that_changes_while_it_is_read_is_begun_anew() -> None:
     one, _ = begun("tools", "prompts")
     take(one, page("tools", "old", cursor="2"))
-    assert one.changed(["tools"]) is None, "one request at a time"
-    assert one.changed(["tools"]) is None
-    assert take(one, page("tools", "old too", cursor="3")) == (Page("tools", None), "")
-    assert take(one, page("tools", "new")) == (Page("prompts", None), "")
+    assert one.lists_changed(["tools"]) is None, "one request at a time"
+    assert one.lists_changed(["tools"]) is None
+    assert take(one, page("tools", "old too", cursor="3")) == (PageRequest("tools", None), "")
+    assert take(one, page("tools", "new")) == (PageRequest("prompts", None), "")
     assert take(one, page("prompts")) == (None, "")
     assert tools_of(one) == ["new"]
 
@@ -171,8 +171,8 @@ def test_a_list_that_changes_while_it_is_read_is_begun_anew() -> None:
 def test_a_list_that_changes_while_another_is_read_waits_for_its_turn() -> None:
     one, _ = begun("tools", "prompts")
     take(one, page("tools", "a"))
-    assert one.changed(["tools"]) is None
-    assert take(one, page("prompts", "p")) == (Page("tools", None), "")
+    assert one.lists_changed(["tools"]) is None
+    assert take(one, page("prompts", "p")) == (PageRequest("tools", None), "")
     take(one, page("tools", "b"))
     assert tools_of(one) == ["b"]
 
@@ -180,24 +180,24 @@ def test_a_list_that_changes_while_another_is_read_waits_for_its_turn() -> None:
 def test_a_list_that_nobody_announced_cannot_change() -> None:
     one, _ = begun("tools")
     take(one, page("tools"))
-    assert one.changed(["prompts", "resources", "templates"]) is None
+    assert one.lists_changed(["prompts", "resources", "templates"]) is None
 
 
 def test_a_list_that_changes_whenever_it_is_read_is_taken_and_read_again_after_it_was_told() -> None:
     one, asked = begun("tools")
     times = 0
     while asked is not None:
-        assert one.changed(["tools"]) is None
+        assert one.lists_changed(["tools"]) is None
         asked, wrong = take(one, page("tools", f"t{times}"))
         assert not wrong
         times += 1
         assert times < 20, "it is never told"
     assert tools_of(one) == [f"t{times - 1}"]
-    assert one.late() == ["tools"], "the last change is not forgotten"
-    assert one.changed(["tools"]) == Page("tools", None)
+    assert one.changed_meanwhile() == ["tools"], "the last change is not forgotten"
+    assert one.lists_changed(["tools"]) == PageRequest("tools", None)
     assert take(one, page("tools", "last")) == (None, "")
     assert tools_of(one) == ["last"]
-    assert one.late() == []
+    assert one.changed_meanwhile() == []
 
 
 # --- refusals and nonsense -------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def test_a_refused_list_keeps_what_was_known_and_the_rest_is_read() -> None:
     one, _ = begun("tools", "prompts")
     take(one, page("tools", "a"))
     take(one, page("prompts"))
-    one.changed(["tools", "prompts"])
+    one.lists_changed(["tools", "prompts"])
     take(one, page("tools", "half", cursor="2"))
-    assert one.refused() == Page("prompts", None)
+    assert one.list_refused() == PageRequest("prompts", None)
     take(one, page("prompts", "p"))
     assert tools_of(one) == ["a"]
 
@@ -220,7 +220,7 @@ def test_a_refused_list_keeps_what_was_known_and_the_rest_is_read() -> None:
 def test_an_answer_without_a_list_keeps_what_was_known_and_says_so(body: str) -> None:
     one, _ = begun("tools")
     take(one, page("tools", "a"))
-    one.changed(["tools"])
+    one.lists_changed(["tools"])
     asked, wrong = take(one, RawJson(body.encode()))
     assert asked is None
     assert "with no list" in wrong
@@ -233,7 +233,7 @@ def test_entries_without_a_name_are_left_out(surrogate: str) -> None:
     rest = '7,null,[],{},{"name":7},{"name":""},{"uri":"u"},{"name":"good"}]}'
     body = '{"prompts":[' + surrogate + rest
     assert take(one, RawJson(body.encode())) == (None, "")
-    assert [it.name for it in one.named("prompts")] == (["s", "good"] if surrogate else ["good"])
+    assert [it.name for it in one.named_offers("prompts")] == (["s", "good"] if surrogate else ["good"])
 
 
 def test_a_page_with_half_a_surrogate_pair_is_read_and_every_byte_stays() -> None:
@@ -241,9 +241,9 @@ def test_a_page_with_half_a_surrogate_pair_is_read_and_every_byte_stays() -> Non
     entry = b'{"uri":"a:\\u00e9","name":"cut \\ud83d","size":1e999,"x":1.0,"y":12345678901234567890123}'
     broken = b'{"uri":"b:\\ud83d","name":"b"}'
     asked, wrong = take(one, RawJson(b'{"resources":[%b,%b],"nextCursor":"n"}' % (entry, broken)))
-    assert (asked, wrong) == (Page("resources", "n"), "")
+    assert (asked, wrong) == (PageRequest("resources", "n"), "")
     take(one, page("resources"))
-    assert [(it.uri, bytes(it.definition)) for it in one.located("resources")] == [
+    assert [(it.uri, bytes(it.definition)) for it in one.uri_offers("resources")] == [
         ("a:é", entry),
         ("b:?", broken),
     ]
@@ -278,17 +278,17 @@ def test_no_legal_answer_breaks_it(family: Family, value: Any) -> None:
         body = json.dumps(value, allow_nan=False).encode()
     except ValueError:
         return
-    one = Reading()
+    one = ListPages()
     one.announce(["resources" if family == "templates" else family])
-    asked = one.next()
+    asked = one.next_list()
     while asked is not None and asked.family != family:
         asked, _ = take(one, page(asked.family))
     asked, wrong = take(one, RawJson(body))
     assert wrong == "" or isinstance(wrong, str)
-    for offer in (*one.named("tools"), *one.named("prompts")):
+    for offer in (*one.named_offers("tools"), *one.named_offers("prompts")):
         assert offer.name.encode()
         assert json.loads(offer.definition)
-    for located in (*one.located("resources"), *one.located("templates")):
+    for located in (*one.uri_offers("resources"), *one.uri_offers("templates")):
         assert located.uri.encode()
 
 
@@ -307,13 +307,13 @@ class Talk:
     """A greeted adapter, and the requests that are out."""
 
     def __init__(self, **capabilities: Any) -> None:
-        self.adapter = Handshake(InstanceId(1), PoolKey("s:1"), "1.0")
-        hello = json.loads(self.adapter.greet())
+        self.adapter = HandshakeAdapter(InstanceId(1), PoolKey("s:1"), "1.0")
+        hello = json.loads(self.adapter.greeting_line())
         result = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {"name": "x"}}
         self.events, self.out = self.say(id=hello["id"], result=result)
 
     def say(self, **message: Any) -> tuple[list[Any], list[dict[str, Any]]]:
-        events, out = self.adapter.take([json.dumps({"jsonrpc": "2.0", **message}).encode()])
+        events, out = self.adapter.feed([json.dumps({"jsonrpc": "2.0", **message}).encode()])
         self.events, self.out = list(events), [json.loads(each) for each in out if b'"id"' in each]
         return self.events, self.out
 
@@ -355,7 +355,7 @@ def test_another_refused_list_is_noted_and_the_server_serves_the_rest(refused: i
         events, _ = talk.answer("a:b", error=code if at == refused else 0)
         said += events
     noted, greeted = said
-    assert isinstance(noted, ServerMisspoke)
+    assert isinstance(noted, ServerLineRejected)
     assert f"refused {FAMILIES[refused]}/list" in noted.text
     assert isinstance(greeted, InstanceGreeted)
 
@@ -415,6 +415,6 @@ def test_a_server_that_says_a_change_after_every_list_is_read_a_few_times_and_th
         talk.answer("t")
         times += 1
         assert times < 100
-    assert events == [ListsOld(InstanceId(1))]
+    assert events == [ListsChanged(InstanceId(1))]
     assert talk.say(method=TOOLS_CHANGED) == ([], []), "that is known"
-    assert b'"tools/list"' in talk.adapter.relist()
+    assert b'"tools/list"' in talk.adapter.relist_line()

@@ -9,9 +9,9 @@ from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.machine import slices
 from carpool_supervisor.core.model.events import CatalogRead, InstanceGreeted, OwnEvent
 from carpool_supervisor.era import list_pages
-from carpool_supervisor.era.era_detection import Detection
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.era.era_detection import EraDetection
+from carpool_supervisor.era.handshake import HandshakeAdapter
+from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
 from tests.supervisor.core.test_supervisor import call
 
@@ -39,13 +39,13 @@ class Many:
     def __init__(self, adapter: Any, tools: int = MANY) -> None:
         self.adapter = adapter
         self.events: list[OwnEvent] = []
-        self.out = self.adapter.greet().splitlines()
+        self.out = self.adapter.greeting_line().splitlines()
         request = self.request()
         self.take(self.answer(request, GREETINGS[request["method"]]))
         self.tell("a", tools)
 
     def take(self, *lines: bytes) -> None:
-        events, out = self.adapter.take(list(lines))
+        events, out = self.adapter.feed(list(lines))
         self.events += events
         self.out += b"".join(out).splitlines()
 
@@ -84,21 +84,23 @@ class Many:
         return [{json.loads(tool.definition)["description"] for tool in each.tools} for each in told]
 
 
-def handshake() -> Handshake:
-    return Handshake(ME, PoolKey("many:1"), "1.0")
+def handshake() -> HandshakeAdapter:
+    return HandshakeAdapter(ME, PoolKey("many:1"), "1.0")
 
 
 @behaviour("lists:in-slices")
-@pytest.mark.parametrize("maker", [Handshake, Stateless])
+@pytest.mark.parametrize("maker", [HandshakeAdapter, StatelessAdapter])
 def test_an_answer_to_a_call_passes_while_a_long_list_is_read(maker: Any) -> None:
     many = Many(maker(ME, PoolKey("many:1"), "1.0"))
     assert many.adapter.is_reading
     assert many.catalogs() == []
     many.read_all()
     assert many.catalogs() == [{"a"}]
-    line = many.adapter.call(WireId(7), call(7))
+    line = many.adapter.call_line(WireId(7), call(7))
     many.out.append(line.rstrip(b"\n"))
-    many.take(CHANGED) if maker is Handshake else many.out.extend(many.adapter.relist().splitlines())
+    many.take(CHANGED) if maker is HandshakeAdapter else many.out.extend(
+        many.adapter.relist_line().splitlines()
+    )
     many.events.clear()
     many.tell("b")
     many.take(many.answer(json.loads(line), {"content": [], "resultType": "complete"}))
@@ -116,12 +118,12 @@ def test_no_slice_is_longer_than_a_turn(tools: int, size_bytes: int, monkeypatch
     read: list[int] = []
     count = 0
 
-    def readable(definition: RawJson, _family: object) -> RawJson:
+    def repair_entry(definition: RawJson, _family: object) -> RawJson:
         nonlocal count
         count += list_pages._ENTRY_UNITS + len(definition) // list_pages._BYTES_OF_UNIT
         return definition
 
-    monkeypatch.setattr(list_pages, "readable", readable)
+    monkeypatch.setattr(list_pages, "repair_entry", repair_entry)
     many = Many(handshake(), 1)
     many.take(CHANGED)
     count = 0
@@ -164,7 +166,7 @@ def test_all_lists_are_read_again_after_the_one_that_is_being_read() -> None:
     many.read_all()
     many.take(CHANGED)
     many.tell("b")
-    assert many.adapter.relist() == b""
+    assert many.adapter.relist_line() == b""
     many.read_all()
     assert many.catalogs() == [{"a"}, {"b"}]
 
@@ -194,17 +196,17 @@ def test_a_server_that_ends_while_its_list_is_read_tells_nothing_more() -> None:
 
 
 def test_the_era_is_found_out_where_the_first_list_is_long() -> None:
-    found = Detection(ME, lambda _era: handshake(), "handshake")
-    out = found.spoken.greet()
+    found = EraDetection(ME, lambda _era: handshake(), "handshake")
+    out = found.adapter.greeting_line()
     request = json.loads(out)
     greeting = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": GREETINGS["initialize"]}).encode()
-    _, out_lines = found.take([greeting])
+    _, out_lines = found.feed([greeting])
     asked = json.loads(b"".join(out_lines).splitlines()[-1])
     every = [{"name": f"t{at}", "inputSchema": {"type": "object"}} for at in range(MANY)]
-    found.take([json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"tools": every}}).encode()])
-    was_over = found.over
+    found.feed([json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"tools": every}}).encode()])
+    was_over = found.is_over
     told: list[OwnEvent] = []
-    while found.spoken.is_reading:
+    while found.adapter.is_reading:
         told += found.read_on()[0]
-    assert (was_over, found.over) == (False, True)
+    assert (was_over, found.is_over) == (False, True)
     assert [type(each) for each in told] == [InstanceGreeted]

@@ -9,13 +9,13 @@ from carpool_protocol.ids import InstanceId, PoolKey
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.list_throttle import MAX_LOST
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.model.effects import GiveUpList, Relist
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.core.model.effects import GiveUpListRequest, RereadLists
+from carpool_supervisor.era.handshake import HandshakeAdapter
+from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
 from tests.supervisor.core.test_supervisor import KEY, ONE, Rig, call, catalog, serving, spec
 
-ERAS = [Handshake, Stateless]
+ERAS = [HandshakeAdapter, StatelessAdapter]
 KINDS = ["no message", "not UTF-8", "overlong"]
 SAID: dict[str, Any] = {
     "initialize": {
@@ -54,7 +54,7 @@ class Server:
         self.events: list[Any] = []
 
     def greet(self) -> None:
-        self.hear(self.adapter.greet())
+        self.hear(self.adapter.greeting_line())
 
     def hear(self, *written: bytes) -> None:
         for line in b"".join(written).splitlines():
@@ -71,7 +71,7 @@ class Server:
                 self.say(garbled(request, kind))
 
     def say(self, line: bytes | OverlongLine) -> None:
-        events, out = self.adapter.take([line])
+        events, out = self.adapter.feed([line])
         self.events += events
         self.hear(*out)
 
@@ -101,13 +101,13 @@ def test_another_list_that_cannot_be_read_is_left_out_told_and_read_again(era: t
     [greeted] = server.of(ev.InstanceGreeted)
     assert [offer.name for offer in greeted.catalog.tools] == ["t"]
     assert greeted.catalog.prompts == []
-    [misspoke] = server.of(ev.ServerMisspoke)
+    [misspoke] = server.of(ev.ServerLineRejected)
     assert misspoke.text.startswith("answered prompts/list with no message: ")
-    assert server.of(ev.ListsLost) == [ev.ListsLost(ONE, 1, "")]
+    assert server.of(ev.ListAnswerLost) == [ev.ListAnswerLost(ONE, 1, "")]
     server.unread = {}
-    server.hear(server.adapter.relist())
+    server.hear(server.adapter.relist_line())
     assert [offer.name for offer in server.of(ev.CatalogRead)[-1].catalog.prompts] == ["p"]
-    assert len(server.of(ev.ListsLost)) == 1
+    assert len(server.of(ev.ListAnswerLost)) == 1
 
 
 @behaviour("lists:lost-answers")
@@ -122,17 +122,17 @@ def test_a_later_list_that_cannot_be_read_keeps_what_was_known_and_is_read_again
     server.unread = {method: kind}
     for times in (1, 2):
         server.events.clear()
-        server.hear(server.adapter.relist())
+        server.hear(server.adapter.relist_line())
         known = server.of(ev.CatalogRead)[-1].catalog
         assert ([each.name for each in known.tools], [each.name for each in known.prompts]) == (["t"], ["p"])
-        assert server.of(ev.ListsLost) == [ev.ListsLost(ONE, times, "")]
-        assert server.of(ev.ServerMisspoke)
+        assert server.of(ev.ListAnswerLost) == [ev.ListAnswerLost(ONE, times, "")]
+        assert server.of(ev.ServerLineRejected)
     server.unread = {}
     server.events.clear()
     server.asked.clear()
-    server.hear(server.adapter.relist())
+    server.hear(server.adapter.relist_line())
     assert server.asked == ["tools/list", "prompts/list"]
-    assert not server.of(ev.ListsLost)
+    assert not server.of(ev.ListAnswerLost)
 
 
 @behaviour("lists:lost-answers")
@@ -140,23 +140,23 @@ def test_a_later_list_that_cannot_be_read_keeps_what_was_known_and_is_read_again
 def test_an_answer_that_never_comes_is_given_up_and_one_that_comes_late_says_nothing(era: type) -> None:
     server = Server(era)
     server.greet()
-    assert server.adapter.list_out == (b"", "")
-    assert server.adapter.list_overdue(60.0) == []
+    assert server.adapter.open_list_request == (b"", "")
+    assert server.adapter.list_timed_out(60.0) == []
     server.unread = {"tools/list": ""}
-    server.hear(server.adapter.relist())
-    request, method = server.adapter.list_out
+    server.hear(server.adapter.relist_line())
+    request, method = server.adapter.open_list_request
     assert method == "tools/list"
-    assert server.adapter.relist() == b"", "one is out"
+    assert server.adapter.relist_line() == b"", "one is out"
     text = "did not answer tools/list within 60 s"
-    assert server.adapter.list_overdue(60.0) == [ev.ListsLost(ONE, 1, text)]
-    assert server.adapter.list_out == (b"", "")
+    assert server.adapter.list_timed_out(60.0) == [ev.ListAnswerLost(ONE, 1, text)]
+    assert server.adapter.open_list_request == (b"", "")
     server.events.clear()
     late = {"jsonrpc": "2.0", "id": json.loads(request), "result": SAID["tools/list"]}
     server.say(json.dumps(late).encode())
     server.say(garbled({"id": json.loads(request)}, "overlong"))
     assert server.events == []
     server.unread = {}
-    server.hear(server.adapter.relist())
+    server.hear(server.adapter.relist_line())
     assert server.of(ev.CatalogRead)
 
 
@@ -168,36 +168,36 @@ def test_lost_lists_are_read_again_after_longer_and_longer_and_not_for_ever() ->
     rig = serving(idle_s=10_000.0, probe_s=10_000.0)
     pauses = []
     for times in range(1, MAX_LOST + 1):
-        rig.feed(ev.ListsLost(ONE, times, f"loss {times}"))
+        rig.feed(ev.ListAnswerLost(ONE, times, f"loss {times}"))
         assert rig.core.pools[KEY].last_error == f"loss {times}"
         began = rig.now
-        while Relist(ONE) not in rig.wait(1.0):
+        while RereadLists(ONE) not in rig.wait(1.0):
             assert rig.now - began < 100.0
         pauses.append(rig.now - began)
     assert pauses == sorted(pauses)
     assert 1.0 < pauses[0] < 4.0
     assert 30.0 < pauses[-1] < 35.0
-    rig.feed(ev.ListsLost(ONE, MAX_LOST + 1, ""))
-    assert Relist(ONE) not in rig.wait(1000.0)
-    rig.feed(ev.ListsLost(ONE, 1, ""))
-    assert Relist(ONE) in rig.wait(3.0)
+    rig.feed(ev.ListAnswerLost(ONE, MAX_LOST + 1, ""))
+    assert RereadLists(ONE) not in rig.wait(1000.0)
+    rig.feed(ev.ListAnswerLost(ONE, 1, ""))
+    assert RereadLists(ONE) in rig.wait(3.0)
 
 
 @behaviour("lists:lost-answers")
 def test_a_list_request_that_is_out_for_too_long_is_given_up_unless_its_answer_may_lie_unread() -> None:
     rig = serving(timeout_s=80.0, idle_s=10_000.0, probe_s=10_000.0)
-    rig.feed(ev.ListAsked(ONE, "tools/list"))
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
     assert rig.wait(79.0) == []
-    assert rig.wait(1.0) == [GiveUpList(ONE, 80.0)]
+    assert rig.wait(1.0) == [GiveUpListRequest(ONE, 80.0)]
     assert rig.wait(500.0) == []
-    rig.feed(ev.ListAsked(ONE, "tools/list"))
-    rig.feed(ev.ListAsked(ONE, ""))
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
+    rig.feed(ev.ListRequestChanged(ONE, ""))
     assert rig.wait(500.0) == []
-    rig.feed(ev.ListAsked(ONE, "tools/list"))
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
     rig.feed(ev.StdoutPaused(ONE, True))
     assert rig.wait(500.0) == []
     rig.feed(ev.StdoutPaused(ONE, False))
-    assert GiveUpList(ONE, 80.0) in rig.wait(80.0)
+    assert GiveUpListRequest(ONE, 80.0) in rig.wait(80.0)
 
 
 @behaviour("lists:lost-answers")
@@ -205,7 +205,7 @@ def test_a_greeting_that_misses_its_limit_says_which_list_was_not_answered() -> 
     rig = Rig(spec(first_start_s=20.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
-    rig.feed(ev.ListAsked(ONE, "resources/list"))
+    rig.feed(ev.ListRequestChanged(ONE, "resources/list"))
     rig.wait(20.0)
     rig.ended()
     assert rig.core.pools[KEY].last_error == "did not greet within 20 s: it has not answered resources/list"
@@ -215,8 +215,8 @@ def test_a_list_request_of_the_greeting_has_no_limit_of_its_own() -> None:
     rig = Rig(spec(first_start_s=900.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
-    rig.feed(ev.ListAsked(ONE, "tools/list"))
-    assert GiveUpList(ONE, 60.0) not in rig.wait(500.0)
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
+    assert GiveUpListRequest(ONE, 60.0) not in rig.wait(500.0)
     rig.feed(ev.InstanceGreeted(ONE, catalog()))
-    rig.feed(ev.ListAsked(ONE, ""))
-    assert rig.core.roster.instances[ONE].listing == ""
+    rig.feed(ev.ListRequestChanged(ONE, ""))
+    assert rig.core.instances.by_id[ONE].list_request == ""

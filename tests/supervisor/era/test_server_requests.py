@@ -11,15 +11,15 @@ from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.model.events import (
-    ElicitationEnded,
+    ElicitationCompleted,
     ServerAnswered,
     ServerAsked,
-    ServerMisspoke,
-    ServerWithdrew,
-    UrlsOffered,
+    ServerCancelledAsk,
+    ServerLineRejected,
+    UrlElicitationRequired,
 )
-from carpool_supervisor.core.model.trace_context import LIFE_BYTES, hop, mint
-from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.core.model.trace_context import LIFE_BYTES, mint, next_hop
+from carpool_supervisor.era.handshake import HandshakeAdapter
 from carpool_supervisor.era.server_requests import NOTHING, Declared, roots_result, with_task
 from tests.behaviours import behaviour
 
@@ -30,8 +30,8 @@ RELATED = "io.modelcontextprotocol/related-task"
 SAMPLING = b'"messages":[{"role":"user","content":{"type":"text","text":"1.0"}}],"maxTokens":1e2'
 
 
-def adapter(declared: Declared = ASKING) -> Handshake:
-    return Handshake(ME, PoolKey("s:1"), "1.0", declared)
+def adapter(declared: Declared = ASKING) -> HandshakeAdapter:
+    return HandshakeAdapter(ME, PoolKey("s:1"), "1.0", declared)
 
 
 def ask(params: bytes, *, id_: bytes = b"1", method: bytes = b"sampling/createMessage") -> bytes:
@@ -39,14 +39,14 @@ def ask(params: bytes, *, id_: bytes = b"1", method: bytes = b"sampling/createMe
 
 
 def asked(line: bytes, declared: Declared = ASKING) -> ServerAsked:
-    [event], out = adapter(declared).take([line])
+    [event], out = adapter(declared).feed([line])
     assert out == []
     assert isinstance(event, ServerAsked)
     return event
 
 
 def refusal(line: bytes, declared: Declared = ASKING) -> int:
-    events, [out] = adapter(declared).take([line])
+    events, [out] = adapter(declared).feed([line])
     assert events == []
     code: int = json.loads(out)["error"]["code"]
     return code
@@ -71,14 +71,14 @@ def refusal(line: bytes, declared: Declared = ASKING) -> int:
 def test_a_server_is_told_what_its_class_and_its_configuration_say_and_no_more(
     declared: Declared, capabilities: dict[str, Any]
 ) -> None:
-    assert json.loads(adapter(declared).greet())["params"]["capabilities"] == capabilities
+    assert json.loads(adapter(declared).greeting_line())["params"]["capabilities"] == capabilities
 
 
 def test_the_same_is_declared_when_a_server_wants_another_version() -> None:
     one = adapter(Declared(asking=True, roots=()))
-    hello = json.loads(one.greet())
+    hello = json.loads(one.greeting_line())
     error = {"code": -32602, "message": "no", "data": {"supported": ["2025-03-26"]}}
-    _, [again] = one.take([json.dumps({"jsonrpc": "2.0", "id": hello["id"], "error": error}).encode()])
+    _, [again] = one.feed([json.dumps({"jsonrpc": "2.0", "id": hello["id"], "error": error}).encode()])
     assert json.loads(again)["params"]["capabilities"] == hello["params"]["capabilities"]
 
 
@@ -90,8 +90,8 @@ def test_roots_are_answered_here_before_the_greeting_is_over_and_outside_any_cal
     one = adapter(
         Declared(roots=(Root("file:///home/u/my%20work/"), Root("file:///x", "Mine"), Root("file:///")))
     )
-    one.greet()
-    events, [out] = one.take([b'{"jsonrpc":"2.0","id":"r\\u0000","method":"roots/list"}'])
+    one.greeting_line()
+    events, [out] = one.feed([b'{"jsonrpc":"2.0","id":"r\\u0000","method":"roots/list"}'])
     assert events == []
     assert b'"id":"r\\u0000"' in out
     assert json.loads(out)["result"] == {
@@ -104,7 +104,7 @@ def test_roots_are_answered_here_before_the_greeting_is_over_and_outside_any_cal
 
 
 def test_no_roots_is_an_answer_and_not_declared_is_a_refusal() -> None:
-    _, [out] = adapter(Declared(roots=())).take([ask(b"{}", method=b"roots/list")])
+    _, [out] = adapter(Declared(roots=())).feed([ask(b"{}", method=b"roots/list")])
     assert json.loads(out)["result"] == {"roots": []}
     assert refusal(ask(b"{}", method=b"roots/list")) == -32601
 
@@ -137,14 +137,14 @@ def test_what_no_agent_can_answer_is_refused_at_once(method: bytes) -> None:
 )
 def test_the_servers_own_id_comes_back_byte_for_byte_whatever_it_looks_like(raw: bytes) -> None:
     one = adapter()
-    [event], _ = one.take([ask(b"{%b}" % SAMPLING, id_=raw)])
+    [event], _ = one.feed([ask(b"{%b}" % SAMPLING, id_=raw)])
     assert isinstance(event, ServerAsked)
     assert event.id == raw
-    assert one.answer_ask(event.id, is_error=False, body=RawJson(b'{"x":1.0}')) == (
+    assert one.ask_answer_line(event.id, is_error=False, body=RawJson(b'{"x":1.0}')) == (
         b'{"jsonrpc":"2.0","id":%b,"result":{"x":1.0}}\n' % raw
     )
     error = RawJson(b'{"code":-1,"message":"no"}')
-    assert one.answer_ask(event.id, is_error=True, body=error) == (
+    assert one.ask_answer_line(event.id, is_error=True, body=error) == (
         b'{"jsonrpc":"2.0","id":%b,"error":{"code":-1,"message":"no"}}\n' % raw
     )
 
@@ -177,7 +177,7 @@ def test_the_agent_is_shown_its_own_trace_and_none_that_only_we_have_begun() -> 
     minted = b'{"traceparent":"%b","x":1}' % mint(LIFE, 5).encode()
     assert asked(ask(b'{%b,"_meta":%b}' % (SAMPLING, minted))).params == b'{%b,"_meta":{"x":1}}' % SAMPLING
     theirs = f"00-{'a' * 32}-{'b' * 16}-01"
-    hopped = b'{"traceparent":"%b"}' % hop(theirs, LIFE, 5)[0].encode()
+    hopped = b'{"traceparent":"%b"}' % next_hop(theirs, LIFE, 5)[0].encode()
     assert asked(ask(b'{%b,"_meta":%b}' % (SAMPLING, hopped))).params == b'{%b,"_meta":%b}' % (
         SAMPLING,
         hopped,
@@ -188,9 +188,9 @@ def test_a_refused_second_use_of_an_id_leaves_the_first_question_its_task() -> N
     one = adapter()
     meta = b'{%b,"_meta":{"%b":{"taskId":"K"}}}' % (SAMPLING, RELATED.encode())
     for _ in range(2):
-        one.take([ask(meta)])
-    one.answer_ask(RawJson(b"1"), is_error=True, body=RawJson(b'{"code":-32600,"message":"twice"}'))
-    line = one.answer_ask(RawJson(b"1"), is_error=False, body=RawJson(b"{}"))
+        one.feed([ask(meta)])
+    one.ask_answer_line(RawJson(b"1"), is_error=True, body=RawJson(b'{"code":-32600,"message":"twice"}'))
+    line = one.ask_answer_line(RawJson(b"1"), is_error=False, body=RawJson(b"{}"))
     assert json.loads(line)["result"]["_meta"] == {RELATED: {"taskId": "K"}}
 
 
@@ -223,8 +223,8 @@ def test_params_that_cannot_be_read_are_the_servers_fault_at_once(line: bytes) -
 
 @behaviour("asks:never-left-waiting")
 def test_a_question_longer_than_we_read_is_refused_under_its_id() -> None:
-    events, [out] = adapter().take([OverlongLine(id=RawJson(b'"big"'), is_answer=False, size_bytes=99)])
-    assert [type(event) for event in events] == [ServerMisspoke]
+    events, [out] = adapter().feed([OverlongLine(id=RawJson(b'"big"'), is_answer=False, size_bytes=99)])
+    assert [type(event) for event in events] == [ServerLineRejected]
     answer = json.loads(out)
     assert (answer["id"], answer["error"]["code"]) == ("big", -32600)
 
@@ -269,7 +269,7 @@ def test_a_mode_of_elicitation_that_no_server_was_told_of_is_refused_at_once() -
 
 
 def test_progress_of_an_ask_carries_the_servers_own_token() -> None:
-    line = adapter().ask_progress(RawJson(b'"p\\u0001"'), RawJson(b'{"progress":1.0}'))
+    line = adapter().ask_progress_line(RawJson(b'"p\\u0001"'), RawJson(b'{"progress":1.0}'))
     assert line == (
         b'{"jsonrpc":"2.0","method":"notifications/progress",'
         b'"params":{"progressToken":"p\\u0001","progress":1.0}}\n'
@@ -291,10 +291,10 @@ def test_progress_of_an_ask_carries_the_servers_own_token() -> None:
 )
 def test_the_answer_to_a_question_of_a_task_names_the_task(answer: bytes, meta: dict[str, int]) -> None:
     one = adapter()
-    one.take([ask(b'{"_meta":{"%b":{"taskId":"T"}}}' % RELATED.encode(), id_=b'"a"')])
-    said = json.loads(one.answer_ask(RawJson(b'"a"'), is_error=False, body=RawJson(answer)))["result"]
+    one.feed([ask(b'{"_meta":{"%b":{"taskId":"T"}}}' % RELATED.encode(), id_=b'"a"')])
+    said = json.loads(one.ask_answer_line(RawJson(b'"a"'), is_error=False, body=RawJson(answer)))["result"]
     assert said == {"action": "accept", "_meta": {RELATED: {"taskId": "T"}, **meta}}
-    again = one.answer_ask(RawJson(b'"a"'), is_error=False, body=RawJson(b"{}"))
+    again = one.ask_answer_line(RawJson(b'"a"'), is_error=False, body=RawJson(b"{}"))
     assert json.loads(again)["result"] == {}, "the id may be used again, for another question"
 
 
@@ -309,34 +309,34 @@ def test_a_withdrawn_question_is_named_by_the_servers_own_id(raw: bytes) -> None
     line = (
         b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b,"reason":"r"}}' % raw
     )
-    assert adapter().take([line]) == ([ServerWithdrew(ME, RawJson(raw), "r")], [])
-    assert adapter(NOTHING).take([line]) == ([], [])
+    assert adapter().feed([line]) == ([ServerCancelledAsk(ME, RawJson(raw), "r")], [])
+    assert adapter(NOTHING).feed([line]) == ([], [])
 
 
 @pytest.mark.parametrize("params", [b"{}", b'{"requestId":null}', b'{"requestId":[1]}', b'{"reason":"r"}'])
 def test_a_cancel_that_names_nothing_is_passed_over(params: bytes) -> None:
     line = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params
-    assert adapter().take([line]) == ([], [])
-    assert adapter().take([b'{"jsonrpc":"2.0","method":"notifications/cancelled"}']) == ([], [])
+    assert adapter().feed([line]) == ([], [])
+    assert adapter().feed([b'{"jsonrpc":"2.0","method":"notifications/cancelled"}']) == ([], [])
 
 
 @behaviour("asks:elicitation:completion")
 def test_the_end_of_an_elicitation_is_told_with_all_the_server_said() -> None:
     begin = b'{"jsonrpc":"2.0","method":"notifications/elicitation/complete"'
     params = b'{"elicitationId":"e1","x":1.0}'
-    told = ElicitationEnded(ME, "e1", RawJson(params))
-    assert adapter().take([begin + b',"params":%b}' % params]) == ([told], [])
+    told = ElicitationCompleted(ME, "e1", RawJson(params))
+    assert adapter().feed([begin + b',"params":%b}' % params]) == ([told], [])
     for odd in (b"}", b',"params":{}}', b',"params":{"elicitationId":1}}'):
-        assert adapter().take([begin + odd]) == ([], [])
+        assert adapter().feed([begin + odd]) == ([], [])
 
 
 @behaviour("asks:elicitation:32042")
 def test_an_error_that_sends_to_urls_first_names_them_before_the_answer() -> None:
     entries = b'[{"mode":"url","elicitationId":"a","url":"u"},7,{"elicitationId":3},{"elicitationId":"b"}]'
     error = b'{"code":-32042,"message":"m","data":{"elicitations":%b}}' % entries
-    events, _ = adapter().take([b'{"jsonrpc":"2.0","id":5,"error":%b}' % error])
+    events, _ = adapter().feed([b'{"jsonrpc":"2.0","id":5,"error":%b}' % error])
     assert events == [
-        UrlsOffered(
+        UrlElicitationRequired(
             ME,
             WireId(5),
             ("a", "b"),
@@ -357,7 +357,7 @@ def test_an_error_that_sends_to_urls_first_names_them_before_the_answer() -> Non
     ],
 )
 def test_an_error_without_urls_is_an_error_only(error: bytes) -> None:
-    events, _ = adapter().take([b'{"jsonrpc":"2.0","id":5,"error":%b}' % error])
+    events, _ = adapter().feed([b'{"jsonrpc":"2.0","id":5,"error":%b}' % error])
     assert [type(event) for event in events] == [ServerAnswered]
 
 
@@ -395,7 +395,7 @@ def test_every_request_is_asked_on_or_answered_once_and_nothing_raises(
     if b"NaN" in line or b"Infinity" in line:
         return
     one = adapter(Declared(asking=True, roots=(Root("file:///w"),), life=LIFE))
-    events, out = one.take([line])
+    events, out = one.feed([line])
     asks = [event for event in events if isinstance(event, ServerAsked)]
     if number is None:
         assert out == []
@@ -408,5 +408,5 @@ def test_every_request_is_asked_on_or_answered_once_and_nothing_raises(
         assert meta
         assert not {"progressToken", RELATED} & meta.keys()
         assert told == {key: value for key, value in params.items() if key != "_meta"}
-        out.append(one.answer_ask(event.id, is_error=False, body=RawJson(b"{}")))
+        out.append(one.ask_answer_line(event.id, is_error=False, body=RawJson(b"{}")))
     assert json.loads(out[0])["id"] == number

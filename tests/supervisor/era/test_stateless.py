@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.carrier.remote import UNFIT
+from carpool_protocol.carrier.remote import UNFIT_CODE
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call, Root
 from carpool_protocol.wire.lines import OverlongLine
@@ -20,15 +20,15 @@ from carpool_supervisor.core.model.events import (
     ResourceUpdated,
     ServerAnswered,
     ServerAsked,
+    ServerLineRejected,
     ServerLogged,
-    ServerMisspoke,
     ServerNotReady,
     ServerProgressed,
 )
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.era.input_rounds import LONGEST_PAUSE_S, MAX_ROUNDS
 from carpool_supervisor.era.server_requests import NOTHING, Declared
-from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
@@ -64,11 +64,11 @@ class Talk:
     """An adapter, and the requests it has written that are its own."""
 
     def __init__(self, declared: Declared = NOTHING, *, bridge: bool = False) -> None:
-        self.adapter = Stateless(ME, PoolKey("s:1"), "1.0", declared, bridge=bridge)
-        self.discover = json.loads(self.adapter.greet())
+        self.adapter = StatelessAdapter(ME, PoolKey("s:1"), "1.0", declared, bridge=bridge)
+        self.discover = json.loads(self.adapter.greeting_line())
 
     def say(self, *lines: bytes | OverlongLine) -> tuple[list[Any], list[dict[str, Any]]]:
-        events, out = self.adapter.take(list(lines))
+        events, out = self.adapter.feed(list(lines))
         return list(events), [json.loads(each) for each in out]
 
     def discovered(self, **capabilities: Any) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ class Talk:
         return out
 
     def call(self, one: Call | None = None, wire: WireId = ONE) -> dict[str, Any]:
-        written: dict[str, Any] = json.loads(self.adapter.call(wire, one or call()))
+        written: dict[str, Any] = json.loads(self.adapter.call_line(wire, one or call()))
         return written
 
     def wants(self, id_: object = 1, state: Any = None, **inputs: Any) -> tuple[list[Any], list[Any]]:
@@ -109,8 +109,10 @@ class Talk:
 
     def give(self, ask: RawJson, result: Any = None, error: Any = None) -> dict[str, Any] | None:
         body = RawJson(json.dumps(error if result is None else result).encode())
-        assert self.adapter.answer_ask(ask, is_error=result is None, body=body) == b"", "when, the core knows"
-        said = self.adapter.again(WireId(int(ask.split(b"/")[0])))
+        assert self.adapter.ask_answer_line(ask, is_error=result is None, body=body) == b"", (
+            "when, the core knows"
+        )
+        said = self.adapter.retry_line(WireId(int(ask.split(b"/")[0])))
         return json.loads(said) if said else None
 
 
@@ -159,7 +161,9 @@ def test_a_server_of_another_era_fails_to_greet_and_is_told_what_to_set(answer: 
 
 def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it_in_this_era_too() -> None:
     talk = Talk(bridge=True)
-    (failed,), _ = talk.say(line(id=talk.discover["id"], error={"code": UNFIT, "message": "cannot reach x"}))
+    (failed,), _ = talk.say(
+        line(id=talk.discover["id"], error={"code": UNFIT_CODE, "message": "cannot reach x"})
+    )
     assert failed.refused == "cannot reach x"
 
 
@@ -207,9 +211,9 @@ def test_no_agent_resumes_what_a_server_began_for_another(key: str) -> None:
 
 def test_the_log_level_is_said_with_requests_from_then_on_and_no_more_when_nobody_wants_logs() -> None:
     talk = Talk()
-    assert talk.adapter.level("info") == b""
+    assert talk.adapter.level_line("info") == b""
     assert talk.call()["params"]["_meta"][PRE + "logLevel"] == "info"
-    talk.adapter.level("")
+    talk.adapter.level_line("")
     assert PRE + "logLevel" not in talk.call(wire=WireId(2))["params"]["_meta"]
 
 
@@ -279,8 +283,8 @@ def test_what_a_server_wants_first_is_asked_and_the_call_said_again_with_it() ->
     assert talk.give(events[1].id, {"role": "assistant"}) is None
     assert talk.give(events[1].id, {"role": "twice"}) is None
     body = RawJson(b'{"action":"accept","content":{"n":1.0}}')
-    talk.adapter.answer_ask(events[0].id, is_error=False, body=body)
-    again = talk.adapter.again(ONE)
+    talk.adapter.ask_answer_line(events[0].id, is_error=False, body=body)
+    again = talk.adapter.retry_line(ONE)
     assert b'"requestState":%b"' % state.encode() in again
     assert b'"\\u0061 b":{"action":"accept","content":{"n":1.0}}' in again
     said = json.loads(again)
@@ -321,11 +325,11 @@ def test_without_a_sampling_the_call_ends_with_the_agents_error() -> None:
     (form, sample), _ = talk.wants(a=FORM, b=SAMPLE)
     error = {"code": -32601, "message": "not declared"}
     assert talk.give(sample.id, error=error) is None
-    (ended,) = talk.adapter.caused()
+    (ended,) = talk.adapter.take_events()
     assert isinstance(ended, ServerAnswered)
     assert (ended.wire, ended.is_error, json.loads(ended.body)) == (ONE, True, error)
     assert talk.give(form.id, {"action": "accept"}) is None
-    assert talk.adapter.caused() == []
+    assert talk.adapter.take_events() == []
 
 
 def test_roots_are_answered_here_where_the_configuration_says_so() -> None:
@@ -394,9 +398,9 @@ def test_a_state_alone_is_a_wish_for_a_pause_each_longer_than_the_last() -> None
         assert isinstance(later, ServerNotReady)
         assert out == []
         pauses.append(later.pause_s)
-        again = json.loads(talk.adapter.again(ONE))
+        again = json.loads(talk.adapter.retry_line(ONE))
         assert again["params"]["requestState"] == "s"
-        assert talk.adapter.again(ONE) == b"", "it is said once"
+        assert talk.adapter.retry_line(ONE) == b"", "it is said once"
         id_ = again["id"]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE_S
@@ -408,11 +412,11 @@ def test_an_answer_to_a_request_that_was_answered_before_changes_nothing() -> No
     (asked,), _ = talk.wants(a=FORM)
     for late in (line(id=1, result={"content": []}), line(id=1, error={"code": 1, "message": "m"})):
         (event,), _ = talk.say(late)
-        assert isinstance(event, ServerMisspoke)
+        assert isinstance(event, ServerLineRejected)
     again = talk.give(asked.id, {"action": "accept"})
     assert again is not None
     (event,), _ = talk.say(line(id=1, result={"content": []}))
-    assert isinstance(event, ServerMisspoke)
+    assert isinstance(event, ServerLineRejected)
     (answered,), _ = talk.say(line(id=again["id"], result={"content": []}))
     assert isinstance(answered, ServerAnswered)
 
@@ -431,14 +435,14 @@ def test_a_url_gets_an_id_of_ours_that_is_another_each_time() -> None:
 def test_a_cancel_names_the_request_that_is_out_and_between_two_nothing_runs() -> None:
     talk = Talk(ASKING)
     talk.call()
-    said = json.loads(talk.adapter.cancel(ONE, "why"))
+    said = json.loads(talk.adapter.cancel_line(ONE, "why"))
     assert said["params"] == {"requestId": 1, "reason": "why"}
-    assert talk.adapter.caused() == []
+    assert talk.adapter.take_events() == []
     two = WireId(2)
     talk.call(wire=two)
     (asked,), _ = talk.wants(2, a=FORM)
-    assert talk.adapter.cancel(two, "why") == b""
-    (over,) = talk.adapter.caused()
+    assert talk.adapter.cancel_line(two, "why") == b""
+    (over,) = talk.adapter.take_events()
     assert isinstance(over, ServerAnswered)
     assert (over.wire, over.is_error) == (two, True)
     assert talk.give(asked.id, {"action": "accept"}) is None, "the call is not said again"
@@ -447,7 +451,7 @@ def test_a_cancel_names_the_request_that_is_out_and_between_two_nothing_runs() -
     (asked,), _ = talk.wants(3, a=FORM)
     again = talk.give(asked.id, {"action": "accept"})
     assert again is not None
-    assert json.loads(talk.adapter.cancel(three, "why"))["params"]["requestId"] == again["id"]
+    assert json.loads(talk.adapter.cancel_line(three, "why"))["params"]["requestId"] == again["id"]
     (late,), _ = talk.say(line(id=again["id"], result={"content": []}))
     assert late.wire == three
 
@@ -505,7 +509,7 @@ def test_a_listen_is_replaced_without_a_gap_and_nothing_is_heard_twice() -> None
     talk = Talk()
     first = talk.fit(tools={"listChanged": True}, resources={"subscribe": True})[0]
     talk.say(ack(first))
-    second = json.loads(talk.adapter.watch(["x:1"], []))
+    second = json.loads(talk.adapter.subscriptions_line(["x:1"], []))
     assert second["params"]["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": ["x:1"]}
     assert talk.say(ack(second)) == (
         [],
@@ -520,7 +524,7 @@ def test_a_listen_is_replaced_without_a_gap_and_nothing_is_heard_twice() -> None
     (read,), _ = talk.say(line(id=again["id"], result={"tools": [{"name": "new"}]}))
     assert isinstance(read, CatalogRead)
     assert talk.say(line(id=first["id"], result={})) == ([], []), "the old one may say that it has ended"
-    assert talk.adapter.watch(["x:1"], []) == b"", "nothing is different"
+    assert talk.adapter.subscriptions_line(["x:1"], []) == b"", "nothing is different"
 
 
 @behaviour("eras:one-listen")
@@ -528,7 +532,7 @@ def test_a_listen_that_the_server_ends_is_opened_again_and_everything_counts_as_
     talk = Talk()
     first = talk.fit(tools={"listChanged": True}, resources={"subscribe": True})[0]
     talk.say(ack(first))
-    second = json.loads(talk.adapter.watch(["x:1"], []))
+    second = json.loads(talk.adapter.subscriptions_line(["x:1"], []))
     talk.say(ack(second))
     ended = line(method="notifications/cancelled", params={"requestId": second["id"]})
     _, (third,) = talk.say(ended, line(id=second["id"], result={"resultType": "complete"}))
@@ -546,7 +550,7 @@ def test_a_server_that_ends_every_listen_is_not_asked_for_ever() -> None:
         (request,) = [each for each in out if each["method"] == "subscriptions/listen"]
     _, out = talk.say(ack(request), line(id=request["id"], result={}))
     assert [each["method"] for each in out if each["method"] == "subscriptions/listen"] == []
-    ping = json.loads(talk.adapter.probe())
+    ping = json.loads(talk.adapter.probe_line())
     assert ping["method"] == "server/discover"
     events, (request,) = talk.say(line(id=ping["id"], error={"code": -1, "message": "m"}))
     assert events == [ProbeAnswered(ME)]
@@ -570,7 +574,7 @@ def test_a_refused_listen_is_told_and_not_repeated() -> None:
     talk = Talk()
     request = talk.fit(tools={"listChanged": True})[0]
     (event,), out = talk.say(line(id=request["id"], error={"code": -32601, "message": "no"}))
-    assert isinstance(event, ServerMisspoke)
+    assert isinstance(event, ServerLineRejected)
     assert out == []
 
 
@@ -598,7 +602,7 @@ def test_lines_too_long_or_broken_end_the_call_they_answer() -> None:
     (two,), _ = talk.say(b'{"jsonrpc":"2.0","id":2,"result":{}')
     assert (two.wire, two.fault) == (2, "bad_answer")
     (three,), _ = talk.say(OverlongLine(id=None, size_bytes=1 << 30, is_answer=None))
-    assert isinstance(three, ServerMisspoke)
+    assert isinstance(three, ServerLineRejected)
 
 
 JSON = st.recursive(
@@ -655,7 +659,7 @@ def test_whatever_a_server_says_each_call_ends_once_at_most_and_no_state_gets_ou
             "requestState": f"SECRET{state}",
             "content": [],
         }
-        events, out = talk.adapter.take([line(id=id_, result=result)])
+        events, out = talk.adapter.feed([line(id=id_, result=result)])
         hear(list(events))
         for written in out:
             assert written.count(b"\n") == 1
@@ -663,12 +667,12 @@ def test_whatever_a_server_says_each_call_ends_once_at_most_and_no_state_gets_ou
         if give:
             for ask in list(asks):
                 body = RawJson(b'{"code":-32603,"message":"m"}' if fails else b'{"action":"accept"}')
-                again = talk.adapter.answer_ask(ask, is_error=fails, body=body)
+                again = talk.adapter.ask_answer_line(ask, is_error=fails, body=body)
                 if again:
                     wire = asks[ask]
                     assert wire in open_, "a call that has ended is said again"
                     assert json.loads(again)["params"]["requestState"].startswith("SECRET")
-                hear(list(talk.adapter.caused()))
+                hear(list(talk.adapter.take_events()))
 
 
 @settings(max_examples=300, deadline=None)
@@ -690,5 +694,5 @@ def test_no_bytes_raise(data: bytes) -> None:
         b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":%b}',
         b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}',
     ):
-        _, out = talk.adapter.take([around.replace(b"%b", data)])
+        _, out = talk.adapter.feed([around.replace(b"%b", data)])
         assert all(each.endswith(b"\n") and each.count(b"\n") == 1 for each in out)

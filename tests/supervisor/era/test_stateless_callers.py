@@ -7,12 +7,20 @@ import pytest
 from msgspec.structs import replace
 
 from carpool_protocol.ids import ABSENT, CallId, RawJson, SessionId, WireId
-from carpool_protocol.link.messages import Answered, Asked, Call, CancelCall, Logged, Need, Root
+from carpool_protocol.link.messages import (
+    AskOpened,
+    Call,
+    CallAnswered,
+    CancelCall,
+    LogForSession,
+    Need,
+    Root,
+)
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import ROOTS, AskFacts
-from carpool_supervisor.core.model.effects import KeepLog, Observe
+from carpool_supervisor.core.model.effects import KeepServerLog, RecordEvidence
 from carpool_supervisor.core.model.events import AnswerUnreadable, ServerAnswered, ServerAsked
-from carpool_supervisor.era.list_hints import Hint, read_hint
+from carpool_supervisor.era.list_hints import CacheHint, read_cache_hint
 from carpool_supervisor.era.server_requests import Declared, capabilities_of
 from tests.behaviours import behaviour
 from tests.kit.effects import of_kind
@@ -59,7 +67,7 @@ def test_nothing_at_all_is_an_object() -> None:
 @behaviour("eras:own-log-level")
 def test_a_call_says_its_own_log_level_and_none_where_its_agent_wants_none() -> None:
     talk = Talk(ASKING)
-    talk.adapter.level("debug")
+    talk.adapter.level_line("debug")
     key = PRE + "logLevel"
     assert talk.call(said(level="error"))["params"]["_meta"][key] == "error"
     assert key not in talk.call(said())["params"]["_meta"]
@@ -185,25 +193,27 @@ def test_a_resource_comes_with_its_hint_and_one_that_was_read_with_input_with_no
 @pytest.mark.parametrize(
     ("result", "hint"),
     [
-        (b"{}", Hint()),
-        (b'{"ttlMs":0,"cacheScope":"public"}', Hint(0, True)),
-        (b'{"ttlMs":12,"cacheScope":"private"}', Hint(12)),
-        (b'{"ttlMs":12.5}', Hint(12)),
-        (b'{"ttlMs":-7}', Hint(0)),
-        (b'{"ttlMs":"7"}', Hint(0)),
-        (b'{"ttlMs":1e3}', Hint(0)),
-        (b'{"ttlMs":99999999999999999999999}', Hint(999999999999999)),
-        (b"[]", Hint()),
+        (b"{}", CacheHint()),
+        (b'{"ttlMs":0,"cacheScope":"public"}', CacheHint(0, True)),
+        (b'{"ttlMs":12,"cacheScope":"private"}', CacheHint(12)),
+        (b'{"ttlMs":12.5}', CacheHint(12)),
+        (b'{"ttlMs":-7}', CacheHint(0)),
+        (b'{"ttlMs":"7"}', CacheHint(0)),
+        (b'{"ttlMs":1e3}', CacheHint(0)),
+        (b'{"ttlMs":99999999999999999999999}', CacheHint(999999999999999)),
+        (b"[]", CacheHint()),
     ],
 )
-def test_a_hint_is_read_whatever_it_is(result: bytes, hint: Hint) -> None:
-    assert read_hint(RawJson(result)) == hint
+def test_a_hint_is_read_whatever_it_is(result: bytes, hint: CacheHint) -> None:
+    assert read_cache_hint(RawJson(result)) == hint
 
 
 def test_several_hints_are_as_short_and_as_private_as_any_of_them() -> None:
-    assert Hint(5, True).least(Hint(3, True)) == Hint(3, True)
-    assert Hint(5, True).least(Hint(9)) == Hint(5)
-    assert Hint().least(Hint(9, True)) == Hint(9, True) == Hint(9, True).least(Hint())
+    assert CacheHint(5, True).least(CacheHint(3, True)) == CacheHint(3, True)
+    assert CacheHint(5, True).least(CacheHint(9)) == CacheHint(5)
+    assert (
+        CacheHint().least(CacheHint(9, True)) == CacheHint(9, True) == CacheHint(9, True).least(CacheHint())
+    )
 
 
 # --- the core --------------------------------------------------------------------------------------------
@@ -215,7 +225,7 @@ def admit(rig: StatelessServerRig, number: int, session: str, *can: Need, level:
 
 
 def logged(rig: StatelessServerRig) -> Any:
-    [effect] = of_kind(rig.feed(ev.ServerLogged(ME, "info", PARAMS)), Logged, KeepLog)
+    [effect] = of_kind(rig.feed(ev.ServerLogged(ME, "info", PARAMS)), LogForSession, KeepServerLog)
     return effect
 
 
@@ -226,23 +236,23 @@ def test_roots_that_a_call_came_back_for_reach_its_agent_and_are_no_sign_that_th
     effects = rig.feed(
         ev.ServerAsked(ME, RawJson(b"1/1/0"), ABSENT, facts, ABSENT, needs=("roots",), name="r")
     )
-    [asked] = of_kind(effects, Asked)
+    [asked] = of_kind(effects, AskOpened)
     assert (asked.call, asked.method, asked.name, asked.needs) == (1, ROOTS, "r", ["roots"])
-    assert not of_kind(effects, Observe)
-    assert of_kind(rig.wants(1, 1, ELICIT), Observe), "a question to a person is one"
+    assert not of_kind(effects, RecordEvidence)
+    assert of_kind(rig.wants(1, 1, ELICIT), RecordEvidence), "a question to a person is one"
 
 
 @behaviour("logging:one-session")
 def test_of_calls_that_may_log_the_only_one_is_named() -> None:
     rig = StatelessServerRig()
     admit(rig, 1, "a")
-    assert isinstance(logged(rig), KeepLog), "its agent wants none"
+    assert isinstance(logged(rig), KeepServerLog), "its agent wants none"
     admit(rig, 2, "b", level="info")
-    assert logged(rig) == Logged(SessionId("b"), "info", PARAMS, CallId(2))
+    assert logged(rig) == LogForSession(SessionId("b"), "info", PARAMS, CallId(2))
     admit(rig, 3, "b", level="info")
-    assert logged(rig) == Logged(SessionId("b"), "info", PARAMS)
+    assert logged(rig) == LogForSession(SessionId("b"), "info", PARAMS)
     admit(rig, 4, "c", level="info")
-    assert isinstance(logged(rig), KeepLog)
+    assert isinstance(logged(rig), KeepServerLog)
 
 
 def test_what_may_be_of_a_cancelled_call_is_not_named_as_of_the_one_beside_it() -> None:
@@ -250,7 +260,7 @@ def test_what_may_be_of_a_cancelled_call_is_not_named_as_of_the_one_beside_it() 
     admit(rig, 1, "a", level="info")
     rig.feed(CancelCall(CallId(1), "enough"))
     admit(rig, 2, "a", level="info")
-    assert logged(rig) == Logged(SessionId("a"), "info", PARAMS)
+    assert logged(rig) == LogForSession(SessionId("a"), "info", PARAMS)
 
 
 @behaviour("asks:elicitation:32042")
@@ -260,10 +270,10 @@ def test_urls_of_an_error_are_told_of_calls_whose_agent_has_no_such_error() -> N
     rig.call(2, "b")
     body = RawJson(b'{"code":-32042,"message":"m"}')
     for wire, urls in ((1, URLS), (2, ())):
-        rig.feed(ev.UrlsOffered(ME, WireId(wire), ("E",), URLS))
+        rig.feed(ev.UrlElicitationRequired(ME, WireId(wire), ("E",), URLS))
         effects = rig.feed(ServerAnswered(ME, WireId(wire), is_error=True, body=body))
-        assert of_kind(effects, Answered) == [
-            Answered(CallId(wire), is_error=True, body=body, urls_first=True, urls=urls)
+        assert of_kind(effects, CallAnswered) == [
+            CallAnswered(CallId(wire), is_error=True, body=body, urls_first=True, urls=urls)
         ]
 
 
@@ -271,4 +281,6 @@ def test_hints_travel_with_the_answer() -> None:
     rig = StatelessServerRig()
     rig.call(1, "a")
     effects = rig.feed(ServerAnswered(ME, WireId(1), False, RawJson(b"{}"), ttl_ms=7, public=True))
-    assert of_kind(effects, Answered) == [Answered(CallId(1), False, RawJson(b"{}"), ttl_ms=7, public=True)]
+    assert of_kind(effects, CallAnswered) == [
+        CallAnswered(CallId(1), False, RawJson(b"{}"), ttl_ms=7, public=True)
+    ]

@@ -12,7 +12,7 @@ from carpool_protocol.ids import RawJson, WireId
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     ServerAnswered,
-    ServerMisspoke,
+    ServerLineRejected,
     TaskChanged,
 )
 from carpool_supervisor.era.list_hints import MAX_DIGITS
@@ -48,7 +48,7 @@ def answer(one: Talk, result: Any, wire: int = 1) -> Any:
 @behaviour("tasks:relayed")
 def test_a_task_is_told_with_its_id_and_its_time_and_without_what_is_between_us_and_the_server() -> None:
     one = talk()
-    assert declared(one.adapter.call(ONE, said())) == {TASKS: {}}
+    assert declared(one.adapter.call_line(ONE, said())) == {TASKS: {}}
     meta = {PRE + "serverInfo": {"name": "x"}, "k": 1}
     event = answer(one, {"resultType": "task", **WORKING, "requestState": "s", "_meta": meta})
     assert (event.task, event.task_ttl_ms, event.is_error, event.task_over) == ("T", 60_000, False, False)
@@ -58,7 +58,7 @@ def test_a_task_is_told_with_its_id_and_its_time_and_without_what_is_between_us_
 @pytest.mark.parametrize("ttl", [None, -1, "1", 1.5, 10**MAX_DIGITS])
 def test_a_time_that_is_none_is_no_word(ttl: Any) -> None:
     one = talk()
-    one.adapter.call(ONE, said())
+    one.adapter.call_line(ONE, said())
     assert (
         answer(one, {"resultType": "task", "taskId": "T", "status": "working", "ttlMs": ttl}).task_ttl_ms
         == -1
@@ -68,14 +68,14 @@ def test_a_time_that_is_none_is_no_word(ttl: Any) -> None:
 @behaviour("tasks:undeclared")
 def test_an_agent_that_knows_of_no_tasks_declares_none_and_gets_none() -> None:
     one = talk()
-    assert declared(one.adapter.call(ONE, call())) is None
+    assert declared(one.adapter.call_line(ONE, call())) is None
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable)
 
 
 def test_a_task_that_was_begun_for_a_cancelled_call_is_told_so_that_it_can_be_cancelled_too() -> None:
     one = talk()
-    one.adapter.call(ONE, said())
-    one.adapter.cancel(ONE, "not wanted")
+    one.adapter.call_line(ONE, said())
+    one.adapter.cancel_line(ONE, "not wanted")
     event = answer(one, {"resultType": "task", **WORKING})
     assert (type(event), event.task) == (ServerAnswered, "T")
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable), "said twice"
@@ -84,24 +84,24 @@ def test_a_task_that_was_begun_for_a_cancelled_call_is_told_so_that_it_can_be_ca
 def test_so_much_is_remembered_of_cancelled_calls_and_no_more() -> None:
     one = talk()
     for number in range(1, MAX_DROPPED + 2):
-        one.adapter.call(WireId(number), said())
-        one.adapter.cancel(WireId(number), "not wanted")
+        one.adapter.call_line(WireId(number), said())
+        one.adapter.cancel_line(WireId(number), "not wanted")
     assert isinstance(answer(one, {"resultType": "task", **WORKING}, 1), AnswerUnreadable)
     assert answer(one, {"resultType": "task", **WORKING}, 2).task == "T"
 
 
 def test_a_server_that_has_not_announced_tasks_is_told_of_none_and_may_begin_none() -> None:
     one = talk(tools={})
-    assert declared(one.adapter.call(ONE, said())) is None
+    assert declared(one.adapter.call_line(ONE, said())) is None
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable)
 
 
 def test_only_a_tool_may_become_a_task_and_only_one_with_an_id() -> None:
     one = talk()
-    one.adapter.call(ONE, replace(said(), method="prompts/get"))
+    one.adapter.call_line(ONE, replace(said(), method="prompts/get"))
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable)
     for bad in ({}, {"taskId": ""}, {"taskId": 1}, {"taskId": "\ud800"}, {"taskId": "x" * 2000}):
-        one.adapter.call(WireId(2), said())
+        one.adapter.call_line(WireId(2), said())
         assert isinstance(
             answer(one, {"resultType": "task", "status": "working", **bad}, 2), AnswerUnreadable
         )
@@ -111,7 +111,7 @@ def test_only_a_tool_may_become_a_task_and_only_one_with_an_id() -> None:
 @pytest.mark.parametrize("kind", ["complete", "task"])
 def test_how_far_a_task_is_passes_with_all_that_it_wants_and_has(kind: str) -> None:
     one = talk()
-    written = json.loads(one.adapter.call(ONE, said("tasks/get")))
+    written = json.loads(one.adapter.call_line(ONE, said("tasks/get")))
     assert written["params"]["taskId"] == "T"
     inputs = {"who": {"method": "elicitation/create", "params": {"message": "m"}}}
     wanting = {**WORKING, "status": "input_required", "inputRequests": inputs}
@@ -123,18 +123,18 @@ def test_how_far_a_task_is_passes_with_all_that_it_wants_and_has(kind: str) -> N
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
 def test_the_end_of_a_task_is_seen_where_it_is_told(status: str) -> None:
     one = talk()
-    one.adapter.call(ONE, said("tasks/get"))
+    one.adapter.call_line(ONE, said("tasks/get"))
     assert answer(one, {"resultType": "complete", **WORKING, "status": status}).task_over
-    one.adapter.call(WireId(2), said("tasks/update"))
+    one.adapter.call_line(WireId(2), said("tasks/update"))
     assert not answer(one, {"resultType": "complete"}, 2).task_over
-    one.adapter.call(WireId(3), said("tasks/cancel"))
+    one.adapter.call_line(WireId(3), said("tasks/cancel"))
     assert answer(one, {"resultType": "complete"}, 3).task_over
 
 
 def test_a_task_that_its_server_does_not_know_has_ended() -> None:
     one = talk()
     for wire, code, over in ((1, -32602, True), (2, -32603, False)):
-        one.adapter.call(WireId(wire), said("tasks/get"))
+        one.adapter.call_line(WireId(wire), said("tasks/get"))
         [event], _ = one.say(line(id=wire, error={"code": code, "message": "m"}))
         assert isinstance(event, ServerAnswered)
         assert (event.is_error, event.task_over, json.loads(event.body)["code"]) == (True, over, code)
@@ -145,31 +145,31 @@ def test_a_task_that_its_server_does_not_know_has_ended() -> None:
 )
 def test_a_task_wants_nothing_in_rounds(result: Any) -> None:
     one = talk()
-    one.adapter.call(ONE, said("tasks/get"))
+    one.adapter.call_line(ONE, said("tasks/get"))
     assert isinstance(answer(one, result), AnswerUnreadable)
 
 
 def test_what_a_task_is_given_reaches_its_server_and_a_state_does_not() -> None:
     one = talk()
     params = RawJson(b'{"inputResponses":{"who":{"action":"accept"}},"RequestState":"s"}')
-    written = json.loads(one.adapter.call(ONE, replace(said("tasks/update"), params=params)))["params"]
+    written = json.loads(one.adapter.call_line(ONE, replace(said("tasks/update"), params=params)))["params"]
     assert written["inputResponses"] == {"who": {"action": "accept"}}
     assert not [key for key in written if key.lower() == "requeststate"]
-    other = json.loads(one.adapter.call(WireId(2), replace(said("tasks/get"), params=params)))["params"]
+    other = json.loads(one.adapter.call_line(WireId(2), replace(said("tasks/get"), params=params)))["params"]
     assert set(other) == {"taskId", "_meta"}
 
 
 def test_a_request_about_a_task_is_cancelled_like_any_other_and_its_task_goes_on() -> None:
     one = talk()
-    one.adapter.call(ONE, said("tasks/get"))
-    assert json.loads(one.adapter.cancel(ONE, "gone"))["params"]["requestId"] == 1
+    one.adapter.call_line(ONE, said("tasks/get"))
+    assert json.loads(one.adapter.cancel_line(ONE, "gone"))["params"]["requestId"] == 1
 
 
 def test_a_task_that_nobody_comes_back_for_is_cancelled_and_the_answer_is_nobodys() -> None:
     one = talk()
-    written = json.loads(one.adapter.cancel_task("é"))
+    written = json.loads(one.adapter.cancel_task_line("é"))
     assert (written["method"], written["params"]["taskId"]) == ("tasks/cancel", "é")
-    assert declared(one.adapter.cancel_task("x")) == {TASKS: {}}
+    assert declared(one.adapter.cancel_task_line("x")) == {TASKS: {}}
     assert one.say(line(id=written["id"], result={"resultType": "complete"})) == ([], [])
     assert one.say(line(id=written["id"], error={"code": -32602, "message": "m"})) == ([], [])
 
@@ -187,10 +187,10 @@ def acknowledged(one: Talk, listen: Any) -> None:
 @behaviour("tasks:listened")
 def test_watched_tasks_are_in_the_one_listen_and_what_comes_on_it_is_told() -> None:
     one = talk()
-    listen = json.loads(one.adapter.watch_tasks(["T", "S"]))
+    listen = json.loads(one.adapter.task_subscriptions_line(["T", "S"]))
     assert listen["params"]["notifications"] == {"taskIds": ["S", "T"]}
     assert declared(json.dumps(listen).encode()) == {TASKS: {}}
-    assert one.adapter.watch_tasks(["S", "T"]) == b""
+    assert one.adapter.task_subscriptions_line(["S", "T"]) == b""
     acknowledged(one, listen)
     meta = {PRE + "subscriptionId": listen["id"]}
     events, _ = one.say(
@@ -210,8 +210,8 @@ def test_watched_tasks_are_in_the_one_listen_and_what_comes_on_it_is_told() -> N
 
 def test_after_the_last_task_the_listen_is_what_it_was() -> None:
     one = talk()
-    acknowledged(one, json.loads(one.adapter.watch_tasks(["T"])))
-    ended = json.loads(one.adapter.watch_tasks([]))
+    acknowledged(one, json.loads(one.adapter.task_subscriptions_line(["T"])))
+    ended = json.loads(one.adapter.task_subscriptions_line([]))
     assert ended["method"] == "notifications/cancelled"
 
 
@@ -236,7 +236,7 @@ _task = st.fixed_dictionaries(
 @given(_task | _json, st.sampled_from(["tools/call", "tasks/get", "tasks/update", "tasks/cancel"]))
 def test_whatever_a_server_answers_its_call_ends_once(result: Any, method: str) -> None:
     one = talk()
-    one.adapter.call(ONE, said(method))
+    one.adapter.call_line(ONE, said(method))
     events, _ = one.say(line(id=1, result=result))
     ends = [each for each in events if isinstance(each, ServerAnswered | AnswerUnreadable)]
     assert len(ends) == 1 or (isinstance(result, dict) and result.get("resultType") == "input_required")
@@ -244,6 +244,6 @@ def test_whatever_a_server_answers_its_call_ends_once(result: Any, method: str) 
 
 def test_a_repaired_error_about_a_task_is_noted() -> None:
     one = talk()
-    one.adapter.call(ONE, said("tasks/get"))
+    one.adapter.call_line(ONE, said("tasks/get"))
     events, _ = one.say(line(id=1, error="no"))
-    assert [type(event) for event in events] == [ServerMisspoke, ServerAnswered]
+    assert [type(event) for event in events] == [ServerLineRejected, ServerAnswered]

@@ -15,12 +15,12 @@ from carpool_supervisor.core.model.events import (
     OwnEvent,
     ProbeAnswered,
     ServerAnswered,
-    ServerMisspoke,
+    ServerLineRejected,
     ServerProgressed,
-    TaskBegan,
-    UrlsOffered,
+    TaskCreated,
+    UrlElicitationRequired,
 )
-from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.handshake import HandshakeAdapter
 from carpool_supervisor.era.tasks import MAX_OVER
 from tests.behaviours import behaviour
 
@@ -41,8 +41,8 @@ class Talk:
     """A greeted adapter."""
 
     def __init__(self, capabilities: dict[str, Any] = DECLARED, version: str = "2025-11-25") -> None:
-        self.adapter = Handshake(ME, PoolKey("s:1"), "1.0", max_total_s=100.0)
-        hello = json.loads(self.adapter.greet())
+        self.adapter = HandshakeAdapter(ME, PoolKey("s:1"), "1.0", max_total_s=100.0)
+        hello = json.loads(self.adapter.greeting_line())
         result = {"protocolVersion": version, "capabilities": capabilities}
         _, out = self.say(id=hello["id"], result=result)
         self.say(id=out[1]["id"], result={"tools": TOOLS})
@@ -51,7 +51,7 @@ class Talk:
         return self.take(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     def take(self, line: bytes | OverlongLine) -> tuple[list[OwnEvent], list[dict[str, Any]]]:
-        events, out = self.adapter.take([line])
+        events, out = self.adapter.feed([line])
         return list(events), [json.loads(each) for each in out]
 
     def call(self, wire: int = 7, tool: str = "long", params: bytes = b'{"arguments":{"x":1.0}}') -> bytes:
@@ -65,10 +65,10 @@ class Talk:
             ABSENT,
             wants_progress=True,
         )
-        return self.adapter.call(WireId(wire), call)
+        return self.adapter.call_line(WireId(wire), call)
 
     def cancel(self, wire: int = 7) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self.adapter.cancel(WireId(wire), "enough"))
+        said: dict[str, Any] = json.loads(self.adapter.cancel_line(WireId(wire), "enough"))
         return said
 
     def begin(self, wire: int = 7, task: str = "T") -> tuple[list[OwnEvent], list[dict[str, Any]]]:
@@ -91,7 +91,7 @@ def test_a_task_that_an_agent_names_reaches_no_server() -> None:
                 CallId(7), PoolKey("s:1"), SessionId("s1"), method, tool, RawJson(b"{}"), meta,
                 wants_progress=False,
             )  # fmt: skip
-            line = json.loads(Talk().adapter.call(WireId(7), call))
+            line = json.loads(Talk().adapter.call_line(WireId(7), call))
             assert line["params"]["_meta"] == {"x": 1}
 
 
@@ -102,7 +102,7 @@ def test_an_error_of_a_task_that_sends_its_agent_to_urls_first_says_so() -> None
     error = {"code": -32042, "message": "u", "data": {"elicitations": urls}}
     talk.say(id="carpool-task-result-7", error=error)
     events, _ = talk.say(id="carpool-task-get-7", result={"taskId": "T", "status": "failed"})
-    assert [type(each) for each in events] == [UrlsOffered, ServerAnswered]
+    assert [type(each) for each in events] == [UrlElicitationRequired, ServerAnswered]
 
 
 def test_what_is_asked_again_has_another_id_and_a_late_answer_to_the_first_is_dropped() -> None:
@@ -167,7 +167,7 @@ def test_without_the_capability_a_tools_own_word_does_not_count(
 def test_a_task_is_waited_for_and_its_result_is_the_answer_of_the_call() -> None:
     talk = Talk()
     events, [wait] = talk.begin()
-    assert events == [TaskBegan(ME, WireId(7), "T")]
+    assert events == [TaskCreated(ME, WireId(7), "T")]
     assert (wait["method"], wait["params"]) == ("tasks/result", {"taskId": "T"})
     events, out = talk.say(id=wait["id"], result={**GOOD, "_meta": RELATED})
     assert out == []
@@ -294,14 +294,14 @@ def test_a_repaired_result_is_noted() -> None:
     talk = Talk()
     _, [wait] = talk.begin()
     events, _ = talk.say(id=wait["id"], result={"text": "t"})
-    assert [type(event) for event in events] == [ServerMisspoke, ServerAnswered]
+    assert [type(event) for event in events] == [ServerLineRejected, ServerAnswered]
 
 
 def test_a_repaired_error_is_noted() -> None:
     talk = Talk()
     _, [wait] = talk.begin()
     [noted], [look] = talk.say(id=wait["id"], error="no")
-    assert isinstance(noted, ServerMisspoke)
+    assert isinstance(noted, ServerLineRejected)
     [answered], _ = talk.say(id=look["id"], result={"taskId": "T", "status": "failed"})
     assert isinstance(answered, ServerAnswered)
 
@@ -317,13 +317,13 @@ def test_a_task_that_still_runs_is_asked_for_again_when_there_is_reason_to(nudge
     assert talk.say(id=look["id"], result={"status": "working"}) == ([], [])
     assert talk.status("working")[1] == []
     if nudge == "ping":
-        ping = json.loads(talk.adapter.probe())
+        ping = json.loads(talk.adapter.probe_line())
         events, [again] = talk.say(id=ping["id"], result={})
         assert events == [ProbeAnswered(ME)]
     else:
         _, [again] = talk.status(nudge)
     assert again["method"] == "tasks/result"
-    ping = json.loads(talk.adapter.probe())
+    ping = json.loads(talk.adapter.probe_line())
     assert talk.say(id=ping["id"], result={}) == ([ProbeAnswered(ME)], []), "it is asked once at a time"
     [answered], _ = talk.say(id=again["id"], result=GOOD)
     assert isinstance(answered, ServerAnswered)
@@ -359,7 +359,7 @@ def test_a_cancel_before_the_task_is_known_cancels_the_call_and_then_the_task() 
     assert said["method"] == "notifications/cancelled"
     assert said["params"] == {"requestId": 7, "reason": "enough"}
     events, [cancel] = talk.say(id=7, result={"task": {"taskId": "T"}})
-    assert events == [TaskBegan(ME, WireId(7), "T")]
+    assert events == [TaskCreated(ME, WireId(7), "T")]
     assert (cancel["method"], cancel["params"]) == ("tasks/cancel", {"taskId": "T"})
     [over], out = talk.say(id=cancel["id"], error=FAULT)
     assert isinstance(over, ServerAnswered)
@@ -462,9 +462,9 @@ def test_in_any_order_each_call_gets_at_most_one_answer(steps: list[tuple[str, i
                 created.add(wire)
                 events, _ = talk.say(id=wire, result={"task": {"taskId": f"T{wire}"}})
             case "cancel" if wire and wire not in ended:
-                talk.adapter.cancel(WireId(wire), "")
+                talk.adapter.cancel_line(WireId(wire), "")
             case "ping":
-                events, _ = talk.say(id=json.loads(talk.adapter.probe())["id"], result={})
+                events, _ = talk.say(id=json.loads(talk.adapter.probe_line())["id"], result={})
             case "status":
                 params = {"taskId": f"T{wire}", "status": status}
                 events, _ = talk.say(method="notifications/tasks/status", params=params)

@@ -13,12 +13,19 @@ import trio
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link import messages
-from carpool_protocol.link.messages import Explain, Explained, Policy, PoolSpec, Wanted
+from carpool_protocol.link.messages import ExplainSharing, Policy, PoolSpec, SetPools, SharingExplained
 from carpool_supervisor.core.model import effects
-from carpool_supervisor.core.model.events import PoolKnown
+from carpool_supervisor.core.model.events import PoolKnowledgeChanged
 from carpool_supervisor.knowledge import knowledge, sharing_evidence
 from carpool_supervisor.knowledge.knowledge import Knowledge
-from carpool_supervisor.knowledge.sharing_evidence import EMPTY, Verdicts, evidence_of, load, record, save
+from carpool_supervisor.knowledge.sharing_evidence import (
+    NO_EVIDENCE,
+    EvidenceFile,
+    evidence_of,
+    load_evidence,
+    save_evidence,
+    with_evidence,
+)
 from tests.behaviours import behaviour
 from tests.kit.in_process_supervisor import Broker, supervised
 from tests.kit.waits import until
@@ -37,7 +44,7 @@ def spec(key: str, *argv: str, server: str = "web", sharing: str = "auto") -> Po
     )
 
 
-def kinds(known: PoolKnown) -> list[str]:
+def kinds(known: PoolKnowledgeChanged) -> list[str]:
     return [each.kind for each in known.evidence]
 
 
@@ -66,11 +73,11 @@ async def test_what_was_seen_is_on_disk_soon_and_known_after_a_restart(path: str
         one.observe(web, "asks", "sampling/createMessage", [web])
         await until(lambda: kinds_on_disk(path) == ["asks"], "it is written")
     async with serving(path) as one:
-        assert kinds(one.about(web)) == ["asks"]
+        assert kinds(one.pool_knowledge(web)) == ["asks"]
 
 
 def kinds_on_disk(path: str) -> list[str]:
-    return [each.kind for each in evidence_of(load(path)[0], "web command:web-server")]
+    return [each.kind for each in evidence_of(load_evidence(path)[0], "web command:web-server")]
 
 
 async def test_evidence_is_told_to_every_pool_of_the_same_program_and_to_no_other(path: str) -> None:
@@ -86,12 +93,12 @@ async def test_evidence_is_told_to_every_pool_of_the_same_program_and_to_no_othe
         ("web:1", ["asked_ambiguously"]),
         ("web:2", ["asked_ambiguously"]),
     ]
-    assert kinds(one.about(pools[2])) == []
+    assert kinds(one.pool_knowledge(pools[2])) == []
 
 
 async def test_the_list_is_known_without_a_file(path: str) -> None:
     one = Knowledge(path)
-    entry = one.about(spec("b:1", "npx", "-y", "@playwright/mcp@latest", server="b")).entry
+    entry = one.pool_knowledge(spec("b:1", "npx", "-y", "@playwright/mcp@latest", server="b")).entry
     assert entry is not None
     assert entry.mode == "session"
 
@@ -103,7 +110,7 @@ async def test_a_file_that_cannot_be_used_is_said_once_and_work_goes_on(
     await trio.Path(path).write_text("{")
     with caplog.at_level(logging.WARNING):
         async with serving(path) as one:
-            assert kinds(one.about(spec("web:1"))) == []
+            assert kinds(one.pool_knowledge(spec("web:1"))) == []
     assert len(caplog.records) == 1
     assert "aside" in caplog.text
 
@@ -113,14 +120,14 @@ async def test_writes_come_one_at_a_time_and_the_last_holds_everything(
 ) -> None:
     gate, writing, most = threading.Semaphore(0), [0], [0]
 
-    def slow(where: str, what: Verdicts) -> tuple[Verdicts, str]:
+    def slow(where: str, what: EvidenceFile) -> tuple[EvidenceFile, str]:
         writing[0] += 1
         most[0] = max(most[0], writing[0])
         gate.acquire(timeout=10)
         writing[0] -= 1
-        return save(where, what)
+        return save_evidence(where, what)
 
-    monkeypatch.setattr(knowledge, "save", slow)
+    monkeypatch.setattr(knowledge, "save_evidence", slow)
     web = spec("web:1")
     async with serving(path) as one:
         one.observe(web, "asks", "", [web])
@@ -131,7 +138,7 @@ async def test_writes_come_one_at_a_time_and_the_last_holds_everything(
         gate.release(2)
         await until(lambda: kinds_on_disk(path) == ["asks", "asked_ambiguously"], "all is written")
         assert most == [1]
-        [told] = [one.about(web)]
+        [told] = [one.pool_knowledge(web)]
         assert [each.times for each in told.evidence] == [2, 1], "what was read back takes nothing away"
 
 
@@ -150,11 +157,11 @@ async def test_the_end_does_not_wait_for_a_disk_that_hangs(
 ) -> None:
     gate = threading.Event()
 
-    def hangs(_where: str, what: Verdicts) -> tuple[Verdicts, str]:
+    def hangs(_where: str, what: EvidenceFile) -> tuple[EvidenceFile, str]:
         gate.wait(10)
         return what, ""
 
-    monkeypatch.setattr(knowledge, "save", hangs)
+    monkeypatch.setattr(knowledge, "save_evidence", hangs)
     one, web = Knowledge(path), spec("web:1")
     one.observe(web, "asks", "", [web])
     await one.flush()
@@ -164,9 +171,9 @@ async def test_the_end_does_not_wait_for_a_disk_that_hangs(
 # --- in a supervisor -------------------------------------------------------------------------------------
 
 
-async def explained(broker: Broker, key: str, token: int) -> Explained:
-    broker.say(Explain(token, PoolKey(key)))
-    return await broker.heard(Explained, lambda it: it.token == token)
+async def explained(broker: Broker, key: str, token: int) -> SharingExplained:
+    broker.say(ExplainSharing(token, PoolKey(key)))
+    return await broker.heard(SharingExplained, lambda it: it.token == token)
 
 
 @pytest.fixture(autouse=True)
@@ -178,17 +185,19 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @behaviour("modes:verdicts-kept")
 async def test_evidence_from_disk_holds_from_the_first_placement_on(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
-    seen = record(EMPTY, "web command:web-server", "asked_ambiguously", T1, "sampling/createMessage")
-    save(sharing_evidence.verdicts_file(state), seen)
+    seen = with_evidence(
+        NO_EVIDENCE, "web command:web-server", "asked_ambiguously", T1, "sampling/createMessage"
+    )
+    save_evidence(sharing_evidence.verdicts_file(state), seen)
     async with supervised(tmp_path) as (shell, broker):
-        broker.say(Wanted([spec("web:1"), spec("web:2", sharing="concurrent"), spec("web:3", "other")]))
+        broker.say(SetPools([spec("web:1"), spec("web:2", sharing="concurrent"), spec("web:3", "other")]))
         why = await explained(broker, "web:1", 1)
         assert (why.mode, why.verified, why.source) == ("serial", True, "evidence")
         assert T1 in " ".join(why.lines)
         assert (await explained(broker, "web:2", 2)).source == "config"
         assert (await explained(broker, "web:3", 3)).mode == "concurrent"
-        broker.say(Wanted([spec("web:3", "other")]))
-        broker.say(Wanted([spec("web:3", "other"), spec("web:1")]))
+        broker.say(SetPools([spec("web:3", "other")]))
+        broker.say(SetPools([spec("web:3", "other"), spec("web:1")]))
         assert (await explained(broker, "web:1", 4)).mode == "serial", "a pool that came back is known again"
         assert shell.core.pools[PoolKey("web:1")].evidence
 
@@ -202,10 +211,10 @@ async def test_a_pool_that_is_not_there_is_explained_as_that(tmp_path: Path) -> 
 
 async def test_what_a_probe_found_is_kept_and_holds_for_every_pool_of_the_program(tmp_path: Path) -> None:
     async with supervised(tmp_path) as (_, broker):
-        broker.say(Wanted([spec("web:1"), spec("web:2")]))
-        broker.say(messages.Testify(PoolKey("web:1"), "probe_diverged", "add, get: 2 sessions"))
-        broker.say(messages.Testify(PoolKey("web:1"), "asked_ambiguously", "not the broker's to say"))
-        broker.say(messages.Testify(PoolKey("gone:1"), "probe_diverged", "of nobody"))
+        broker.say(SetPools([spec("web:1"), spec("web:2")]))
+        broker.say(messages.ReportProbe(PoolKey("web:1"), "probe_diverged", "add, get: 2 sessions"))
+        broker.say(messages.ReportProbe(PoolKey("web:1"), "asked_ambiguously", "not the broker's to say"))
+        broker.say(messages.ReportProbe(PoolKey("gone:1"), "probe_diverged", "of nobody"))
         for number, key in enumerate(("web:1", "web:2")):
             why = await explained(broker, key, number)
             assert (why.mode, why.source) == ("session", "evidence")
@@ -217,7 +226,7 @@ async def test_what_a_probe_found_is_kept_and_holds_for_every_pool_of_the_progra
 
 async def test_what_the_core_observes_comes_back_to_it(tmp_path: Path) -> None:
     async with supervised(tmp_path) as (shell, broker):
-        broker.say(Wanted([spec("web:1"), spec("web:2")]))
+        broker.say(SetPools([spec("web:1"), spec("web:2")]))
         await explained(broker, "web:1", 1)
-        shell._perform([effects.Observe(PoolKey("web:2"), "asked_ambiguously", "elicitation/create")])
+        shell._perform([effects.RecordEvidence(PoolKey("web:2"), "asked_ambiguously", "elicitation/create")])
         assert [pool.mode for pool in shell.core.pools.values()] == ["serial", "serial"]

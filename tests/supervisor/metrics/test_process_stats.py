@@ -8,7 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from carpool_supervisor.metrics.process_stats import Probe, find_marked, is_stopped, memory, vitals
+from carpool_supervisor.metrics.process_stats import (
+    ProcessSampler,
+    find_marked,
+    is_stopped,
+    memory_of,
+    process_usage,
+)
 from tests.behaviours import behaviour
 from tests.kit.spawner_rig import server_argv
 from tests.kit.waits import until
@@ -28,9 +34,10 @@ def running(*argv: str, env: dict[str, str] | None = None) -> Iterator[subproces
 async def test_the_memory_of_the_real_server_behind_a_wrapper_counts() -> None:
     with running("sh", "-c", '"$@"; true', "sh", *server_argv("hog", "40")) as wrapper:
         await until(
-            lambda: (now := vitals(wrapper.pid)) and now.pss_bytes > 40 * MIB, "the server has its memory"
+            lambda: (now := process_usage(wrapper.pid)) and now.pss_bytes > 40 * MIB,
+            "the server has its memory",
         )
-        now = vitals(wrapper.pid)
+        now = process_usage(wrapper.pid)
         assert now is not None
         assert now.processes == 2
         assert now.rss_bytes >= now.pss_bytes
@@ -43,22 +50,25 @@ async def test_the_memory_of_the_real_server_behind_a_wrapper_counts() -> None:
 
 async def test_the_memory_of_a_limit_is_that_of_the_process_and_all_its_descendants() -> None:
     with running("sh", "-c", '"$@"; true', "sh", *server_argv("hog", "40")) as wrapper:
-        await until(lambda: memory([wrapper.pid]).get(wrapper.pid, 0) > 40 * MIB, "the server has its memory")
+        await until(
+            lambda: memory_of([wrapper.pid]).get(wrapper.pid, 0) > 40 * MIB, "the server has its memory"
+        )
         assert wrapper.stdin is not None
         wrapper.stdin.close()
     wrapper.wait()
-    assert memory([wrapper.pid]) == {}
+    assert memory_of([wrapper.pid]) == {}
 
 
 async def test_the_rate_of_cpu_is_that_since_the_last_survey() -> None:
     code = "print(flush=True); exec('while True: pass')"
-    probe = Probe()
+    probe = ProcessSampler()
     with running(sys.executable, "-I", "-S", "-c", code) as busy, running("cat") as idle:
         assert busy.stdout is not None
         busy.stdout.readline()
         first = probe.survey([busy.pid, idle.pid])
         await until(
-            lambda: (now := vitals(busy.pid)) and now.cpu_s > first[busy.pid].cpu_s + 0.05, "it used CPU"
+            lambda: (now := process_usage(busy.pid)) and now.cpu_s > first[busy.pid].cpu_s + 0.05,
+            "it used CPU",
         )
         second = probe.survey([busy.pid, idle.pid])
         assert second[busy.pid].cpu_percent > second[idle.pid].cpu_percent
@@ -74,16 +84,16 @@ def test_the_cpu_time_of_ended_children_counts_for_a_family_and_not_for_a_proces
     with running(sys.executable, "-I", "-c", script, burn) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
-        family = Probe().survey([parent.pid])[parent.pid].cpu_s
-        alone = Probe(families=False).survey([parent.pid])[parent.pid].cpu_s
+        family = ProcessSampler().survey([parent.pid])[parent.pid].cpu_s
+        alone = ProcessSampler(families=False).survey([parent.pid])[parent.pid].cpu_s
     assert family - alone >= 0.25
 
 
 def test_a_process_that_is_gone_is_missing_and_no_error() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert vitals(process.pid) is None
-    assert Probe().survey([process.pid, -1, os.getpid()]).keys() == {os.getpid()}
+    assert process_usage(process.pid) is None
+    assert ProcessSampler().survey([process.pid, -1, os.getpid()]).keys() == {os.getpid()}
     assert not is_stopped(process.pid)
     assert not is_stopped(-1)
 
@@ -107,7 +117,7 @@ def test_without_a_descriptor_left_nothing_is_known_and_nothing_is_raised() -> N
     os.close(spare)
     resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
     try:
-        assert Probe().survey([os.getpid()]) == {}
-        assert memory([os.getpid()]) == {}
+        assert ProcessSampler().survey([os.getpid()]) == {}
+        assert memory_of([os.getpid()]) == {}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

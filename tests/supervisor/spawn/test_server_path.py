@@ -10,14 +10,14 @@ import pytest
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import (
-    AskLoginShell,
     Operate,
-    Operated,
+    OperationEnded,
     Policy,
     PoolSpec,
+    SetPools,
     Survey,
     Surveyed,
-    Wanted,
+    UseLoginShell,
 )
 from carpool_protocol.runtime import login_path
 from carpool_supervisor import marks
@@ -62,7 +62,7 @@ def shell(home: Path, text: str) -> None:
     program(home / "shells" / "bash", text)
 
 
-def wanted(command: str, **env: str) -> Wanted:
+def wanted(command: str, **env: str) -> SetPools:
     spec = PoolSpec(
         key=KEY,
         server=ServerName("s"),
@@ -71,7 +71,7 @@ def wanted(command: str, **env: str) -> Wanted:
         cwd="/",
         policy=Policy(auto_connect=True),
     )
-    return Wanted([spec])
+    return SetPools([spec])
 
 
 async def survey(broker: Broker, token: int) -> Surveyed:
@@ -79,16 +79,16 @@ async def survey(broker: Broker, token: int) -> Surveyed:
     return await broker.heard(Surveyed, lambda it: it.token == token)
 
 
-async def operated(broker: Broker, token: int) -> Operated:
+async def operated(broker: Broker, token: int) -> OperationEnded:
     broker.say(Operate(token, KEY, "start"))
-    return await broker.heard(Operated, lambda it: it.token == token)
+    return await broker.heard(OperationEnded, lambda it: it.token == token)
 
 
 @asynccontextmanager
 async def asked(home: Path, text: str) -> AsyncIterator[tuple[SupervisorShell, Broker]]:
     shell(home, text)
     async with supervised(home) as (one, broker):
-        broker.say(AskLoginShell(on=True))
+        broker.say(UseLoginShell(on=True))
         yield one, broker
     ours = f"{paths.runtime_id(str(home))}:"
     assert not marks.find(marks.INSTANCE, lambda value: value.startswith(ours))
@@ -144,7 +144,7 @@ async def test_a_login_shell_that_cannot_be_asked_costs_nothing_but_a_line(
 ) -> None:
     monkeypatch.setenv("SHELL", named)
     async with supervised(tmp_path) as (_, broker):
-        broker.say(AskLoginShell(on=True), wanted(str(tmp_path / "tools" / "own-server")))
+        broker.say(UseLoginShell(on=True), wanted(str(tmp_path / "tools" / "own-server")))
         assert (await operated(broker, 1)).ok
         assert (await survey(broker, 2)).search_path == ["/usr/bin", "/bin"]
     assert "servers get the PATH that carpool was started with" in caplog.text
@@ -170,7 +170,7 @@ async def test_a_shell_in_a_project_and_directories_in_one_do_not_count(
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     program(project / "bash", f": > {tmp_path}/ran; exit 1\n")
-    monkeypatch.setattr(login_path, "_of_account", lambda: str(tmp_path / "shells" / "bash"))
+    monkeypatch.setattr(login_path, "_account_shell", lambda: str(tmp_path / "shells" / "bash"))
     monkeypatch.setenv("SHELL", str(project / "bash"))
     monkeypatch.setenv("PATH", f"{project}:/usr/bin")
     async with asked(tmp_path, f'PATH="{project}/bin:$HOME/tools"\n{ANSWERS}') as (one, broker):
@@ -189,7 +189,7 @@ async def test_an_operators_start_asks_again_and_the_setting_turns_it_off(tmp_pa
         shell(tmp_path, SAYS + ANSWERS)
         said = await operated(broker, 2)
         assert said.ok, said.text
-        broker.say(AskLoginShell(on=False))
+        broker.say(UseLoginShell(on=False))
         now = await survey(broker, 3)
         assert (now.login_shell, now.search_path) == ("off", ["/usr/bin", "/bin"])
 

@@ -18,7 +18,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.spawn.request import Pipes
 from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES
-from carpool_supervisor.stdio.instance_io import Conversations
+from carpool_supervisor.stdio.instance_io import InstanceIos
 from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES
 from carpool_supervisor.stdio.stderr_log import TAIL_LINE_CHARS
 from tests.behaviours import behaviour
@@ -49,7 +49,7 @@ class Rig:
     def __init__(self, logs: Path) -> None:
         self.ready = ReadySet()
         self.fed: list[events.OwnEvent] = []
-        self.conversations = Conversations(self.ready, logs, "1.0", b"life", self.fed.extend)
+        self.conversations = InstanceIos(self.ready, logs, "1.0", b"life", self.fed.extend)
         pairs = [os.pipe() for _ in range(3)]
         for pair in pairs:
             for fd in pair:
@@ -120,10 +120,10 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
         before = parts()
         rig.talk(server, first, wish)
         assert any(isinstance(each, events.InstanceGreeted) for each in rig.fed)
-        rig.conversations.exited(ME)
+        rig.conversations.process_exited(ME)
         assert parts().total() > before.total() + 3
         rig.fed.clear()
-        rig.conversations.ways[effects.Forget](effects.Forget(ME))
+        rig.conversations.handlers[effects.ReleaseInstance](effects.ReleaseInstance(ME))
         assert parts() == before
     rig.close()
 
@@ -135,7 +135,7 @@ def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: 
     rig.conversations.open(ME, structs.replace(spec("handshake"), env=env), "handshake", rig.pipes)
     long = "x" * (TAIL_LINE_CHARS - 7) + "hunter2-and-more"
     os.write(rig.stderr, f"{key}\n{key!r}\n{long}\n".encode())
-    _, words = rig.conversations.exited(ME)
+    _, words = rig.conversations.process_exited(ME)
     assert words.split("\n") == ["***", "'***'", long[:-16] + "***"]
     rig.close()
 
@@ -146,7 +146,7 @@ def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_r
 ) -> None:
     rig = Rig(tmp_path)
     rig.talk(old_server, "handshake", "handshake")
-    intake = rig.conversations.intake
+    intake = rig.conversations.read_budget
     for is_written in (False, True):
         rig.fed.clear()
         assert intake.settle(HELD_HIGH_BYTES + 1)
@@ -154,7 +154,7 @@ def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_r
             os.write(rig.stdout, b"{")
         assert intake.settle(0)
         told = [events.StdoutPaused(ME, True), events.StdoutPaused(ME, False)]
-        assert rig.fed == told + [events.InstanceHeard(ME)] * is_written
+        assert rig.fed == told + [events.StdoutReceived(ME)] * is_written
     rig.close()
 
 
@@ -166,7 +166,7 @@ def test_each_part_of_a_long_line_is_a_sign_of_life(tmp_path: Path) -> None:
     for _ in range(2 * LONG_LINE_BYTES // 32768):
         os.write(rig.stdout, b"x" * 32768)
         rig.ready._round()
-    assert events.InstanceHeard(ME) in rig.fed
+    assert events.StdoutReceived(ME) in rig.fed
     rig.close()
 
 
@@ -177,14 +177,14 @@ def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(
     rig.fed.clear()
     os.close(rig.stdin)
     rig.stdin = os.dup(rig.stdout)  # closed at the end
-    write = rig.conversations.ways[effects.WriteCall]
+    write = rig.conversations.handlers[effects.WriteCall]
     for wire in (1, 2):
         write(effects.WriteCall(ME, WireId(wire), call(wire)))
     rig.conversations.flush()
     assert rig.fed == [events.StdinBroken(ME, (WireId(1), WireId(2)))]
     write(effects.WriteCall(ME, WireId(3), call(3)))
     assert rig.fed[1:] == [events.StdinBroken(ME, (WireId(3),))]
-    assert rig.conversations.exited(ME)[0] == (1, 2, 3)
+    assert rig.conversations.process_exited(ME)[0] == (1, 2, 3)
     rig.close()
 
 
@@ -192,14 +192,14 @@ def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(
 def test_a_list_request_is_told_as_out_until_its_answer_comes_or_it_is_given_up(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.talk(with_tools, "handshake", "handshake")
-    told = [each for each in rig.fed if isinstance(each, events.ListAsked)]
-    assert told == [events.ListAsked(ME, "tools/list"), events.ListAsked(ME, "")]
+    told = [each for each in rig.fed if isinstance(each, events.ListRequestChanged)]
+    assert told == [events.ListRequestChanged(ME, "tools/list"), events.ListRequestChanged(ME, "")]
     rig.fed.clear()
-    rig.conversations.ways[effects.Relist](effects.Relist(ME))
-    rig.conversations.ways[effects.GiveUpList](effects.GiveUpList(ME, 60.0))
+    rig.conversations.handlers[effects.RereadLists](effects.RereadLists(ME))
+    rig.conversations.handlers[effects.GiveUpListRequest](effects.GiveUpListRequest(ME, 60.0))
     assert rig.fed == [
-        events.ListAsked(ME, "tools/list"),
-        events.ListsLost(ME, 1, "did not answer tools/list within 60 s"),
-        events.ListAsked(ME, ""),
+        events.ListRequestChanged(ME, "tools/list"),
+        events.ListAnswerLost(ME, 1, "did not answer tools/list within 60 s"),
+        events.ListRequestChanged(ME, ""),
     ]
     rig.close()

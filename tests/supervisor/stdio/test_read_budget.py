@@ -7,7 +7,7 @@ import pytest
 
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES, ChildIo, PipeBudget
-from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES, HELD_LOW_BYTES, Intake
+from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES, HELD_LOW_BYTES, ReadBudget
 from tests.behaviours import behaviour
 
 BUDGET = 4 * LONG_LINE_BYTES
@@ -19,7 +19,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.ready = ReadySet()
-        self.intake = Intake(BUDGET)
+        self.intake = ReadBudget(BUDGET)
         self.lines: list[int] = []
         """The lengths of whole lines that came."""
         self.paused: list[tuple[int, bool]] = []
@@ -44,7 +44,7 @@ class Rig:
             on_long_line=self.intake.line_grew,
             on_paused=lambda paused: self.paused.append((place, paused)),
         )
-        self.intake.attach(io)
+        self.intake.add(io)
         return stdout_write, io
 
     def write(self, place: int, size_bytes: int, end: bytes = b"") -> int:
@@ -97,7 +97,7 @@ def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: Rig)
     rig.write(1, 2 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     before = rig.pending()[0]
-    rig.intake.forget(rig.servers[1][1])
+    rig.intake.remove(rig.servers[1][1])
     rig.write(0, 2 * LONG_LINE_BYTES)
     assert rig.pending()[0] > before
 

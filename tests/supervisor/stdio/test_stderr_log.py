@@ -106,7 +106,7 @@ def test_the_last_lines_are_kept_for_the_server_and_for_each_instance(
     assert bench.log.tail_of(ONE) == [f"line {at}" for at in range(50 - TAIL_LINES, 50)]
     assert bench.log.tail_of(TWO) == ["two says this"]
     assert bench.log.tail() == [f"#1 line {at}" for at in range(50 - TAIL_LINES, 50)]
-    bench.log.forget(ONE)
+    bench.log.detach(ONE)
     assert bench.log.tail_of(ONE) == []
     assert len(bench.log.tail()) == TAIL_LINES
 

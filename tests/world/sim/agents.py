@@ -68,7 +68,7 @@ class SimAgent:
     def greet(self, now: float) -> bv.AnyEvent:
         """`initialize`."""
         version, id_ = self.version, self._open("greet", now)
-        return bv.AgentGreeted(self.session, id_, version, "sim", self.capabilities)
+        return bv.InitializeRequested(self.session, id_, version, "sim", self.capabilities)
 
     @property
     def version(self) -> str:
@@ -80,22 +80,22 @@ class SimAgent:
         self.list_is_old = False
         request = self._open("list", now)
         if self.searches and self.rng.random() < 0.7:
-            return bv.AgentCalled(self.session, request, "find_tools", FIND, ABSENT, ABSENT)
-        return bv.AgentListed(self.session, request, None)
+            return bv.CallRequested(self.session, request, "find_tools", FIND, ABSENT, ABSENT)
+        return bv.ListPageRequested(self.session, request, None)
 
     def ping(self, now: float) -> bv.AnyEvent:
         """`ping`."""
-        return bv.AgentPinged(self.session, self._open("ping", now))
+        return bv.PingRequested(self.session, self._open("ping", now))
 
     def watch(self, uri: str, now: float) -> bv.AnyEvent:
         """`resources/subscribe`."""
         self.watched.add(uri)
-        return bv.AgentWatched(self.session, self._open("watch", now), uri, on=True)
+        return bv.SubscribeRequested(self.session, self._open("watch", now), uri, on=True)
 
     def set_level(self, level: str, now: float) -> bv.AnyEvent:
         """`logging/setLevel`."""
         self.level = level
-        return bv.AgentSetLevel(self.session, self._open("level", now), level)
+        return bv.LogLevelRequested(self.session, self._open("level", now), level)
 
     def call(self, name: str, now: float, *, size_bytes: int = 0, progress: bool = False) -> bv.AnyEvent:
         """`tools/call`."""
@@ -103,7 +103,7 @@ class SimAgent:
             request = self.rng.choice(list(self.open))
             if self.open[request].kind in ("call", "list"):
                 self.doubles[request] = self.doubles.get(request, 0) + 1
-                return bv.AgentCalled(
+                return bv.CallRequested(
                     self.session, request, name, RawJson(b'{"arguments":{"n":0}}'), ABSENT, ABSENT
                 )
         request = self._open("call", now)
@@ -115,11 +115,11 @@ class SimAgent:
         meta = RawJson(b'{"traceparent":"%b"}' % trace.encode()) if trace else ABSENT
         if self.searches and self.rng.random() < 0.7:
             inner = RawJson(b'{"arguments":{"name":%b,%b' % (msgspec.json.encode(name), rest[1:] + b"}"))
-            own = (bv.Own(name, rest),)
-            return bv.AgentCalled(
+            own = (bv.BuiltinCall(name, rest),)
+            return bv.CallRequested(
                 self.session, request, "call_tool", inner, meta, token, trace=trace, own=own
             )
-        return bv.AgentCalled(self.session, request, name, rest, meta, token, trace=trace)
+        return bv.CallRequested(self.session, request, name, rest, meta, token, trace=trace)
 
     def answer(self, shown: AskId, ask: SimAsk) -> bv.AnyEvent:
         """Its answer to an ask: also to one that is another's, or over."""
@@ -127,18 +127,18 @@ class SimAgent:
         is_error = self.rng.random() < 0.2
         body = result_of(ask, self.session, is_error=is_error)
         ask.said.setdefault(self.session, body)
-        return bv.AgentAnswered(self.session, shown, is_error, body)
+        return bv.AskAnswered(self.session, shown, is_error, body)
 
     def progress(self, shown: AskId, ask: SimAsk) -> bv.AnyEvent:
         """Its progress with an ask."""
         params = RawJson(b'{"progress":1,"k":%d,"by":"%b"}' % (ask.number, self.session.encode()))
-        return bv.AgentProgressed(self.session, shown, params)
+        return bv.AskProgressed(self.session, shown, params)
 
     def leave(self, now: float) -> bv.AnyEvent:
         """It is gone: nobody wants any of its answers."""
         for ask in self.open.values():
             self.book.cancelled[ask.number] = now
-        return bv.AgentLeft(self.session)
+        return bv.SessionClosed(self.session)
 
     def cancel(self, now: float) -> bv.AnyEvent | None:
         """`notifications/cancelled` of an open call or list: nothing may come for it any more."""
@@ -147,12 +147,12 @@ class SimAgent:
             return None
         request = self.rng.choice(able)
         self.book.cancelled[self.open.pop(request).number] = now
-        return bv.AgentCancelled(self.session, request, "no longer wanted")
+        return bv.RequestCancelled(self.session, request, "no longer wanted")
 
-    def take(self, effect: bf.OwnEffect, now: float) -> str:  # noqa: C901 - an arm per effect
+    def take(self, effect: bf.LocalEffect, now: float) -> str:  # noqa: C901 - an arm per effect
         """What the broker writes to this agent. Returns a word for what it was."""
         match effect:
-            case bf.Greet():
+            case bf.AnswerInitialize():
                 ask = self._close(effect.id)
                 if ask.kind != "greet":
                     raise Violation(f"{self.session} was greeted for {effect.id!r}")
@@ -160,13 +160,13 @@ class SimAgent:
                 return "greeted"
             case bf.Reply():
                 return self._answered(effect, now)
-            case bf.ReplyOutward():
+            case bf.ReplyRewritten():
                 plain = bf.Reply(effect.session, effect.id, is_error=False, body=effect.body)
                 return self._answered(plain, now)
-            case bf.AnswerOwn():
+            case bf.AnswerBuiltin():
                 self.list_is_old = self.rng.random() < 0.3  # it may look again any time
                 return self.book.outcome(self._close(effect.id), FOUND, now, is_error=False)
-            case bf.ReportProgress():
+            case bf.SendProgress():
                 request = self.tokens.get(effect.token)
                 told = msgspec.json.decode(effect.params)
                 if "n" not in told:  # it hears that its call waits for an instance
@@ -177,24 +177,24 @@ class SimAgent:
                         f"{self.session} got progress of call {number}, which is not its own or not open"
                     )
                 return "progress"
-            case bf.SayListChanged():
+            case bf.SendListChanged():
                 if effect.family == "tools":
                     self.list_is_old, self.has_read = True, None
                 return "list_changed"
-            case bf.SendAsk() | bf.WithdrawAsk() | bf.SayElicited():
+            case bf.SendAsk() | bf.WithdrawAsk() | bf.SendElicitationComplete():
                 return self._heard_of_ask(effect)
-            case bf.SayUpdated():
+            case bf.SendResourceUpdated():
                 if effect.uri not in self.watched:
                     raise Violation(f"{self.session} hears of {effect.uri}, which it never asked for")
                 self.updated += 1
                 return "updated"
-            case bf.SayLog():
+            case bf.SendLog():
                 about = msgspec.json.decode(effect.params)["n"]
                 if not self.level or self.book.owners[about] != self.book.asks.first_of(self.session):
                     raise Violation(f"{self.session} got the log of call {about}")
                 self.logged += 1
                 return "logged"
-            case bf.UseRoots() | bf.Note():
+            case bf.ApplyRoots() | bf.LogLine():
                 return "note"
             case _:
                 raise Violation(f"{self.session} speaks the handshake era and got {type(effect).__name__}")
@@ -216,7 +216,7 @@ class SimAgent:
             self.list_is_old = self.list_is_old or self.searches  # it looks what it can find
         return word
 
-    def _heard_of_ask(self, effect: bf.SendAsk | bf.WithdrawAsk | bf.SayElicited) -> str:
+    def _heard_of_ask(self, effect: bf.SendAsk | bf.WithdrawAsk | bf.SendElicitationComplete) -> str:
         match effect:
             case bf.SendAsk():
                 ask = self.book.asks.show(effect.ask, effect.params, self.session)
@@ -232,7 +232,7 @@ class SimAgent:
                         f"{self.session} is told that {effect.ask} is over, which it has not open"
                     )
                 return "withdrawn"
-            case bf.SayElicited():
+            case bf.SendElicitationComplete():
                 if not self.capabilities.url:
                     raise Violation(f"{self.session} hears of a URL and knows none")
                 self.book.asks.elicited(self.session, effect.params)

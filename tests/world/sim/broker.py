@@ -12,17 +12,17 @@ from msgspec import Struct
 
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
-from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.era import server_requests
-from carpool_broker.transport.incarnation import Heritage
+from carpool_broker.transport.incarnation import Incarnation
 from carpool_protocol.ids import CallId, Epoch, SessionId
 from carpool_protocol.link.messages import (
+    AnswersWritten,
     Call,
-    Failed,
+    CallFailed,
+    CallsRecorded,
     Message,
-    Operated,
-    Recorded,
-    Written,
+    OperationEnded,
 )
 from carpool_protocol.link.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.machine.journal import Journal
@@ -35,7 +35,7 @@ from tests.world.sim.process import SimProcess, SimProcessHost, hello
 from tests.world.sim.stateless_agents import StatelessAgents, StateToken
 from tests.world.sim.stateless_carriers import AnyCarrier
 
-BOUNDS = Bounds(
+BOUNDS = SessionBounds(
     max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0, return_s=10.0
 )
 LIST_WAIT_S = 2.0
@@ -66,7 +66,7 @@ class SimBroker(SimProcess):
             since = before.life if world.now - before._began >= BOUNDS.return_s else before._since
         self.life: int = life
         self._since: int = since
-        self.heritage = Heritage(self.secret, life, since)
+        self.heritage = Incarnation(self.secret, life, since)
         self.core = broker_core(BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True)
         self.lists = ListBook()
         self._losses: set[CallId] = set()
@@ -128,32 +128,32 @@ class SimBroker(SimProcess):
             self.dies_in -= self.dies_in > 0
             if isinstance(effect, Message):
                 if self.linked:
-                    if isinstance(effect, Written):
+                    if isinstance(effect, AnswersWritten):
                         for call in effect.calls:
                             self.world.supervisor.sharing.written(call, effect.newest)
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
-            elif isinstance(effect, bf.Audited):
+            elif isinstance(effect, bf.WriteAudit):
                 if effect.call in self.audited:
                     raise Violation(f"call {effect.call} is in the audit twice")
                 self.audited.add(effect.call)
-            elif not isinstance(effect, bf.Note | bf.RunHook | bf.EndHook):
+            elif not isinstance(effect, bf.LogLine | bf.BeginHook | bf.EndHook):
                 self._write(effect)
 
-    def _write(self, effect: bf.OwnEffect) -> None:
+    def _write(self, effect: bf.LocalEffect) -> None:
         agent = self.world.agents.get(effect.session)  # type: ignore[union-attr]  # a note is for nobody
         if agent is None:
             raise Violation(f"{effect} is for an agent that is gone")
         if (
-            isinstance(effect, bf.Reply | bf.ReplyOutward | bf.ReplyStateless)
+            isinstance(effect, bf.Reply | bf.ReplyRewritten | bf.ReplyStateless)
             and effect.call not in self.audited
             and effect.call != bf.NO_CALL
         ):
             raise Violation(f"call {effect.call} is answered and not in the audit")
-        instead = server_requests.ask(effect) if isinstance(effect, bf.SendAsk) else b""
+        instead = server_requests.ask_line(effect) if isinstance(effect, bf.SendAsk) else b""
         carrier = self.world.carriers[agent.session]
-        if isinstance(instead, bv.AgentAnswered):
+        if isinstance(instead, bv.AskAnswered):
             self.feed(instead)
         elif carrier.is_silent(effect):
             self._written(effect)
@@ -166,7 +166,9 @@ class SimBroker(SimProcess):
     def deliver(self, carrier: AnyCarrier, line: WrittenLine) -> None:
         """The agent reads this."""
         effect, agent = line.effect, carrier.agent
-        for_agent = not isinstance(effect, bf.TellServed | bf.TellStateful | bf.LetGo)
+        for_agent = not isinstance(
+            effect, bf.SetSupervisorEpoch | bf.SetStatefulServers | bf.ForgetRecordedCall
+        )
         said = agent.take(effect, line.at) if for_agent else None
         carrier.passed(effect, self.world.mishaps)
         if isinstance(agent, StatelessAgents):
@@ -175,7 +177,7 @@ class SimBroker(SimProcess):
         elif isinstance(effect, bf.SendAsk):
             self.world.asked(agent, effect.ask)
 
-    def _written(self, effect: bf.OwnEffect) -> None:
+    def _written(self, effect: bf.LocalEffect) -> None:
         """An answer is with its carrier: the record hears that some time."""
         call: CallId = getattr(effect, "call", bf.NO_CALL)
         if call != bf.NO_CALL:
@@ -183,10 +185,10 @@ class SimBroker(SimProcess):
 
             def say() -> None:
                 if self.alive and not self.stopped and self.linked and self.served == told:
-                    self.peer.send(self.core.ledger.written([call]))
+                    self.peer.send(self.core.call_table.answers_written([call]))
 
             if call in self._losses:
-                self.world.supervisor.sharing.written(call, self.core.ledger.newest)
+                self.world.supervisor.sharing.written(call, self.core.call_table.newest_call)
                 if self._depth:
                     self._soon.append(say)
                 else:
@@ -194,7 +196,7 @@ class SimBroker(SimProcess):
                 return
             self.world.later(self.world.rng.uniform(0.0, WRITTEN_S), lambda: self.awake(say))
 
-    def may_return(self) -> bool:
+    def may_resume(self) -> bool:
         """Whether carriers of an earlier broker are waited for."""
         return self.core.recovery.may_return
 
@@ -206,20 +208,20 @@ class SimBroker(SimProcess):
             match message:
                 case PeerUp():
                     self.linked, self.served = True, message.hello.epoch
-                    self.feed(bv.SupervisorCame(WINDOW_BYTES, message.hello.epoch))
+                    self.feed(bv.SupervisorConnected(WINDOW_BYTES, message.hello.epoch))
                 case PeerDown():
                     if self.linked:
                         self.linked, self.served = False, Epoch("")
-                        self.feed(bv.SupervisorWent())
+                        self.feed(bv.SupervisorLost())
                 case PeerRefused():
                     raise Violation(message.text)
-                case Operated():
+                case OperationEnded():
                     if self.world.operations.pop(message.token, None) is None:
                         raise Violation(f"operator's word {message.token} was answered twice or never said")
                 case _:
-                    if isinstance(message, Failed) and message.fault == "state_lost":
+                    if isinstance(message, CallFailed) and message.fault == "state_lost":
                         self._losses.add(message.call)
-                    if isinstance(message, Recorded) and message.last:
+                    if isinstance(message, CallsRecorded) and message.last:
                         self.knows = self.served
                     if isinstance(message, bv.LinkEvent):
                         self.feed(message)

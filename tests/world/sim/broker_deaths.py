@@ -99,14 +99,14 @@ class BrokerDeaths:
         broker = self.world.broker
         if carrier not in self.world.away:
             return
-        if not broker.alive or broker.stopped or (carrier.fate == "late" and broker.may_return()):
+        if not broker.alive or broker.stopped or (carrier.fate == "late" and broker.may_resume()):
             self.world.later(self.world.rng.uniform(0.05, 0.5), lambda: self.come_back(carrier))
             return
         self.world.away.remove(carrier)
         agent = carrier.agent
         agent.doubles.clear()
         secret = "0.0" if carrier.fate == "impostor" else carrier.secret
-        knows = broker.may_return() and broker.heritage.claim(agent.session, secret)
+        knows = broker.may_resume() and broker.heritage.claim_session(agent.session, secret)
         if not knows:
             self.world.sessions += 1
             new = SessionId(f"a{self.world.sessions}")
@@ -118,7 +118,7 @@ class BrokerDeaths:
             request.at = self.world.now
         self.world.agents[agent.session] = agent
         self.world.carriers[agent.session] = carrier
-        carrier.secret = broker.heritage.secret_of(agent.session)
+        carrier.secret = broker.heritage.resume_secret(agent.session)
         carrier.fate = "back"
         unharmed = self.world.supervisor.alive and self.world.mishaps == broker.mishaps
         sure = unharmed and carrier.epoch == self.world.supervisor.epoch and len(agent.open) <= MOST_BACK

@@ -36,14 +36,14 @@ LOST = (b'"link_broken"', b'"answer_overdue"')
 class WrittenLine(Struct):
     """Something that the broker has written for this agent, and when."""
 
-    effect: bf.OwnEffect
+    effect: bf.LocalEffect
     at: float
 
 
 class BaseCarrier(ABC, Generic[A]):
     """What any carrier keeps."""
 
-    def __init__(self, agent: A, came: bv.AgentCame) -> None:
+    def __init__(self, agent: A, came: bv.SessionOpened) -> None:
         self.agent = agent
         self.came = came
         self.secret = ""
@@ -63,7 +63,7 @@ class BaseCarrier(ABC, Generic[A]):
         """The agent says this, whether it arrives or not."""
 
     @abstractmethod
-    def is_silent(self, effect: bf.OwnEffect) -> bool:
+    def is_silent(self, effect: bf.LocalEffect) -> bool:
         """Whether the agent has had this at an earlier broker."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class BaseCarrier(ABC, Generic[A]):
         """Whether it is about something that the agent has given up or answered while nobody read this."""
 
     @abstractmethod
-    def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
+    def passed(self, effect: bf.LocalEffect, mishaps: int) -> None:
         """The agent has read this."""
 
     @abstractmethod
@@ -94,17 +94,17 @@ class BaseCarrier(ABC, Generic[A]):
 class Carrier(BaseCarrier[SimAgent]):
     """Of one agent of the handshake era."""
 
-    def __init__(self, agent: SimAgent, came: bv.AgentCame) -> None:
+    def __init__(self, agent: SimAgent, came: bv.SessionOpened) -> None:
         super().__init__(agent, came)
-        self._greeting: bv.AgentGreeted | None = None
-        self._listing: bv.AgentListed | None = None
-        self._wants: dict[str, bv.AgentWatched | bv.AgentSetLevel] = {}
+        self._greeting: bv.InitializeRequested | None = None
+        self._listing: bv.ListPageRequested | None = None
+        self._wants: dict[str, bv.SubscribeRequested | bv.LogLevelRequested] = {}
         """What it wants to hear of, and was told it does: by URI, and its level under no name."""
         self._said: dict[RawJson, bv.AnyEvent] = {}
         """Requests without an answer, as they were said."""
         self._for: dict[AskId, RawJson] = {}
         """For which request each question was asked."""
-        self._given: dict[AskId, bv.AgentAnswered] = {}
+        self._given: dict[AskId, bv.AskAnswered] = {}
         """Answers to questions, until the request that they are for is over."""
 
     # --- what passes ------------------------------------------------------------------------------------
@@ -112,19 +112,19 @@ class Carrier(BaseCarrier[SimAgent]):
     def says(self, event: bv.AnyEvent) -> None:
         """See `BaseCarrier`."""
         match event:
-            case bv.AgentGreeted():
+            case bv.InitializeRequested():
                 self._greeting = event
                 self._said.setdefault(event.id, event)
-            case bv.AgentListed() | bv.AgentCalled() | bv.AgentPinged():
+            case bv.ListPageRequested() | bv.CallRequested() | bv.PingRequested():
                 self._said.setdefault(event.id, event)
-            case bv.AgentWatched() | bv.AgentSetLevel():
+            case bv.SubscribeRequested() | bv.LogLevelRequested():
                 self._said.setdefault(event.id, event)
-            case bv.SessionMoved(elsewhere=True):
+            case bv.SessionSourceChanged(elsewhere=True):
                 self.agent.subscribed.clear()
-            case bv.AgentAnswered() if event.ask in self._for:
+            case bv.AskAnswered() if event.ask in self._for:
                 self._given.setdefault(event.ask, event)
 
-    def is_silent(self, effect: bf.OwnEffect) -> bool:
+    def is_silent(self, effect: bf.LocalEffect) -> bool:
         """See `BaseCarrier`."""
         request = getattr(effect, "id", None)
         if request not in self._silent:
@@ -135,40 +135,42 @@ class Carrier(BaseCarrier[SimAgent]):
     def crosses(self, line: WrittenLine) -> bool:
         """See `BaseCarrier`."""
         match line.effect:
-            case bf.Reply() | bf.ReplyOutward() | bf.AnswerOwn():
+            case bf.Reply() | bf.ReplyRewritten() | bf.AnswerBuiltin():
                 return line.effect.id not in self.agent.open
             case bf.WithdrawAsk():
                 return line.effect.ask not in self.agent.asks
-            case bf.ReportProgress():
+            case bf.SendProgress():
                 return line.effect.token not in self.agent.open
             case _:
                 return False
 
-    def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
+    def passed(self, effect: bf.LocalEffect, mishaps: int) -> None:
         """See `BaseCarrier`."""
         match effect:
-            case bf.TellServed():
+            case bf.SetSupervisorEpoch():
                 self.epoch = effect.epoch
-            case bf.TellStateful():
+            case bf.SetStatefulServers():
                 self.stateful = effect.servers
             case bf.SendAsk():
                 self._for[effect.ask] = effect.request
-            case bf.Reply() | bf.ReplyOutward() | bf.AnswerOwn() | bf.Greet():
+            case bf.Reply() | bf.ReplyRewritten() | bf.AnswerBuiltin() | bf.AnswerInitialize():
                 self._answered(effect, mishaps)
             case _:
                 pass
 
-    def _answered(self, effect: bf.Reply | bf.ReplyOutward | bf.AnswerOwn | bf.Greet, mishaps: int) -> None:
+    def _answered(
+        self, effect: bf.Reply | bf.ReplyRewritten | bf.AnswerBuiltin | bf.AnswerInitialize, mishaps: int
+    ) -> None:
         if effect.id in self.agent.open:
             return  # it was about another of the same id
         was = self._said.pop(effect.id, None)
         sure = self._sure.pop(effect.id, None)
         if isinstance(effect, bf.Reply):
-            if isinstance(was, bv.AgentListed) and not effect.is_error:
+            if isinstance(was, bv.ListPageRequested) and not effect.is_error:
                 self._listing = was
-            if isinstance(was, bv.AgentSetLevel) and not effect.is_error:
+            if isinstance(was, bv.LogLevelRequested) and not effect.is_error:
                 self._wants[""] = was
-            if isinstance(was, bv.AgentWatched) and not effect.is_error:
+            if isinstance(was, bv.SubscribeRequested) and not effect.is_error:
                 self._wants[was.uri] = replace(was, granted=True)
                 self.agent.subscribed.add(was.uri)
             if sure == mishaps and any(word in bytes(effect.body) for word in LOST):
@@ -187,7 +189,9 @@ class Carrier(BaseCarrier[SimAgent]):
     def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
         """See `BaseCarrier`."""
         agent = self.agent
-        made: list[bv.AgentGreeted | bv.AgentListed | bv.AgentWatched | bv.AgentSetLevel] = []
+        made: list[
+            bv.InitializeRequested | bv.ListPageRequested | bv.SubscribeRequested | bv.LogLevelRequested
+        ] = []
         if self._greeting is not None and agent.greeted:
             made.append(self._greeting)
         if self._listing is not None:
@@ -201,11 +205,11 @@ class Carrier(BaseCarrier[SimAgent]):
         self._said = {id_: each for id_, each in self._said.items() if id_ in agent.open}
         if mishaps is not None:
             self._sure = dict.fromkeys(self._said, mishaps)
-        calls = tuple(each for each in self._said.values() if isinstance(each, bv.AgentCalled))
-        rest = [each for each in self._said.values() if not isinstance(each, bv.AgentCalled)]
+        calls = tuple(each for each in self._said.values() if isinstance(each, bv.CallRequested))
+        rest = [each for each in self._said.values() if not isinstance(each, bv.CallRequested)]
         yield self.came
         yield from made
         ours = tuple(replace(each, session=session) for each in calls)
-        yield bv.AgentResumed(session, self.epoch, ours, tuple(agent.asks), self.stateful)
+        yield bv.SessionResumed(session, self.epoch, ours, tuple(agent.asks), self.stateful)
         yield from rest
         yield from self._given.values()

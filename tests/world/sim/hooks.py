@@ -57,17 +57,17 @@ class HookedWorld(World):
         """Also: begin the runs of hooks."""
         super().look(core, event, effects)
         for effect in effects:
-            if isinstance(effect, bf.RunHook):
+            if isinstance(effect, bf.BeginHook):
                 self._run(effect)
             elif isinstance(effect, bf.EndHook):
                 self._say(bv.HookAnswered(effect.run, "failed", "it was ended"), SLOW_S)
 
-    def _run(self, what: bf.RunHook) -> None:
+    def _run(self, what: bf.BeginHook) -> None:
         roll = 1.0 if self.calm else self.rng.random()
         if roll < 0.03:
             self.verdicts["never"] += 1
             return
-        verdict: bv.Verdict = "allow"
+        verdict: bv.HookVerdict = "allow"
         body = what.body if what.outcome else what.arguments
         if roll < 0.1:
             verdict = "deny"

@@ -48,12 +48,12 @@ class SimLink:
     def _connected(self) -> None:
         broker = self.world.broker
         self.world.operations.clear()
-        broker.heard(broker.peer.connected())
+        broker.heard(broker.peer.connection_opened())
 
     def _disconnected(self) -> None:
         broker = self.world.broker
         self.world.operations.clear()
-        broker.heard(broker.peer.disconnected("cut"))
+        broker.heard(broker.peer.connection_lost("cut"))
 
     def slow_down(self, lag_s: float) -> None:
         """From now on a frame may take so long."""
@@ -76,7 +76,7 @@ class SimLink:
         broker, supervisor = self.world.broker, self.world.supervisor
         broker.awake(self._disconnected)
         if told:
-            supervisor.awake(lambda: supervisor.heard(supervisor.peer.disconnected("cut")))
+            supervisor.awake(lambda: supervisor.heard(supervisor.peer.connection_lost("cut")))
 
     def flush(self) -> None:
         """Send what both ends have."""

@@ -11,18 +11,18 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.model.bounds import Bounds, Limits
+from carpool_broker.core.model.bounds import ProfileLimits, SessionBounds
 from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, Rights
-from carpool_broker.core.model.events import AgentCame, LimitsRead, SourceId
+from carpool_broker.core.model.events import LimitsRead, SessionOpened, SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.resolve import may_still
+from carpool_broker.core.registry.resolve import is_still_allowed
 from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.world.sim.oracles.violation import Violation
 
 PROFILE: Final = "p"
-LIMITS: Final = {PROFILE: Limits(max_in_flight=3, calls_per_minute=600)}
+LIMITS: Final = {PROFILE: ProfileLimits(max_in_flight=3, calls_per_minute=600)}
 PATTERNS: Final = (
     "*",
     "mcp:*:t0",
@@ -45,7 +45,7 @@ class Profiles:
         self.judged = 0
         self._came = 0
 
-    def changed(self, bounds: Bounds, list_wait_s: float, *, calm: bool) -> Iterator[LimitsRead]:
+    def changed(self, bounds: SessionBounds, list_wait_s: float, *, calm: bool) -> Iterator[LimitsRead]:
         """The file is read again: other rights are drawn. In the calm after a storm all is permitted."""
         if self._sources:
             allow = self._rng.sample(PATTERNS, self._rng.randint(1, 3))
@@ -58,12 +58,12 @@ class Profiles:
         """What sessions of this source see."""
         if source not in self._sources:
             return Scope(tuple(entries))
-        seen = [entry for entry in entries if self.rights.see(entry.server, ())]
+        seen = [entry for entry in entries if self.rights.sees_server(entry.server, ())]
         barred = tuple((entry.server, None) for entry in entries if entry not in seen)
         profile = "" if self.rights.are_all else PROFILE
         return Scope(tuple(seen), profile=profile, rights=self.rights, barred=barred)
 
-    def brought(self, came: AgentCame) -> AgentCame:
+    def brought(self, came: SessionOpened) -> SessionOpened:
         """As it comes with the profile, every other one with the same token."""
         if came.source not in self._sources:
             return came
@@ -77,12 +77,12 @@ class Profiles:
         for call in effects:
             if not isinstance(call, Call):
                 continue
-            owed = core.ledger.calls[call.call]
+            owed = core.call_table.calls[call.call]
             session = owed.session
             if not session.profile or owed.task:
                 continue
             self.judged += 1
-            if not may_still(core.view_of(session.id), call.method, owed.server, call.target):
+            if not is_still_allowed(core.view_of(session.id), call.method, owed.server, call.target):
                 raise Violation(
                     f"{session.id} reached {owed.server} {call.target}, which its profile keeps back"
                 )
@@ -91,8 +91,8 @@ class Profiles:
                 ours = sum(
                     1
                     for each in session.quota.sessions.values()
-                    for mine in each.owed.values()
-                    if mine.stage == "sent" and mine.call >= core.ledger.before
+                    for mine in each.open_calls.values()
+                    if mine.stage == "sent" and mine.call >= core.call_table.before
                 )
                 if ours > (LIMITS[PROFILE].max_in_flight or 0):
                     raise Violation(f"{ours} calls of one holder are under way")

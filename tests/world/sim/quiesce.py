@@ -63,7 +63,7 @@ def _nothing_is_left(world: World) -> None:
     broker, supervisor = world.broker.core, world.supervisor.core
     broker.check()
     supervisor.check()
-    ledger, desk = broker.ledger, supervisor.desk
+    ledger, desk = broker.call_table, supervisor.dispatcher
     _empty(
         "broker's calls",
         ledger.calls,
@@ -71,20 +71,20 @@ def _nothing_is_left(world: World) -> None:
     )
     _lists_are_no_older_than_said(world)
     _subscriptions_hold(world)
-    _empty("supervisor's calls", desk.calls, desk.limits, desk.waits)
+    _empty("supervisor's calls", desk.calls, desk.timeouts, desk.queue_timeouts)
     _nobody_is_asked(world)
     for agent in world.agents.values():
         if any(agent.doubles.values()):
             raise Violation(f"{agent.session} got no answer to a doubled id: {agent.doubles}")
-    wanted = {spec.key for spec in broker.sources.wanted().pools}
+    wanted = {spec.key for spec in broker.sources.wanted_pools().pools}
     if supervisor.pools.keys() != wanted:
         raise Violation(f"pools {set(supervisor.pools) ^ wanted} are wanted or there, not both")
     for key, pool in supervisor.pools.items():
-        if pool.catalog is not None and broker.registry.catalog(key) != pool.catalog:
+        if pool.catalog is not None and broker.registry.told_catalog(key) != pool.catalog:
             raise Violation(f"the broker has another catalog of {key}")
     if set(broker.states) - wanted:
         raise Violation(f"the broker remembers {set(broker.states) - wanted}")
-    strangers = [i for i in world.living() if i.id not in supervisor.roster.instances]
+    strangers = [i for i in world.living() if i.id not in supervisor.instances.by_id]
     if strangers:
         raise Violation(f"{strangers} run and nobody knows")
 
@@ -95,9 +95,9 @@ def _untold(world: World) -> list[str]:
     said = {key: state.state for key, state in states.items()}
     pools = world.supervisor.core.pools.items()
     return [
-        f"{key}, which is {pool.state(now)}: {said.get(key)}"
+        f"{key}, which is {pool.state_at(now)}: {said.get(key)}"
         for key, pool in pools
-        if pool.state(now) != said.get(key)
+        if pool.state_at(now) != said.get(key)
     ]
 
 
@@ -109,7 +109,7 @@ def _nobody_is_asked(world: World) -> None:
     for agent in world.agents.values():
         if agent.asks:
             raise Violation(f"{agent.session} believes that {list(agent.asks)} are open")
-    for pool in world.supervisor.core.report():
+    for pool in world.supervisor.core.pool_reports():
         for shown in pool.instances:
             if not shown.holder:
                 continue
@@ -139,10 +139,10 @@ def _lists_are_no_older_than_said(world: World) -> None:
 
 def _subscriptions_hold(world: World) -> None:
     """What an agent was told that it is subscribed to, it is, through however many brokers."""
-    watching, interests = world.broker.core.requests.watching, world.broker.core.requests.interests
+    watching, interests = world.broker.core.requests.subscribe, world.broker.core.requests.subscriptions
     for agent in world.agents.values():
-        held = {(holder, spelled) for _, _, holder, spelled in interests.watched_by(agent.session)}
-        held.update(watching.astray.of(agent.session))
+        held = {(holder, spelled) for _, _, holder, spelled in interests.subscriptions_of(agent.session)}
+        held.update(watching.unplaced.of_session(agent.session))
         if isinstance(agent, SimAgent):
             told = {(ABSENT, uri) for uri in agent.subscribed}
         else:
@@ -172,7 +172,7 @@ def _all_tools_work(world: World, agent: AnyAgents) -> None:
     world.run(POLICY.first_start_s + 10)
     for _ in range(3):  # of two pools one may turn out to do for both, which has told nothing yet
         scope = world.broker.core.sessions[agent.session].scope
-        untold = [it.key for it in scope.servers if world.broker.core.registry.catalog(it.key) is None]
+        untold = [it.key for it in scope.servers if world.broker.core.registry.told_catalog(it.key) is None]
         for key in untold:  # what is listed of it may be an earlier carpool's word
             world.operate(key, "start")
         if untold:

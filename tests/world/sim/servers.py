@@ -178,7 +178,7 @@ class SimInstance:
         if self._unread is not None and self.alive:
             self.host.feed(ev.StdoutPaused(self.id, False))
             if self._unread:
-                self.host.feed(ev.InstanceHeard(self.id))
+                self.host.feed(ev.StdoutReceived(self.id))
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -211,7 +211,7 @@ class SimInstance:
             self._later(delay_s, self._greet)
 
     def _misspeak(self) -> None:
-        self._say(ev.ServerMisspoke(self.id, "wrote a line that is no message"))
+        self._say(ev.ServerLineRejected(self.id, "wrote a line that is no message"))
 
     def _greet(self) -> None:
         if self._traits.speaks not in ("both", self._asked_for):
@@ -315,7 +315,7 @@ class SimInstance:
         if roll() < traits.misspeaks:
             self._misspeak()
         if roll() < traits.pings:
-            self._say(ev.InstanceHeard(self.id))
+            self._say(ev.StdoutReceived(self.id))
         if roll() < traits.unknowns:
             answer = ev.ServerAnswered(self.id, WireId(wire + 500), is_error=False, body=EMPTY_OBJECT)
             self._say(answer)
@@ -345,7 +345,7 @@ class SimInstance:
 
     def _ask_during(self, wire: WireId, call: Call, delay_s: float) -> None:
         if self._traits.as_task:
-            self._say(ev.TaskBegan(self.id, wire, task_of(wire)))
+            self._say(ev.TaskCreated(self.id, wire, task_of(wire)))
         for _ in range(self.host.rng.choice((1, 1, 3))):
             at_s = self.host.rng.uniform(0.0, 0.9) * delay_s
             self._later(at_s, lambda: self._ask(wire, call, live=True) if wire in self._open else None)
@@ -442,13 +442,13 @@ class SimInstance:
             b'{"mode":"url","message":"u=%d","url":"https://x/y","elicitationId":"%b"}'
             % (number_of(call), elicitation.encode())
         )
-        self._say(ev.UrlsOffered(self.id, wire, (elicitation,), (page,)))
+        self._say(ev.UrlElicitationRequired(self.id, wire, (elicitation,), (page,)))
         self._say(ev.ServerAnswered(self.id, wire, is_error=True, body=body_of(call)))
         self._aloud(3.0, lambda: self._end_elicitation(elicitation, number_of(call)))
 
     def _end_elicitation(self, elicitation: str, about: int) -> None:
         done = RawJson(b'{"elicitationId":"%b","about":%d}' % (elicitation.encode(), about))
-        self._say(ev.ElicitationEnded(self.id, elicitation, done))
+        self._say(ev.ElicitationCompleted(self.id, elicitation, done))
 
     # --- asks -------------------------------------------------------------------------------------------
 

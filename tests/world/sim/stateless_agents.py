@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
-from carpool_broker.core.model.capabilities import Asker
+from carpool_broker.core.model.capabilities import StatelessAgent
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from tests.world.sim.agents import CAPABILITIES, SimAgent
 from tests.world.sim.oracles.asks import SimAsk, result_of
@@ -49,7 +49,7 @@ class StateToken(Struct):
     rest: RawJson
     wanted: list[WantedInput]
     until: float
-    own: tuple[bv.Own, ...] = ()
+    own: tuple[bv.BuiltinCall, ...] = ()
     used: bool = False
     survived: bool = False
     """The broker that made it has died. The next one does not know since when it is out, nor always that it
@@ -72,7 +72,7 @@ class OpenRequest(Struct):
     rest: RawJson = ABSENT
     token: StateToken | None = None
     """What this retry brings back."""
-    own: tuple[bv.Own, ...] = ()
+    own: tuple[bv.BuiltinCall, ...] = ()
     again: bool = False
     """It was said to another broker once more, which may not know what is good."""
 
@@ -100,7 +100,7 @@ class StatelessAgents:
         self.session = session
         self.park_s = park_s
         self.persons = [SessionId(f"{session}/{each}") for each in range(count)]
-        self.by: dict[SessionId, Asker] = {}
+        self.by: dict[SessionId, StatelessAgent] = {}
         for person in self.persons:
             book.asks.principals[person] = session
             self.by[person] = self._asker()
@@ -115,11 +115,11 @@ class StatelessAgents:
         self.uris: list[str] = []
         self._next = 0
 
-    def _asker(self) -> Asker:
+    def _asker(self) -> StatelessAgent:
         declared = self.rng.choice(CAPABILITIES)
         if self.rng.random() < 0.5:
             declared = msgspec.structs.replace(declared, roots=True)
-        return Asker(declared, "sim", self.rng.choice(("", "", "info")))
+        return StatelessAgent(declared, "sim", self.rng.choice(("", "", "info")))
 
     # --- what they say ----------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class StatelessAgents:
         pad = b"x" * size_bytes
         made.rest = RawJson(b'{"arguments":{"n":%d,"pad":"%s"}}' % (made.request.number, pad))
         if self.searches and kind == "call" and self.rng.random() < 0.7:
-            made.name, made.own = "call_tool", (bv.Own(name, made.rest),)
+            made.name, made.own = "call_tool", (bv.BuiltinCall(name, made.rest),)
         return self._called(id_, made, progress=progress)
 
     def _called(
@@ -149,11 +149,11 @@ class StatelessAgents:
         id_: RawJson,
         made: OpenRequest,
         state: str = "",
-        given: tuple[bv.Given, ...] = (),
+        given: tuple[bv.InputResponse, ...] = (),
         *,
         progress: bool,
-    ) -> bv.AgentCalled:
-        return bv.AgentCalled(
+    ) -> bv.CallRequested:
+        return bv.CallRequested(
             self.session,
             id_,
             made.name,
@@ -184,18 +184,18 @@ class StatelessAgents:
             self.book.again[token.number] = self.book.again.get(token.number, 0) + 1
         given = [self._give(token.person, each, agrees=agrees) for each in brought]
         if self.rng.random() < 0.1:
-            given.append(bv.Given("nobody wanted this", RawJson(b'{"action":"accept"}')))
+            given.append(bv.InputResponse("nobody wanted this", RawJson(b'{"action":"accept"}')))
         if now <= token.until + EDGE_S:
             token.used = True
         return self._called(id_, made, token.state, tuple(given), progress=self.rng.random() < 0.3)
 
-    def _give(self, person: SessionId, wanted: WantedInput, *, agrees: bool) -> bv.Given:
+    def _give(self, person: SessionId, wanted: WantedInput, *, agrees: bool) -> bv.InputResponse:
         if wanted.ask is None:
             action = b"accept" if agrees else b"decline"
-            return bv.Given(wanted.key, RawJson(b'{"action":"%b"}' % action), accepted=agrees)
+            return bv.InputResponse(wanted.key, RawJson(b'{"action":"%b"}' % action), accepted=agrees)
         body = result_of(wanted.ask, person, is_error=False)
         wanted.ask.said.setdefault(person, body)
-        return bv.Given(wanted.key, body)
+        return bv.InputResponse(wanted.key, body)
 
     def misuse(self, token: StateToken, now: float) -> bv.AnyEvent:
         """A retry that must be refused: with another's token, a changed request, or a token that is none."""
@@ -208,34 +208,34 @@ class StatelessAgents:
             spoilt = (state[:-1], state.replace(".1.", ".2.", 1), f"0{state}", "1.1")
             state = self.rng.choice((state, *(each for each in spoilt if each != state)))
         digest = f"digest of {made.request.number if own else token.number}"
-        stolen = bv.Given("in-0", RawJson(b'{"by":"nobody"}'))
-        given = (stolen, *(bv.Given(each.key, RawJson(b'{"by":"nobody"}')) for each in token.wanted))
+        stolen = bv.InputResponse("in-0", RawJson(b'{"by":"nobody"}'))
+        given = (stolen, *(bv.InputResponse(each.key, RawJson(b'{"by":"nobody"}')) for each in token.wanted))
         event = self._called(id_, made, state, given, progress=False)
         return msgspec.structs.replace(event, digest=digest)
 
     def list_tools(self, now: float) -> bv.AnyEvent:
         """`tools/list`."""
         person = self.rng.choice(self.persons)
-        return bv.AgentListed(self.session, self._open("list", person, now), None, by=self.by[person])
+        return bv.ListPageRequested(self.session, self._open("list", person, now), None, by=self.by[person])
 
     def discover(self, now: float) -> bv.AnyEvent:
         """`server/discover`."""
         person = self.rng.choice(self.persons)
-        return bv.AgentDiscovered(self.session, self._open("discover", person, now), self.by[person])
+        return bv.DiscoverRequested(self.session, self._open("discover", person, now), self.by[person])
 
     def listen(self, uris: tuple[str, ...], now: float) -> bv.AnyEvent:
         """`subscriptions/listen`, for tools and these resources."""
         person = self.rng.choice(self.persons)
         id_ = self._open("listen", person, now)
         self.listens[id_] = OpenListen(person, uris)
-        return bv.AgentListened(self.session, id_, self.by[person], ("tools", "prompts"), uris)
+        return bv.ListenRequested(self.session, id_, self.by[person], ("tools", "prompts"), uris)
 
     def leave(self, now: float) -> bv.AnyEvent:
         """All of them are gone: nobody wants any of their answers."""
         gone, self.open = self.open, {}
         for each in gone.values():
             self._give_up(each.request, now)
-        return bv.AgentLeft(self.session)
+        return bv.SessionClosed(self.session)
 
     def _give_up(self, request: Request, now: float) -> None:
         if request.kind != "refused" and request.number not in {e.request.number for e in self.open.values()}:
@@ -251,7 +251,7 @@ class StatelessAgents:
         if was is not None:
             self._give_up(was.request, now)
         self.listens.pop(id_, None)
-        return bv.AgentCancelled(self.session, id_, "gone")
+        return bv.RequestCancelled(self.session, id_, "gone")
 
     def _open(self, kind: Kind, person: SessionId, now: float, number: int | None = None) -> RawJson:
         self._next += 1
@@ -267,28 +267,28 @@ class StatelessAgents:
 
     # --- what they hear ---------------------------------------------------------------------------------
 
-    def take(self, effect: bf.OwnEffect, now: float) -> StateToken | None:  # noqa: C901 - an arm per effect
+    def take(self, effect: bf.LocalEffect, now: float) -> StateToken | None:  # noqa: C901 - an arm per effect
         """What the broker writes to this session. A token, where more is wanted."""
         match effect:
             case bf.ReplyStateless():
                 self._answered(effect, now)
-            case bf.Describe():
+            case bf.AnswerDiscover():
                 if self._close(effect.id).request.kind != "discover":
                     raise Violation(f"{self.session} is described what it has not asked for")
             case bf.RequireInput():
                 return self._wanted(effect, now)
-            case bf.ReportProgress():
+            case bf.SendProgress():
                 self._progressed(effect)
-            case bf.SayLog():
+            case bf.SendLog():
                 self._logged(effect)
-            case bf.Acknowledge():
+            case bf.AcknowledgeListen():
                 self._acknowledged(effect)
-            case bf.SayListChanged():
+            case bf.SendListChanged():
                 listen = self._on(effect.listen)
                 if effect.family not in listen.families:
                     raise Violation(f"{listen.person} hears of {effect.family}, which was not granted")
                 listen.tools = None if effect.family == "tools" else listen.tools
-            case bf.SayUpdated():
+            case bf.SendResourceUpdated():
                 listen = self._on(effect.listen)
                 if effect.uri not in listen.held_uris:
                     raise Violation(f"{listen.person} hears of {effect.uri}, which was not granted")
@@ -296,7 +296,7 @@ class StatelessAgents:
             case bf.EndListen():
                 self._on(effect.id)
                 del self.listens[effect.id]
-            case bf.Note():
+            case bf.LogLine():
                 pass
             case _:
                 raise Violation(f"{self.session} speaks the stateless era and got {type(effect).__name__}")
@@ -363,7 +363,7 @@ class StatelessAgents:
         late_s = self.book.pauses.took_s(token.until, request.at) if request.at > token.until else 0.0
         return late_s > EDGE_S and not token.survived
 
-    def _input(self, wanted: bf.Input, person: SessionId, number: int) -> WantedInput:
+    def _input(self, wanted: bf.RequiredInput, person: SessionId, number: int) -> WantedInput:
         declared = self.by[person].capabilities
         page = _page(bytes(wanted.params))
         if page is not None:
@@ -378,7 +378,7 @@ class StatelessAgents:
             raise Violation(f"{person} was asked for {ask.kind}, which it has not declared")
         return WantedInput(wanted.key, ask)
 
-    def _progressed(self, effect: bf.ReportProgress) -> None:
+    def _progressed(self, effect: bf.SendProgress) -> None:
         was = self.open.get(effect.token)
         told = msgspec.json.decode(effect.params)
         if was is None or effect.request != effect.token:
@@ -386,7 +386,7 @@ class StatelessAgents:
         if "n" in told and told["n"] != was.request.number:
             raise Violation(f"{was.person} got progress of call {told['n']}")
 
-    def _logged(self, effect: bf.SayLog) -> None:
+    def _logged(self, effect: bf.SendLog) -> None:
         was = self.open.get(effect.request)
         told = msgspec.json.decode(effect.params)
         if was is None or told["n"] != was.request.number:
@@ -395,7 +395,7 @@ class StatelessAgents:
             raise Violation(f"{was.person} got a log message and wants none")
         self._count("logged")
 
-    def _acknowledged(self, effect: bf.Acknowledge) -> None:
+    def _acknowledged(self, effect: bf.AcknowledgeListen) -> None:
         was, listen = self._close(effect.id), self.listens.get(effect.id)
         if listen is None or was.request.kind != "listen" or listen.granted:
             raise Violation(f"{self.session} does not wait to listen as {effect.id!r}")

@@ -20,20 +20,20 @@ from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.stateless_agents import OpenRequest, StatelessAgents
 
 REFUSED = b'"bad_request_state"'
-Said = bv.AgentCalled | bv.AgentListed | bv.AgentDiscovered | bv.AgentListened
-Last = bf.ReplyStateless | bf.Describe | bf.RequireInput | bf.EndListen
+Said = bv.CallRequested | bv.ListPageRequested | bv.DiscoverRequested | bv.ListenRequested
+Last = bf.ReplyStateless | bf.AnswerDiscover | bf.RequireInput | bf.EndListen
 
 
 class StatelessCarrier(BaseCarrier[StatelessAgents]):
     """Of all agents of one session."""
 
-    def __init__(self, agent: StatelessAgents, came: bv.AgentCame) -> None:
+    def __init__(self, agent: StatelessAgents, came: bv.SessionOpened) -> None:
         super().__init__(agent, came)
         self._said: dict[RawJson, Said] = {}
         """Requests without an answer, and listens that are in force."""
         self._good: set[RawJson] = set()
         """Those that bring a token which was good still when the next broker was there."""
-        self._granted: dict[RawJson, bv.AgentGranted] = {}
+        self._granted: dict[RawJson, bv.ListenResumed] = {}
         """What listens were told that they are for."""
 
     # --- what passes ------------------------------------------------------------------------------------
@@ -42,11 +42,11 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
         """See `BaseCarrier`."""
         if isinstance(event, Said):
             self._said.setdefault(event.id, event)
-        elif isinstance(event, bv.SessionMoved) and event.elsewhere:
+        elif isinstance(event, bv.SessionSourceChanged) and event.elsewhere:
             for listen in self.agent.listens.values():
                 listen.is_elsewhere = True
 
-    def is_silent(self, effect: bf.OwnEffect) -> bool:
+    def is_silent(self, effect: bf.LocalEffect) -> bool:
         """Whether they have had this at an earlier broker: that a listen is in force, for just what it said.
         Where it is so no more, each of several hears that.
         """
@@ -55,7 +55,7 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
             return False
         self._silent.discard(request)
         was = self._granted.get(request)
-        if isinstance(effect, bf.Acknowledge):
+        if isinstance(effect, bf.AcknowledgeListen):
             if was is None or (was.families, was.uris) != (effect.families, effect.uris):
                 raise Violation(f"{request!r} is for {effect} now, and it was told {was}")
         elif isinstance(effect, Last):
@@ -66,29 +66,29 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
         """See `BaseCarrier`."""
         agent = self.agent
         match line.effect:
-            case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.Acknowledge():
+            case bf.ReplyStateless() | bf.AnswerDiscover() | bf.RequireInput() | bf.AcknowledgeListen():
                 return line.effect.id not in agent.open
             case bf.EndListen():
                 return line.effect.id not in agent.listens
-            case bf.SayListChanged() | bf.SayUpdated():
+            case bf.SendListChanged() | bf.SendResourceUpdated():
                 return line.effect.listen not in agent.listens
-            case bf.ReportProgress() | bf.SayLog():
+            case bf.SendProgress() | bf.SendLog():
                 return line.effect.request not in agent.open
             case _:
                 return False
 
-    def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
+    def passed(self, effect: bf.LocalEffect, mishaps: int) -> None:
         """See `BaseCarrier`."""
         match effect:
-            case bf.TellServed():
+            case bf.SetSupervisorEpoch():
                 self.epoch = effect.epoch
-            case bf.TellStateful():
+            case bf.SetStatefulServers():
                 self.stateful = effect.servers if len(self.agent.persons) == 1 else ()
-            case bf.Acknowledge():
-                self._granted[effect.id] = bv.AgentGranted(
+            case bf.AcknowledgeListen():
+                self._granted[effect.id] = bv.ListenResumed(
                     effect.session, effect.id, effect.families, effect.uris, effect.tasks
                 )
-            case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.EndListen():
+            case bf.ReplyStateless() | bf.AnswerDiscover() | bf.RequireInput() | bf.EndListen():
                 self._said.pop(effect.id, None)
                 said = bytes(effect.body) if isinstance(effect, bf.ReplyStateless) else b""
                 lost = any(word in said for word in LOST) or (effect.id in self._good and REFUSED in said)
@@ -120,13 +120,13 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
         for waits in open_.values():
             waits.again = True
         for each in said:
-            if isinstance(each, bv.AgentCalled) and each.state:
+            if isinstance(each, bv.CallRequested) and each.state:
                 self._perhaps_good(open_[each.id], each)
         tokens = {id_: each.token for id_, each in open_.items()}
         self._good = {id_ for id_, each in tokens.items() if each and open_[id_].request.at < each.until}
         held = [each for each in said if each.id not in open_]
-        calls = tuple(each for each in said if isinstance(each, bv.AgentCalled))
-        rest = [each for each in said if each.id in open_ and not isinstance(each, bv.AgentCalled)]
+        calls = tuple(each for each in said if isinstance(each, bv.CallRequested))
+        rest = [each for each in said if each.id in open_ and not isinstance(each, bv.CallRequested)]
         self._silent = {each.id for each in held}
         self._sure = {} if mishaps is None else dict.fromkeys(open_, mishaps)
         self._granted = {id_: each for id_, each in self._granted.items() if id_ in listens}
@@ -136,10 +136,10 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
                 yield granted
             yield each
         ours = tuple(replace(each, session=session) for each in calls)
-        yield bv.AgentResumed(session, self.epoch, ours, (), self.stateful)
+        yield bv.SessionResumed(session, self.epoch, ours, (), self.stateful)
         yield from rest
 
-    def _perhaps_good(self, retry: OpenRequest, event: bv.AgentCalled) -> None:
+    def _perhaps_good(self, retry: OpenRequest, event: bv.CallRequested) -> None:
         """A second retry with one token: where the refusal was not read the next broker may take it."""
         for token in self.agent.tokens if retry.request.kind == "refused" else ():
             if (token.state, token.number) == (event.state, retry.request.number):

@@ -12,25 +12,25 @@ from msgspec import Struct
 
 from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId
 from carpool_protocol.link.messages import (
+    AnswersWritten,
     AnyMessage,
-    Bereft,
     Call,
+    CallFailed,
     CancelCall,
-    Failed,
     Message,
     Mode,
+    OpenSessions,
     PoolSpec,
-    SessionGone,
-    Sessions,
-    Wanted,
-    Written,
+    SessionEnded,
+    SessionStateLost,
+    SetPools,
 )
 from carpool_protocol.link.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.machine.journal import Journal
 from carpool_protocol.machine.machine import Ticked
 from carpool_supervisor.core.model import effects as sf
 from carpool_supervisor.core.model import events as sv
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from tests.kit.supervisor_rig import supervisor_core
@@ -104,21 +104,21 @@ class SimSupervisor(SimProcess):
         self.world.look(self.core, event, effects)
         if isinstance(event, sv.StdinBroken) and event.instance in self.instances:
             self.instances[event.instance].is_known_as_deaf = True
-        if isinstance(event, (Wanted, sv.PoolKnown, sv.InstanceGreeted, sv.CatalogRead)):
+        if isinstance(event, (SetPools, sv.PoolKnowledgeChanged, sv.InstanceGreeted, sv.CatalogRead)):
             self._look_at_modes()
         for effect in effects:
             if isinstance(effect, Message):
                 self.peer.send(effect)
-                if isinstance(effect, Failed):
+                if isinstance(effect, CallFailed):
                     self.sharing.failed(effect)
                     self.turns.over(effect.call)
             elif isinstance(effect, sf.Spawn):
                 self._spawn(effect)
-            elif isinstance(effect, sf.Observe):
+            elif isinstance(effect, sf.RecordEvidence):
                 self._observe(effect)
-            elif isinstance(effect, sf.ObserveEra):
+            elif isinstance(effect, sf.RecordEra):
                 self._observe_era(effect)
-            elif not isinstance(effect, sf.Note):
+            elif not isinstance(effect, sf.WriteLogLine):
                 self._do(self.instances[effect.instance], effect)
 
     def _do(self, instance: SimInstance, effect: sf.OwnEffect) -> None:  # noqa: C901 - an arm per effect
@@ -133,14 +133,14 @@ class SimSupervisor(SimProcess):
             case sf.WriteCancel():
                 instance.told.add(effect.wire)
                 instance.cancel(effect.wire)
-            case sf.Probe():
+            case sf.WriteProbe():
                 instance.probe()
             case sf.CloseStdin():
                 instance.close_stdin()
             case sf.SignalGroup():
                 self._judge_silence(instance)
                 instance.signal(effect.signal)
-            case sf.Forget():
+            case sf.ReleaseInstance():
                 if instance.alive:
                     raise Violation(f"instance {instance.id} is forgotten while it runs")
                 del self.instances[instance.id]
@@ -150,22 +150,22 @@ class SimSupervisor(SimProcess):
                 instance.ask_progressed(effect.token, effect.params)
             case sf.WriteLevel():
                 instance.level = effect.level
-            case sf.WriteWatch():
+            case sf.WriteSubscriptions():
                 instance.watch(effect.add, effect.drop)
-            case sf.WriteAgain():
+            case sf.WriteRetry():
                 self.sharing.said_again(instance, effect.wire, self._mode(instance))
                 instance.again(effect.wire)
-            case sf.Relist():
+            case sf.RereadLists():
                 instance.relist()
-            case sf.GreetOtherwise() | sf.KeepLog() | sf.GiveUpList():
+            case sf.GreetInOtherEra() | sf.KeepServerLog() | sf.GiveUpListRequest():
                 pass
             case _:
                 raise Violation(f"{type(effect).__name__} is not for an instance that runs in here")
 
     def _judge_silence(self, instance: SimInstance) -> None:
         """Nothing that lies unread and nobody's long thinking is held against an instance."""
-        known = self.core.roster.instances[instance.id]
-        if known.state is State.TERMINATING and (known.failure or "").startswith("was silent"):
+        known = self.core.instances.by_id[instance.id]
+        if known.state is InstanceState.TERMINATING and (known.failure or "").startswith("was silent"):
             if instance.is_well:
                 raise Violation(f"instance {instance.id} is well and is ended for its silence")
             if known.asks:
@@ -177,9 +177,9 @@ class SimSupervisor(SimProcess):
         return pool is not None and pool.mode == "concurrent" and not leased
 
     def _mode(self, instance: SimInstance) -> Mode:
-        return self.core.roster.instances[instance.id].pool.mode
+        return self.core.instances.by_id[instance.id].pool.mode
 
-    def _observe(self, seen: sf.Observe) -> None:
+    def _observe(self, seen: sf.RecordEvidence) -> None:
         """Evidence is kept for good, and what is known told again."""
         known = self.world.evidence.setdefault(seen.key, {})
         known[seen.kind] = Evidence(kind=seen.kind, first="then", last="now", detail=seen.detail)
@@ -188,9 +188,9 @@ class SimSupervisor(SimProcess):
     def _tell(self, key: PoolKey) -> None:
         evidence = self.world.evidence.get(key, {})
         era = self.world.eras.get(_launch_of(key))
-        self.feed(sv.PoolKnown(key, None, tuple(evidence.values()), era))
+        self.feed(sv.PoolKnowledgeChanged(key, None, tuple(evidence.values()), era))
 
-    def _observe_era(self, seen: sf.ObserveEra) -> None:
+    def _observe_era(self, seen: sf.RecordEra) -> None:
         """Where it was found out, it is kept for good, and told of every pool of the launch."""
         launch = _launch_of(seen.key)
         if seen.why and self.world.eras.get(launch) != seen.era:
@@ -232,7 +232,7 @@ class SimSupervisor(SimProcess):
                 case PeerUp():
                     same = message.hello.epoch == self._broker
                     self.turns.forget()
-                    self.feed(sv.BrokerCame(same=same))
+                    self.feed(sv.BrokerConnected(same=same))
                     self._broker = message.hello.epoch
                     if same:
                         self.sharing.cut()
@@ -240,7 +240,7 @@ class SimSupervisor(SimProcess):
                         self.sharing.broker_came()
                 case PeerDown() | PeerRefused():
                     pass
-                case Wanted():
+                case SetPools():
                     new = [s.key for s in message.pools if s.key not in self._specs]
                     self._specs = {spec.key: spec for spec in message.pools}
                     self.feed(message)
@@ -258,15 +258,15 @@ class SimSupervisor(SimProcess):
                 self.sharing.cancelled(message.call)
         if isinstance(message, sv.LinkEvent):
             self.feed(message)
-        if isinstance(message, Sessions):
+        if isinstance(message, OpenSessions):
             self.was_told = True
             for note in message.live:
                 self.sharing.noted(note.session, note.bereft)
-        if isinstance(message, Written):
+        if isinstance(message, AnswersWritten):
             self.sharing.confirmed(message.calls, message.newest)
-        if isinstance(message, Bereft):
+        if isinstance(message, SessionStateLost):
             self.sharing.bereft(message)
-        if isinstance(message, SessionGone):
+        if isinstance(message, SessionEnded):
             self._holds_nothing(message.session)
 
     def _holds_nothing(self, session: SessionId) -> None:

@@ -167,13 +167,13 @@ class ChangingWorkspaceWorld(WorkspaceWorld):
             self.use_workspace(agent, there)
         elif isinstance(agent, SimAgent) and agent.capabilities.roots and agent.greeted:
             tenant.roots = tuple(Root(f"file://{self.places.base}/{cwd}") for cwd in dice.sample(CWDS, 2))
-            self.broker.feed(bv.AgentRootsChanged(agent.session))
+            self.broker.feed(bv.RootsListChanged(agent.session))
 
     # --- afterwards -------------------------------------------------------------------------------------
 
     def operable(self) -> list[PoolKey]:
         """See `World`."""
-        return [spec.key for spec in self.broker.core.sources.wanted().pools]
+        return [spec.key for spec in self.broker.core.sources.wanted_pools().pools]
 
     def rest(self) -> None:
         """See `World`."""
@@ -205,7 +205,7 @@ class ChangingWorkspaceWorld(WorkspaceWorld):
             self.leave(agent)
         self.run(1.0)
         configuration, core = self.broker.configuration, self.broker.core
-        left = [*configuration._guests, *configuration.switches.sessions, *core.sessions]
+        left = [*configuration._contexts, *configuration.overrides.session_overrides, *core.sessions]
         if left or self.moves:
             raise Violation(f"{left} are gone and not forgotten, or moves are: {self.moves}")
         sources = core.sources.sources.keys() | configuration._sources.keys()

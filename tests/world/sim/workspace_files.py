@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.reading.project import find_workspace
-from carpool_protocol.config.reading.trust import give_trust, take_trust
+from carpool_protocol.config.reading.trust import grant_trust, revoke_trust
 from carpool_protocol.link.messages import EraWish, Policy
 from tests.world.sim.traits import Traits
 
@@ -171,13 +171,13 @@ class WorkspaceFiles:
         """The user trusts what stands there now, if it can be read."""
         digest = self._digest(project) if project in self.there else ""
         if (project, digest) in self.contents:
-            give_trust(self.store, find_workspace(f"{self.base}/{project}", self.base), digest)
+            grant_trust(self.store, find_workspace(f"{self.base}/{project}", self.base), digest)
             self.trusted[project] = digest
 
     def revoke(self, project: str) -> None:
         """The user trusts it no longer."""
         if project in self.there:
-            take_trust(self.store, find_workspace(f"{self.base}/{project}", self.base))
+            revoke_trust(self.store, find_workspace(f"{self.base}/{project}", self.base))
             self.trusted.pop(project, None)
 
     def _rows(self, layer: Layer) -> dict[str, object]:

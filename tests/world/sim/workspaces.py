@@ -1,9 +1,10 @@
 """A simulated world with real configuration: files of a user and of projects, sessions in workspaces.
 
-Owns the broker's side of that (the real `Configuration`, `Moving` and `Switching` before the core, which the
-plain world has not), what each agent's carrier brings, and the rules: a configuration comes to what
-`workspace_files` says; nothing runs that nobody trusts; a call goes only to what its session sees, or saw
-when it was made, and with no value but its own; a list names nothing else. A broken rule is a `Violation`.
+Owns the broker's side of that (the real `Configuration`, `WorkspaceMoves` and `OverrideCommands` before the
+core, which the plain world has not), what each agent's carrier brings, and the rules: a configuration comes
+to what `workspace_files` says; nothing runs that nobody trusts; a call goes only to what its session sees,
+or saw when it was made, and with no value but its own; a list names nothing else. A broken rule is a
+`Violation`.
 
 Pools get names that a seed decides: their keys are hashes of directories, which are others in each run.
 Knows nothing of: what changes when (`workspace_faults`).
@@ -20,25 +21,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.admin.override_commands import CannotSwitchError, Switching, SwitchParams
-from carpool_broker.config.configuration import DAEMON, Followed
-from carpool_broker.config.locations import Wish
-from carpool_broker.config.scan import Sight
-from carpool_broker.config.source_key import at_once
-from carpool_broker.config.workspace_moves import Moving
+from carpool_broker.admin.override_commands import CannotOverrideError, OverrideCommands, OverrideParams
+from carpool_broker.config.configuration import DEFAULT_SOURCE, ConfigurationChange
+from carpool_broker.config.locations import WorkspaceRequest
+from carpool_broker.config.scan import WorkspaceScan
+from carpool_broker.config.source_key import group_changes
+from carpool_broker.config.workspace_moves import WorkspaceMoves
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.requests.roots import PREFIX
-from carpool_broker.storage.catalog_cache import Kept
-from carpool_broker.storage.override_store import Switchboard
+from carpool_broker.storage.catalog_cache import CachedCatalog
+from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
-from carpool_protocol.carrier.attach import Attach, Moved, ResumeSession
+from carpool_protocol.carrier.attach import Attach, ResumeSession, WorkspaceChanged
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
-from carpool_protocol.link.messages import Call, Catalog, PoolSpec, Recorded, Root, Wanted
+from carpool_protocol.link.messages import Call, CallsRecorded, Catalog, PoolSpec, Root, SetPools
 from carpool_protocol.link.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.synchronous_configuration import SynchronousConfiguration
@@ -83,7 +84,7 @@ class WorkspaceSession:
         self.environ = environ
         self.tells = tells
         self.asked = 0
-        self.moved: Moved | None = None
+        self.moved: WorkspaceChanged | None = None
         self.came = 0
         self.roots: tuple[Root, ...] = ()
         """What its agent says when it is asked for them."""
@@ -109,7 +110,7 @@ class StableNames:
 
     def __init__(self) -> None:
         self._keys: dict[PoolKey, PoolKey] = {}
-        self._sources: dict[SourceId, SourceId] = {DAEMON: DAEMON}
+        self._sources: dict[SourceId, SourceId] = {DEFAULT_SOURCE: DEFAULT_SOURCE}
 
     def source(self, real: SourceId) -> SourceId:
         """Of a source."""
@@ -174,7 +175,7 @@ class WorkspaceWorld(World):
 
     def read_config(self) -> None:
         """What everybody shares, at the start of a broker."""
-        self.broker.follow([self.broker.configuration.resolve(DAEMON)])
+        self.broker.follow([self.broker.configuration.resolve_source(DEFAULT_SOURCE)])
 
     def reload(self) -> None:
         """The broker sees that files have changed."""
@@ -183,7 +184,7 @@ class WorkspaceWorld(World):
 
     # --- who is where -----------------------------------------------------------------------------------
 
-    def tenant_of(self, came: bv.AgentCame) -> WorkspaceSession:
+    def tenant_of(self, came: bv.SessionOpened) -> WorkspaceSession:
         """The agent of this session: one who comes first says with its source where it is, as
         `cwd` or `cwd|workspace`.
         """
@@ -211,7 +212,7 @@ class WorkspaceWorld(World):
     def use_workspace(self, agent: AnyAgents, workspace: str) -> None:
         """`carpool/use_workspace`: of a session that keeps its carrier."""
         broker, session, tenant = self.broker, agent.session, self.tenants[id(agent)]
-        if session not in self.agents or broker.moving.obstacle(session, workspace):
+        if session not in self.agents or broker.moving.move_objection(session, workspace):
             return
         self.moved += 1
         number = self.moved
@@ -223,7 +224,7 @@ class WorkspaceWorld(World):
             since = (self.mishaps, len(tenant.sources), self.now)
             self.later(BACK_S, lambda: self._has_given_back(session, tenant, since))
 
-        broker.moving.go(session, Moved(workspace), then)
+        broker.moving.move(session, WorkspaceChanged(workspace), then)
 
     def agent(
         self,
@@ -243,7 +244,7 @@ class WorkspaceWorld(World):
         self, session: SessionId, tenant: WorkspaceSession, since: tuple[int, int, float]
     ) -> None:
         """What a session had leased where it was before is nobody's soon after it has moved."""
-        is_linked = self.broker.core.linking.is_linked()
+        is_linked = self.broker.core.supervisor_sync.is_linked()
         heard = max(since[2], self.linked) if is_linked else self.now
         left_s = BACK_S - self.book.pauses.took_s(heard, self.now)
         if left_s > MOMENT_S:  # one that was stopped already as it moved, or not linked, has not heard yet
@@ -253,10 +254,12 @@ class WorkspaceWorld(World):
         if since[:2] != now or self.of(session) is not tenant or self.broker.life:
             return  # something else has happened, or pools may stay for those who come back to a later broker
         source = tenant.sources[-1][0]
-        for pool in self.supervisor.core.report() if self.broker.alive and self.supervisor.alive else ():
+        for pool in (
+            self.supervisor.core.pool_reports() if self.broker.alive and self.supervisor.alive else ()
+        ):
             if pool.key in self.legal_at(source, pool.server):
                 continue
-            if pool.key not in self.broker.core.linking.wanted:
+            if pool.key not in self.broker.core.supervisor_sync.wanted_pools:
                 continue  # a reload had taken it away: its instances drain, and so do their leases
             for shown in pool.instances:
                 is_held = shown.holder and whole_of(shown.holder) == session
@@ -268,17 +271,17 @@ class WorkspaceWorld(World):
         super().look(core, event, effects)
         if not isinstance(core, BrokerCore):
             return
-        if isinstance(event, Recorded):
+        if isinstance(event, CallsRecorded):
             self.linked = self.now
         for effect in effects:
             if isinstance(effect, Call):
                 self._judge_call(effect)
-            elif isinstance(effect, Wanted):
+            elif isinstance(effect, SetPools):
                 self._judge_wanted(effect)
             elif isinstance(effect, bf.Reply | bf.ReplyStateless) and not effect.is_error:
                 self._judge_list(core, effect)
 
-    def _judge_wanted(self, wanted: Wanted) -> None:
+    def _judge_wanted(self, wanted: SetPools) -> None:
         readings = self.broker.readings()
         for spec in wanted.pools:
             command = spec.argv[0]
@@ -336,10 +339,10 @@ class WorkspaceBroker(SimBroker):
             places.store,
             secret=b"the same in every life",
             kept=self._kept,
-            board=Switchboard(f"{places.base}/switches.json", "world"),
+            board=OverrideStore(f"{places.base}/switches.json", "world"),
         )
-        self.moving = Moving(self.configuration, self.follow, self, self)
-        self.switching = Switching(self.configuration, self.follow)
+        self.moving = WorkspaceMoves(self.configuration, self.follow, self, self)
+        self.switching = OverrideCommands(self.configuration, self.follow)
         self.read: dict[SourceId, bv.SourceRead] = {}
         """The last of each source, with real keys."""
 
@@ -348,7 +351,7 @@ class WorkspaceBroker(SimBroker):
     def reload(self) -> list[str]:
         """As the shell does it."""
         self.follow(self.configuration.read_again())
-        self.moving.look(list(self.core.sessions))
+        self.moving.configuration_changed(list(self.core.sessions))
         self.configuration_is_right()
         return self.configuration.problem.splitlines()
 
@@ -356,14 +359,14 @@ class WorkspaceBroker(SimBroker):
         """`carpool enable` or `disable`."""
         try:
             problems = self.reload() if on is None else []
-            self.switching.turn(SwitchParams(server, on, session), list(self.core.sessions), problems)
-        except CannotSwitchError:
+            self.switching.switch(OverrideParams(server, on, session), list(self.core.sessions), problems)
+        except CannotOverrideError:
             return
         self.configuration_is_right()
 
-    def follow(self, followed: list[Followed]) -> None:
+    def follow(self, followed: list[ConfigurationChange]) -> None:
         """What follows goes to the core."""
-        for event in at_once(followed):
+        for event in group_changes(followed):
             if isinstance(event, bv.SourcesRead):
                 super().feed(bv.SourcesRead(tuple(map(self._told, event.readings))))
             elif isinstance(event, bv.SourceRead):
@@ -418,10 +421,10 @@ class WorkspaceBroker(SimBroker):
             max_processes=world.max_processes,
         )
 
-    def _kept(self, real: PoolKey) -> Kept | None:
+    def _kept(self, real: PoolKey) -> CachedCatalog | None:
         key = self.world.names.known(real)
         found = None if key is None else self.world.kept.get(key)
-        return None if found is None else Kept(replace(found, key=real), "earlier")
+        return None if found is None else CachedCatalog(replace(found, key=real), "earlier")
 
     def readings(self) -> dict[str, str]:
         """By project that is followed: the digest of what was last read of its file; empty where it could
@@ -435,20 +438,20 @@ class WorkspaceBroker(SimBroker):
         """Each session's configuration comes to what stands in the files."""
         if not self.alive:  # it has died of what it was just about to do
             return
-        world, switches = self.world, self.configuration.switches
+        world, switches = self.world, self.configuration.overrides
         switches.check()
-        strangers = switches.sessions.keys() - world.agents.keys()
+        strangers = switches.session_overrides.keys() - world.agents.keys()
         if strangers and not self.life:
             raise Violation(f"servers are switched for {strangers}, who are gone")
         self.moving.check()
         readings = self.readings()
         for session, agent in world.agents.items():
-            guest, tenant = self.configuration.guest(session), world.tenants.get(id(agent))
+            guest, tenant = self.configuration.session_context(session), world.tenants.get(id(agent))
             if guest is None or tenant is None:
                 continue
-            on = {**switches.everyone, **dict(switches.own(session))}
+            on = {**switches.global_overrides, **dict(switches.of_session(session))}
             cwd = f"{world.places.base}/{tenant.cwd}" if tenant.cwd else ""
-            moved = tenant.workspace if guest.moved is None else guest.moved.workspace
+            moved = tenant.workspace if guest.workspace_change is None else guest.workspace_change.workspace
             spot = SessionLocation(cwd, moved, _uris(guest.roots))
             expected = world.places.seen(spot, guest.environment, on, readings)  # type: ignore[arg-type]
             found = {spec.server: _launch(spec) for spec in self.read[guest.source].specs}
@@ -463,32 +466,35 @@ class WorkspaceBroker(SimBroker):
         if self.stopped or not self.alive:
             super().feed(event)
             return
-        if isinstance(event, bv.AgentCame):
+        if isinstance(event, bv.SessionOpened):
             event = self._enters(event)
-        elif isinstance(event, bv.AgentLeft):
-            self.moving.forget(event.session)
+        elif isinstance(event, bv.SessionClosed):
+            self.moving.session_closed(event.session)
         super().feed(event)
-        if isinstance(event, bv.AgentLeft) and self.configuration.guest(event.session) is not None:
-            self.follow(self.configuration.leave(event.session))
-        elif isinstance(event, bv.AgentGreeted) and event.capabilities.roots:
-            super().feed(bv.AgentReady(event.session))
+        if (
+            isinstance(event, bv.SessionClosed)
+            and self.configuration.session_context(event.session) is not None
+        ):
+            self.follow(self.configuration.session_closed(event.session))
+        elif isinstance(event, bv.InitializeRequested) and event.capabilities.roots:
+            super().feed(bv.InitializedReceived(event.session))
 
-    def _enters(self, came: bv.AgentCame) -> bv.AgentCame:
+    def _enters(self, came: bv.SessionOpened) -> bv.SessionOpened:
         tenant = self.world.tenant_of(came)
         attach = tenant.attach(self.world.places.base)
         tenant.came += 1
         asked = self.configuration.wanted_variables(attach)
         environment = {name: tenant.environ[name] for name in asked if name in tenant.environ}
-        source, followed = self.configuration.enter(
+        source, followed = self.configuration.session_opened(
             came.session, attach, {} if attach.streams else environment
         )
         ours = self.world.names.source(source)
         tenant.sources = [(ours, self.world.now)]
         self.follow(followed)
-        guest = self.configuration.guest(came.session)
-        return replace(came, source=ours, wanders=guest is not None and guest.wanders, keeps=True)
+        guest = self.configuration.session_context(came.session)
+        return replace(came, source=ours, wanders=guest is not None and guest.follows_roots, keeps=True)
 
-    def ask_environment(self, session: SessionId, names: list[str]) -> int:
+    def request_environment(self, session: SessionId, names: list[str]) -> int:
         """See `moving.Carriers`: it says them soon, too late, or never."""
         tenant, dice = self.world.of(session), self.world.rng
         if tenant is None or not tenant.tells:
@@ -498,8 +504,8 @@ class WorkspaceBroker(SimBroker):
         values = {name: tenant.environ[name] for name in names if name in tenant.environ}
 
         def hear(said: dict[str, str]) -> None:
-            if self.alive and self.configuration.guest(session) is not None:
-                self.moving.heard(session, question, said)
+            if self.alive and self.configuration.session_context(session) is not None:
+                self.moving.environment_received(session, question, said)
                 self.configuration_is_right()
 
         delay_s = dice.uniform(0.01, 0.5) if dice.random() < 0.85 else PATIENCE_S + 1.0
@@ -508,11 +514,13 @@ class WorkspaceBroker(SimBroker):
             self.world.later(PATIENCE_S, lambda: self.awake(lambda: hear({})))
         return question
 
-    def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
+    def scan(
+        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+    ) -> None:
         """See `moving.Looks`: some disks take their time."""
 
         def see() -> None:
-            self.configuration.look(wish, then, spell=spell)
+            self.configuration.scan(wish, then, spell=spell)
 
         def see_late() -> None:
             if self.alive:
@@ -524,7 +532,7 @@ class WorkspaceBroker(SimBroker):
         else:
             see()
 
-    def tell_moved(self, session: SessionId, moved: Moved) -> None:
+    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
         """See `moving.Carriers`."""
         tenant = self.world.of(session)
         assert tenant is not None
@@ -532,9 +540,9 @@ class WorkspaceBroker(SimBroker):
 
     # --- the rest ---------------------------------------------------------------------------------------
 
-    def _write(self, effect: bf.OwnEffect) -> None:
-        if isinstance(effect, bf.UseRoots):
-            self.moving.follow_roots(effect.session, effect.roots, changed=effect.changed)
+    def _write(self, effect: bf.LocalEffect) -> None:
+        if isinstance(effect, bf.ApplyRoots):
+            self.moving.roots_received(effect.session, effect.roots, changed=effect.changed)
             self.configuration_is_right()
         elif isinstance(effect, bf.SendAsk) and effect.ask.startswith(PREFIX):
             self._ask_roots(effect.session, effect.ask)
@@ -546,7 +554,7 @@ class WorkspaceBroker(SimBroker):
         assert tenant is not None
         roots = tenant.roots if self.world.rng.random() < 0.9 else None
         self.world.say_later(
-            self.world.rng.uniform(0.01, 0.4), agent, lambda: bv.AgentRooted(agent.session, ask, roots)
+            self.world.rng.uniform(0.01, 0.4), agent, lambda: bv.RootsAnswered(agent.session, ask, roots)
         )
 
     def heard(self, messages: list[LinkEvent]) -> None:

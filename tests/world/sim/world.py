@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as bv
-from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
@@ -286,7 +286,7 @@ class World:
         session = SessionId(f"a{self.sessions}")
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
-        came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
+        came = bv.SessionOpened(session=session, source=source, agent="sim", pid=1, carrier="shim")
         self._comes(Carrier(agent, self.profiles.brought(came)))
         self.broker.feed(agent.greet(self.now))
         return agent
@@ -294,7 +294,7 @@ class World:
     def _comes(self, carrier: AnyCarrier) -> None:
         session = carrier.came.session
         self.carriers[session] = carrier
-        carrier.secret, carrier.epoch = self.broker.heritage.secret_of(session), self.broker.served
+        carrier.secret, carrier.epoch = self.broker.heritage.resume_secret(session), self.broker.served
         self.broker.feed(carrier.came)
 
     def stateless_agents(
@@ -303,7 +303,7 @@ class World:
         *,
         count: int = 1,
         anonymous: bool = False,
-        asker: Asker | None = None,
+        asker: StatelessAgent | None = None,
     ) -> StatelessAgents:
         """Agents of the stateless era: one, or several who share a session."""
         self.sessions += 1
@@ -312,7 +312,7 @@ class World:
         self.agents[session] = group
         if asker is not None:
             group.by = dict.fromkeys(group.persons, asker)
-        came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
+        came = bv.SessionOpened(session=session, source=source, agent="sim", pid=1, carrier="shim")
         if count > 1:
             came = replace(came, carrier="door", shared=True, anonymous=anonymous, max_open_calls=12)
         self._comes(StatelessCarrier(group, self.profiles.brought(came)))

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from carpool_broker.core.model.effects import AnyEffect, Audited
-from carpool_broker.core.model.session import Owed, Session, Stage
+from carpool_broker.core.model.effects import AnyEffect, WriteAudit
+from carpool_broker.core.model.session import OpenCall, Session, Stage
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -31,75 +31,75 @@ from carpool_protocol.ids import (
     SessionId,
     call_name,
 )
-from carpool_protocol.link.messages import Call, Caller, RecordedCall
-from carpool_protocol.wire.content import stripped, text_of
-from carpool_protocol.wire.request_targets import TASKS
+from carpool_protocol.link.messages import Call, CallOrigin, RecordedCall
+from carpool_protocol.wire.content import text_of, without_members
+from carpool_protocol.wire.request_targets import TASK_ID_KEYS
 
 CALL_META_KEY: Final = "carpool/call"
 """In the `_meta` of a request to a server: the call's name, as errors and the audit have it."""
 MAX_NAME_CHARS: Final = 128
 MAX_URI_CHARS: Final = 256
-Reached = Literal["yes", "no", "maybe"]
+Delivered = Literal["yes", "no", "maybe"]
 """Whether a server has seen the call."""
 
 UNKNOWN: Final = -1.0
 """When a call began that an earlier broker has opened."""
 
-_REACHED: Final[Mapping[Stage, Reached]] = {"sent": "maybe", "told": "yes"}
+_DELIVERED: Final[Mapping[Stage, Delivered]] = {"sent": "maybe", "told": "yes"}
 _NAMED: Final = frozenset({"tools/call", "prompts/get"})
 
 
-class Trail:
+class AuditTrail:
     """The records of one broker. `before`: calls of smaller numbers are those of earlier ones."""
 
     def __init__(self, out: Callable[[AnyEffect], None], before: CallId) -> None:
-        self._out = out
+        self._emit = out
         self._before = before
-        self._callers: dict[SessionId, Caller] = {}
-        self._over: set[CallId] = set()
+        self._callers: dict[SessionId, CallOrigin] = {}
+        self._emitted: set[CallId] = set()
         """Calls of earlier brokers that have had a record here: a link that was down brings them up again."""
         self.now = 0.0
         """Of the event that is handled."""
 
-    def began(self, owed: Owed) -> None:
+    def call_opened(self, owed: OpenCall) -> None:
         """A call is in the books."""
         owed.since = self.now
 
-    def named(self, owed: Owed, call: Call) -> Call:
+    def name_call(self, owed: OpenCall, call: Call) -> Call:
         """As it is to be sent: its server gets to know our name of it, and a later broker whose it is."""
-        return replace(call, meta=with_name(call.meta, call_name(call.call)), caller=self._caller_of(owed))
+        return replace(call, meta=with_call_id(call.meta, call_name(call.call)), caller=self._caller_of(owed))
 
-    def answered(self, owed: Owed, body: RawJson, *, is_error: bool) -> None:
+    def call_answered(self, owed: OpenCall, body: RawJson, *, is_error: bool) -> None:
         """It ends with the server's own answer."""
-        self.ended(owed, "error" if is_error else "ok", "yes", body)
+        self.call_ended(owed, "error" if is_error else "ok", "yes", body)
 
-    def dropped(self, owed: Owed) -> None:
+    def call_dropped(self, owed: OpenCall) -> None:
         """Nobody waits for it any more."""
-        delivered = _REACHED.get(owed.stage, "no")
-        self.ended(owed, "cancelled", delivered, ABSENT)
+        delivered = _DELIVERED.get(owed.stage, "no")
+        self.call_ended(owed, "cancelled", delivered, ABSENT)
 
-    def released(self, call: RecordedCall) -> None:
+    def call_released(self, call: RecordedCall) -> None:
         """Nobody claims this call of an earlier broker. (Those of this one have had their record.)"""
         if call.call < self._before and self._is_new(call.call):
             outcome = "unclaimed" if call.ended else "cancelled"
-            caller, server = call.caller or Caller(call.session), server_of(call.key)
-            target = subject(call.method, call.target)
-            self._out(Audited(caller, call.call, call.method, server, call.key, target, outcome, "maybe"))
+            caller, server = call.caller or CallOrigin(call.session), server_of_key(call.key)
+            target = audit_subject(call.method, call.target)
+            self._emit(WriteAudit(caller, call.call, call.method, server, call.key, target, outcome, "maybe"))
 
-    def ended(self, owed: Owed, outcome: str, delivered: Reached, body: RawJson) -> None:
-        """It ends. `outcome`: a fault's slug, or one of the words of `effects.Audited`."""
+    def call_ended(self, owed: OpenCall, outcome: str, delivered: Delivered, body: RawJson) -> None:
+        """It ends. `outcome`: a fault's slug, or one of the words of `effects.WriteAudit`."""
         asked = owed.asked
         method = asked.method
         target = owed.target
         if method not in _NAMED or not target:
-            target = subject(method, target or asked.name)
+            target = audit_subject(method, target or asked.name)
         duration_s = self.now - owed.since if owed.since >= 0 else UNKNOWN
         if owed.call < self._before:
             duration_s = UNKNOWN
             if not self._is_new(owed.call):
                 return
-        self._out(
-            Audited(
+        self._emit(
+            WriteAudit(
                 self._caller_of(owed),
                 owed.call,
                 method,
@@ -116,11 +116,11 @@ class Trail:
         )
 
     def _is_new(self, call: CallId) -> bool:
-        found = call not in self._over
-        self._over.add(call)
+        found = call not in self._emitted
+        self._emitted.add(call)
         return found
 
-    def _caller_of(self, owed: Owed) -> Caller:
+    def _caller_of(self, owed: OpenCall) -> CallOrigin:
         session, by = owed.session, owed.asked.by
         if session.shared and by is not None:
             return _caller(session, by.agent or session.agent)
@@ -129,20 +129,20 @@ class Trail:
             found = self._callers[session.id] = _caller(session, session.agent)
         return found
 
-    def forget(self, session: Session) -> None:
+    def forget_caller(self, session: Session) -> None:
         """The agent is gone, or is in another workspace: what is known of it is looked up anew."""
         self._callers.pop(session.id, None)
 
 
-def _caller(session: Session, agent: str) -> Caller:
-    return Caller(
+def _caller(session: Session, agent: str) -> CallOrigin:
+    return CallOrigin(
         session.id, agent[:MAX_NAME_CHARS], session.pid, session.carrier, session.principal, session.profile
     )
 
 
-def subject(method: str, said: str) -> str:
+def audit_subject(method: str, said: str) -> str:
     """What a call of this method is about, as far as an audit may say it."""
-    if method in TASKS:
+    if method in TASK_ID_KEYS:
         return ""  # a task's id is what its agent is known by
     if method in _NAMED:
         return said[:MAX_NAME_CHARS]
@@ -153,7 +153,7 @@ def subject(method: str, said: str) -> str:
     return name[:MAX_NAME_CHARS] if name is not None else bare_uri(text_of(ref, "uri") or "")
 
 
-def with_name(meta: RawJson, name: str) -> RawJson:
+def with_call_id(meta: RawJson, name: str) -> RawJson:
     """A `_meta`, or none, that says which call it is; what its agent says under that key goes.
 
     How long it gets depends on how long `meta` is and on nothing in it: the link's credit is counted by that,
@@ -164,7 +164,7 @@ def with_name(meta: RawJson, name: str) -> RawJson:
         return RawJson(b"{%b}" % ours)
     inner = meta[1:-1]
     if meta.lower().find(b"carpool/") >= 0 or meta.find(b"\\") >= 0:  # an escape may hide a name
-        inner = stripped(meta, {CALL_META_KEY})[1:-1]
+        inner = without_members(meta, {CALL_META_KEY})[1:-1]
     theirs = b"," + inner if inner.strip() else b""
     return RawJson(b"{%b%b}" % (ours, theirs.ljust(len(meta) - 1)))
 
@@ -183,6 +183,6 @@ def bare_uri(uri: str) -> str:
     return bare[:MAX_URI_CHARS]
 
 
-def server_of(key: PoolKey) -> ServerName:
+def server_of_key(key: PoolKey) -> ServerName:
     """The server that a pool's key says."""
     return ServerName(key.rpartition(":")[0])

@@ -8,12 +8,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from carpool_broker.core.model.session import Owed
+from carpool_broker.core.model.session import OpenCall
 from carpool_protocol.ids import RawJson
-from carpool_protocol.link.messages import Answered
+from carpool_protocol.link.messages import CallAnswered
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class CallResult(Struct, frozen=True, gc=False):
     """How a call ended."""
 
     is_error: bool
@@ -24,23 +24,23 @@ class Outcome(Struct, frozen=True, gc=False):
     """It goes on as this task, by our id."""
 
 
-class Aftermath(Protocol):
+class StatelessCallListener(Protocol):
     """What else follows from the course of a call of the stateless era."""
 
-    def leaves(self, owed: Owed) -> None:
+    def call_leaving(self, owed: OpenCall) -> None:
         """It is about to be sent; or its retry came, with another log level perhaps."""
 
-    def closed(self, owed: Owed) -> None:
+    def call_closed(self, owed: OpenCall) -> None:
         """It is in the books no more."""
 
-    def ended(self, owed: Owed, outcome: Outcome) -> None:
+    def parked_call_ended(self, owed: OpenCall, outcome: CallResult) -> None:
         """So it ended while it was parked: nobody can be answered now."""
 
-    def sent_to_urls(self, owed: Owed, urls: tuple[RawJson, ...], now: float) -> bool:
+    def urls_required(self, owed: OpenCall, urls: tuple[RawJson, ...], now: float) -> bool:
         """The server wants its user to see these pages first. False: nobody can be asked to."""
 
-    def task_began(self, owed: Owed, answer: Answered, now: float) -> Outcome | None:
+    def task_created(self, owed: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
         """Its server has begun a task. None: not for an agent that knows of such."""
 
-    def task_lost(self, owed: Owed) -> None:
+    def task_lost(self, owed: OpenCall) -> None:
         """The task that it is about is not there any more."""

@@ -13,9 +13,9 @@ Whatever does not fit gets one error and changes nothing. Answers without any to
 and are given in advance: to what it wants of its agent before it is first answered, by the server's own
 names.
 
-Invariants (`check`): a parked call is in no session's `owed`, and in `calls` unless it has ended; whatever is
-parked has a deadline; each open question belongs to one round; what ended is kept within a bound.
-Knows nothing of: how it is worded, what is in params and answers, which server a call goes to.
+Invariants (`check`): a parked call is in no session's `open_calls`, and in `calls` unless it has ended;
+whatever is parked has a deadline; each open question belongs to one round; what ended is kept within a
+bound. Knows nothing of: how it is worded, what is in params and answers, which server a call goes to.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,20 +23,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from carpool_broker.core.calls.call_listener import Outcome
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.calls.request_state import Spent, Token, Tokens
-from carpool_broker.core.model.effects import AnyEffect, Input, LetGo, RequireInput
-from carpool_broker.core.model.events import AgentCalled
-from carpool_broker.core.model.session import Owed, Session, asking_server
+from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.request_state import RequestState, RequestStateTokens, UsedTokens
+from carpool_broker.core.model.effects import AnyEffect, ForgetRecordedCall, RequiredInput, RequireInput
+from carpool_broker.core.model.events import CallRequested
+from carpool_broker.core.model.session import OpenCall, Session, asking_server
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_protocol.faults.faults import fault, for_method
+from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
-from carpool_protocol.link.messages import AnswerAsk, Asked, Payload
+from carpool_protocol.link.messages import AnswerAsk, AskOpened, Payload
 
-ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+RESUMABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods that may be answered with what they want (MCP 2026-07-28, basic/utilities/mrtr)."""
-GATHER_S: Final = 0.005
+GATHER_ASKS_S: Final = 0.005
 """Questions of one burst come together."""
 MAX_INPUTS: Final = 64
 """In one round."""
@@ -47,30 +47,32 @@ what it may have open: those who do not come back must leave room for the others
 MAX_URL_ROUNDS: Final = 10
 """The official SDKs give up there too."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-"""Of answers that came while nobody waited. Past it a word of ours is kept instead, `_WORD_BYTES` at most."""
+"""Of answers that came while nobody waited. Past it a word of ours is kept instead, `_INPUT_OVERHEAD_BYTES`
+at most.
+"""
 
-_WORD_BYTES: Final = 1024
+_INPUT_OVERHEAD_BYTES: Final = 1024
 
 
-class Wanted:
+class RoundInput:
     """One thing that a round wants."""
 
     __slots__ = ("ask", "input")
 
-    def __init__(self, wanted: Input, ask: AskId | None) -> None:
+    def __init__(self, wanted: RequiredInput, ask: AskId | None) -> None:
         self.input = wanted
         self.ask = ask
         """None: a page that the user is sent to; there is no question of a server behind it."""
 
 
-class Round:
+class InputRequiredRound:
     """What a call wants of its agent now."""
 
     __slots__ = ("again", "declined", "inputs", "number", "outcome", "owed", "told")
 
-    def __init__(self, owed: Owed) -> None:
+    def __init__(self, owed: OpenCall) -> None:
         self.owed = owed
-        self.inputs: dict[str, Wanted] = {}
+        self.inputs: dict[str, RoundInput] = {}
         """By the key under which the retry is to bring it."""
         self.told: frozenset[str] = frozenset()
         """The keys that its agent was told last: only these does the next retry bring, and none of them may
@@ -81,150 +83,158 @@ class Round:
         self.again = False
         """The server ended its call and wants it said again once its user has been at the URLs."""
         self.declined = False
-        self.outcome: Outcome | None = None
+        self.outcome: CallResult | None = None
         """How the call ended while it was parked."""
 
 
-class Parked:
+class ParkedCalls:
     """All rounds of all sessions. `secret`: what tokens are made with."""
 
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        ledger: Ledger,
+        ledger: CallTable,
         out: Callable[[AnyEffect], None],
         secret: bytes,
         timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
-        self._ledger = ledger
-        self._out = out
-        self.tokens = Tokens(secret)
-        self.spent = Spent()
+        self._call_table = ledger
+        self._emit = out
+        self.state_tokens = RequestStateTokens(secret)
+        self.used_tokens = UsedTokens()
         self._timers = timers
-        self._brought: dict[CallId, Token] = {}
+        self._resumed_inputs: dict[CallId, RequestState] = {}
         """Calls of a broker before this one, and the token of the retry that they are resumed with."""
-        self._rounds: dict[CallId, Round] = {}
-        self._of: dict[SessionId, dict[CallId, None]] = {}
+        self._rounds: dict[CallId, InputRequiredRound] = {}
+        self._of_session: dict[SessionId, dict[CallId, None]] = {}
         self._asks: dict[AskId, tuple[CallId, str]] = {}
         self._held_bytes = 0
 
     # --- servers ---------------------------------------------------------------------------------------
 
-    def knows(self, ask: AskId) -> bool:
+    def has_ask(self, ask: AskId) -> bool:
         """Whether this question is open here."""
         return ask in self._asks
 
-    def has_room(self, owed: Owed) -> bool:
+    def has_room(self, owed: OpenCall) -> bool:
         """Whether this call may want one thing more of its agent."""
         found = self._rounds.get(owed.call)
         if found is not None:
             return len(found.inputs) < MAX_INPUTS
         most = (owed.session.max_open_calls + 1) // 2 or MAX_PARKED
-        return len(self._of.get(owed.session.id, ())) < most
+        return len(self._of_session.get(owed.session.id, ())) < most
 
-    def asked(self, owed: Owed, asked: Asked, now: float) -> None:
+    def ask_opened(self, owed: OpenCall, asked: AskOpened, now: float) -> None:
         """A server wants something of the agent behind this call, which has declared it."""
-        told = _told_in_advance(owed, asked.name)
+        told = _advance_input(owed, asked.name)
         if told is not None:
-            self._out(AnswerAsk(asked.ask, is_error=False, body=told))
+            self._emit(AnswerAsk(asked.ask, is_error=False, body=told))
             return
-        token = self._brought.get(owed.call)
-        if token is not None and self.tokens.told(token, asked.ask):
-            told = _brought(owed, asked)
+        token = self._resumed_inputs.get(owed.call)
+        if token is not None and self.state_tokens.covers_ask(token, asked.ask):
+            told = _resumed_input(owed, asked)
             if told is not None:
-                self._out(AnswerAsk(asked.ask, is_error=False, body=told))
+                self._emit(AnswerAsk(asked.ask, is_error=False, body=told))
                 return
-        found = self._round(owed)
-        key = asked.name or _key_of(asked.ask)
+        found = self._round_of(owed)
+        key = asked.name or _input_key(asked.ask)
         if key in found.inputs or key in found.told:
-            key = _key_of(asked.ask)
+            key = _input_key(asked.ask)
         while key in found.inputs or key in found.told:  # somebody has named a question like that
             key += "-"
-        found.inputs[key] = Wanted(Input(key, asked.method, asked.params, asking_server(owed)), asked.ask)
+        found.inputs[key] = RoundInput(
+            RequiredInput(key, asked.method, asked.params, asking_server(owed)), asked.ask
+        )
         self._asks[asked.ask] = (owed.call, key)
-        if not owed.parked and not self._timers.has("gathered_round", owed.call):
-            self._timers.arm("gathered_round", owed.call, now, GATHER_S)
+        if not owed.is_parked and not self._timers.has("gathered_round", owed.call):
+            self._timers.arm("gathered_round", owed.call, now, GATHER_ASKS_S)
 
-    def withdrawn(self, ask: AskId) -> None:
+    def ask_withdrawn(self, ask: AskId) -> None:
         """The server no longer waits."""
         call, key = self._asks.pop(ask, (CallId(0), ""))
         found = self._rounds.get(call)
         if found is not None:
             del found.inputs[key]
-            if not found.inputs and not found.owed.parked:
-                self._drop(call)
+            if not found.inputs and not found.owed.is_parked:
+                self._drop_round(call)
 
-    def sent_to_urls(self, owed: Owed, urls: Sequence[RawJson], now: float) -> bool:
+    def urls_required(self, owed: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
         """See `Aftermath`. The call has ended at its server, and nothing was done."""
-        if owed.asked.method not in ASKS or owed.rounds >= MAX_URL_ROUNDS or not self.has_room(owed):
+        if (
+            owed.asked.method not in RESUMABLE_METHODS
+            or owed.rounds >= MAX_URL_ROUNDS
+            or not self.has_room(owed)
+        ):
             return False
-        waits = not owed.parked
+        waits = not owed.is_parked
         if waits:
             self._timers.disarm("gathered_round", owed.call)
-            self._ledger.park(owed)
-        self._ledger.note_end(owed, "input_required", "yes")
-        self._ledger.close(owed)  # takes the questions of the call along
-        found = self._round(owed)
+            self._call_table.park(owed)
+        self._call_table.audit_end(owed, "input_required", "yes")
+        self._call_table.close(owed)  # takes the questions of the call along
+        found = self._round_of(owed)
         found.again = True
         for url in urls[:MAX_INPUTS]:
             found.number += 1
             key = f"url-{owed.rounds + 1}-{found.number}"
-            found.inputs[key] = Wanted(Input(key, "elicitation/create", url, asking_server(owed)), None)
+            found.inputs[key] = RoundInput(
+                RequiredInput(key, "elicitation/create", url, asking_server(owed)), None
+            )
         if waits:
-            self._require(found, now)
+            self._answer_input_required(found, now)
         # Once its agent knows nothing of the call need be remembered: the retry says all that is needed. What
         # it was told when it was parked may be unread still, and then its carrier says the request again.
-        self._out(LetGo(owed.session.id, owed.call))
+        self._emit(ForgetRecordedCall(owed.session.id, owed.call))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------
 
-    def _require(self, found: Round, now: float) -> None:
+    def _answer_input_required(self, found: InputRequiredRound, now: float) -> None:
         """Answer the request that waits with what is wanted."""
         owed = found.owed
         owed.rounds += 1
-        self._timers.arm("parked_call", owed.call, now, self._ledger.bounds.park_s)
+        self._timers.arm("parked_call", owed.call, now, self._call_table.bounds.park_s)
         found.told = frozenset(found.inputs)
         inputs = tuple(wanted.input for wanted in found.inputs.values())
         asks = None if found.again else [wanted.ask for wanted in found.inputs.values() if wanted.ask]
-        token = self.tokens.make(owed.call, owed.rounds, owed.asked, asks)
-        self._brought.pop(owed.call, None)
-        self._out(RequireInput(owed.session.id, owed.asked.id, inputs, token))
+        token = self.state_tokens.make(owed.call, owed.rounds, owed.asked, asks)
+        self._resumed_inputs.pop(owed.call, None)
+        self._emit(RequireInput(owed.session.id, owed.asked.id, inputs, token))
 
-    def retried(self, found: Round, event: AgentCalled, now: float) -> Owed | None:
+    def retry_received(self, found: InputRequiredRound, event: CallRequested, now: float) -> OpenCall | None:
         """A request brings what this round wants. Returns the call that is to be served anew, if one is."""
         owed = found.owed
         session = owed.session
         self._timers.disarm("parked_call", owed.call)
-        if found.again or owed.call < self._ledger.before:
-            self.spent.spend(session.id, owed.call, owed.rounds)
+        if found.again or owed.call < self._call_table.before:
+            self.used_tokens.use(session.id, owed.call, owed.rounds)
         if found.outcome is not None or found.again:
             owed.asked = event
         else:
-            self._ledger.resume(owed, event)
-        self._take(found, event)
+            self._call_table.resume(owed, event)
+        self._take_inputs(found, event)
         if found.inputs and not found.declined:
             if not found.again:
-                self._ledger.park(owed)
-            self._require(found, now)
+                self._call_table.park(owed)
+            self._answer_input_required(found, now)
             return None
-        self._drop(owed.call)
+        self._drop_round(owed.call)
         if found.outcome is not None:
-            self._ledger.say(owed, found.outcome)
+            self._call_table.reply(owed, found.outcome)
         elif found.declined:
             said = fault("url_declined", server=owed.server, tool=owed.target)
-            self._ledger.say(owed, Outcome(*for_method(said, event.said)))
+            self._call_table.reply(owed, CallResult(*fault_answer(said, event.agent_method)))
         elif found.again:
-            fresh = self._ledger.open(session, event)
+            fresh = self._call_table.open(session, event)
             fresh.rounds = owed.rounds
             return fresh
         elif owed.latest and event.token:
-            self._ledger.report(owed, owed.latest)
+            self._call_table.report_progress(owed, owed.latest)
             owed.latest = ABSENT
         return None
 
-    def _take(self, found: Round, event: AgentCalled) -> None:
+    def _take_inputs(self, found: InputRequiredRound, event: CallRequested) -> None:
         """What it brings of what its agent was told."""
         for given in event.given:
             wanted = found.inputs.pop(given.key, None) if given.key in found.told else None
@@ -234,11 +244,11 @@ class Parked:
                 found.declined = found.declined or not given.accepted
             else:
                 del self._asks[wanted.ask]
-                self._out(AnswerAsk(wanted.ask, is_error=False, body=given.body))
+                self._emit(AnswerAsk(wanted.ask, is_error=False, body=given.body))
 
-    def find(self, session: Session, event: AgentCalled) -> Round | None:
+    def find(self, session: Session, event: CallRequested) -> InputRequiredRound | None:
         """The round that this retry belongs to."""
-        token = self.tokens.read(event)
+        token = self.state_tokens.read(event)
         found = None if token is None else self._rounds.get(token.call)
         if token is None or found is None or found.owed.session is not session:
             return None
@@ -248,29 +258,29 @@ class Parked:
 
     # --- of a broker before this one -------------------------------------------------------------------
 
-    def brought(self, owed: Owed, call: CallId, token: Token) -> None:
+    def call_resumed(self, owed: OpenCall, call: CallId, token: RequestState) -> None:
         """This is about to become that call, and has what its agent was told with this token. The questions
         that are open still come again.
         """
         owed.rounds = token.round
-        self._brought[call] = token
+        self._resumed_inputs[call] = token
 
-    def say_again(self, session: Session, event: AgentCalled, token: Token) -> Owed | None:
+    def reissue_call(self, session: Session, event: CallRequested, token: RequestState) -> OpenCall | None:
         """The server had ended its call, and the user has been at its URLs: returns the call that is to be
         served anew. None: the user has declined.
         """
-        owed = self._ledger.open(session, event)
+        owed = self._call_table.open(session, event)
         owed.rounds = token.round
         if all(given.accepted for given in event.given):
             return owed
-        self._ledger.fail(owed, "url_declined")
+        self._call_table.fail(owed, "url_declined")
         return None
 
     # --- the course of the call (`Aftermath`) ----------------------------------------------------------
 
-    def closed(self, owed: Owed) -> None:
+    def call_closed(self, owed: OpenCall) -> None:
         """Its questions are over with it."""
-        self._brought.pop(owed.call, None)
+        self._resumed_inputs.pop(owed.call, None)
         found = self._rounds.get(owed.call)
         if found is None:
             return
@@ -278,10 +288,10 @@ class Parked:
             if wanted.ask is not None:
                 del self._asks[wanted.ask]
         found.inputs.clear()
-        if not owed.parked:
-            self._drop(owed.call)
+        if not owed.is_parked:
+            self._drop_round(owed.call)
 
-    def ended(self, owed: Owed, outcome: Outcome) -> None:
+    def parked_call_ended(self, owed: OpenCall, outcome: CallResult) -> None:
         """The retry gets it, if it comes."""
         found = self._rounds[owed.call]
         if self._held_bytes + len(outcome.body) > MAX_HELD_BYTES:
@@ -290,47 +300,47 @@ class Parked:
                 detail="Its answer came while the agent was asked for something, and was too large to keep.",
                 server=owed.server,  # no target: a URI may be as long as the answer
             )
-            outcome = Outcome(*for_method(said, owed.asked.said))
+            outcome = CallResult(*fault_answer(said, owed.asked.agent_method))
         found.outcome = outcome
         self._held_bytes += len(outcome.body)
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone."""
-        for call in list(self._of.get(session.id, ())):
-            self._end(call, "the agent is gone", leaves=True)
-        self.spent.forget(session.id)
+        for call in list(self._of_session.get(session.id, ())):
+            self._end_call(call, "the agent is gone", leaves=True)
+        self.used_tokens.session_closed(session.id)
 
     def require_gathered(self, calls: Iterable[CallId], now: float) -> None:
         """What these want is complete: their agents are told."""
         for call in calls:
             found = self._rounds[call]
-            self._ledger.park(found.owed)
-            self._require(found, now)
+            self._call_table.park(found.owed)
+            self._answer_input_required(found, now)
 
     def end_parked(self, calls: Iterable[CallId], now: float) -> None:
         """Nobody has brought in time what these want."""
         for call in calls:
             session = self._rounds[call].owed.session
-            self._end(call, "the agent did not bring in time what it wants")
-            self._ledger.admission.pump(session, now)
+            self._end_call(call, "the agent did not bring in time what it wants")
+            self._call_table.admission.send_queued(session, now)
 
-    def _end(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
-        """Nobody comes back for this call. `leaves`: as in `Ledger.drop`."""
+    def _end_call(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
+        """Nobody comes back for this call. `leaves`: as in `CallTable.drop`."""
         found = self._rounds[call]
-        if call in self._ledger.calls:
-            self._ledger.drop(found.owed, reason, leaves=True)
+        if call in self._call_table.calls:
+            self._call_table.drop(found.owed, reason, leaves=True)
         if not found.again and not leaves:  # what it was told when it was parked may be unread still
-            self._out(LetGo(found.owed.session.id, call))
-        self._drop(call)
+            self._emit(ForgetRecordedCall(found.owed.session.id, call))
+        self._drop_round(call)
 
-    def _round(self, owed: Owed) -> Round:
+    def _round_of(self, owed: OpenCall) -> InputRequiredRound:
         found = self._rounds.get(owed.call)
         if found is None:
-            found = self._rounds[owed.call] = Round(owed)
-            self._of.setdefault(owed.session.id, {})[owed.call] = None
+            found = self._rounds[owed.call] = InputRequiredRound(owed)
+            self._of_session.setdefault(owed.session.id, {})[owed.call] = None
         return found
 
-    def _drop(self, call: CallId) -> None:
+    def _drop_round(self, call: CallId) -> None:
         """Forget a round, whose questions are answered or over."""
         found = self._rounds.pop(call, None)
         if found is None:
@@ -339,41 +349,41 @@ class Parked:
         self._timers.disarm("parked_call", call)
         if found.outcome is not None:
             self._held_bytes -= len(found.outcome.body)
-        of = self._of[found.owed.session.id]
+        of = self._of_session[found.owed.session.id]
         del of[call]
         if not of:
-            del self._of[found.owed.session.id]
+            del self._of_session[found.owed.session.id]
 
     def check(self) -> None:
         """Assert every invariant."""
-        calls = self._ledger.calls
+        calls = self._call_table.calls
         open_asks: dict[AskId, tuple[CallId, str]] = {}
         for call, found in self._rounds.items():
             owed = found.owed
             assert owed.call == call
             assert self._sessions.get(owed.session.id) is owed.session, "a round of nobody"
-            assert call in self._of[owed.session.id]
-            assert self._timers.has("parked_call", call) == owed.parked
-            assert self._timers.has("gathered_round", call) == (not owed.parked)
+            assert call in self._of_session[owed.session.id]
+            assert self._timers.has("parked_call", call) == owed.is_parked
+            assert self._timers.has("gathered_round", call) == (not owed.is_parked)
             assert (call in calls) == (found.outcome is None and not found.again)
-            assert owed.parked or found.inputs, "a round that wants nothing"
-            assert all(other is not owed for other in owed.session.owed.values()) or not owed.parked
+            assert owed.is_parked or found.inputs, "a round that wants nothing"
+            assert all(other is not owed for other in owed.session.open_calls.values()) or not owed.is_parked
             for key, wanted in found.inputs.items():
                 assert wanted.input.key == key
                 if wanted.ask is not None:
                     assert call in calls, "a question of a call that is over"
                     open_asks[wanted.ask] = (call, key)
         assert open_asks == self._asks
-        assert sum(len(of) for of in self._of.values()) == len(self._rounds)
+        assert sum(len(of) for of in self._of_session.values()) == len(self._rounds)
         timers = self._timers.keys("gathered_round") | self._timers.keys("parked_call")
         assert timers == self._rounds.keys()
-        assert {call for call, owed in calls.items() if owed.parked} <= self._rounds.keys()
+        assert {call for call, owed in calls.items() if owed.is_parked} <= self._rounds.keys()
         held = sum(len(f.outcome.body) for f in self._rounds.values() if f.outcome is not None)
-        assert self._brought.keys() <= calls.keys(), "brought for a call that is over"
-        assert held == self._held_bytes <= MAX_HELD_BYTES + _WORD_BYTES * len(self._rounds)
+        assert self._resumed_inputs.keys() <= calls.keys(), "brought for a call that is over"
+        assert held == self._held_bytes <= MAX_HELD_BYTES + _INPUT_OVERHEAD_BYTES * len(self._rounds)
 
 
-def _told_in_advance(owed: Owed, name: str) -> Payload | None:
+def _advance_input(owed: OpenCall, name: str) -> Payload | None:
     """What the request of this call brought for a question of this name: once, and in the first round."""
     if not name or owed.rounds or not owed.asked.given:
         return None
@@ -385,12 +395,12 @@ def _told_in_advance(owed: Owed, name: str) -> Payload | None:
     return None
 
 
-def _key_of(ask: AskId) -> str:
+def _input_key(ask: AskId) -> str:
     """The same at every broker that asks it."""
     return f"ask-{ask}"
 
 
-def _brought(owed: Owed, asked: Asked) -> Payload | None:
+def _resumed_input(owed: OpenCall, asked: AskOpened) -> Payload | None:
     """What the retry brought for a question that its agent was told."""
     by_key = {given.key: given.body for given in owed.asked.given}
-    return by_key.get(_key_of(asked.ask)) or (by_key.get(asked.name) if asked.name else None)
+    return by_key.get(_input_key(asked.ask)) or (by_key.get(asked.name) if asked.name else None)

@@ -9,21 +9,21 @@ Decision: docs/decisions/0032.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from carpool_broker.core.model.effects import TellStateful
+from carpool_broker.core.model.effects import SetStatefulServers
 from carpool_broker.core.model.scope import Scope
 from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import (
-    Bereft,
-    Fleeting,
+    OpenSessions,
     PoolChanged,
     SessionNote,
-    SessionRekeyed,
-    Sessions,
+    SessionNotResumable,
+    SessionPoolChanged,
+    SessionStateLost,
 )
 
 
-def part(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
+def supervisor_lost(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
     """The supervisor is gone. What sessions may have had there counts as called: what it is known to have had
     of them, and state at each server in mode `session` that they have called, whether they see it now or not.
     """
@@ -38,64 +38,66 @@ def part(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> 
         session.marked.clear()
 
 
-def meet(sessions: Iterable[Session], held: Mapping[SessionId, Collection[ServerName]]) -> None:
+def supervisor_connected(
+    sessions: Iterable[Session], held: Mapping[SessionId, Collection[ServerName]]
+) -> None:
     """A supervisor has come. `held`: what it knows to be held or lost there; nothing where it is another than
     before. All else of what sessions had is gone, and nobody has told them.
     """
     for session in sessions:
-        session.bereft |= session.called.difference(held.get(session.id, ()))
-        session.marked |= session.called - session.bereft
+        session.lost_servers |= session.called.difference(held.get(session.id, ()))
+        session.marked |= session.called - session.lost_servers
         session.called.clear()
 
 
-def said(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) -> Sessions:
+def report_sessions(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) -> OpenSessions:
     """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
     as said. `expected`: of who is not here and may come back.
     """
-    notes = [SessionNote(each.id, sorted(each.bereft), each.fleeting) for each in sessions]
+    notes = [SessionNote(each.id, sorted(each.lost_servers), each.is_unresumable) for each in sessions]
     for each in sessions:
-        each.marked |= each.bereft
-        each.bereft.clear()
-    return Sessions([*notes, *expected])
+        each.marked |= each.lost_servers
+        each.lost_servers.clear()
+    return OpenSessions([*notes, *expected])
 
 
-def places(scope: Scope) -> dict[ServerName, PoolKey]:
+def pools_of(scope: Scope) -> dict[ServerName, PoolKey]:
     """Where who looks through this is served."""
     return {entry.server: entry.key for entry in scope.servers}
 
 
-def moved(session: Session, before: Scope) -> list[SessionRekeyed]:
+def scope_changed(session: Session, before: Scope) -> list[SessionPoolChanged]:
     """It was served there before: what it held there of servers that it has called is gone."""
-    now = places(session.scope)
+    now = pools_of(session.scope)
     return [
-        SessionRekeyed(session.id, old, now.get(server, PoolKey("")))
-        for server, old in places(before).items()
+        SessionPoolChanged(session.id, old, now.get(server, PoolKey("")))
+        for server, old in pools_of(before).items()
         # What a session that keeps has called at an earlier broker is not known.
-        if (server in session.used or session.keeps) and now.get(server) != old
+        if (server in session.used or session.carrier_keeps_lines) and now.get(server) != old
     ]
 
 
-def used(
+def server_called(
     session: Session, server: ServerName, state: PoolChanged | None
-) -> list[TellStateful] | list[Fleeting]:
+) -> list[SetStatefulServers] | list[SessionNotResumable]:
     """Its first call of this server, which is in this state, goes. It may have state there from now on."""
     first = not session.used
     session.used.add(server)
-    if first and session.fleeting:
-        return [Fleeting(session.id)]
+    if first and session.is_unresumable:
+        return [SessionNotResumable(session.id)]
     return _stateful(session, server, state)
 
 
-def _stateful(session: Session, server: ServerName, state: PoolChanged | None) -> list[TellStateful]:
+def _stateful(session: Session, server: ServerName, state: PoolChanged | None) -> list[SetStatefulServers]:
     if state is None or state.mode != "session" or server in session.stateful:
         return []
     session.stateful.add(server)
-    return [] if session.fleeting else [TellStateful(session.id, tuple(sorted(session.stateful)))]
+    return [] if session.is_unresumable else [SetStatefulServers(session.id, tuple(sorted(session.stateful)))]
 
 
-def became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[TellStateful]:
+def pool_became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[SetStatefulServers]:
     """This pool is in mode `session` now: some may have called it already."""
-    told: list[TellStateful] = []
+    told: list[SetStatefulServers] = []
     for session in sessions:
         server = session.scope.server_of(state.key) if session.used else None
         if server is not None and server in session.used:
@@ -103,15 +105,15 @@ def became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[Tel
     return told
 
 
-def came_back(session: Session, stateful: Collection[str]) -> list[TellStateful]:
+def session_resumed(session: Session, stateful: Collection[str]) -> list[SetStatefulServers]:
     """Its carrier remembers that it may have state at these servers. It goes on doing so for those that there
     are.
     """
     session.stateful.update(entry.server for entry in session.scope.servers if entry.server in stateful)
-    return [TellStateful(session.id, tuple(sorted(session.stateful)))] if stateful else []
+    return [SetStatefulServers(session.id, tuple(sorted(session.stateful)))] if stateful else []
 
 
-def unknown(session: Session) -> list[Bereft]:
+def assume_state_lost(session: Session) -> list[SessionStateLost]:
     """Whoever leased it something does so no more: what it may have had is gone."""
     session.marked |= session.stateful
-    return [Bereft(session.id, sorted(session.stateful))] if session.stateful else []
+    return [SessionStateLost(session.id, sorted(session.stateful))] if session.stateful else []

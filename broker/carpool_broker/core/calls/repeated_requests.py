@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from carpool_broker.core.model.effects import AnyEffect, WithdrawAsk
-from carpool_broker.core.model.events import AgentAnswered
+from carpool_broker.core.model.events import AskAnswered
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import AskId, SessionId
 
-AGAIN_S: Final = 30.0
+REPEAT_WAIT_S: Final = 30.0
 """So long after a session has come back its questions may be said again."""
 MAX_ASKED: Final = 1024
 """Of one session: what a carrier says past that is asked again."""
@@ -25,46 +25,46 @@ MAX_EARLY: Final = 64
 MAX_EARLY_BYTES: Final = 16 * 1024 * 1024
 
 
-class _Of:
+class _SessionAsks:
     """What is kept of one session."""
 
     __slots__ = ("answers", "asked", "size_bytes")
 
     def __init__(self, asked: Sequence[AskId]) -> None:
         self.asked = set(asked[:MAX_ASKED])
-        self.answers: dict[AskId, AgentAnswered] = {}
+        self.answers: dict[AskId, AskAnswered] = {}
         self.size_bytes = 0
 
 
-class AskedBefore:
+class RepeatedAsks:
     """Of all sessions."""
 
     def __init__(self, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
-        self._out = out
+        self._emit = out
         self._timers = timers
-        self._of: dict[SessionId, _Of] = {}
+        self._of_session: dict[SessionId, _SessionAsks] = {}
 
-    def resumed(self, session: SessionId, asked: Sequence[AskId], now: float) -> None:
+    def session_resumed(self, session: SessionId, asked: Sequence[AskId], now: float) -> None:
         """This session has come back; its agent was asked these."""
-        self._of[session] = _Of(asked)
-        self._timers.arm("earlier_asks", session, now, AGAIN_S)
+        self._of_session[session] = _SessionAsks(asked)
+        self._timers.arm("earlier_asks", session, now, REPEAT_WAIT_S)
 
-    def wait_again(self, session: SessionId, now: float) -> None:
+    def start_waiting(self, session: SessionId, now: float) -> None:
         """Only now its questions can be said again."""
         self._timers.rearm("earlier_asks", session, now)
 
-    def keep(self, session: SessionId, event: AgentAnswered) -> None:
+    def keep_answer(self, session: SessionId, event: AskAnswered) -> None:
         """An answer to what is not open here. The first one is kept, if the question may come still."""
-        of = self._of.get(session)
+        of = self._of_session.get(session)
         if of is None or event.ask in of.answers or len(of.answers) >= MAX_EARLY:
             return
         if of.size_bytes + len(event.body) <= MAX_EARLY_BYTES:
             of.answers[event.ask] = event
             of.size_bytes += len(event.body)
 
-    def take(self, session: SessionId, ask: AskId) -> tuple[bool, AgentAnswered | None]:
+    def take_answer(self, session: SessionId, ask: AskId) -> tuple[bool, AskAnswered | None]:
         """This question is here now: whether its agent was asked it before, and has answered."""
-        of = self._of.get(session)
+        of = self._of_session.get(session)
         if of is None:
             return False, None
         answer = of.answers.pop(ask, None)
@@ -74,35 +74,35 @@ class AskedBefore:
         of.asked.discard(ask)
         return was_asked, answer
 
-    def withdrawn(self, ask: AskId, reason: str) -> None:
+    def ask_withdrawn(self, ask: AskId, reason: str) -> None:
         """The server no longer waits for it."""
-        for session, of in self._of.items():
+        for session, of in self._of_session.items():
             if ask in of.asked:
                 self._withdraw(session, of, ask, reason)
 
-    def over(self, session: SessionId) -> None:
+    def stop_waiting(self, session: SessionId) -> None:
         """Nothing of this session is said again."""
-        of = self._of.pop(session, None)
+        of = self._of_session.pop(session, None)
         self._timers.disarm("earlier_asks", session)
         if of is not None:
             for ask in sorted(of.asked):
                 self._withdraw(session, of, ask, "It is no longer needed.")
 
-    def _withdraw(self, session: SessionId, of: _Of, ask: AskId, reason: str) -> None:
+    def _withdraw(self, session: SessionId, of: _SessionAsks, ask: AskId, reason: str) -> None:
         of.asked.discard(ask)
         if ask not in of.answers:
-            self._out(WithdrawAsk(session, ask, reason))
+            self._emit(WithdrawAsk(session, ask, reason))
 
-    def forget(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """The agent is gone."""
-        self._of.pop(session, None)
+        self._of_session.pop(session, None)
         self._timers.disarm("earlier_asks", session)
 
     def check(self, sessions: Mapping[SessionId, object]) -> None:
         """Assert every invariant."""
-        assert self._of.keys() <= sessions.keys(), "asked before, and not here"
-        assert self._timers.keys("earlier_asks") == self._of.keys()
-        for of in self._of.values():
+        assert self._of_session.keys() <= sessions.keys(), "asked before, and not here"
+        assert self._timers.keys("earlier_asks") == self._of_session.keys()
+        for of in self._of_session.values():
             assert len(of.asked) <= MAX_ASKED
             assert len(of.answers) <= MAX_EARLY
             assert of.size_bytes == sum(len(each.body) for each in of.answers.values()) <= MAX_EARLY_BYTES

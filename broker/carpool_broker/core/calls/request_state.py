@@ -2,7 +2,7 @@
 
 Owns their form: `call.round.marks.mac`. The mac is a keyed hash of the rest, the session and the request
 (method, name, digest of params), so a token is good for nobody else and for nothing else. Which token was
-used is not to be seen from it: that is `input_required`'s, and `Spent` for calls that nothing remembers.
+used is not to be seen from it: that is `input_required`'s, and `UsedTokens` for calls that nothing remembers.
 `marks` says which questions its agent was told: so a broker that did not ask them itself knows whether an
 answer is for a question, or for one before it of the same name.
 
@@ -17,22 +17,22 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core.model.events import AgentCalled
+from carpool_broker.core.model.events import CallRequested
 from carpool_protocol.faults.faults import InvariantBroken
 from carpool_protocol.ids import AskId, CallId, SessionId
 
-ENDED: Final = "u"
+CALL_ENDED: Final = "u"
 """Instead of marks: the call has ended at its server, and nothing was done; it is to be said again."""
 
-MAX_SPENT: Final = 256
+MAX_USED: Final = 256
 """Of one session."""
 
 _DIGITS: Final = 18
 _PARTS: Final = 4
-_MARK: Final = 8
+_MARK_CHARS: Final = 8
 
 
-class Token(Struct, frozen=True):
+class RequestState(Struct, frozen=True):
     """What a good one says."""
 
     call: CallId
@@ -41,39 +41,43 @@ class Token(Struct, frozen=True):
     marks: str
 
 
-class Tokens:
+class RequestStateTokens:
     """`secret`: what they are made with; nobody outside knows it. Empty: none can be made."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret[:64]
 
-    def make(self, call: CallId, number: int, asked: AgentCalled, asks: Iterable[AskId] | None) -> str:
-        """`asked`: the request that is answered with it. `asks`: the questions told; None: see `ENDED`."""
+    def make(self, call: CallId, number: int, asked: CallRequested, asks: Iterable[AskId] | None) -> str:
+        """`asked`: the request that is answered with it. `asks`: the questions told; None: see
+        `CALL_ENDED`.
+        """
         if not self._secret:
             raise InvariantBroken("a token without a secret")
-        marks = ENDED if asks is None else "".join(self._mark(ask) for ask in asks)
-        return self._signed(Token(call, number, marks), asked.session, asked)
+        marks = CALL_ENDED if asks is None else "".join(self._ask_mark(ask) for ask in asks)
+        return self._signature(RequestState(call, number, marks), asked.session, asked)
 
-    def read(self, asked: AgentCalled) -> Token | None:
+    def read(self, asked: CallRequested) -> RequestState | None:
         """What the token of this retry says; None: it is none, or it is not for this."""
         parts = asked.state.split(".")
         if not self._secret or len(parts) != _PARTS or len(parts[0]) > _DIGITS or len(parts[1]) > _DIGITS:
             return None
         if not all(part.isascii() and part.isdigit() for part in parts[:2]):
             return None
-        token = Token(CallId(int(parts[0])), int(parts[1]), parts[2])
-        genuine = self._signed(token, asked.session, asked)
+        token = RequestState(CallId(int(parts[0])), int(parts[1]), parts[2])
+        genuine = self._signature(token, asked.session, asked)
         return token if compare_digest(genuine.encode(), asked.state.encode("utf-8", "replace")) else None
 
-    def told(self, token: Token, ask: AskId) -> bool:
+    def covers_ask(self, token: RequestState, ask: AskId) -> bool:
         """Whether its agent was told this question with it."""
         marks = token.marks
-        return self._mark(ask) in {marks[at : at + _MARK] for at in range(0, len(marks), _MARK)}
+        return self._ask_mark(ask) in {
+            marks[at : at + _MARK_CHARS] for at in range(0, len(marks), _MARK_CHARS)
+        }
 
-    def _mark(self, ask: AskId) -> str:
-        return blake2b(ask.encode(), key=self._secret, digest_size=_MARK // 2).hexdigest()
+    def _ask_mark(self, ask: AskId) -> str:
+        return blake2b(ask.encode(), key=self._secret, digest_size=_MARK_CHARS // 2).hexdigest()
 
-    def _signed(self, token: Token, session: SessionId, asked: AgentCalled) -> str:
+    def _signature(self, token: RequestState, session: SessionId, asked: CallRequested) -> str:
         head = f"{token.call}.{token.round}.{token.marks}"
         # A msgpack list is cut apart in one way only. Surrogates, which a name may hold, are no UTF-8.
         words = [head, session, asked.method, asked.name, asked.digest]
@@ -81,30 +85,30 @@ class Tokens:
         return f"{head}.{blake2b(bound, key=self._secret, digest_size=16).hexdigest()}"
 
 
-class Spent:
+class UsedTokens:
     """Tokens that were used here, of calls that had ended when they were made, and of calls of brokers before
     this one. Nothing else tells that these were used: of the former no record has the calls any more, of the
     latter the record may tell the call once more when the link was down.
     """
 
     def __init__(self) -> None:
-        self._of: dict[SessionId, dict[CallId, int]] = {}
+        self._of_session: dict[SessionId, dict[CallId, int]] = {}
 
-    def spend(self, session: SessionId, call: CallId, number: int) -> bool:
+    def use(self, session: SessionId, call: CallId, number: int) -> bool:
         """Use the token of this round. False: it, or a later one of the call, was used before."""
-        rounds = self._of.setdefault(session, {})
+        rounds = self._of_session.setdefault(session, {})
         if rounds.get(call, 0) >= number:
             return False
         rounds.pop(call, None)  # the latest is the last to be forgotten
         rounds[call] = number
-        if len(rounds) > MAX_SPENT:
+        if len(rounds) > MAX_USED:
             del rounds[next(iter(rounds))]
         return True
 
-    def has(self, session: SessionId, call: CallId, number: int) -> bool:
+    def is_used(self, session: SessionId, call: CallId, number: int) -> bool:
         """Whether the token of this round, or of a later one of the call, was used."""
-        return self._of.get(session, {}).get(call, 0) >= number
+        return self._of_session.get(session, {}).get(call, 0) >= number
 
-    def forget(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """The agent is gone."""
-        self._of.pop(session, None)
+        self._of_session.pop(session, None)

@@ -27,11 +27,11 @@ MAX_TTL_MS: Final = 24 * 3600 * 1000
 MAX_CHANGES: Final = 256
 """So many are remembered. An answer that was asked for before more of them counts as old when it comes."""
 
-_EVERYBODY: Final = SessionId("")
-_Place = tuple[PoolKey, str, SessionId]
+_PUBLIC: Final = SessionId("")
+_CacheKey = tuple[PoolKey, str, SessionId]
 
 
-class Current(Struct, frozen=True):
+class CachedRead(Struct, frozen=True):
     """An answer that is current."""
 
     body: Payload
@@ -40,19 +40,19 @@ class Current(Struct, frozen=True):
     public: bool
 
 
-class _Kept(Struct, frozen=True):
+class _CacheEntry(Struct, frozen=True):
     body: Payload
     until: float
     """Monotonic seconds."""
 
 
-class Fresh:
+class ResourceCache:
     """See the module."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> None:
         self._max_bytes = max_bytes
         self._max_entries = max_entries
-        self._kept: dict[_Place, _Kept] = {}
+        self._entries: dict[_CacheKey, _CacheEntry] = {}
         """The least recently used first."""
         self._size_bytes = 0
         self._changes: deque[tuple[PoolKey, str | None]] = deque(maxlen=MAX_CHANGES)
@@ -61,9 +61,9 @@ class Fresh:
         """So many there were."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
-    def keep(
+    def store(
         self,
         key: PoolKey,
         uri: str,
@@ -76,81 +76,81 @@ class Fresh:
         since: int,
     ) -> None:
         """The server of this pool has answered the read of this URI (by the server's own name), for this
-        session. Instead of what was kept before. `since`: the `moment` in which it was asked for; below 0: in
-        one that nobody here knows.
+        session. Instead of what was kept before. `since`: the `change_count` in which it was asked for;
+        below 0: in one that nobody here knows.
         """
-        self._drop((key, uri, session))
-        self._drop((key, uri, _EVERYBODY))
-        if ttl_ms <= 0 or len(body) > self._max_bytes or self._is_overtaken(key, uri, since):
+        self._evict((key, uri, session))
+        self._evict((key, uri, _PUBLIC))
+        if ttl_ms <= 0 or len(body) > self._max_bytes or self._has_changed_since(key, uri, since):
             return
-        place = (key, uri, _EVERYBODY if public else session)
-        self._kept[place] = _Kept(body, now + min(ttl_ms, MAX_TTL_MS) / 1000)
+        place = (key, uri, _PUBLIC if public else session)
+        self._entries[place] = _CacheEntry(body, now + min(ttl_ms, MAX_TTL_MS) / 1000)
         self._size_bytes += len(body)
-        while self._size_bytes > self._max_bytes or len(self._kept) > self._max_entries:
-            self._drop(next(iter(self._kept)))
+        while self._size_bytes > self._max_bytes or len(self._entries) > self._max_entries:
+            self._evict(next(iter(self._entries)))
 
-    def moment(self) -> int:
+    def change_count(self) -> int:
         """What is asked for now is overtaken by the changes that come after this."""
         return self._changed
 
-    def _is_overtaken(self, key: PoolKey, uri: str, since: int) -> bool:
+    def _has_changed_since(self, key: PoolKey, uri: str, since: int) -> bool:
         more = self._changed - since
         if since < 0 or more > len(self._changes):
             return True
         after = islice(reversed(self._changes), more)
-        return any(each == key and (what is None or _touch(uri, what)) for each, what in after)
+        return any(each == key and (what is None or _overlap(uri, what)) for each, what in after)
 
-    def _note(self, key: PoolKey, uri: str | None) -> None:
+    def _count_change(self, key: PoolKey, uri: str | None) -> None:
         self._changes.append((key, uri))
         self._changed += 1
 
-    def find(self, key: PoolKey, uri: str, session: SessionId, now: float) -> Current | None:
+    def find(self, key: PoolKey, uri: str, session: SessionId, now: float) -> CachedRead | None:
         """What this session may be given at this moment instead of asking the server."""
-        for whose in (session, _EVERYBODY):
+        for whose in (session, _PUBLIC):
             place = (key, uri, whose)
-            kept = self._kept.pop(place, None)
+            kept = self._entries.pop(place, None)
             if kept is None:
                 continue
             left_ms = int((kept.until - now) * 1000)
             if left_ms < 1:
                 self._size_bytes -= len(kept.body)
                 continue
-            self._kept[place] = kept
-            return Current(kept.body, left_ms, whose == _EVERYBODY)
+            self._entries[place] = kept
+            return CachedRead(kept.body, left_ms, whose == _PUBLIC)
         return None
 
-    def changed(self, key: PoolKey, uri: str) -> None:
+    def resource_changed(self, key: PoolKey, uri: str) -> None:
         """The server says that this resource, or a part of it, is another one now (`Updated`). What lies
         below or above it by its name counts as well.
         """
-        self._note(key, uri)
-        for place in [place for place in self._kept if place[0] == key and _touch(place[1], uri)]:
-            self._drop(place)
+        self._count_change(key, uri)
+        for place in [place for place in self._entries if place[0] == key and _overlap(place[1], uri)]:
+            self._evict(place)
 
-    def forget(self, key: PoolKey) -> None:
+    def forget_pool(self, key: PoolKey) -> None:
         """Its catalog or its state is another one now: nothing of it counts as current."""
-        self._note(key, None)
-        for place in [place for place in self._kept if place[0] == key]:
-            self._drop(place)
+        self._count_change(key, None)
+        for place in [place for place in self._entries if place[0] == key]:
+            self._evict(place)
 
-    def forget_session(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """The agent is gone."""
-        for place in [place for place in self._kept if place[2] == session]:
-            self._drop(place)
+        for place in [place for place in self._entries if place[2] == session]:
+            self._evict(place)
 
-    def _drop(self, place: _Place) -> None:
-        kept = self._kept.pop(place, None)
+    def _evict(self, place: _CacheKey) -> None:
+        kept = self._entries.pop(place, None)
         if kept is not None:
             self._size_bytes -= len(kept.body)
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert self._size_bytes == sum(len(kept.body) for kept in self._kept.values())
+        assert self._size_bytes == sum(len(kept.body) for kept in self._entries.values())
         assert self._size_bytes <= self._max_bytes
-        assert len(self._kept) <= self._max_entries
+        assert len(self._entries) <= self._max_entries
 
 
-def _touch(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     one, other = one.rstrip("/"), other.rstrip("/")
     short, long = (one, other) if len(one) <= len(other) else (other, one)
     return long == short or (long.startswith(short) and long[len(short)] in "/?#")

@@ -18,28 +18,35 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.calls.input_required import ASKS, Parked
-from carpool_broker.core.calls.repeated_requests import AskedBefore
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.input_required import RESUMABLE_METHODS, ParkedCalls
+from carpool_broker.core.calls.repeated_requests import RepeatedAsks
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.model.events import AgentAnswered, AgentProgressed
-from carpool_broker.core.model.session import Owed, Session, asking_server
+from carpool_broker.core.model.effects import AnyEffect, SendAsk, SendElicitationComplete, WithdrawAsk
+from carpool_broker.core.model.events import AskAnswered, AskProgressed
+from carpool_broker.core.model.session import OpenCall, Session, asking_server
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
-from carpool_protocol.link.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Elicited, Need
-from carpool_protocol.wire.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
+from carpool_protocol.link.messages import (
+    AnswerAsk,
+    AskOpened,
+    AskWithdrawn,
+    ElicitationFinished,
+    ForwardAskProgress,
+    Need,
+)
+from carpool_protocol.wire.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, CannotDowngrade
 from carpool_protocol.wire.result_repair import repair_error
 
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"
 ROOTS: Final = "roots/list"
 
-OVER: Final = -32603
+ASK_ENDED: Final = -32603
 """JSON-RPC's internal error: nobody is left who could answer, which is neither side's fault."""
 
 
-class _Open(Struct, frozen=True, gc=False):
+class _OpenAsk(Struct, frozen=True, gc=False):
     """Who was asked. The call may be over before the ask is (the agent cancelled it): it is not needed."""
 
     session: SessionId
@@ -48,14 +55,14 @@ class _Open(Struct, frozen=True, gc=False):
     """Of the agent, that this was asked for."""
 
 
-class Asks:
+class AgentAsks:
     """All open asks of all sessions."""
 
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        ledger: Ledger,
-        parked: Parked,
+        ledger: CallTable,
+        parked: ParkedCalls,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
         *,
@@ -63,29 +70,29 @@ class Asks:
     ) -> None:
         """`returning`: whether somebody may come back for this call."""
         self._sessions = sessions
-        self._ledger = ledger
-        self._parked = parked
-        self._out = out
-        self.before = AskedBefore(out, timers)
+        self._call_table = ledger
+        self._parked_calls = parked
+        self._emit = out
+        self.repeated_asks = RepeatedAsks(out, timers)
         """What brokers before this one asked."""
         self._returning = returning
-        self._open: dict[AskId, _Open] = {}
+        self._open: dict[AskId, _OpenAsk] = {}
 
     # --- servers ---------------------------------------------------------------------------------------
 
-    def asked(self, asked: Asked, now: float) -> None:
+    def ask_opened(self, asked: AskOpened, now: float) -> None:
         """A server wants something of the agent behind a call. Said again, it is not asked again."""
-        if asked.ask in self._open or self._parked.knows(asked.ask):
+        if asked.ask in self._open or self._parked_calls.has_ask(asked.ask):
             return
-        owed = self._ledger.calls.get(asked.call)
+        owed = self._call_table.calls.get(asked.call)
         if owed is None:
             if self._returning(asked.call):  # it is said again with that
                 return
             # It crossed with a cancel, or with the end of the agent.
-            self._refuse(asked.ask, Unknowable(OVER, "The call that this was asked for is over."))
+            self._refuse(asked.ask, CannotDowngrade(ASK_ENDED, "The call that this was asked for is over."))
             return
         if owed.asked.by is not None:
-            self._asked_in_rounds(owed, asked, now)
+            self._stateless_ask_opened(owed, asked, now)
             return
         session = owed.session
         lack = undeclared(session.capabilities, asked.method, asked.needs)
@@ -93,13 +100,13 @@ class Asks:
             self._refuse(asked.ask, lack)
             return
         request = owed.asked.id
-        self._open[asked.ask] = _Open(session.id, asked.wants_progress, request)
-        was_asked, answer = self.before.take(session.id, asked.ask)
+        self._open[asked.ask] = _OpenAsk(session.id, asked.wants_progress, request)
+        was_asked, answer = self.repeated_asks.take_answer(session.id, asked.ask)
         if answer is not None:
-            self.answered(session, answer)
+            self.ask_answered(session, answer)
         elif not was_asked:
             wants_progress, version = asked.wants_progress, session.version
-            self._out(
+            self._emit(
                 SendAsk(
                     session.id,
                     asked.ask,
@@ -112,49 +119,49 @@ class Asks:
                 )
             )
 
-    def _asked_in_rounds(self, owed: Owed, asked: Asked, now: float) -> None:
+    def _stateless_ask_opened(self, owed: OpenCall, asked: AskOpened, now: float) -> None:
         """Every request of the stateless era says what its agent can be asked."""
         assert owed.asked.by is not None
         declared = owed.asked.by.capabilities
         why = None
         if asked.method != ROOTS or not declared.roots:
             why = undeclared(declared, asked.method, asked.needs)
-        if owed.asked.method not in ASKS:
-            why = Unknowable(METHOD_NOT_FOUND, f"Nothing can be asked for {owed.asked.method}.")
-        elif why is None and not self._parked.has_room(owed):
-            why = Unknowable(OVER, "This agent is asked for too much at once.")
+        if owed.asked.method not in RESUMABLE_METHODS:
+            why = CannotDowngrade(METHOD_NOT_FOUND, f"Nothing can be asked for {owed.asked.method}.")
+        elif why is None and not self._parked_calls.has_room(owed):
+            why = CannotDowngrade(ASK_ENDED, "This agent is asked for too much at once.")
         if why is not None:
             self._refuse(asked.ask, why)
         else:
-            self._parked.asked(owed, asked, now)
+            self._parked_calls.ask_opened(owed, asked, now)
 
-    def _refuse(self, ask: AskId, why: Unknowable) -> None:
-        self._out(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
+    def _refuse(self, ask: AskId, why: CannotDowngrade) -> None:
+        self._emit(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
 
-    def withdrawn(self, withdrawn: AskWithdrawn) -> None:
+    def ask_withdrawn(self, withdrawn: AskWithdrawn) -> None:
         """The server no longer waits."""
         asked = self._open.pop(withdrawn.ask, None)
         if asked is not None:
-            self._out(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason, asked.request))
+            self._emit(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason, asked.request))
         else:
-            self._parked.withdrawn(withdrawn.ask)
-            self.before.withdrawn(withdrawn.ask, withdrawn.reason)
+            self._parked_calls.ask_withdrawn(withdrawn.ask)
+            self.repeated_asks.ask_withdrawn(withdrawn.ask, withdrawn.reason)
 
-    def elicited(self, done: Elicited) -> None:
+    def elicitation_finished(self, done: ElicitationFinished) -> None:
         """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
         session = self._sessions.get(done.session)
         if session is not None and session.capabilities.url and session.version >= NEWEST:
-            self._out(SayElicited(session.id, done.params))
+            self._emit(SendElicitationComplete(session.id, done.params))
 
-    def supervisor_went(self) -> None:
+    def supervisor_lost(self) -> None:
         """Whoever asked is gone."""
         for ask, asked in self._open.items():
-            self._out(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
+            self._emit(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
         self._open.clear()
 
     # --- agents ----------------------------------------------------------------------------------------
 
-    def answered(self, session: Session, event: AgentAnswered) -> None:
+    def ask_answered(self, session: Session, event: AskAnswered) -> None:
         """The agent's answer. A result goes on as it is; an error at least has the form of one.
 
         A second answer, one that nobody waits for any more and one to another's question are dropped, unless
@@ -163,33 +170,33 @@ class Asks:
         if self._is_open(session, event.ask):
             del self._open[event.ask]
             body = repair_error(event.body, "agent")[0] if event.is_error else event.body
-            self._out(AnswerAsk(event.ask, event.is_error, body))
+            self._emit(AnswerAsk(event.ask, event.is_error, body))
         else:
-            self.before.keep(session.id, event)
+            self.repeated_asks.keep_answer(session.id, event)
 
-    def progressed(self, session: Session, event: AgentProgressed) -> None:
+    def ask_progressed(self, session: Session, event: AskProgressed) -> None:
         """The agent says how far it is."""
         if self._is_open(session, event.ask) and self._open[event.ask].wants_progress:
-            self._out(AskProgressed(event.ask, event.params))
+            self._emit(ForwardAskProgress(event.ask, event.params))
 
     def _is_open(self, session: Session, ask: AskId) -> bool:
         asked = self._open.get(ask)
         return asked is not None and asked.session == session.id
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone: servers that wait for it are told."""
         for ask in [ask for ask, asked in self._open.items() if asked.session == session.id]:
             del self._open[ask]
-            self._refuse(ask, Unknowable(OVER, "The agent that was asked is gone."))
+            self._refuse(ask, CannotDowngrade(ASK_ENDED, "The agent that was asked is gone."))
 
     def check(self) -> None:
         """Assert every invariant."""
         assert all(asked.session in self._sessions for asked in self._open.values()), "an ask of nobody"
-        linked = self._ledger.admission.credit_bytes is not None
+        linked = self._call_table.admission.credit_bytes is not None
         assert linked or not self._open, "an ask without a supervisor"
 
 
-def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> Unknowable | None:
+def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> CannotDowngrade | None:
     """The error for what this agent has not declared; None where it has. No `needs`: what the method needs at
     least, which is sampling without tools, or a form.
 
@@ -198,17 +205,19 @@ def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> Un
     """
     if method == SAMPLING:
         if not declared.sampling:
-            return Unknowable(METHOD_NOT_FOUND, "This agent has not declared sampling.")
+            return CannotDowngrade(METHOD_NOT_FOUND, "This agent has not declared sampling.")
         if "sampling.tools" in needs and not declared.sampling_tools:
-            return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+            return CannotDowngrade(INVALID_PARAMS, "This agent has not declared sampling.tools.")
     elif method == ELICITATION:
         if not (declared.form or declared.url):
-            return Unknowable(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
+            return CannotDowngrade(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
         mode, only = ("url", "form") if "elicitation.url" in needs else ("form", "url")
         if not (declared.url if mode == "url" else declared.form):
-            return Unknowable(INVALID_PARAMS, f"This agent has declared elicitation in mode {only} only.")
+            return CannotDowngrade(
+                INVALID_PARAMS, f"This agent has declared elicitation in mode {only} only."
+            )
     else:
-        return Unknowable(METHOD_NOT_FOUND, "Agents are asked for sampling and elicitation only.")
+        return CannotDowngrade(METHOD_NOT_FOUND, "Agents are asked for sampling and elicitation only.")
     return None
 
 

@@ -10,12 +10,12 @@ Knows nothing of: admission, who is answered.
 from functools import cache
 
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.session import Owed
+from carpool_broker.core.model.session import OpenCall
 from carpool_protocol.ids import part_of
 from carpool_protocol.link.messages import Call, Need, PoolChanged
 
 
-def stateless_call(owed: Owed, state: PoolChanged | None) -> Call:
+def stateless_call_message(owed: OpenCall, state: PoolChanged | None) -> Call:
     """Its message. `state`: what the supervisor last said of its pool."""
     asked, session = owed.asked, owed.session
     assert asked.by is not None
@@ -32,7 +32,7 @@ def stateless_call(owed: Owed, state: PoolChanged | None) -> Call:
         asked.meta,
         bool(asked.token),
         asked.trace,
-        can=needs_declared(asked.by.capabilities),
+        can=declared_needs(asked.by.capabilities),
         log_level=asked.by.level,
         tasks=owed.tasks,
         instance=owed.instance,
@@ -43,7 +43,7 @@ def stateless_call(owed: Owed, state: PoolChanged | None) -> Call:
 
 
 @cache
-def needs_declared(capabilities: Capabilities) -> list[Need]:
+def declared_needs(capabilities: Capabilities) -> list[Need]:
     """See `messages.Call.can`. Shared by all who have declared the same: not to be changed."""
     found: list[tuple[Need, bool]] = [
         ("sampling", capabilities.sampling),

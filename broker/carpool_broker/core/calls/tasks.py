@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final, TypeVar
 
-from carpool_broker.core.calls.call_listener import Outcome
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.answers import refusal
-from carpool_broker.core.model.capabilities import Asker
-from carpool_broker.core.model.effects import AnyEffect, ReplyStateless, SayTask
-from carpool_broker.core.model.events import AgentCalled
-from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.answers import error_reply
+from carpool_broker.core.model.capabilities import StatelessAgent
+from carpool_broker.core.model.effects import AnyEffect, ReplyStateless, SendTaskStatus
+from carpool_broker.core.model.events import CallRequested
+from carpool_broker.core.model.session import OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_broker.core.registry.answer_rewrites import needed
+from carpool_broker.core.registry.answer_rewrites import needs_rewrite
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import may_still, of_profile
+from carpool_broker.core.registry.resolve import denied_by_profile, is_still_allowed
 from carpool_broker.core.registry.view import View
 from carpool_protocol.faults.faults import TOOLS_CALL, InvariantBroken
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import Answered, CancelTask, TaskTold, WatchTasks
+from carpool_protocol.link.messages import CallAnswered, CancelTask, SetTaskSubscriptions, TaskStatusChanged
 from carpool_protocol.wire.downgrade import NEWEST
 from carpool_protocol.wire.stateless import missing_tasks
 
@@ -43,12 +43,12 @@ MAX_KEPT_S: Final = 24 * 3600.0
 """Longer none is kept, whatever its server says."""
 
 
-class Task:
+class AgentTask:
     """One task."""
 
     __slots__ = ("id", "instance", "key", "listens", "server", "session", "theirs", "tool")
 
-    def __init__(self, id_: str, owed: Owed, answer: Answered) -> None:
+    def __init__(self, id_: str, owed: OpenCall, answer: CallAnswered) -> None:
         self.id = id_
         self.session: SessionId = owed.session.id
         self.server: ServerName = owed.server
@@ -61,15 +61,15 @@ class Task:
         self.listens: set[RawJson] = set()
 
 
-class Tasks:
+class AgentTasks:
     """All tasks of all sessions."""
 
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
         registry: Registry,
-        outlook: Outlook,
-        ledger: Ledger,
+        outlook: SessionViews,
+        ledger: CallTable,
         out: Callable[[AnyEffect], None],
         *,
         timers: BrokerTimers,
@@ -79,42 +79,44 @@ class Tasks:
         self._sessions = sessions
         self._timers = timers
         self._registry = registry
-        self._outlook = outlook
-        self._ledger = ledger
-        self._out = out
+        self._session_views = outlook
+        self._call_table = ledger
+        self._emit = out
         self._secret = secret
         """What ids are made with; nobody outside knows it."""
         self._life = life
         """Of the broker: another one with the same secret makes other ids."""
         self._count = 0
-        self._tasks: dict[str, Task] = {}
-        self._of: dict[SessionId, dict[str, Task]] = {}
-        self._at: dict[InstanceId, dict[str, Task]] = {}
+        self._tasks: dict[str, AgentTask] = {}
+        self._of_session: dict[SessionId, dict[str, AgentTask]] = {}
+        self._at: dict[InstanceId, dict[str, AgentTask]] = {}
 
     # --- who knows of tasks ----------------------------------------------------------------------------
 
-    def served(self, view: View) -> bool:
+    def is_served(self, view: View) -> bool:
         """Whether some server of this view knows of tasks, as far as servers have told."""
-        catalogs = (self._registry.known(entry.key) for entry in view.scope.servers)
+        catalogs = (self._registry.known_catalog(entry.key) for entry in view.scope.servers)
         return any(catalog is not None and catalog.tasks for catalog in catalogs)
 
-    def may_begin(self, owed: Owed) -> bool:
+    def may_create(self, owed: OpenCall) -> bool:
         """Whether its server is to be told that its agent knows of tasks."""
         by = owed.asked.by
         if by is None or not by.tasks:
             return False
         if owed.asked.method != TOOLS_CALL:
             return bool(owed.task)
-        if self._is_watched(owed):
+        if self._is_hooked(owed):
             return False
-        return len(self._of.get(owed.session.id, ())) < max(MAX_TASKS, owed.session.max_open_calls)
+        return len(self._of_session.get(owed.session.id, ())) < max(MAX_TASKS, owed.session.max_open_calls)
 
-    def _is_watched(self, owed: Owed) -> bool:
+    def _is_hooked(self, owed: OpenCall) -> bool:
         """Whether hooks are to see its answer: what a task comes to would pass them by."""
-        hooks = self._ledger.hooks
-        return hooks is not None and hooks.sees_answer(owed)
+        hooks = self._call_table.hook_points
+        return hooks is not None and hooks.concerns_answer(owed)
 
-    def objection(self, session: Session, request: RawJson, by: Asker, method: str) -> ReplyStateless | None:
+    def objection(
+        self, session: Session, request: RawJson, by: StatelessAgent, method: str
+    ) -> ReplyStateless | None:
         """Why a request that names tasks is refused, whichever it names; None: it is not."""
         if by.tasks or not self._are_here(session):
             return None
@@ -122,84 +124,88 @@ class Tasks:
 
     def _are_here(self, session: Session) -> bool:
         """Whether tasks are served to this session, or were."""
-        return session.id in self._of or self.served(self._outlook.view(session))
+        return session.id in self._of_session or self.is_served(self._session_views.view_of(session))
 
     # --- the life of a task ----------------------------------------------------------------------------
 
-    def began(self, owed: Owed, answer: Answered, now: float) -> Outcome | None:
+    def task_created(self, owed: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
         """See `call_listener.Aftermath`."""
         by = owed.asked.by
-        if by is None or not by.tasks or self._is_watched(owed):
-            self._out(CancelTask(answer.instance, answer.task))
+        if by is None or not by.tasks or self._is_hooked(owed):
+            self._emit(CancelTask(answer.instance, answer.task))
             return None
-        task = Task(self._mint(), owed, answer)
+        task = AgentTask(self._new_id(), owed, answer)
         self._tasks[task.id] = task
-        self._of.setdefault(task.session, {})[task.id] = task
+        self._of_session.setdefault(task.session, {})[task.id] = task
         self._at.setdefault(task.instance, {})[task.id] = task
         ttl_s = MAX_KEPT_S if answer.task_ttl_ms < 0 else min(answer.task_ttl_ms / 1000, MAX_KEPT_S)
         self._timers.arm("task", task.id, now, ttl_s)
-        return Outcome(False, answer.body, task=task.id)
+        return CallResult(False, answer.body, task=task.id)
 
-    def _mint(self) -> str:
+    def _new_id(self) -> str:
         if not self._secret:
             raise InvariantBroken("an id of a task without a secret")
         self._count += 1
         said = b"task %d of life %d" % (self._count, self._life)
         return blake2b(said, key=self._secret[:64], digest_size=16).hexdigest()
 
-    def asked(self, session: Session, event: AgentCalled, now: float) -> None:
+    def task_requested(self, session: Session, event: CallRequested, now: float) -> None:
         """A request about a task."""
         assert event.by is not None
         refused = self.objection(session, event.id, event.by, event.method)
         task = self._tasks.get(event.name)
         if refused is not None:
-            self._out(refused)
+            self._emit(refused)
         elif not self._are_here(session):  # what is not announced is not served
-            self._out(refusal(session, event.id, event.by, "unknown_method", method=event.method))
+            self._emit(error_reply(session, event.id, event.by, "unknown_method", method=event.method))
         elif task is None or task.session != session.id:
-            self._out(refusal(session, event.id, event.by, "unknown_task", method=event.method))
+            self._emit(error_reply(session, event.id, event.by, "unknown_task", method=event.method))
         elif not self.is_permitted(task.id, event.method):
-            why = of_profile(session.scope)
-            self._out(refusal(session, event.id, event.by, "not_permitted", detail=why, method=event.method))
+            why = denied_by_profile(session.scope)
+            self._emit(
+                error_reply(session, event.id, event.by, "not_permitted", detail=why, method=event.method)
+            )
         else:
-            owed = self._ledger.open(session, event)
+            owed = self._call_table.open(session, event)
             owed.server, owed.key, owed.target = task.server, task.key, task.theirs
             owed.task, owed.instance = task.id, task.instance
-            owed.edit = needed(self._outlook.view(session), task.key, NEWEST)
-            self._ledger.admission.admit(owed, now)
+            owed.edit = needs_rewrite(self._session_views.view_of(session), task.key, NEWEST)
+            self._call_table.admission.admit(owed, now)
 
     def is_permitted(self, task_id: str, method: str) -> bool:
         """Whether its session may ask this of it now. It may always be ended."""
         task = self._tasks.get(task_id)
         if task is None or method == "tasks/cancel":
             return True
-        return may_still(self._outlook.view(self._sessions[task.session]), TOOLS_CALL, task.server, task.tool)
+        return is_still_allowed(
+            self._session_views.view_of(self._sessions[task.session]), TOOLS_CALL, task.server, task.tool
+        )
 
-    def lost(self, task_id: str) -> None:
+    def task_lost(self, task_id: str) -> None:
         """Its instance is gone."""
         task = self._tasks.get(task_id)
         if task is not None:
             self._drop(task)
 
-    def _drop(self, task: Task) -> None:
+    def _drop(self, task: AgentTask) -> None:
         self._timers.disarm("task", task.id)
         del self._tasks[task.id]
-        _take_out(self._of, task.session, task)
+        _take_out(self._of_session, task.session, task)
         _take_out(self._at, task.instance, task)
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone: nobody can ask for its tasks any more."""
-        for task in list(self._of.get(session.id, {}).values()):
+        for task in list(self._of_session.get(session.id, {}).values()):
             self._drop(task)
-            self._out(CancelTask(task.instance, task.theirs))
+            self._emit(CancelTask(task.instance, task.theirs))
 
-    def supervisor_went(self) -> None:
+    def supervisor_lost(self) -> None:
         """Every instance is gone; what waits to be said about tasks has nobody to be said to."""
         for task in list(self._tasks.values()):
             self._drop(task)
         for session in self._sessions.values():
             for owed in [each for each in session.waiting if each.task]:
-                self._ledger.fail(owed, "unknown_task")
+                self._call_table.fail(owed, "unknown_task")
 
     def expire(self, tasks: Iterable[str]) -> None:
         """Their servers may have forgotten these by now."""
@@ -207,51 +213,53 @@ class Tasks:
             task = self._tasks[task_id]
             self._drop(task)
             if task.listens:
-                self._say_watched(task.instance)
+                self._send_subscriptions(task.instance)
 
     # --- listens ---------------------------------------------------------------------------------------
 
-    def of(self, session: Session, wanted: Iterable[str]) -> tuple[str, ...]:
+    def of_session(self, session: Session, wanted: Iterable[str]) -> tuple[str, ...]:
         """Those of them that are this session's."""
-        mine = self._of.get(session.id, {})
+        mine = self._of_session.get(session.id, {})
         return tuple(each for each in wanted if each in mine)
 
-    def heard(self, ids: Iterable[str], listen: RawJson, *, on: bool) -> None:
+    def set_listening(self, ids: Iterable[str], listen: RawJson, *, on: bool) -> None:
         """A listen hears of these from now on, or no more."""
         touched: set[InstanceId] = set()
         for task in [self._tasks[each] for each in ids if each in self._tasks]:
             (task.listens.add if on else task.listens.discard)(listen)
             touched.add(task.instance)
         for instance in sorted(touched):
-            self._say_watched(instance)
+            self._send_subscriptions(instance)
 
-    def _say_watched(self, instance: InstanceId) -> None:
+    def _send_subscriptions(self, instance: InstanceId) -> None:
         theirs = {task.theirs for task in self._at.get(instance, {}).values() if task.listens}
-        self._out(WatchTasks(instance, sorted(theirs)))
+        self._emit(SetTaskSubscriptions(instance, sorted(theirs)))
 
-    def told(self, event: TaskTold) -> None:
+    def task_status_changed(self, event: TaskStatusChanged) -> None:
         """A server says how far a task is."""
         for task in self._at.get(event.instance, {}).values():
             if task.theirs != event.task or not task.listens or not self.is_permitted(task.id, ""):
                 continue
-            view = self._outlook.view(self._sessions[task.session])
-            key = task.key if needed(view, task.key, NEWEST) else PoolKey("")
+            view = self._session_views.view_of(self._sessions[task.session])
+            key = task.key if needs_rewrite(view, task.key, NEWEST) else PoolKey("")
             for listen in sorted(task.listens):
-                self._out(SayTask(task.session, task.id, event.params, listen, key))
+                self._emit(SendTaskStatus(task.session, task.id, event.params, listen, key))
 
     def check(self) -> None:
         """Assert every invariant."""
         assert self._timers.keys("task") == self._tasks.keys()
-        assert sum(map(len, self._of.values())) == sum(map(len, self._at.values())) == len(self._tasks)
+        assert (
+            sum(map(len, self._of_session.values())) == sum(map(len, self._at.values())) == len(self._tasks)
+        )
         for task_id, task in self._tasks.items():
             assert task.id == task_id
-            assert self._of[task.session][task_id] is self._at[task.instance][task_id] is task
+            assert self._of_session[task.session][task_id] is self._at[task.instance][task_id] is task
             session = self._sessions[task.session]
             for listen in task.listens:
                 assert task_id in session.listens[listen].tasks, "a listen that is over hears of a task"
 
 
-def _take_out(index: dict[K, dict[str, Task]], key: K, task: Task) -> None:
+def _take_out(index: dict[K, dict[str, AgentTask]], key: K, task: AgentTask) -> None:
     del index[key][task.id]
     if not index[key]:
         del index[key]

@@ -16,7 +16,7 @@ from carpool_protocol.ids import PoolKey
 from carpool_protocol.link.messages import Catalog, PoolChanged
 
 
-class Twins:
+class CapabilityVariants:
     """All pairs of pools that may be one."""
 
     def __init__(self, registry: Registry, states: Mapping[PoolKey, PoolChanged]) -> None:
@@ -27,13 +27,13 @@ class Twins:
         self._merged: set[PoolKey] = set()
         """Plain keys of launches that the asking pool serves alone."""
 
-    def know(self, pairs: Mapping[PoolKey, PoolKey]) -> None:
+    def set_pairs(self, pairs: Mapping[PoolKey, PoolKey]) -> None:
         """Plain key to asking key of every launch in use; of others nothing is remembered."""
         self._asking_of = dict(pairs)
         self._plain_of = {asking: plain for plain, asking in pairs.items()}
         self._merged &= pairs.keys()
 
-    def look(self, key: PoolKey) -> bool:
+    def recheck(self, key: PoolKey) -> bool:
         """A catalog or a state of this pool came. True when its launch is to be served otherwise now."""
         plain = self._plain_of.get(key, key)
         asking = self._asking_of.get(plain)
@@ -50,7 +50,7 @@ class Twins:
             self._merged.remove(plain)
         return True
 
-    def serving(self, plain: PoolKey) -> PoolKey:
+    def plain_pool(self, plain: PoolKey) -> PoolKey:
         """The pool for plain agents."""
         return self._asking_of[plain] if plain in self._merged else plain
 
@@ -60,12 +60,12 @@ class Twins:
         return state is not None and state.mode != "session"
 
     def _may_merge(self, plain: PoolKey, asking: PoolKey) -> bool:
-        one, other = self._registry.catalog(plain), self._registry.catalog(asking)
+        one, other = self._registry.told_catalog(plain), self._registry.told_catalog(asking)
         if (one is not None and one.asks) or (other is not None and other.asks):
             return False
         if plain in self._merged:
             return True
-        return one is not None and other is not None and _content(one) == _content(other)
+        return one is not None and other is not None and _comparable(one) == _comparable(other)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -73,7 +73,7 @@ class Twins:
         assert len(self._plain_of) == len(self._asking_of), "two launches share a pool"
 
 
-def _content(catalog: Catalog) -> tuple[object, ...]:
+def _comparable(catalog: Catalog) -> tuple[object, ...]:
     """What agents could tell two catalogs apart by, in whatever order a server lists it."""
     return (
         {offer.name: offer.definition for offer in catalog.tools},

@@ -21,16 +21,16 @@ from collections.abc import Iterator, Mapping, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core.configuration.capability_variants import Twins
-from carpool_broker.core.configuration.era_variants import FAILED, Matches
+from carpool_broker.core.configuration.capability_variants import CapabilityVariants
+from carpool_broker.core.configuration.era_variants import FAILED, EraVariants
 from carpool_broker.core.model.events import SourceId, SourceRead
-from carpool_broker.core.model.scope import Off, Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Changes, Registry
+from carpool_broker.core.model.scope import DisabledServer, Scope, ScopeEntry
+from carpool_broker.core.registry.registry import ChangedLists, Registry
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import PoolChanged, PoolSpec, Wanted
+from carpool_protocol.link.messages import PoolChanged, PoolSpec, SetPools
 
 
-class Lane:
+class PoolVariant:
     """What one class of agents sees of a source."""
 
     __slots__ = ("asking", "in_force", "replacing", "stateless")
@@ -43,7 +43,7 @@ class Lane:
         """Servers whose new pool has not greeted yet: the new key. The old one is still in force."""
 
 
-class Amiss(Struct, frozen=True):
+class ServerProblem(Struct, frozen=True):
     """Servers that cannot be run in one source or another."""
 
     misconfigured: Mapping[ServerName, str]
@@ -53,14 +53,14 @@ class Amiss(Struct, frozen=True):
     """Those that lack nothing but variables or places, wherever they cannot be run."""
 
 
-class Source:
+class EffectiveSource:
     """One configuration seen with one environment."""
 
     __slots__ = ("before", "goal", "lanes", "specs")
 
     def __init__(self, goal: SourceRead) -> None:
         self.goal = goal
-        self.lanes = {(False, False): Lane(Scope((), goal.scope.separator))}
+        self.lanes = {(False, False): PoolVariant(Scope((), goal.scope.separator))}
         """By whether its agents can be asked, and whether they are of the stateless era. The first is always
         there; each other one stays from its first agent on.
         """
@@ -70,77 +70,79 @@ class Source:
         """Whose place a pool took, or takes, the last one first: one each for several classes of agents."""
 
 
-class Sources:
+class EffectiveSources:
     """All sources."""
 
     def __init__(self, registry: Registry, states: Mapping[PoolKey, PoolChanged]) -> None:
         self._registry = registry
         self._states = states
         """What the supervisor last said of each pool."""
-        self._twins = Twins(registry, states)
-        self._matches = Matches(registry, states)
-        self.sources: dict[SourceId, Source] = {}
+        self._capability_variants = CapabilityVariants(registry, states)
+        self._era_variants = EraVariants(registry, states)
+        self.sources: dict[SourceId, EffectiveSource] = {}
 
-    def read(self, event: SourceRead) -> Changes:
+    def source_read(self, event: SourceRead) -> ChangedLists:
         """Take over a source, new or read again. Returns the scopes whose lists changed by what is kept."""
         source = self.sources.get(event.source)
         if source is None:
-            source = self.sources[event.source] = Source(event)
-            self._registry.retain(source.lanes[False, False].in_force)
+            source = self.sources[event.source] = EffectiveSource(event)
+            self._registry.retain_scope(source.lanes[False, False].in_force)
         source.goal = event
-        self._pair()
-        changes = self._keep()
-        self._settle(source)
+        self._update_pairs()
+        changes = self._update_registry()
+        self._apply_ready(source)
         return changes
 
-    def _keep(self) -> Changes:
-        return self._registry.keep(
+    def _update_registry(self) -> ChangedLists:
+        return self._registry.set_cached_catalogs(
             {key: it for each in self.sources.values() for key, it in each.goal.kept.items()}
         )
 
-    def enter(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
+    def add_variant(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
         """An agent of this class uses this source. True when it is the first one."""
         found = self.sources[source]
         if (asking, stateless) in found.lanes:
             return False
-        lane = Lane(Scope((), found.goal.scope.separator), asking=asking, stateless=stateless)
+        lane = PoolVariant(Scope((), found.goal.scope.separator), asking=asking, stateless=stateless)
         found.lanes[asking, stateless] = lane
-        self._registry.retain(lane.in_force)
-        self._settle(found)
+        self._registry.retain_scope(lane.in_force)
+        self._apply_ready(found)
         return True
 
-    def ask(self, source: SourceId) -> bool:
+    def add_asking_variant(self, source: SourceId) -> bool:
         """An agent of the handshake era that can be asked uses this source. True when it is the first one."""
-        return self.enter(source, asking=True, stateless=False)
+        return self.add_variant(source, asking=True, stateless=False)
 
-    def drop(self, source: SourceId) -> Changes:
+    def drop_source(self, source: SourceId) -> ChangedLists:
         """No session uses it any more. Returns as `read`."""
         gone = self.sources.pop(source, None)
         if gone is None:
             return {}
         for lane in gone.lanes.values():
-            self._registry.release(lane.in_force)
-        self._pair()
-        return self._keep()
+            self._registry.release_scope(lane.in_force)
+        self._update_pairs()
+        return self._update_registry()
 
-    def advance(self, key: PoolKey | None = None) -> bool:
+    def pool_changed(self, key: PoolKey | None = None) -> bool:
         """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""
-        otherwise = key is not None and any([self._twins.look(key), self._matches.look(key)])
+        otherwise = key is not None and any(
+            [self._capability_variants.recheck(key), self._era_variants.recheck(key)]
+        )
         changed = False
         for source in self.sources.values():
             if otherwise or any(lane.replacing for lane in source.lanes.values()):
-                changed = self._settle(source) or changed
+                changed = self._apply_ready(source) or changed
         return changed
 
-    def _pair(self) -> None:
+    def _update_pairs(self) -> None:
         goals = [source.goal for source in self.sources.values()]
         twins = {plain: twin.key for goal in goals for plain, twin in goal.twins.items()}
-        self._twins.know(twins)
-        self._matches.know(
+        self._capability_variants.set_pairs(twins)
+        self._era_variants.set_pairs(
             {plain: spec.key for goal in goals for plain, spec in goal.stateless.items()}, twins
         )
 
-    def _settle(self, source: Source) -> bool:
+    def _apply_ready(self, source: EffectiveSource) -> bool:
         """Put in force what can be. True when the scopes in force or the wanted pools are others now."""
         goal = source.goal
         goals = (*goal.specs, *goal.twins.values(), *goal.stateless.values())
@@ -151,39 +153,41 @@ class Sources:
             entries: list[ScopeEntry] = []
             old = {entry.server: entry for entry in lane.in_force.servers}
             lane.replacing = {}
-            for entry in self._goals(goal, lane):
+            for entry in self._goal_entries(goal, lane):
                 used.add(entry.key)
-                entries.append(self._entry(source, lane, entry, old.get(entry.server)))
+                entries.append(self._current_entry(source, lane, entry, old.get(entry.server)))
             used.update(entry.key for entry in entries)
             scope = replace(goal.scope, servers=tuple(entries), absent=goal.absent)
             if scope != lane.in_force:
-                self._registry.retain(scope)
-                self._registry.release(lane.in_force)
+                self._registry.retain_scope(scope)
+                self._registry.release_scope(lane.in_force)
                 lane.in_force = scope
                 moved = True
         moved = moved or used != source.specs.keys()
         source.before = {key: before for key, before in source.before.items() if key in used and before}
-        source.specs = {key: self._placed(source, known[key]) for key in used}
+        source.specs = {key: self._with_replaced_pool(source, known[key]) for key in used}
         return moved
 
-    def _goals(self, goal: SourceRead, lane: Lane) -> Iterator[ScopeEntry]:
+    def _goal_entries(self, goal: SourceRead, lane: PoolVariant) -> Iterator[ScopeEntry]:
         """What this class of agents is to see once every pool has greeted."""
         for entry in goal.scope.servers:
             twin = goal.twins.get(entry.key)
-            own = self._matches.serving(entry.key) if lane.stateless else None
+            own = self._era_variants.stateless_pool(entry.key) if lane.stateless else None
             key = entry.key
             if own is not None:
                 key = own
             elif twin is not None:
-                key = twin.key if lane.asking else self._twins.serving(key)
+                key = twin.key if lane.asking else self._capability_variants.plain_pool(key)
             yield entry if key == entry.key else replace(entry, key=key)
 
-    def _entry(self, source: Source, lane: Lane, entry: ScopeEntry, former: ScopeEntry | None) -> ScopeEntry:
+    def _current_entry(
+        self, source: EffectiveSource, lane: PoolVariant, entry: ScopeEntry, former: ScopeEntry | None
+    ) -> ScopeEntry:
         """What is in force of this goal now."""
         if former is None or former.key == entry.key:
             return entry
         before = former.key
-        if not _are_twins(source.goal, before, entry.key):
+        if not _are_variants(source.goal, before, entry.key):
             others = source.before.get(entry.key, ())
             source.before[entry.key] = (before, *(key for key in others if key != before))
             back = source.before.get(before, ())  # the change may be taken back
@@ -201,10 +205,12 @@ class Sources:
         new_state = self._states[new].state if new in self._states else "cold"
         if new_state in FAILED:
             return old_state not in FAILED
-        could = new_state == "serving" or (new_state != "stopped" and self._registry.catalog(new) is not None)
+        could = new_state == "serving" or (
+            new_state != "stopped" and self._registry.told_catalog(new) is not None
+        )
         return old_state == "serving" and not could
 
-    def _placed(self, source: Source, spec: PoolSpec) -> PoolSpec:
+    def _with_replaced_pool(self, source: EffectiveSource, spec: PoolSpec) -> PoolSpec:
         """With the pool before it. The supervisor knows when that one is gone."""
         before, *others = source.before.get(spec.key) or (PoolKey(""),)
         after = before if spec.server in source.goal.stop_first else PoolKey("")
@@ -222,12 +228,12 @@ class Sources:
                 return lanes[which].in_force
         return lanes[False, False].in_force
 
-    def goes_on(self, source: SourceId, old: PoolKey, new: PoolKey) -> bool:
+    def is_still_used(self, source: SourceId, old: PoolKey, new: PoolKey) -> bool:
         """Whether a pool in whose place `new` serves this source, another launch, goes on for others."""
         is_wanted = any(old in each.specs for each in self.sources.values())
-        return is_wanted and not _are_twins(self.sources[source].goal, old, new)
+        return is_wanted and not _are_variants(self.sources[source].goal, old, new)
 
-    def _named_elsewhere(self, operators: Set[SourceId]) -> Set[ServerName]:
+    def _servers_of_agents(self, operators: Set[SourceId]) -> Set[ServerName]:
         """Servers that a source besides these names: what these bring says nothing of them."""
         goals = [source.goal for name, source in self.sources.items() if name not in operators]
         return {
@@ -236,9 +242,9 @@ class Sources:
             for name in (*(it.server for it in goal.scope.servers), *goal.misconfigured, *goal.disabled)
         }
 
-    def wanted_by_agents(self, operators: Set[SourceId]) -> frozenset[PoolKey]:
+    def pools_of_agents(self, operators: Set[SourceId]) -> frozenset[PoolKey]:
         """Pools of all sources but these; of these only those of servers that no other source names."""
-        elsewhere = self._named_elsewhere(operators)
+        elsewhere = self._servers_of_agents(operators)
         return frozenset(
             key
             for name, source in self.sources.items()
@@ -246,11 +252,11 @@ class Sources:
             if name not in operators or spec.server not in elsewhere
         )
 
-    def amiss(self, operators: Set[SourceId] = frozenset()) -> Amiss:
+    def problems(self, operators: Set[SourceId] = frozenset()) -> ServerProblem:
         """What is wrong with the servers of all sources. Those of `operators` count only for servers that no
         other source names.
         """
-        elsewhere = self._named_elsewhere(operators) if operators else frozenset()
+        elsewhere = self._servers_of_agents(operators) if operators else frozenset()
         lame = [
             (name, why, source.goal)
             for each, source in self.sources.items()
@@ -262,10 +268,10 @@ class Sources:
             found.setdefault(name, why)
         wrong = {name: why for name, why, goal in lame if name not in goal.unset}
         untrusted = frozenset(name for name, _, goal in lame if name in goal.untrusted)
-        return Amiss({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
+        return ServerProblem({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
 
-    def lame(self, source: SourceId) -> Mapping[ServerName, tuple[str, str]]:
-        """Servers that cannot be run: (`untrusted`, `unset` or `misconfigured`, why)."""
+    def unrunnable(self, source: SourceId) -> Mapping[ServerName, tuple[str, str]]:
+        """Servers that cannot be run: (`untrusted_servers`, `unset` or `misconfigured`, why)."""
         goal = self.sources[source].goal
         return {
             name: (
@@ -275,23 +281,23 @@ class Sources:
             for name, why in goal.misconfigured.items()
         }
 
-    def untrusted(self, source: SourceId) -> frozenset[ServerName]:
+    def untrusted_servers(self, source: SourceId) -> frozenset[ServerName]:
         """Those among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted
 
-    def broken(self, source: SourceId) -> str:
+    def project_problem(self, source: SourceId) -> str:
         """Why nobody knows what servers its project has, a clause; empty: they are known."""
         return self.sources[source].goal.broken
 
-    def disabled(self, source: SourceId) -> Mapping[ServerName, Off]:
+    def disabled_servers(self, source: SourceId) -> Mapping[ServerName, DisabledServer]:
         """Servers that are switched off, and why."""
         return self.sources[source].goal.disabled
 
-    def own_roots(self, source: SourceId) -> frozenset[ServerName]:
+    def servers_with_roots(self, source: SourceId) -> frozenset[ServerName]:
         """Servers that are told the roots which the agent itself names."""
         return self.sources[source].goal.own_roots
 
-    def to_discover(self) -> list[PoolKey]:
+    def pools_to_discover(self) -> list[PoolKey]:
         """New pools that must greet before they replace an old one."""
         return sorted(
             {
@@ -302,7 +308,7 @@ class Sources:
             }
         )
 
-    def wanted(self) -> Wanted:
+    def wanted_pools(self) -> SetPools:
         """Every pool of every source, in a stable order."""
         specs: dict[PoolKey, PoolSpec] = {}
         for source in self.sources.values():
@@ -315,7 +321,7 @@ class Sources:
             for spec in specs.values()
         ]
         goals = [source.goal for source in self.sources.values()]
-        return Wanted(
+        return SetPools(
             sorted(pools, key=lambda spec: spec.key),
             max((goal.max_processes for goal in goals), default=64),
             max((goal.max_greeting for goal in goals), default=3),
@@ -323,8 +329,8 @@ class Sources:
 
     def check(self) -> None:
         """Assert every invariant."""
-        self._twins.check()
-        self._matches.check()
+        self._capability_variants.check()
+        self._era_variants.check()
         for source in self.sources.values():
             used: set[PoolKey] = set()
             for lane in source.lanes.values():
@@ -337,7 +343,7 @@ class Sources:
                 assert all(key not in source.before.get(each, ()) for each in older), "a place taken in turns"
 
 
-def _are_twins(goal: SourceRead, one: PoolKey, other: PoolKey) -> bool:
+def _are_variants(goal: SourceRead, one: PoolKey, other: PoolKey) -> bool:
     """Whether these are pools of one launch for agents that can be asked and for those that cannot: neither
     takes the other's place. A pool of the stateless era alone does not live beside the one that all share.
     """

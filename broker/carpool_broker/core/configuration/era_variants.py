@@ -25,7 +25,7 @@ FAILED: Final = frozenset({"backing_off", "given_up", "breaker_open", "half_open
 """States of a pool that cannot start."""
 
 
-class Matches:
+class EraVariants:
     """All launches with a pool for agents of the stateless era."""
 
     def __init__(self, registry: Registry, states: Mapping[PoolKey, PoolChanged]) -> None:
@@ -40,7 +40,7 @@ class Matches:
         self._told: set[PoolKey] = set()
         """The same, as the supervisor says it."""
 
-    def know(self, stateless: Mapping[PoolKey, PoolKey], twins: Mapping[PoolKey, PoolKey]) -> None:
+    def set_pairs(self, stateless: Mapping[PoolKey, PoolKey], twins: Mapping[PoolKey, PoolKey]) -> None:
         """Of every launch in use, by its plain key: the pool for agents of the stateless era, and the pool
         for agents that can be asked.
         """
@@ -53,29 +53,29 @@ class Matches:
         self._seen &= stateless.keys()
         self._told &= stateless.keys()
         for plain in stateless:
-            self.look(plain)
+            self.recheck(plain)
 
-    def look(self, key: PoolKey) -> bool:
+    def recheck(self, key: PoolKey) -> bool:
         """A catalog or a state of this pool came. True when its launch is to be served otherwise now."""
         plain = self._plain_of.get(key)
         if plain is None:
             return False
-        before = self.serving(plain)
-        if self._shows_one(key, plain):
+        before = self.stateless_pool(plain)
+        if self._needs_one_pool(key, plain):
             self._seen.add(plain)
         state = self._states.get(plain)
         if state is not None and state.both_eras is not None:
             # A server that was seen to speak the stateless era does, whatever its program did elsewhere.
-            own = self._registry.catalog(self._stateless[plain])
+            own = self._registry.told_catalog(self._stateless[plain])
             if state.both_eras and (own is None or own.era != "stateless"):
                 self._told.add(plain)
             else:
                 self._told.discard(plain)
-        return self.serving(plain) != before
+        return self.stateless_pool(plain) != before
 
-    def _shows_one(self, key: PoolKey, plain: PoolKey) -> bool:
+    def _needs_one_pool(self, key: PoolKey, plain: PoolKey) -> bool:
         """The pool speaks the era that it is not for, or does not start beside the plain one."""
-        catalog, is_own = self._registry.catalog(key), key == self._stateless[plain]
+        catalog, is_own = self._registry.told_catalog(key), key == self._stateless[plain]
         if catalog is not None:
             return (catalog.era == "stateless") != is_own
         if not is_own:
@@ -83,7 +83,7 @@ class Matches:
         own, other = self._states.get(key), self._states.get(plain)
         return own is not None and own.state in FAILED and other is not None and other.state == "serving"
 
-    def serving(self, plain: PoolKey) -> PoolKey | None:
+    def stateless_pool(self, plain: PoolKey) -> PoolKey | None:
         """The pool for agents of the stateless era; None: they have none of their own."""
         if plain in self._seen or plain in self._told:
             return None

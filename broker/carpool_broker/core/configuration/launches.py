@@ -18,9 +18,16 @@ from urllib.parse import quote
 from msgspec import Struct, msgpack, structs
 
 from carpool_protocol.carrier.remote import BRIDGE
-from carpool_protocol.config.reading.late_values import fill
+from carpool_protocol.config.reading.late_values import fill_late_values
 from carpool_protocol.config.schema.environment import is_built_in, is_volatile
-from carpool_protocol.config.schema.expand import PLACES, Missing, expand, from_home, is_usable, references
+from carpool_protocol.config.schema.expand import (
+    PLACE_NAMES,
+    MissingValue,
+    expand,
+    from_home,
+    is_usable,
+    references,
+)
 from carpool_protocol.config.schema.model import ServerConfig, takes_operator_variables
 from carpool_protocol.config.schema.server_kinds import module_name_problem
 from carpool_protocol.config.schema.url_servers import remote_of
@@ -28,7 +35,7 @@ from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import EraWish, Policy, PoolSpec, Root
 
-_ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
+_ERA_WISHES: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "auto": "auto",
     "legacy": "handshake",
     "modern": "stateless",
@@ -54,7 +61,7 @@ def pool_key(
 
     `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ.
     `capabilities` is the class of agents (rule 12), `roots` is rule 6's. A process speaks one era for as long
-    as it lives. `decided`: see `Launch`.
+    as it lives. `decided_fields`: see `Launch`.
     """
     # A list of lists in msgpack is unambiguous: no two launches have the same bytes.
     told = None if roots is None else list(roots)
@@ -64,7 +71,7 @@ def pool_key(
     return PoolKey(f"{server}:{keyed.hexdigest()}")
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
+class LaunchEnvironment(Struct, frozen=True, kw_only=True):
     """What a session brings to its configuration."""
 
     known: Mapping[str, str]
@@ -83,8 +90,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     logins: str = ""
     """The directory of OAuth logins; empty: there are none."""
 
-    def expand(self, server: ServerConfig, text: str) -> str | Missing:
-        return expand(text, self.variables_of(server), self.places_of(server))
+    def expand(self, server: ServerConfig, text: str) -> str | MissingValue:
+        return expand(text, self.variables_of(server), self.directories_of(server))
 
     def variables_of(self, server: ServerConfig) -> Mapping[str, str]:
         if server.project:
@@ -93,12 +100,12 @@ class Surroundings(Struct, frozen=True, kw_only=True):
             return self.auto_known
         return self.known
 
-    def places_of(self, server: ServerConfig) -> Mapping[str, str]:
+    def directories_of(self, server: ServerConfig) -> Mapping[str, str]:
         return self.named_places if server.workspace else self.places
 
-    def base_of(self, server: ServerConfig) -> str:
+    def base_directory(self, server: ServerConfig) -> str:
         """From where a relative directory of it is meant."""
-        return self.places_of(server)["workspace"] if server.project or server.workspace else self.home
+        return self.directories_of(server)["workspace"] if server.project or server.workspace else self.home
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -162,23 +169,23 @@ class CannotRun(Struct, frozen=True):
     """All that is wrong is that variables or places are not set here: another agent may bring them."""
 
 
-def settled(server: ServerConfig, scope: Surroundings) -> ServerConfig | CannotRun:
+def with_decided_values(server: ServerConfig, scope: LaunchEnvironment) -> ServerConfig | CannotRun:
     """With the numbers and switches that variables decide, where they can be read."""
     if not server.late:
         return server
     filled: dict[KeyPath, str] = {}
     for path, text in server.late.items():
         value = scope.expand(server, text)
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             return CannotRun(_problem(server, path, value.render()), value.cause == "unset")
         filled[path] = value
-    found = fill(server, filled)
+    found = fill_late_values(server, filled)
     if isinstance(found, list):
         return CannotRun("; ".join(_problem(server, path, text) for path, text in found))
     return found
 
 
-def decided(written: ServerConfig, server: ServerConfig) -> tuple[tuple[str, object], ...]:
+def decided_fields(written: ServerConfig, server: ServerConfig) -> tuple[tuple[str, object], ...]:
     """See `Launch`. `server`: what `settled` has made of `written`, where that holds the defaults."""
     beneath = written.policy if written.beneath is None else written.beneath
     if beneath == server.policy:
@@ -192,25 +199,25 @@ def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:
     return ConfigProblem(server.file, server.lines.get(path, server.lines[()]), where, text).render()
 
 
-def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
+def launch_of(server: ServerConfig, scope: LaunchEnvironment) -> Launch | CannotRun:
     """What to run, or why it cannot be."""
     filled: dict[KeyPath, str] = {}
-    missing: dict[KeyPath, Missing] = {}
+    missing: dict[KeyPath, MissingValue] = {}
     for path, text in server.templates():
         value = scope.expand(server, text)
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             missing[path] = value
         else:
             filled[path] = value
     roots = _roots(server, scope)
-    if isinstance(roots, Missing):
+    if isinstance(roots, MissingValue):
         missing["roots",] = roots
-    if missing or isinstance(roots, Missing):
+    if missing or isinstance(roots, MissingValue):
         problems = (_problem(server, path, each.render()) for path, each in missing.items())
         return CannotRun("; ".join(problems), all(each.cause == "unset" for each in missing.values()))
     if server.url is not None:
-        return _bridged(server, filled, roots, scope)
-    cwd = _directory(filled["cwd",], scope.base_of(server), scope.home)
+        return _bridge_launch(server, filled, roots, scope)
+    cwd = _directory(filled["cwd",], scope.base_directory(server), scope.home)
     if server.python is not None:
         argv = _module_argv(server, filled, cwd, scope)
     else:
@@ -231,12 +238,12 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
         stop_first=server.replace == "stop_first",
         roots=roots,
         # A child of ours needs no finding out.
-        era="handshake" if server.python is not None and server.era == "auto" else _ERAS[server.era],
+        era="handshake" if server.python is not None and server.era == "auto" else _ERA_WISHES[server.era],
     )
 
 
-def _bridged(
-    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, scope: Surroundings
+def _bridge_launch(
+    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, scope: LaunchEnvironment
 ) -> Launch | CannotRun:
     """The child of ours that reaches a URL. All that is secret about it is in its environment."""
     remote = remote_of(server, filled, scope.logins)
@@ -252,20 +259,20 @@ def _bridged(
         policy=server.policy,
         stop_first=server.replace == "stop_first",
         roots=roots,
-        era=_ERAS[server.era],
+        era=_ERA_WISHES[server.era],
         bridge=True,
     )
 
 
-def _secrets(server: ServerConfig, scope: Surroundings) -> list[str]:
+def _secrets(server: ServerConfig, scope: LaunchEnvironment) -> list[str]:
     """Values of the variables that the server's texts refer to, but for those that are no secrets."""
     known = scope.variables_of(server)
-    names = {name for _, text in server.templates() for name in references(text)} - PLACES
+    names = {name for _, text in server.templates() for name in references(text)} - PLACE_NAMES
     return sorted({known[name] for name in names if name in known and not is_built_in(name)})
 
 
 def _module_argv(
-    server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, scope: Surroundings
+    server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, scope: LaunchEnvironment
 ) -> list[str]:
     """The child of ours that offers a module's functions; the module's name is the last word.
 
@@ -278,17 +285,17 @@ def _module_argv(
     return [interpreter, "-P", "-m", "carpool.pymodule", *strict, filled["python",]]
 
 
-def _roots(server: ServerConfig, scope: Surroundings) -> list[Root] | Missing | None:
+def _roots(server: ServerConfig, scope: LaunchEnvironment) -> list[Root] | MissingValue | None:
     """What the server is told as roots (rule 6). None: they are not declared to it."""
     if server.roots is None:
         return None
     if server.roots == "agent" and scope.roots is not None:
         return list(scope.roots)
-    workspace = scope.places_of(server)["workspace"]
+    workspace = scope.directories_of(server)["workspace"]
     if not workspace:
-        return Missing("workspace")
+        return MissingValue("workspace")
     if not is_usable(workspace):
-        return Missing("workspace", "unusable")
+        return MissingValue("workspace", "unusable")
     return [Root(f"file://{quote(_directory(workspace, scope.home, scope.home))}")]
 
 

@@ -15,98 +15,98 @@ from msgspec.structs import replace
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.ids import ServerName, SessionId
 
-Own = tuple[tuple[ServerName, bool], ...]
+SessionOverrides = tuple[tuple[ServerName, bool], ...]
 """A session's own switches, in order of their names; True: on."""
 
 _WAYS = frozenset({"command", "url", "python"})
 
 
-class Switches:
+class Overrides:
     """All of them."""
 
     def __init__(self) -> None:
-        self.everyone: dict[ServerName, bool] = {}
+        self.global_overrides: dict[ServerName, bool] = {}
         """True: on."""
-        self.sessions: dict[SessionId, dict[ServerName, bool]] = {}
+        self.session_overrides: dict[SessionId, dict[ServerName, bool]] = {}
 
-    def turn(self, server: ServerName, written: Collection[ServerConfig], *, on: bool) -> None:
+    def set(self, server: ServerName, written: Collection[ServerConfig], *, on: bool) -> None:
         """For everybody. `written`: all servers of this name, as their files have them."""
-        self.forget(server)
+        self.clear(server)
         if any(is_on(each) is not on and (can_run(each) or not on) for each in written):
-            self.everyone[server] = on
+            self.global_overrides[server] = on
 
-    def turn_for(self, session: SessionId, written: ServerConfig, *, on: bool) -> None:
+    def set_for_session(self, session: SessionId, written: ServerConfig, *, on: bool) -> None:
         """For one session; `written`: the server that it sees under this name."""
         server = written.name
-        own = self.sessions.setdefault(session, {})
+        own = self.session_overrides.setdefault(session, {})
         own.pop(server, None)
-        if self.everyone.get(server, is_on(written)) is not on:
+        if self.global_overrides.get(server, is_on(written)) is not on:
             own[server] = on
         if not own:
-            del self.sessions[session]
+            del self.session_overrides[session]
 
-    def forget(self, server: ServerName) -> bool:
+    def clear(self, server: ServerName) -> bool:
         """What the files say counts again, for everybody. Whether anything else did."""
-        found = self.everyone.pop(server, None) is not None
-        for session, own in list(self.sessions.items()):
+        found = self.global_overrides.pop(server, None) is not None
+        for session, own in list(self.session_overrides.items()):
             found = own.pop(server, None) is not None or found
             if not own:
-                del self.sessions[session]
+                del self.session_overrides[session]
         return found
 
-    def forget_all(self, servers: Iterable[ServerName]) -> bool:
+    def servers_removed(self, servers: Iterable[ServerName]) -> bool:
         """These have left the configuration: one that comes under this name later is another server."""
-        return bool([server for server in servers if self.forget(server)])
+        return bool([server for server in servers if self.clear(server)])
 
-    def ended(self, session: SessionId) -> bool:
+    def session_closed(self, session: SessionId) -> bool:
         """The session is over. Whether it had any switch."""
-        return self.sessions.pop(session, None) is not None
+        return self.session_overrides.pop(session, None) is not None
 
-    def forget_others(self, here: Container[SessionId]) -> bool:
+    def sessions_known(self, here: Container[SessionId]) -> bool:
         """Nobody comes back any more: who is not here is gone. Whether anybody of them had any switch."""
-        gone = [session for session in self.sessions if session not in here]
+        gone = [session for session in self.session_overrides if session not in here]
         for session in gone:
-            del self.sessions[session]
+            del self.session_overrides[session]
         return bool(gone)
 
     # --- what follows ----------------------------------------------------------------------------------
 
-    def own(self, session: SessionId) -> Own:
+    def of_session(self, session: SessionId) -> SessionOverrides:
         """Those of one session."""
-        return tuple(sorted(self.sessions.get(session, {}).items()))
+        return tuple(sorted(self.session_overrides.get(session, {}).items()))
 
-    def over(
-        self, servers: Mapping[ServerName, ServerConfig], own: Own = ()
+    def apply(
+        self, servers: Mapping[ServerName, ServerConfig], own: SessionOverrides = ()
     ) -> dict[ServerName, ServerConfig]:
         """These servers as they are switched, for a session with these switches of its own. One that says
         nothing to run stays as it is: it only takes the place of another.
         """
-        wished = {**self.everyone, **dict(own)}
+        wished = {**self.global_overrides, **dict(own)}
         return {
-            name: _switched(server, on=wished[name])
+            name: _opposite(server, on=wished[name])
             if name in wished and (can_run(server) or not wished[name])
             else server
             for name, server in servers.items()
         }
 
-    def seen(self, config: Config, own: Own = ()) -> Config:
+    def apply_to_config(self, config: Config, own: SessionOverrides = ()) -> Config:
         """The same for a whole configuration; the very one where no switch concerns it."""
-        if not (self.everyone or own):
+        if not (self.global_overrides or own):
             return config
-        servers = self.over(config.servers, own)
+        servers = self.apply(config.servers, own)
         return config if servers == config.servers else replace(config, servers=servers)
 
-    def why_off(self, server: ServerConfig, own: Own = ()) -> str:
+    def disabled_reason(self, server: ServerConfig, own: SessionOverrides = ()) -> str:
         """Why a server that is disabled is so, as a sentence."""
         if server.name in dict(own):
             return "`carpool disable --session` switched it off for this agent, until its session ends."
-        if server.name in self.everyone:
+        if server.name in self.global_overrides:
             return "`carpool disable` switched it off, until carpool stops."
         return f"{server.written_in} says so."
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert all(self.sessions.values()), "a session is kept without a switch"
+        assert all(self.session_overrides.values()), "a session is kept without a switch"
 
 
 def is_on(server: ServerConfig) -> bool | None:
@@ -119,6 +119,6 @@ def can_run(server: ServerConfig) -> bool:
     return any(text for path, text in server.templates() if path[0] in _WAYS)
 
 
-def _switched(server: ServerConfig, *, on: bool) -> ServerConfig:
+def _opposite(server: ServerConfig, *, on: bool) -> ServerConfig:
     late = {path: text for path, text in server.late.items() if path != ("disabled",)}
     return replace(server, disabled=not on, late=late)

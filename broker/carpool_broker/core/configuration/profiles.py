@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from carpool_broker.core.configuration.resolve_servers import Resolution, kept
-from carpool_broker.core.model.bounds import Limits
+from carpool_broker.core.configuration.resolve_servers import Resolution, filter_servers
+from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, NO_RIGHTS, Rights
 from carpool_broker.core.model.scope import Scope
 from carpool_protocol.config.schema.capability import capability
@@ -30,20 +30,20 @@ def rights_of(config: Config, profile: str) -> Rights:
     return Rights(tuple(map(capability, written.allow)), tuple(map(capability, written.deny)))
 
 
-def limits_of(config: Config) -> Mapping[str, Limits]:
+def limits_of(config: Config) -> Mapping[str, ProfileLimits]:
     """By the name of the profile; only those that bound anything."""
     found = {
-        name: Limits(
+        name: ProfileLimits(
             max_in_flight=each.max_in_flight,
             calls_per_minute=each.calls_per_minute,
             max_servers=each.max_servers,
         )
         for name, each in config.profiles.items()
     }
-    return {name: limits for name, limits in found.items() if limits != Limits()}
+    return {name: limits for name, limits in found.items() if limits != ProfileLimits()}
 
 
-def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = ()) -> Scope:
+def profile_scope(config: Config, profile: str, strangers: Collection[ServerName] = ()) -> Scope:
     """What agents with this profile see, still without servers. `strangers`: see `ScopeEntry.stranger`."""
     rights = rights_of(config, profile)
     written = config.profiles.get(profile)
@@ -57,12 +57,12 @@ def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = (
             *(
                 (server.name, server.tools_prefix)
                 for server in config.servers.values()
-                if not rights.see(server.name, server.tags, stranger=server.name in strangers)
+                if not rights.sees_server(server.name, server.tags, stranger=server.name in strangers)
             ),
             *(
                 (name, None)
                 for name in config.unusable
-                if name not in config.servers and not rights.see(name, (), stranger=name in strangers)
+                if name not in config.servers and not rights.sees_server(name, (), stranger=name in strangers)
             ),
         ),
         name_chars=config.tool_name_length,
@@ -72,20 +72,24 @@ def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = (
     )
 
 
-def sees(config: Config, profile: str, server: ServerName, strangers: Collection[ServerName] = ()) -> bool:
+def is_visible(
+    config: Config, profile: str, server: ServerName, strangers: Collection[ServerName] = ()
+) -> bool:
     """Whether a server is there for agents with this profile: it permits something of it."""
     written = config.servers.get(server)
     tags = () if written is None else written.tags
-    return rights_of(config, profile).see(server, tags, stranger=server in strangers)
+    return rights_of(config, profile).sees_server(server, tags, stranger=server in strangers)
 
 
-def narrowed(
+def permitted_servers(
     found: Resolution, config: Config, rights: Rights, strangers: Collection[ServerName] = ()
 ) -> Resolution:
     """Only those of these servers of which the rights permit anything."""
     if rights.are_all:
         return found
     tags = {name: server.tags for name, server in config.servers.items()}
-    left = kept(found, lambda name: rights.see(name, tags.get(name, ()), stranger=name in strangers))
+    left = filter_servers(
+        found, lambda name: rights.sees_server(name, tags.get(name, ()), stranger=name in strangers)
+    )
     entries = [replace(it, stranger=True) if it.server in strangers else it for it in left.entries]
     return replace(left, entries=entries)

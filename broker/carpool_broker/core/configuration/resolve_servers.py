@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from carpool_broker.core.configuration.launches import (
     CannotRun,
     Launch,
-    Surroundings,
-    decided,
+    LaunchEnvironment,
+    decided_fields,
     launch_of,
-    settled,
+    with_decided_values,
 )
 from carpool_broker.core.configuration.run_name import run_name
 from carpool_broker.core.model.approval import pin_of
@@ -87,7 +87,7 @@ def resolve(
     of an explicit `carpool up`, for the user's servers with `auto_connect`: after the session's own, before
     `env_file`.
     """
-    scope = Surroundings(
+    scope = LaunchEnvironment(
         known={**env_file, **environment},
         auto_known={**env_file, **(operator or {}), **environment},
         project_known={**env_file, **(project_env_file or {}), **environment},
@@ -106,7 +106,7 @@ def resolve(
     stateless: dict[PoolKey, PoolSpec] = {}
     lame: dict[ServerName, CannotRun] = {}
     for written in config.servers.values():
-        server = settled(written, scope)
+        server = with_decided_values(written, scope)
         if isinstance(server, CannotRun):
             lame[written.name] = server
             continue
@@ -117,7 +117,7 @@ def resolve(
         if isinstance(launch, CannotRun):
             lame[server.name] = launch
             continue
-        launch = replace(launch, decided=decided(written, server))
+        launch = replace(launch, decided=decided_fields(written, server))
         if server.replace == "stop_first":
             spec = launch.spec(secret, asking=True)
         else:
@@ -179,15 +179,15 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
     )
 
 
-def only(found: Resolution, server: ServerName) -> Resolution:
+def only_server(found: Resolution, server: ServerName) -> Resolution:
     """One server of these, its names untouched as in `resolve_run`. The pools stay those that all share."""
-    just = kept(found, lambda name: name == server)
+    just = filter_servers(found, lambda name: name == server)
     return replace(
         just, entries=[replace(entry, prefix="", description_prefix=False) for entry in just.entries]
     )
 
 
-def kept(found: Resolution, keep: Callable[[ServerName], bool]) -> Resolution:
+def filter_servers(found: Resolution, keep: Callable[[ServerName], bool]) -> Resolution:
     """Only those of these servers that `keep` is true of. The pools stay those that all share."""
     return replace(
         found,

@@ -15,34 +15,37 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from carpool_broker.core.configuration.effective_sources import Sources
+from carpool_broker.core.configuration.effective_sources import EffectiveSources
 from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.pagination import Family
 from carpool_broker.core.model.scope import Scope
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
-from carpool_broker.core.registry.builtin_tools import how_to
+from carpool_broker.core.registry.builtin_tools import usage_instructions
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import of_profile
+from carpool_broker.core.registry.resolve import denied_by_profile
 from carpool_broker.core.registry.view import View
-from carpool_broker.core.registry.view_builder import differing
+from carpool_broker.core.registry.view_builder import changed_families
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import Discover, PoolChanged
+from carpool_protocol.link.messages import DiscoverCatalog, PoolChanged
 from carpool_protocol.wire.tool_names import may_be_of
 
-FAILING: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
+FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """States in which nothing waits for a pool's catalog."""
 
-RETRIED: Final = frozenset({"breaker_open", "half_open"})
+RETRIED_STATES: Final = frozenset({"breaker_open", "half_open"})
 """States in which an instance starts if somebody needs the pool: now, or when that may be (rule 8)."""
 
-LAME: Final = {"misconfigured": "misconfigured", "unset": "unset: lacks a variable or a workspace"}
+UNRUNNABLE_REASONS: Final = {
+    "misconfigured": "misconfigured",
+    "unset": "unset: lacks a variable or a workspace",
+}
 """By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
 
-NONE: Final[frozenset[ServerName]] = frozenset()
+NO_SERVERS: Final[frozenset[ServerName]] = frozenset()
 
 
-class Followed(NamedTuple):
+class ScopeChanged(NamedTuple):
     """A session that looks through another scope now."""
 
     session: Session
@@ -51,27 +54,27 @@ class Followed(NamedTuple):
     """Of these it reads different lists there."""
 
 
-class Outlook:
+class SessionViews:
     """Views and patience."""
 
     def __init__(self, registry: Registry, out: Callable[[AnyEffect], None]) -> None:
         self._registry = registry
-        self._out = out
+        self._emit = out
         self.states: dict[PoolKey, PoolChanged] = {}
-        self.sources = Sources(registry, self.states)
+        self.sources = EffectiveSources(registry, self.states)
         self.retry_at: dict[PoolKey, float] = {}
         """When a pool that fails may start again."""
         self.slow: set[PoolKey] = set()
         """Pools that a list has once waited for in vain."""
 
-    def learn(self, state: PoolChanged, now: float) -> None:
+    def state_changed(self, state: PoolChanged, now: float) -> None:
         """The supervisor told the state of a pool."""
         self.states[state.key] = state
         self.retry_at.pop(state.key, None)
         if state.retry_after_s is not None:
             self.retry_at[state.key] = now + state.retry_after_s
 
-    def refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
+    def pool_refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
         """Why a pool in this failing state is not asked: (fault, detail, retry_after_s)."""
         if state.cannot_start and state.state != "stopped":
             return "cannot_start", state.reason, None
@@ -81,67 +84,70 @@ class Outlook:
 
     # --- who sees what ---------------------------------------------------------------------------------
 
-    def enter(self, session: Session) -> None:
+    def session_opened(self, session: Session) -> None:
         """A new session looks around."""
-        session.scope = self._in_force(session)
-        session.met |= session.scope.prefixes
-        self._registry.retain(session.scope)
+        session.scope = self._effective_scope(session)
+        session.is_greeted |= session.scope.prefixes
+        self._registry.retain_scope(session.scope)
 
-    def _in_force(self, session: Session) -> Scope:
+    def _effective_scope(self, session: Session) -> Scope:
         """What the session is to see. Names of servers that it has seen and that are not configured any more
         stay theirs: its agent may still say them.
         """
         scope = self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
-        if session.met.keys() <= scope.prefixes.keys():
+        if session.is_greeted.keys() <= scope.prefixes.keys():
             return scope
         known = dict(scope.known)
-        former = tuple((server, session.met[server]) for server in sorted(session.met.keys() - known.keys()))
+        former = tuple(
+            (server, session.is_greeted[server])
+            for server in sorted(session.is_greeted.keys() - known.keys())
+        )
         return replace(scope, former=former) if former else scope
 
-    def leave(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The session is gone."""
-        self._registry.release(session.scope)
+        self._registry.release_scope(session.scope)
 
-    def follow(self, sessions: Iterable[Session]) -> list[Followed]:
+    def apply_scopes(self, sessions: Iterable[Session]) -> list[ScopeChanged]:
         """Have everybody look through the scope that is in force for it now. Returns for whom that is another
         one.
         """
-        moved: list[Followed] = []
+        moved: list[ScopeChanged] = []
         seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
         for session in sessions:
-            scope = self._in_force(session)
+            scope = self._effective_scope(session)
             if scope == session.scope:
                 continue
-            view = self._registry.retain(scope)
+            view = self._registry.retain_scope(scope)
             way = (session.scope, scope)
             if way not in seen:
-                seen[way] = differing(self._registry.view(session.scope), view)
-            self._registry.release(session.scope)
-            moved.append(Followed(session, session.scope, seen[way]))
+                seen[way] = changed_families(self._registry.view(session.scope), view)
+            self._registry.release_scope(session.scope)
+            moved.append(ScopeChanged(session, session.scope, seen[way]))
             session.scope = scope
-            session.met |= scope.prefixes
+            session.is_greeted |= scope.prefixes
         return moved
 
-    def view(self, session: Session) -> View:
+    def view_of(self, session: Session) -> View:
         """What this session sees."""
         return self._registry.view(session.scope)
 
-    def absent(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
+    def absent_server(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
         """The server that an unknown name reads as a name of and that the session does not see: its name, the
         fault (empty: it is just not there any more), and why. Names of servers that wait for trust are the
         last to count, the longest first.
         """
         scope = session.scope
-        disabled = self.sources.disabled(session.source)
-        lame = self.sources.lame(session.source)
-        for server in sorted(scope.heads.readers(name)):
+        disabled = self.sources.disabled_servers(session.source)
+        lame = self.sources.unrunnable(session.source)
+        for server in sorted(scope.name_prefixes.servers_of(name)):
             if server in disabled:
                 return server, "disabled", disabled[server].why
             if server in lame:
                 return server, lame[server][0], f"{lame[server][1]}."
-        if (barred := scope.barring(name)) is not None:
-            return barred, "not_permitted", of_profile(scope)
-        if former := [each for each, _ in scope.former if each in scope.heads.readers(name)]:
+        if (barred := scope.barred_server(name)) is not None:
+            return barred, "not_permitted", denied_by_profile(scope)
+        if former := [each for each, _ in scope.former if each in scope.name_prefixes.servers_of(name)]:
             return former[0], "", f"The server {former[0]} is not in the configuration any more."
         meant = [
             (len(server), server, state, f"{why}.")
@@ -150,39 +156,43 @@ class Outlook:
         ]
         return max(meant)[1:] if meant else None
 
-    def unprefixed(self, session: Session) -> tuple[ServerName, str, str] | None:
+    def unprefixed_server(self, session: Session) -> tuple[ServerName, str, str] | None:
         """A server that is disabled and shows its tools without a prefix: any name can be one of its."""
-        for server, off in self.sources.disabled(session.source).items():
+        for server, off in self.sources.disabled_servers(session.source).items():
             if off.prefix == "":
                 return server, "disabled", off.why
         return None
 
     def instructions(self, session: Session) -> str:
         """What servers say of themselves, and which are missing (rule 18)."""
-        view = self.view(session)
-        parts = [how_to(view.own.values(), [it.server for it in view.scope.servers])] if view.own else []
+        view = self.view_of(session)
+        parts = (
+            [usage_instructions(view.builtin_tools.values(), [it.server for it in view.scope.servers])]
+            if view.builtin_tools
+            else []
+        )
         parts += [view.instructions] if view.instructions else []
         parts = [part for part in parts if part]
         missing = [
             f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
             for entry in view.scope.servers
-            if entry.key in self.states and self.states[entry.key].state in FAILING
+            if entry.key in self.states and self.states[entry.key].state in FAILING_STATES
         ]
         missing += [
-            f"{server} ({LAME[state]})"
-            for server, (state, _) in self.sources.lame(session.source).items()
-            if state in LAME
+            f"{server} ({UNRUNNABLE_REASONS[state]})"
+            for server, (state, _) in self.sources.unrunnable(session.source).items()
+            if state in UNRUNNABLE_REASONS
         ]
         # Counted, never named: a stranger has chosen the names, and this is text in the agent's prompt.
-        if count := len(self.sources.untrusted(session.source)):
+        if count := len(self.sources.untrusted_servers(session.source)):
             servers = "1 server" if count == 1 else f"{count} servers"
             missing.append(
                 f"{servers} of this project's file, which awaits the user's trust (`carpool trust`)"
             )
-        if why := self.sources.broken(session.source):
+        if why := self.sources.project_problem(session.source):
             missing.append(f"the servers of this project ({why})")
-        held = Counter(server for server, tool in view.held if tool != INSTRUCTIONS)
-        if servers := ", ".join(sorted(server for server, tool in view.held if tool == INSTRUCTIONS)):
+        held = Counter(server for server, tool in view.held_tools if tool != INSTRUCTIONS)
+        if servers := ", ".join(sorted(server for server, tool in view.held_tools if tool == INSTRUCTIONS)):
             parts.append(
                 f"Instructions that are held back until the user approves them: those of {servers}. The user "
                 "can run `carpool pin diff SERVER`."
@@ -202,47 +212,47 @@ class Outlook:
     def is_settled(self, key: PoolKey) -> bool:
         """Whether waiting for this pool's catalog is pointless."""
         state = self.states.get(key)
-        return state is not None and state.state in FAILING
+        return state is not None and state.state in FAILING_STATES
 
-    def unsettled(self, session: Session, view: View) -> bool:
+    def pending_servers(self, session: Session, view: View) -> bool:
         """Whether a list is worth waiting for."""
-        if session.rooting and self.unrooted(session):
+        if session.awaits_roots and self.servers_awaiting_roots(session):
             return True
-        return any(not self.is_settled(key) and key not in self.slow for key in view.unknown)
+        return any(not self.is_settled(key) and key not in self.slow for key in view.unknown_pools)
 
-    def unrooted(self, session: Session) -> frozenset[ServerName]:
+    def servers_awaiting_roots(self, session: Session) -> frozenset[ServerName]:
         """Servers whose pool for this session is known only when its agent has said its roots."""
-        return self.sources.own_roots(session.source) if session.rooting else NONE
+        return self.sources.servers_with_roots(session.source) if session.awaits_roots else NO_SERVERS
 
-    def discover(self, session: Session, view: View) -> None:
+    def discover_catalogs(self, session: Session, view: View) -> None:
         """Have the unknown catalogs of this view told, and say that what is away is missed."""
-        for key in sorted(view.unknown - self._later(session, view)):
+        for key in sorted(view.unknown_pools - self._pools_after_roots(session, view)):
             if not self.is_settled(key):
-                self._out(Discover(key))
-        self.miss(view)
+                self._emit(DiscoverCatalog(key))
+        self.report_missed(view)
 
-    def seek(self, session: Session, view: View, suspects: Iterable[PoolKey]) -> None:
+    def discover_first(self, session: Session, view: View, suspects: Iterable[PoolKey]) -> None:
         """Have these tell before others: a call waits for one of them. Also those of which only a file's word
         is known: it does not name what is wanted.
         """
-        sought = (view.hearsay | view.unknown) - self._later(session, view)
+        sought = (view.unconfirmed | view.unknown_pools) - self._pools_after_roots(session, view)
         for key in suspects:
             if key in sought and not self.is_settled(key):
-                self._out(Discover(key, first=True))
+                self._emit(DiscoverCatalog(key, first=True))
 
-    def _later(self, session: Session, view: View) -> set[PoolKey]:
+    def _pools_after_roots(self, session: Session, view: View) -> set[PoolKey]:
         """Pools of this view that are perhaps not the session's: its agent has not said its roots."""
-        unrooted = self.unrooted(session)
+        unrooted = self.servers_awaiting_roots(session)
         return {entry.key for entry in view.scope.servers if entry.server in unrooted} if unrooted else set()
 
-    def miss(self, view: View) -> None:
+    def report_missed(self, view: View) -> None:
         """Somebody who looks through this view does not find what is away."""
-        for key in sorted(view.away):
-            if key in self.states and self.states[key].state in RETRIED:
-                self._out(Discover(key))
+        for key in sorted(view.hidden_pools):
+            if key in self.states and self.states[key].state in RETRIED_STATES:
+                self._emit(DiscoverCatalog(key))
 
     def check(self, sessions: Iterable[Session]) -> None:
         """Assert every invariant."""
         self.sources.check()
         for session in sessions:
-            assert session.scope == self._in_force(session)
+            assert session.scope == self._effective_scope(session)

@@ -18,21 +18,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.hooks.runs import LINE_S, Line, Run, Tally
-from carpool_broker.core.model.effects import AnyEffect, EndHook, Note, RunHook
-from carpool_broker.core.model.events import HookAnswered, HookRule, RunId, Verdict
-from carpool_broker.core.model.session import Owed
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.hooks.runs import QUEUE_TIMEOUT_S, BrokerHookRun, HookCounts, HookRunQueue
+from carpool_broker.core.model.effects import AnyEffect, BeginHook, EndHook, LogLine
+from carpool_broker.core.model.events import HookAnswered, HookRule, HookVerdict, RunId
+from carpool_broker.core.model.session import OpenCall
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import CallId, RawJson, call_name
-from carpool_protocol.link.messages import Answered
+from carpool_protocol.link.messages import CallAnswered
 from carpool_protocol.wire.uri_normalization import without_query
 
 MAX_HELD_BYTES: Final = 256 * 1024 * 1024
 """Of answers that hooks look at, all calls together. One more counts as a failure of its hooks."""
-MAX_FOUND: Final = 4096
+MAX_CACHED_RULES: Final = 4096
 """Tools and profiles whose hooks are remembered."""
 MAX_NAME_CHARS: Final = 256
 """Longer names, and URIs, are not."""
@@ -43,156 +43,160 @@ _KIND_OF: Final[dict[str, Kind]] = {
     "resources/read": "resource",
 }
 """What an agent does at a server. Completions and requests about tasks are not for hooks."""
-_NOBODY: Final = RunId(0)
+_NO_RUN: Final = RunId(0)
 _NO_ROOM: Final = "there was no room to keep more answers for hooks to look at"
 
 Names = tuple[str, ...]
 
 
-class Held:
+class HeldCall:
     """A call that waits for hooks."""
 
     __slots__ = ("answer", "left", "owed", "run")
 
-    def __init__(self, owed: Owed, names: Names, answer: Answered | None = None) -> None:
+    def __init__(self, owed: OpenCall, names: Names, answer: CallAnswered | None = None) -> None:
         self.owed = owed
         self.left = deque(names)
         """Hooks that have not looked at it yet."""
         self.answer = answer
         """None: it has not been sent yet."""
-        self.run = _NOBODY
+        self.run = _NO_RUN
 
 
-class Hooks:
+class CallHooks:
     """All hooks of one broker. See `hook_interface.HookPoints` for what the ledger says."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: CallTable,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
         *,
-        may_leave: Callable[[Owed], bool],
-        strays: Callable[[Owed], bool],
+        may_leave: Callable[[OpenCall], bool],
+        strays: Callable[[OpenCall], bool],
     ) -> None:
         """`may_leave`: whether a call that has passed may still go where it was to go; else it has ended with
         that. `strays`: whether no text tells where the URI of this call leads.
         """
-        self._ledger = ledger
+        self._call_table = ledger
         self._timers = timers
-        self._out = out
+        self._emit = out
         self._may_leave = may_leave
         self._strays = strays
         self.rules: dict[str, HookRule] = {}
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: dict[str, HookCounts] = {}
         """Of each hook that there is or was, since this broker began."""
-        self.pending: list[tuple[HookRule, RunHook]] = []
-        """Ends of calls that hooks are to hear of (`tell`)."""
+        self.pending: list[tuple[HookRule, BeginHook]] = []
+        """Ends of calls that hooks are to hear of (`send_outcomes`)."""
         self.held_bytes = 0
-        self._held: dict[CallId, Held] = {}
+        self._held: dict[CallId, HeldCall] = {}
         self._passed: dict[CallId, RawJson] = {}
         """Calls that hooks have let pass, and their arguments as they are then."""
-        self._found: dict[tuple[str, str, str, str, Names, bool], tuple[Names, Names]] = {}
+        self._rules_cache: dict[tuple[str, str, str, str, Names, bool], tuple[Names, Names]] = {}
         self._by_tag = False
-        self._runs: dict[RunId, Run] = {}
-        self._lines: dict[str, Line] = {}
+        self._runs: dict[RunId, BrokerHookRun] = {}
+        self._queues: dict[str, HookRunQueue] = {}
         self._count = 0
 
     # --- which hooks -----------------------------------------------------------------------------------
 
-    def read(self, rules: Iterable[HookRule]) -> None:
+    def hooks_read(self, rules: Iterable[HookRule]) -> None:
         """These are in force from now on. Runs that are under way go on to their verdicts."""
         self.rules = {rule.name: rule for rule in rules}
         self._by_tag = any(each.tag is not None for rule in self.rules.values() for each in rule.match)
-        self._found.clear()
+        self._rules_cache.clear()
         for name in self.rules:
-            self.tallies.setdefault(name, Tally())
-        self._ledger.hooks = self if self.rules or self._held or self._passed else None
+            self.tallies.setdefault(name, HookCounts())
+        self._call_table.hook_points = self if self.rules or self._held or self._passed else None
 
-    def _find(self, owed: Owed) -> tuple[Names, Names]:
+    def _find_rules(self, owed: OpenCall) -> tuple[Names, Names]:
         """Those that look at this call before, and after it."""
         tags = _tags_of(owed) if self._by_tag else ()
         method = owed.asked.method
         strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self._strays(owed)
         key = (owed.session.profile, method, owed.server, owed.target, tags, strays)
-        found = self._found.get(key)
+        found = self._rules_cache.get(key)
         if found is None:
             kind = _KIND_OF.get(method)
             rules = (
                 []
                 if kind is None
-                else [each for each in self.rules.values() if _is_for(each, owed, kind, tags, strays=strays)]
+                else [
+                    each
+                    for each in self.rules.values()
+                    if _rule_matches(each, owed, kind, tags, strays=strays)
+                ]
             )
             found = (
                 tuple(each.name for each in rules if each.before),
                 tuple(each.name for each in rules if each.after),
             )
-            if len(self._found) >= MAX_FOUND:
-                self._found.clear()
+            if len(self._rules_cache) >= MAX_CACHED_RULES:
+                self._rules_cache.clear()
             if len(owed.target) <= MAX_NAME_CHARS:
-                self._found[key] = found
+                self._rules_cache[key] = found
         return found
 
-    def matches(self, owed: Owed) -> bool:
+    def concerns(self, owed: OpenCall) -> bool:
         """See `HookPoints`."""
-        return any(self._find(owed))
+        return any(self._find_rules(owed))
 
-    def sees_answer(self, owed: Owed) -> bool:
+    def concerns_answer(self, owed: OpenCall) -> bool:
         """See `HookPoints`."""
-        return bool(self._find(owed)[1])
+        return bool(self._find_rules(owed)[1])
 
     # --- the course of a call --------------------------------------------------------------------------
 
-    def holds(self, owed: Owed, now: float) -> bool:
+    def hold_call(self, owed: OpenCall, now: float) -> bool:
         """See `HookPoints`."""
         if owed.asked.method not in _KIND_OF or owed.call in self._passed:
             return False
-        names = self._find(owed)[0]
+        names = self._find_rules(owed)[0]
         if not names:
             return False
         owed.stage = "hooked"
-        owed.session.hold_place()
-        held = self._held[owed.call] = Held(owed, names)
-        self._go_on(held, now)
+        owed.session.count_in_flight()
+        held = self._held[owed.call] = HeldCall(owed, names)
+        self._run_next(held, now)
         return True
 
-    def takes(self, owed: Owed, answer: Answered, now: float) -> bool:
+    def hold_answer(self, owed: OpenCall, answer: CallAnswered, now: float) -> bool:
         """See `HookPoints`. One that sends the agent to URLs first is no end of its call."""
         if owed.stage != "sent" or owed.asked.method not in _KIND_OF or answer.urls_first:
             return False
-        names = self._find(owed)[1]
+        names = self._find_rules(owed)[1]
         if not names:
             return False
         self._timers.disarm("sent_call", owed.call)
         owed.stage = "told"
-        held = self._held[owed.call] = Held(owed, names, answer)
+        held = self._held[owed.call] = HeldCall(owed, names, answer)
         self.held_bytes += len(answer.body)
         if self.held_bytes > MAX_HELD_BYTES:
-            self._out(Note("warning", f"{_NO_ROOM}: call {call_name(owed.call)}"))
+            self._emit(LogLine("warning", f"{_NO_ROOM}: call {call_name(owed.call)}"))
             strict = next((name for name in names if self.rules[name].closed), "")
             held.left.clear()
             if strict:
-                self._refuse(held, strict, "failed", _NO_ROOM, now)
+                self._deny_call(held, strict, "failed", _NO_ROOM, now)
                 return True
-        self._go_on(held, now)
+        self._run_next(held, now)
         return True
 
-    def ended(self, owed: Owed, slug: str) -> None:
+    def call_failed(self, owed: OpenCall, slug: str) -> None:
         """See `HookPoints`. Who has looked at the answer already need not hear of its end."""
         if not owed.server or owed.stage == "told" or owed.asked.method not in _KIND_OF:
             return
         kind = KINDS.get(slug)
-        for name in self._find(owed)[1]:
-            run = self._run_of(owed, name)
+        for name in self._find_rules(owed)[1]:
+            run = self._make_run(owed, name)
             family = "lost" if kind is None else kind.family
             self.pending.append((self.rules[name], replace(run, outcome=family, code=slug)))
 
-    def closed(self, owed: Owed) -> None:
+    def call_closed(self, owed: OpenCall) -> None:
         """See `HookPoints`. A run before a call that nobody wants any more is ended; one after it goes on."""
         self._passed.pop(owed.call, None)
         held = self._held.pop(owed.call, None)
         if not (self.rules or self._held or self._passed):
-            self._ledger.hooks = None  # there were some
+            self._call_table.hook_points = None  # there were some
         if held is None:
             return
         if held.answer is not None:
@@ -201,55 +205,55 @@ class Hooks:
         if run is None or held.answer is not None:
             return
         if run.began is None:
-            self._forget(run)
+            self._forget_run(run)
         else:
-            self._out(EndHook(run.id, run.rule.name))  # it has its place until that is over
+            self._emit(EndHook(run.id, run.rule.name))  # it has its place until that is over
 
-    def _go_on(self, held: Held, now: float) -> None:
+    def _run_next(self, held: HeldCall, now: float) -> None:
         """The next hook looks at it; after the last it passes."""
         while held.left:
             name = held.left.popleft()
             rule = self.rules.get(name)
             if rule is None or not (rule.before if held.answer is None else rule.after):
                 continue  # it is no more since the call came
-            what = self._run_of(held.owed, name)
+            what = self._make_run(held.owed, name)
             if held.answer is not None:
                 answer = held.answer
                 what = replace(what, outcome="answered", body=answer.body, is_error=answer.is_error)
-            held.run = self._begin(rule, what, now)
+            held.run = self._queue_run(rule, what, now)
             return
         owed = held.owed
         if held.answer is None:
             del self._held[owed.call]
             if self._may_leave(owed):
                 self._passed[owed.call] = owed.asked.rest
-                self._ledger.admission.proceed(owed, now)
+                self._call_table.admission.hooks_passed(owed, now)
             else:
-                self._ledger.admission.pump(owed.session, now)
+                self._call_table.admission.send_queued(owed.session, now)
         else:
-            self._ledger.answered(held.answer, now)
+            self._call_table.call_answered(held.answer, now)
 
-    def _decide(self, held: Held, rule: HookRule, said: HookAnswered, now: float) -> None:
+    def _apply_verdict(self, held: HeldCall, rule: HookRule, said: HookAnswered, now: float) -> None:
         """A hook has looked at it."""
         if said.verdict == "rewrite":
-            self._rewrite(held, said.body)
+            self._rewrite_call(held, said.body)
         elif said.verdict == "deny" or (said.verdict == "failed" and rule.closed):
-            self._refuse(held, rule.name, said.verdict, said.reason, now)
+            self._deny_call(held, rule.name, said.verdict, said.reason, now)
             return
-        self._go_on(held, now)
+        self._run_next(held, now)
 
-    def _rewrite(self, held: Held, body: RawJson) -> None:
+    def _rewrite_call(self, held: HeldCall, body: RawJson) -> None:
         owed, answer = held.owed, held.answer
         if answer is not None:
             self.held_bytes += len(body) - len(answer.body)
             held.answer = replace(answer, is_error=False, body=body, ttl_ms=-1, public=False)
             return
-        self._ledger.arguments.leave(owed)
+        self._call_table.arguments.call_closed(owed)
         owed.asked = replace(owed.asked, rest=body)
         owed.size_bytes = len(body) + len(owed.asked.meta)
-        self._ledger.arguments.enter(owed)
+        self._call_table.arguments.call_opened(owed)
 
-    def _refuse(self, held: Held, name: str, verdict: Verdict, reason: str, now: float) -> None:
+    def _deny_call(self, held: HeldCall, name: str, verdict: HookVerdict, reason: str, now: float) -> None:
         owed = held.owed
         if verdict == "deny":
             slug = "denied_by_hook" if held.answer is None else "answer_denied"
@@ -257,64 +261,64 @@ class Hooks:
         else:
             slug = "hook_failed" if held.answer is None else "answer_hook_failed"
             detail = f"The hook is {name}: {reason}."
-        self._ledger.fail(owed, slug, detail)
-        self._ledger.admission.pump(owed.session, now)
+        self._call_table.fail(owed, slug, detail)
+        self._call_table.admission.send_queued(owed.session, now)
 
     # --- runs ------------------------------------------------------------------------------------------
 
-    def _run_of(self, owed: Owed, name: str) -> RunHook:
+    def _make_run(self, owed: OpenCall, name: str) -> BeginHook:
         asked = owed.asked
         arguments = self._passed.get(owed.call, asked.rest)
-        return RunHook(
-            run=_NOBODY, hook=name, call=owed.call, session=owed.session.id, method=asked.method,
+        return BeginHook(
+            run=_NO_RUN, hook=name, call=owed.call, session=owed.session.id, method=asked.method,
             server=owed.server, target=owed.target, arguments=arguments,
         )  # fmt: skip
 
-    def _begin(self, rule: HookRule, what: RunHook, now: float) -> RunId:
+    def _queue_run(self, rule: HookRule, what: BeginHook, now: float) -> RunId:
         self._count += 1
-        run = Run(rule, replace(what, run=RunId(self._count)))
+        run = BrokerHookRun(rule, replace(what, run=RunId(self._count)))
         self._runs[run.id] = run
-        line = self._lines.setdefault(rule.name, Line())
+        line = self._queues.setdefault(rule.name, HookRunQueue())
         if line.is_full:
-            line.put(run)
-            self._timers.arm("hook_run", run.id, now, LINE_S)
+            line.add(run)
+            self._timers.arm("hook_run", run.id, now, QUEUE_TIMEOUT_S)
         else:
-            self._start(line, run, now)
+            self._start_run(line, run, now)
         return run.id
 
-    def _start(self, line: Line, run: Run, now: float) -> None:
+    def _start_run(self, line: HookRunQueue, run: BrokerHookRun, now: float) -> None:
         line.running += 1
         run.began = now
         self._timers.arm("hook_run", run.id, now, run.rule.timeout_s)
-        self._out(run.what)
+        self._emit(run.what)
         run.what = replace(run.what, arguments=RawJson(b""), body=RawJson(b""))
 
-    def _forget(self, run: Run) -> None:
+    def _forget_run(self, run: BrokerHookRun) -> None:
         """It is over, or never began."""
         del self._runs[run.id]
         self._timers.disarm("hook_run", run.id)
-        line = self._lines[run.rule.name]
+        line = self._queues[run.rule.name]
         if run.began is None:
-            line.take(run)
+            line.remove(run)
         else:
             line.running -= 1
 
-    def _free(self, name: str, now: float) -> None:
+    def _start_waiting(self, name: str, now: float) -> None:
         """One more run of this hook may begin, if any waits."""
-        line = self._lines[name]
+        line = self._queues[name]
         while line.waiting and not line.is_full:
-            self._start(line, line.take(line.waiting[0]), now)
-        if line.is_over:
-            del self._lines[name]
+            self._start_run(line, line.remove(line.waiting[0]), now)
+        if line.is_empty:
+            del self._queues[name]
 
-    def answered(self, event: HookAnswered, now: float) -> None:
+    def run_ended(self, event: HookAnswered, now: float) -> None:
         """A run is over. What comes of one that was given up is dropped."""
         run = self._runs.get(event.run)
         if run is not None:
-            self._forget(run)
-            self._over(run, event, now)
+            self._forget_run(run)
+            self._end_run(run, event, now)
 
-    def _over(self, run: Run, said: HookAnswered, now: float, *, late: bool = False) -> None:
+    def _end_run(self, run: BrokerHookRun, said: HookAnswered, now: float, *, late: bool = False) -> None:
         held = self._held.get(run.what.call)
         if held is not None and held.run != run.id:
             held = None
@@ -324,34 +328,34 @@ class Hooks:
             self.tallies[run.rule.name].timeouts += late
             began = now if run.began is None else run.began
             if (
-                news := self.tallies[run.rule.name].count(said.verdict, now - began, said.reason)
+                news := self.tallies[run.rule.name].count_run(said.verdict, now - began, said.reason)
             ) is not None:
-                self._note(run, news, said.reason)
-        self._free(run.rule.name, now)
+                self._log_change(run, news, said.reason)
+        self._start_waiting(run.rule.name, now)
         if held is not None:
-            self._decide(held, run.rule, said, now)
+            self._apply_verdict(held, run.rule, said, now)
 
-    def _note(self, run: Run, news: bool, reason: str) -> None:
+    def _log_change(self, run: BrokerHookRun, news: bool, reason: str) -> None:
         if news:
             what = "let calls through" if not run.rule.closed else "refuse calls"
             call = call_name(run.what.call)
-            self._out(Note("warning", f"the hook {run.rule.name} fails, so we {what}: {reason} ({call})"))
+            self._emit(LogLine("warning", f"the hook {run.rule.name} fails, so we {what}: {reason} ({call})"))
         else:
-            self._out(Note("info", f"the hook {run.rule.name} works again"))
+            self._emit(LogLine("info", f"the hook {run.rule.name} works again"))
 
-    def line_of(self, name: str) -> Line:
+    def queue_of(self, name: str) -> HookRunQueue:
         """What it runs now."""
-        return self._lines.get(name) or Line()
+        return self._queues.get(name) or HookRunQueue()
 
-    def tell(self, now: float) -> None:
+    def send_outcomes(self, now: float) -> None:
         """Have hooks hear how calls ended that they do not decide about."""
         pending, self.pending = self.pending, []
         for rule, what in pending:
-            line = self._lines.get(rule.name)
+            line = self._queues.get(rule.name)
             if line is not None and line.is_full and not line.has_room(what):
                 self.tallies[rule.name].untold += 1
             else:
-                self._begin(rule, what, now)
+                self._queue_run(rule, what, now)
 
     def end_runs(self, runs: Iterable[RunId], now: float) -> None:
         """Runs that waited too long to begin, and those that took too long: in this order, for where one of
@@ -359,19 +363,19 @@ class Hooks:
         """
         for run in sorted([self._runs[each] for each in runs], key=_has_begun):
             if run.began is None:
-                why = f"it has had too much to look at for {LINE_S:g} s"
+                why = f"it has had too much to look at for {QUEUE_TIMEOUT_S:g} s"
             else:
                 why = f"it gave no answer within {run.rule.timeout_s:g} s"
-                self._out(EndHook(run.id, run.rule.name))
-            self._forget(run)
-            self._over(run, HookAnswered(run.id, "failed", why), now, late=_has_begun(run))
+                self._emit(EndHook(run.id, run.rule.name))
+            self._forget_run(run)
+            self._end_run(run, HookAnswered(run.id, "failed", why), now, late=_has_begun(run))
 
     def check(self) -> None:
         """Assert every invariant."""
-        calls = self._ledger.calls
+        calls = self._call_table.calls
         hooked = {call for call, owed in calls.items() if owed.stage in {"hooked", "told"}}
         assert hooked == self._held.keys(), "a call waits for no hook"
-        assert not hooked or self._ledger.hooks is self
+        assert not hooked or self._call_table.hook_points is self
         for call, held in self._held.items():
             assert held.owed is calls[call]
             assert (held.owed.stage == "told") == (held.answer is not None)
@@ -379,15 +383,15 @@ class Hooks:
         assert self._passed.keys() <= calls.keys()
         assert self.held_bytes == sum(len(h.answer.body) for h in self._held.values() if h.answer is not None)
         assert self._timers.keys("hook_run") == self._runs.keys()
-        for name, line in self._lines.items():
+        for name, line in self._queues.items():
             line.check([run for run in self._runs.values() if run.rule.name == name])
 
 
-def _has_begun(run: Run) -> bool:
+def _has_begun(run: BrokerHookRun) -> bool:
     return run.began is not None
 
 
-def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names, *, strays: bool) -> bool:
+def _rule_matches(rule: HookRule, owed: OpenCall, kind: Kind, tags: Names, *, strays: bool) -> bool:
     """Whether a hook looks at a call. `strays`: it may be about any resource of its server."""
     if rule.profiles and owed.session.profile not in rule.profiles:
         return False
@@ -399,7 +403,7 @@ def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names, *, strays: bool
     )
 
 
-def _tags_of(owed: Owed) -> Names:
+def _tags_of(owed: OpenCall) -> Names:
     servers = owed.session.scope.servers
     return next((entry.tags for entry in servers if entry.server == owed.server), ())
 

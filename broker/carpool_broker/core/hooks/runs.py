@@ -8,25 +8,25 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from carpool_broker.core.model.effects import RunHook
-from carpool_broker.core.model.events import HookRule, RunId, Verdict
+from carpool_broker.core.model.effects import BeginHook
+from carpool_broker.core.model.events import HookRule, HookVerdict, RunId
 from carpool_protocol.hooks.lines import MAX_RUNNING
 
-MAX_TOLD: Final = 1024
-MAX_TOLD_BYTES: Final = 16 * 1024 * 1024
+MAX_OUTCOMES: Final = 1024
+MAX_OUTCOME_BYTES: Final = 16 * 1024 * 1024
 """While so many runs of a hook wait, or hold so much, it hears of no more ends of calls."""
-LINE_S: Final = 30.0
+QUEUE_TIMEOUT_S: Final = 30.0
 """The longest that a call waits for a run to begin."""
-SAMPLES: Final = 128
+MAX_DURATION_SAMPLES: Final = 128
 """Durations that the median is of."""
 
 
-class Run:
+class BrokerHookRun:
     """One run of one hook."""
 
     __slots__ = ("began", "id", "rule", "size_bytes", "what")
 
-    def __init__(self, rule: HookRule, what: RunHook) -> None:
+    def __init__(self, rule: HookRule, what: BeginHook) -> None:
         self.id: RunId = what.run
         self.rule = rule
         """As it was when the run was wanted."""
@@ -37,29 +37,29 @@ class Run:
         self.size_bytes = len(what.arguments) + len(what.body)
 
 
-class Line:
+class HookRunQueue:
     """The runs of one hook."""
 
     def __init__(self) -> None:
         self.running = 0
-        self.waiting: deque[Run] = deque()
+        self.waiting: deque[BrokerHookRun] = deque()
         self.waiting_bytes = 0
 
-    def put(self, run: Run) -> None:
+    def add(self, run: BrokerHookRun) -> None:
         """It waits."""
         self.waiting.append(run)
         self.waiting_bytes += run.size_bytes
 
-    def take(self, run: Run) -> Run:
+    def remove(self, run: BrokerHookRun) -> BrokerHookRun:
         """It waits no more."""
         self.waiting.remove(run)
         self.waiting_bytes -= run.size_bytes
         return run
 
-    def has_room(self, what: RunHook) -> bool:
+    def has_room(self, what: BeginHook) -> bool:
         """Whether this may wait although nobody waits for it."""
         more = len(what.arguments) + len(what.body)
-        return len(self.waiting) < MAX_TOLD and self.waiting_bytes + more <= MAX_TOLD_BYTES
+        return len(self.waiting) < MAX_OUTCOMES and self.waiting_bytes + more <= MAX_OUTCOME_BYTES
 
     @property
     def is_full(self) -> bool:
@@ -67,11 +67,11 @@ class Line:
         return self.running >= MAX_RUNNING
 
     @property
-    def is_over(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there are none."""
         return not self.running and not self.waiting
 
-    def check(self, runs: Sequence[Run]) -> None:
+    def check(self, runs: Sequence[BrokerHookRun]) -> None:
         """Assert that these are its runs."""
         assert {run.id for run in self.waiting} == {run.id for run in runs if run.began is None}
         assert self.running == sum(1 for run in runs if run.began is not None) <= MAX_RUNNING
@@ -79,11 +79,11 @@ class Line:
         assert not self.waiting or self.is_full, "a run waits though it could begin"
 
 
-class Tally:
+class HookCounts:
     """What one hook has come to since this broker began."""
 
     def __init__(self) -> None:
-        self.verdicts: dict[Verdict, int] = {"allow": 0, "deny": 0, "rewrite": 0, "failed": 0}
+        self.verdicts: dict[HookVerdict, int] = {"allow": 0, "deny": 0, "rewrite": 0, "failed": 0}
         self.timeouts = 0
         """Of those that failed: so many had not answered in time."""
         self.untold = 0
@@ -91,9 +91,9 @@ class Tally:
         self.last_error = ""
         self.is_failing = False
         """Its last run failed."""
-        self._durations_s: deque[float] = deque(maxlen=SAMPLES)
+        self._durations_s: deque[float] = deque(maxlen=MAX_DURATION_SAMPLES)
 
-    def count(self, verdict: Verdict, duration_s: float, reason: str = "") -> bool | None:
+    def count_run(self, verdict: HookVerdict, duration_s: float, reason: str = "") -> bool | None:
         """A run is over. True: it has begun to fail; False: it works again; None: as before."""
         self.verdicts[verdict] += 1
         if verdict == "failed":

@@ -11,21 +11,21 @@ while it could go. Knows nothing of: how a call leaves and ends (`call_table`), 
 from collections.abc import Mapping
 from typing import Protocol
 
-from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, SLOW_BYTES, Arguments
+from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, UNREAD_STEP_BYTES, ArgumentBudget
 from carpool_broker.core.limits.quotas import Quotas
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.session import Owed, Quota, Session
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.session import OpenCall, Quota, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import CallId, SessionId
 
 
-class Books(Protocol):
+class AdmittedCalls(Protocol):
     """What the ledger does with a call about which this has been decided."""
 
-    def send(self, owed: Owed, now: float) -> None:
+    def send(self, owed: OpenCall, now: float) -> None:
         """It leaves."""
 
-    def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
+    def fail(self, owed: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
         """It ends with an error of ours."""
 
 
@@ -35,14 +35,14 @@ class Admission:
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
-        bounds: Bounds,
-        arguments: Arguments,
-        books: Books,
+        bounds: SessionBounds,
+        arguments: ArgumentBudget,
+        books: AdmittedCalls,
         timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._arguments = arguments
-        self._books = books
+        self._admitted_calls = books
         self._timers = timers
         self.bounds = bounds
         self.credit_bytes: int | None = None
@@ -50,42 +50,42 @@ class Admission:
         self.draining = False
         """No call leaves any more (`draining`)."""
         self.quotas = Quotas()
-        self._stalled: dict[SessionId, None] = {}
+        self._blocked_sessions: dict[SessionId, None] = {}
         """Sessions whose line may hold calls that only the link kept back."""
 
-    def refuses(self, owed: Owed) -> bool:
+    def refuse_if_full(self, owed: OpenCall) -> bool:
         """End a call that may not wait, if this is one: its session, or all together, have too many."""
         session, bounds = owed.session, self.bounds
-        if self._arguments.too_many(owed, bounds.argument_budget_bytes):
-            self._books.fail(owed, "arguments_too_many", retry_after_s=1.0)
-        elif len(session.owed) > self.most(session) + bounds.max_waiting_calls:
-            self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
+        if self._arguments.exceeds(owed, bounds.argument_budget_bytes):
+            self._admitted_calls.fail(owed, "arguments_too_many", retry_after_s=1.0)
+        elif len(session.open_calls) > self.max_open_calls(session) + bounds.max_waiting_calls:
+            self._admitted_calls.fail(owed, "too_many_calls", retry_after_s=1.0)
         else:
             return False
         return True
 
-    def admit(self, owed: Owed, now: float) -> None:
+    def admit(self, owed: OpenCall, now: float) -> None:
         """The call knows where it goes: send it, put it in line, or refuse it."""
         session = owed.session
-        if owed.size_bytes > COUNTED_BYTES and self.refuses(owed):
+        if owed.size_bytes > COUNTED_BYTES and self.refuse_if_full(owed):
             return
-        if self.draining and not session.keeps:
-            self._books.fail(owed, "closing")
+        if self.draining and not session.carrier_keeps_lines:
+            self._admitted_calls.fail(owed, "closing")
             return
         if session.quota is not None and (excess := session.quota.excess(owed, now)) is not None:
-            self._books.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
+            self._admitted_calls.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
             return
         if not session.waiting and self.may_send(session):
-            self._books.send(owed, now)
+            self._admitted_calls.send(owed, now)
             return
         full = len(session.waiting) >= self.bounds.max_waiting_calls
         if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
-            self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
+            self._admitted_calls.fail(owed, "too_many_calls", retry_after_s=1.0)
             return
         session.waiting.append(owed)
-        self._wait(owed, now)
+        self._queue_call(owed, now)
 
-    def most(self, session: Session) -> int:
+    def max_open_calls(self, session: Session) -> int:
         """How many calls it may have open."""
         return session.max_open_calls or self.bounds.max_open_calls
 
@@ -95,45 +95,45 @@ class Admission:
         return (
             session.sent < most
             and (self.credit_bytes or 0) > 0
-            and session.unread_bytes <= SLOW_BYTES
+            and session.unread_bytes <= UNREAD_STEP_BYTES
             and not self.draining
             and (session.quota is None or session.quota.has_room)
         )
 
-    def proceed(self, owed: Owed, now: float) -> None:
+    def hooks_passed(self, owed: OpenCall, now: float) -> None:
         """Hooks have let it pass: it leaves now, or as the first of its session's line."""
         session = owed.session
-        session.hold_place(-1)
+        session.count_in_flight(-1)
         owed.stage = "unresolved"
-        refused = owed.size_bytes > COUNTED_BYTES and self.refuses(owed)
-        if not refused and self.draining and not session.keeps:
-            self._books.fail(owed, "closing")
+        refused = owed.size_bytes > COUNTED_BYTES and self.refuse_if_full(owed)
+        if not refused and self.draining and not session.carrier_keeps_lines:
+            self._admitted_calls.fail(owed, "closing")
         elif not refused and self.may_send(session):
-            self._books.send(owed, now)
+            self._admitted_calls.send(owed, now)
             return
         elif not refused:
             session.waiting.appendleft(owed)
-            self._wait(owed, now)
-        self.pump(session, now)  # its place is free
+            self._queue_call(owed, now)
+        self.send_queued(session, now)  # its place is free
 
-    def _wait(self, owed: Owed, now: float) -> None:
+    def _queue_call(self, owed: OpenCall, now: float) -> None:
         """It is in its session's line now."""
         owed.stage = "waiting"
         owed.session.waiting_bytes += owed.size_bytes
         self._timers.arm("queued_call", owed.call, now, self.bounds.wait_s)
-        self._stalled[owed.session.id] = None
+        self._blocked_sessions[owed.session.id] = None
 
-    def pump(self, session: Session, now: float) -> None:
+    def send_queued(self, session: Session, now: float) -> None:
         """Send what waits in this session's line, as far as it may go."""
         if session.quota is not None:
-            self.pump_together(session.quota, now)
+            self.send_queued_of_quota(session.quota, now)
             return
         while session.waiting and self.may_send(session):
             self._send_next(session, now)
         if session.waiting:
-            self._stalled[session.id] = None  # perhaps it is the link that keeps it back now
+            self._blocked_sessions[session.id] = None  # perhaps it is the link that keeps it back now
 
-    def pump_together(self, quota: Quota, now: float) -> None:
+    def send_queued_of_quota(self, quota: Quota, now: float) -> None:
         """The same for all sessions of one holder: they take turns, one call each."""
         ready = [session for session in quota.sessions.values() if session.waiting]
         while ready:
@@ -141,30 +141,30 @@ class Admission:
             for session in ready:
                 if self.may_send(session):
                     self._send_next(session, now)
-                    quota.last(session)
+                    quota.move_last(session)
         for session in quota.sessions.values():
             if session.waiting:
-                self._stalled[session.id] = None
+                self._blocked_sessions[session.id] = None
 
     def _send_next(self, session: Session, now: float) -> None:
         owed = session.waiting.popleft()
         session.waiting_bytes -= owed.size_bytes
         self._timers.disarm("queued_call", owed.call)
-        self._books.send(owed, now)
+        self._admitted_calls.send(owed, now)
 
-    def pump_all(self, now: float) -> None:
+    def send_queued_of_all(self, now: float) -> None:
         """The link can carry more: sessions take turns, one call each."""
-        while self._stalled and (self.credit_bytes or 0) > 0 and not self.draining:
-            session_id = next(iter(self._stalled))
-            del self._stalled[session_id]
+        while self._blocked_sessions and (self.credit_bytes or 0) > 0 and not self.draining:
+            session_id = next(iter(self._blocked_sessions))
+            del self._blocked_sessions[session_id]
             session = self._sessions.get(session_id)
             if session is None or not session.waiting or not self.may_send(session):
                 continue
             self._send_next(session, now)
             if session.waiting:
-                self._stalled[session_id] = None
+                self._blocked_sessions[session_id] = None
 
-    def leave_line(self, owed: Owed) -> None:
+    def leave_queue(self, owed: OpenCall) -> None:
         """It ends while it waits."""
         owed.session.waiting.remove(owed)
         owed.session.waiting_bytes -= owed.size_bytes
@@ -172,18 +172,18 @@ class Admission:
 
     # --- the other end, and time -----------------------------------------------------------------------
 
-    def supervisor_went(self) -> None:
+    def supervisor_lost(self) -> None:
         """What waits here was never delivered, and goes on waiting."""
         self.credit_bytes = None
         for session in self._sessions.values():
             if session.waiting:
-                self._stalled[session.id] = None
+                self._blocked_sessions[session.id] = None
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone."""
-        self._stalled.pop(session.id, None)
+        self._blocked_sessions.pop(session.id, None)
 
-    def overdue(self, call: CallId, now: float) -> tuple[str, str] | None:
+    def expired_calls(self, call: CallId, now: float) -> tuple[str, str] | None:
         """A call has waited too long: the fault, and why. None: it goes on waiting, for the next broker."""
         if self.draining:
             self._timers.arm("queued_call", call, now, self.bounds.wait_s)

@@ -9,18 +9,18 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_broker.core.model.events import Notice
+from carpool_broker.core.model.events import ListNotification
 from carpool_protocol.ids import ABSENT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Feature, Payload, Text
 
 NO_CALL: Final = CallId(0)
 
 
-class Effect(Struct, frozen=True, tag=True):
+class BrokerEffect(Struct, frozen=True, tag=True):
     """Root of the broker's own effects."""
 
 
-class Reply(Effect, frozen=True):
+class Reply(BrokerEffect, frozen=True):
     """Answer a request of this agent."""
 
     session: SessionId
@@ -32,7 +32,7 @@ class Reply(Effect, frozen=True):
     """The call that it answers; what the broker answers by itself has none."""
 
 
-class ReplyOutward(Effect, frozen=True):
+class ReplyRewritten(BrokerEffect, frozen=True):
     """Answer a request with a server's result that may hold what this agent cannot read as it is."""
 
     session: SessionId
@@ -49,7 +49,7 @@ class ReplyOutward(Effect, frozen=True):
     """
 
 
-class ReplyStateless(Effect, frozen=True):
+class ReplyStateless(BrokerEffect, frozen=True):
     """Answer a request of the stateless era. What only that era has is put on by whoever words it."""
 
     session: SessionId
@@ -72,10 +72,10 @@ class ReplyStateless(Effect, frozen=True):
     call: CallId = NO_CALL
     """See `Reply`."""
     as_tool: str = ""
-    """See `ReplyOutward`."""
+    """See `ReplyRewritten`."""
 
 
-class AnswerOwn(Effect, frozen=True):
+class AnswerBuiltin(BrokerEffect, frozen=True):
     """Answer a call of one of our own tools that is about what the session sees."""
 
     session: SessionId
@@ -83,13 +83,13 @@ class AnswerOwn(Effect, frozen=True):
     kind: str
     """See `builtin_tools.OwnKind`."""
     rest: Payload
-    """The params of the call, as `AgentCalled.rest`."""
+    """The params of the call, as `CallRequested.rest`."""
     version: str
     """What the agent can read."""
     stateless: bool
 
 
-class Describe(Effect, frozen=True):
+class AnswerDiscover(BrokerEffect, frozen=True):
     """Answer `server/discover`."""
 
     session: SessionId
@@ -102,7 +102,7 @@ class Describe(Effect, frozen=True):
     public: bool = False
 
 
-class Input(Struct, frozen=True):
+class RequiredInput(Struct, frozen=True):
     """One thing that is wanted before a call goes on."""
 
     key: str
@@ -114,34 +114,34 @@ class Input(Struct, frozen=True):
     """See `SendAsk`."""
 
 
-class RequireInput(Effect, frozen=True):
+class RequireInput(BrokerEffect, frozen=True):
     """Answer a call with `input_required` (MCP 2026-07-28, basic/utilities/mrtr)."""
 
     session: SessionId
     id: RawJson
-    inputs: tuple[Input, ...]
+    inputs: tuple[RequiredInput, ...]
     state: str
     """Our token; the retry brings it back."""
 
 
-class Acknowledge(Effect, frozen=True):
+class AcknowledgeListen(BrokerEffect, frozen=True):
     """A `subscriptions/listen` is in force, as far as this. Before everything else that it brings."""
 
     session: SessionId
     id: RawJson
-    families: tuple[Notice, ...]
+    families: tuple[ListNotification, ...]
     uris: tuple[str, ...]
     tasks: tuple[str, ...] = ()
 
 
-class EndListen(Effect, frozen=True):
+class EndListen(BrokerEffect, frozen=True):
     """A `subscriptions/listen` ends, and not because its agent wanted that."""
 
     session: SessionId
     id: RawJson
 
 
-class Greet(Effect, frozen=True):
+class AnswerInitialize(BrokerEffect, frozen=True):
     """Answer `initialize`."""
 
     session: SessionId
@@ -152,7 +152,7 @@ class Greet(Effect, frozen=True):
     """What to announce, in a stable order."""
 
 
-class ReportProgress(Effect, frozen=True):
+class SendProgress(BrokerEffect, frozen=True):
     """Pass progress on, with the agent's own token."""
 
     session: SessionId
@@ -162,16 +162,16 @@ class ReportProgress(Effect, frozen=True):
     """The request that it belongs to: on a carrier with many streams it travels on that one's."""
 
 
-class SayListChanged(Effect, frozen=True):
+class SendListChanged(BrokerEffect, frozen=True):
     """Tell this agent that a list is not what it last got."""
 
     session: SessionId
-    family: Notice = "tools"
+    family: ListNotification = "tools"
     listen: RawJson = ABSENT
     """The `subscriptions/listen` that it is said on; absent in the handshake era."""
 
 
-class SayLog(Effect, frozen=True):
+class SendLog(BrokerEffect, frozen=True):
     """Pass a server's log message on."""
 
     session: SessionId
@@ -180,7 +180,7 @@ class SayLog(Effect, frozen=True):
     """The request that it is about, where that is known."""
 
 
-class SayUpdated(Effect, frozen=True):
+class SendResourceUpdated(BrokerEffect, frozen=True):
     """Tell this agent that a resource it subscribed to, or a part of it, changed."""
 
     session: SessionId
@@ -188,10 +188,10 @@ class SayUpdated(Effect, frozen=True):
     """As this agent is to read it."""
     params: Payload
     listen: RawJson = ABSENT
-    """See `SayListChanged`."""
+    """See `SendListChanged`."""
 
 
-class SayTask(Effect, frozen=True):
+class SendTaskStatus(BrokerEffect, frozen=True):
     """Tell this agent how far a task is."""
 
     session: SessionId
@@ -199,12 +199,12 @@ class SayTask(Effect, frozen=True):
     """Our id."""
     params: Payload
     listen: RawJson
-    """See `SayListChanged`."""
+    """See `SendListChanged`."""
     key: PoolKey = PoolKey("")
     """See `ReplyStateless`."""
 
 
-class SendAsk(Effect, frozen=True):
+class SendAsk(BrokerEffect, frozen=True):
     """Ask this agent what a server asks of it."""
 
     session: SessionId
@@ -219,12 +219,12 @@ class SendAsk(Effect, frozen=True):
     with that error.
     """
     request: RawJson = ABSENT
-    """The request of the agent that this is asked for: see `ReportProgress`."""
+    """The request of the agent that this is asked for: see `SendProgress`."""
     server: ServerName = ServerName("")
     """The server that asks, to be named to the user; empty: the agent sees this one only."""
 
 
-class WithdrawAsk(Effect, frozen=True):
+class WithdrawAsk(BrokerEffect, frozen=True):
     """Tell this agent that its answer is no longer needed."""
 
     session: SessionId
@@ -234,7 +234,7 @@ class WithdrawAsk(Effect, frozen=True):
     """As in `SendAsk`."""
 
 
-class SayElicited(Effect, frozen=True):
+class SendElicitationComplete(BrokerEffect, frozen=True):
     """Tell this agent that what it was sent to a URL for is done."""
 
     session: SessionId

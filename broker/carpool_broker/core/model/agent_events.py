@@ -10,20 +10,20 @@ from typing import Literal, NewType
 
 from msgspec import Struct
 
-from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.pagination import Family
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.link.messages import Payload, Root, Text
 
-Notice = Literal["tools", "prompts", "resources"]
+ListNotification = Literal["tools", "prompts", "resources"]
 """What a `list_changed` can be about; templates go with resources."""
 
 SourceId = NewType("SourceId", str)
 """Where a scope comes from: one configuration seen with one environment. Many sessions share one."""
 
 
-class Given(Struct, frozen=True):
+class InputResponse(Struct, frozen=True):
     """One of a request's `inputResponses`: a retry's, or without a state given in advance."""
 
     key: str
@@ -32,22 +32,22 @@ class Given(Struct, frozen=True):
     """False: its `action` is there and is not `accept` (an elicitation that was declined or cancelled)."""
 
 
-class Own(Struct, frozen=True):
+class BuiltinCall(Struct, frozen=True):
     """What a call of one of our own tools is about (`builtin_tools.REDIRECTED`), as its arguments say."""
 
     name: str
     """The tool, the URI or the prompt that is meant."""
     rest: Payload
-    """As `AgentCalled.rest`, of the request that is meant."""
+    """As `CallRequested.rest`, of the request that is meant."""
     problem: str = ""
     """Why it means nothing; for people, without a value."""
 
 
-class Event(Struct, frozen=True, tag=True):
+class BrokerEvent(Struct, frozen=True, tag=True):
     """Root of the broker's own events."""
 
 
-class AgentCame(Event, frozen=True, kw_only=True):
+class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
     """An agent is attached and what it may see is known."""
 
     session: SessionId
@@ -75,7 +75,7 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """The name of the bearer token that it came with; empty: none."""
 
 
-class SessionMoved(Event, frozen=True):
+class SessionSourceChanged(BrokerEvent, frozen=True):
     """The session's configuration is another source's from now on: what it is resolved from has changed."""
 
     session: SessionId
@@ -84,27 +84,27 @@ class SessionMoved(Event, frozen=True):
     """It is in another workspace: what it was subscribed to is not what it was."""
 
 
-class AgentUnread(Event, frozen=True):
+class UnreadChanged(BrokerEvent, frozen=True):
     """So much of what it was told waits for this agent to read. Said every MiB, and when it has read all."""
 
     session: SessionId
     unread_bytes: int
 
 
-class AgentCarried(Event, frozen=True):
+class CarrierAnnounced(BrokerEvent, frozen=True):
     """Another process carries the session from now on; 0: none does, and one may yet ask for it."""
 
     session: SessionId
     pid: int
 
 
-class AgentLeft(Event, frozen=True):
+class SessionClosed(BrokerEvent, frozen=True):
     """The agent is gone: nobody waits for anything of it."""
 
     session: SessionId
 
 
-class AgentGreeted(Event, frozen=True):
+class InitializeRequested(BrokerEvent, frozen=True):
     """`initialize`."""
 
     session: SessionId
@@ -114,19 +114,19 @@ class AgentGreeted(Event, frozen=True):
     capabilities: Capabilities = Capabilities()
 
 
-class AgentReady(Event, frozen=True):
+class InitializedReceived(BrokerEvent, frozen=True):
     """`notifications/initialized`: the agent can be asked."""
 
     session: SessionId
 
 
-class AgentRootsChanged(Event, frozen=True):
+class RootsListChanged(BrokerEvent, frozen=True):
     """`notifications/roots/list_changed`."""
 
     session: SessionId
 
 
-class AgentAnswered(Event, frozen=True):
+class AskAnswered(BrokerEvent, frozen=True):
     """The agent's answer to something that was asked of it."""
 
     session: SessionId
@@ -137,7 +137,7 @@ class AgentAnswered(Event, frozen=True):
     body: Payload
 
 
-class AgentRooted(Event, frozen=True):
+class RootsAnswered(BrokerEvent, frozen=True):
     """The agent's answer to `roots/list`. Apart from all other answers, because it decides something."""
 
     session: SessionId
@@ -146,7 +146,7 @@ class AgentRooted(Event, frozen=True):
     """File URIs, each once; None: it cannot tell."""
 
 
-class AgentProgressed(Event, frozen=True):
+class AskProgressed(BrokerEvent, frozen=True):
     """`notifications/progress` for something that was asked of the agent."""
 
     session: SessionId
@@ -155,24 +155,24 @@ class AgentProgressed(Event, frozen=True):
     """Without `progressToken`."""
 
 
-class AgentPinged(Event, frozen=True):
+class PingRequested(BrokerEvent, frozen=True):
     """`ping`."""
 
     session: SessionId
     id: RawJson
 
 
-class AgentListed(Event, frozen=True):
+class ListPageRequested(BrokerEvent, frozen=True):
     """`tools/list`, `prompts/list`, `resources/list`, `resources/templates/list`."""
 
     session: SessionId
     id: RawJson
     cursor: str | None
     family: Family = "tools"
-    by: Asker | None = None
+    by: StatelessAgent | None = None
 
 
-class AgentCalled(Event, frozen=True):
+class CallRequested(BrokerEvent, frozen=True):
     """A request for one server: `tools/call`, `prompts/get`, `resources/read`, `completion/complete`; of the
     stateless era also `tasks/get`, `tasks/update`, `tasks/cancel`.
     """
@@ -188,40 +188,40 @@ class AgentCalled(Event, frozen=True):
     method: str = TOOLS_CALL
     trace: str = ""
     """The agent's own trace context: see `messages.Call.trace`."""
-    by: Asker | None = None
+    by: StatelessAgent | None = None
     digest: str = ""
     """Of method, name and params: what a retry of this request must repeat, and what the record tells uses of
     one id apart by. Empty for requests about tasks.
     """
     state: str = ""
     """The `requestState` of a retry: a token of ours, unless somebody made it up."""
-    given: tuple[Given, ...] = ()
-    own: tuple[Own, ...] = ()
+    given: tuple[InputResponse, ...] = ()
+    own: tuple[BuiltinCall, ...] = ()
     """One, where the name may be that of a tool of our own. Once the session turns out to have that tool, the
     request that is meant stands in place of the call, and this stays.
     """
 
     @property
-    def said(self) -> str:
+    def agent_method(self) -> str:
         """The method that the agent itself has said: what it is answered is worded for that."""
         return TOOLS_CALL if self.own else self.method
 
 
-class AgentDiscovered(Event, frozen=True):
+class DiscoverRequested(BrokerEvent, frozen=True):
     """`server/discover` (MCP 2026-07-28, server/discover)."""
 
     session: SessionId
     id: RawJson
-    by: Asker
+    by: StatelessAgent
 
 
-class AgentListened(Event, frozen=True):
-    """`subscriptions/listen` (MCP 2026-07-28, basic/utilities/subscriptions). Ended by `AgentCancelled`."""
+class ListenRequested(BrokerEvent, frozen=True):
+    """`subscriptions/listen` (MCP 2026-07-28, basic/utilities/subscriptions). Ended by `RequestCancelled`."""
 
     session: SessionId
     id: RawJson
-    by: Asker
-    families: tuple[Notice, ...]
+    by: StatelessAgent
+    families: tuple[ListNotification, ...]
     """Lists whose changes are wanted."""
     uris: tuple[str, ...]
     """Resources whose updates are wanted, as the agent spelled them, each once."""
@@ -229,20 +229,20 @@ class AgentListened(Event, frozen=True):
     """Tasks of which it wants to hear how far they are, by our ids, each once."""
 
 
-class AgentGranted(Event, frozen=True):
+class ListenResumed(BrokerEvent, frozen=True):
     """What an earlier broker has granted the listen that comes next under this id, and acknowledged: that is
     what its agent knows to be subscribed to, whatever can be delivered here (docs/decisions/0019).
     """
 
     session: SessionId
     id: RawJson
-    families: tuple[Notice, ...]
+    families: tuple[ListNotification, ...]
     uris: tuple[str, ...]
     """As the agent spelled them."""
     tasks: tuple[str, ...] = ()
 
 
-class AgentCancelled(Event, frozen=True):
+class RequestCancelled(BrokerEvent, frozen=True):
     """`notifications/cancelled`."""
 
     session: SessionId
@@ -250,7 +250,7 @@ class AgentCancelled(Event, frozen=True):
     reason: Text
 
 
-class AgentSetLevel(Event, frozen=True):
+class LogLevelRequested(BrokerEvent, frozen=True):
     """`logging/setLevel`."""
 
     session: SessionId
@@ -258,7 +258,7 @@ class AgentSetLevel(Event, frozen=True):
     level: str
 
 
-class AgentWatched(Event, frozen=True):
+class SubscribeRequested(BrokerEvent, frozen=True):
     """`resources/subscribe`, or `resources/unsubscribe`."""
 
     session: SessionId
@@ -270,7 +270,7 @@ class AgentWatched(Event, frozen=True):
     """An earlier broker has said yes to it: it holds, whoever serves that resource now."""
 
 
-class AgentErred(Event, frozen=True):
+class BadLineReceived(BrokerEvent, frozen=True):
     """A request that cannot be served: it gets an error with its own id."""
 
     session: SessionId
@@ -279,7 +279,7 @@ class AgentErred(Event, frozen=True):
     detail: str
 
 
-class AgentResumed(Event, frozen=True):
+class SessionResumed(BrokerEvent, frozen=True):
     """The agent was here at a broker before this one, and its carrier has told what is not done with. After
     what was replayed of its session, before anything new of it (docs/decisions/0019).
     """
@@ -287,37 +287,37 @@ class AgentResumed(Event, frozen=True):
     session: SessionId
     supervisor: Epoch
     """Under which its requests were sent; empty: nothing of the session is to be found in any record."""
-    calls: tuple[AgentCalled, ...]
+    calls: tuple[CallRequested, ...]
     """Requests for servers that it has no answer to."""
     asks: tuple[AskId, ...]
     """What it has been asked already: it is not asked again."""
     stateful: tuple[str, ...] = ()
-    """Servers at which it may have state, as its carrier was told (`TellStateful`)."""
+    """Servers at which it may have state, as its carrier was told (`SetStatefulServers`)."""
     again: frozenset[RawJson] = frozenset()
     """Ids of `calls` that had another use, which was answered not long ago."""
 
 
 AgentEvent = (
-    SessionMoved
-    | AgentCarried
-    | AgentLeft
-    | AgentUnread
-    | AgentGreeted
-    | AgentReady
-    | AgentRootsChanged
-    | AgentPinged
-    | AgentListed
-    | AgentCalled
-    | AgentDiscovered
-    | AgentGranted
-    | AgentListened
-    | AgentCancelled
-    | AgentSetLevel
-    | AgentWatched
-    | AgentErred
-    | AgentAnswered
-    | AgentRooted
-    | AgentProgressed
-    | AgentResumed
+    SessionSourceChanged
+    | CarrierAnnounced
+    | SessionClosed
+    | UnreadChanged
+    | InitializeRequested
+    | InitializedReceived
+    | RootsListChanged
+    | PingRequested
+    | ListPageRequested
+    | CallRequested
+    | DiscoverRequested
+    | ListenResumed
+    | ListenRequested
+    | RequestCancelled
+    | LogLevelRequested
+    | SubscribeRequested
+    | BadLineReceived
+    | AskAnswered
+    | RootsAnswered
+    | AskProgressed
+    | SessionResumed
 )
 """Of one session that is here."""

@@ -8,19 +8,19 @@ Knows nothing of: how any of it is worded, what is owed.
 
 from typing import Final
 
-from carpool_broker.core.model.capabilities import Asker
-from carpool_broker.core.model.effects import NO_CALL, Reply, ReplyOutward, ReplyStateless
-from carpool_broker.core.model.session import AT_SERVER, Owed, Session
-from carpool_protocol.faults.faults import TOOLS_CALL, fault, for_method
+from carpool_broker.core.model.capabilities import StatelessAgent
+from carpool_broker.core.model.effects import NO_CALL, Reply, ReplyRewritten, ReplyStateless
+from carpool_broker.core.model.session import AT_SERVER, OpenCall, Session
+from carpool_protocol.faults.faults import TOOLS_CALL, fault, fault_answer
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 
-READ: Final = "resources/read"
+RESOURCES_READ: Final = "resources/read"
 """The only method of a call whose result says how long it holds."""
 
 
-def answer(
-    owed: Owed, *, is_error: bool, body: RawJson, ttl_ms: int = -1, public: bool = False, task: str = ""
-) -> Reply | ReplyOutward | ReplyStateless:
+def call_reply(
+    owed: OpenCall, *, is_error: bool, body: RawJson, ttl_ms: int = -1, public: bool = False, task: str = ""
+) -> Reply | ReplyRewritten | ReplyStateless:
     """The answer to a call: a server's own, or one of ours. `ttl_ms`, `public`: see `messages.Answered`.
     `task`: it goes on as that.
     """
@@ -29,20 +29,20 @@ def answer(
     as_tool = asked.method if asked.own and asked.method != TOOLS_CALL and not is_error else ""
     if asked.by is None:
         if as_tool or (owed.edit and not is_error):
-            return ReplyOutward(
-                session.id, asked.id, body, asked.said, session.version, owed.key, call, as_tool
+            return ReplyRewritten(
+                session.id, asked.id, body, asked.agent_method, session.version, owed.key, call, as_tool
             )
         return Reply(session.id, asked.id, is_error, body, call)
-    reads = asked.said == READ
+    reads = asked.agent_method == RESOURCES_READ
     return ReplyStateless(
         session.id,
         asked.id,
         is_error,
         body,
-        asked.said,
+        asked.agent_method,
         uri=asked.name if reads else "",
         ttl_ms=max(ttl_ms, 0) if reads and not owed.rounds else 0,  # rounds: it must not be cached
-        public=public and reads and ttl_ms >= 0 and not owed.rounds and not session.named,
+        public=public and reads and ttl_ms >= 0 and not owed.rounds and not session.is_authenticated,
         key=owed.key if owed.edit and not is_error else PoolKey(""),
         task="" if is_error else task or owed.task,
         begins_task=bool(task) and not is_error,
@@ -51,19 +51,29 @@ def answer(
     )
 
 
-def refusal(
-    session: Session, request: RawJson, by: Asker | None, slug: str, *, detail: str = "", method: str = ""
+def error_reply(
+    session: Session,
+    request: RawJson,
+    by: StatelessAgent | None,
+    slug: str,
+    *,
+    detail: str = "",
+    method: str = "",
 ) -> Reply | ReplyStateless:
     """An error of ours for a request that is no call yet."""
-    is_error, body = for_method(fault(slug, detail=detail), "")
+    is_error, body = fault_answer(fault(slug, detail=detail), "")
     if by is None and not session.shared:
         return Reply(session.id, request, is_error, body)
     return ReplyStateless(session.id, request, is_error, body, method)
 
 
-def is_keepable(owed: Owed) -> bool:
+def is_cacheable(owed: OpenCall) -> bool:
     """Whether it is the read of a resource whose answer depends on nothing but the URI: what else its params
     say is between its agent and the server, and what an agent was asked is nobody else's.
     """
     asked = owed.asked
-    return asked.method == READ and not (owed.rounds or asked.given) and len(asked.rest) <= len(EMPTY_OBJECT)
+    return (
+        asked.method == RESOURCES_READ
+        and not (owed.rounds or asked.given)
+        and len(asked.rest) <= len(EMPTY_OBJECT)
+    )

@@ -37,7 +37,7 @@ class Approved(Struct, frozen=True):
     also: Mapping[str, tuple[Definition, ...]] = {}
     """Of tools whose words differ between pools of the server: what was approved of the others."""
 
-    def of(self, tool: str) -> tuple[Definition, ...]:
+    def for_tool(self, tool: str) -> tuple[Definition, ...]:
         """What is approved of a tool, the last one first."""
         return (*((self.tools[tool],) if tool in self.tools else ()), *self.also.get(tool, ()))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class ProfileLimits(Struct, frozen=True, kw_only=True):
     """What a profile bounds beside the rights. They hold for one session, or for all of one bearer token."""
 
     max_in_flight: int | None = None
@@ -15,7 +15,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Different servers that may be called."""
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class SessionBounds(Struct, frozen=True, kw_only=True):
     """Admission's limits. Changed live by a reload; what is open stays open."""
 
     max_open_calls: int = 64
@@ -25,7 +25,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """Of the open calls of all sessions (`memory_budgets`)."""
     unread_budget_bytes: int = 256 * 1024 * 1024
     """Of all sessions: answers that their agents leave unread (`memory_budgets`)."""
-    profiles: Mapping[str, Limits] = {}
+    profiles: Mapping[str, ProfileLimits] = {}
     """By the name of the profile; only those that bound anything."""
     wait_s: float = 30.0
     park_s: float = 300.0

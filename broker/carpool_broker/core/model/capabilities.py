@@ -25,7 +25,7 @@ class Capabilities(Struct, frozen=True):
         return self.sampling or self.form or self.url
 
 
-class Asker(Struct, frozen=True):
+class StatelessAgent(Struct, frozen=True):
     """What a request of the stateless era says of the agent behind it (MCP 2026-07-28, basic/index, "Request
     metadata"). A request without it is of the handshake era: there the session knows all this.
     """

@@ -32,7 +32,7 @@ class Rights(Struct, frozen=True, cache_hash=True):
         """Whether they keep nothing back."""
         return not self.deny and EVERYTHING in self.allow
 
-    def permit(
+    def permits(
         self, kind: Kind, server: str, tags: Collection[str], name: str, *, stranger: bool = False
     ) -> bool:
         """Whether this tool, prompt or resource may be seen and called. `name`: the server's own, or the
@@ -40,7 +40,7 @@ class Rights(Struct, frozen=True, cache_hash=True):
         """
         names: tuple[str, ...] = (name,)
         if kind == "resource":
-            if self.permit_all(kind, server, tags, stranger=stranger):
+            if self.permits_all(kind, server, tags, stranger=stranger):
                 return True
             if climbs(name) or (self._denies(kind, server, tags) and not has_literal_authority(name)):
                 return False
@@ -49,19 +49,19 @@ class Rights(Struct, frozen=True, cache_hash=True):
             it.covers(kind, server, tags, name) and (it.is_general or not stranger) for it in self.allow
         ) and not any(it.covers(kind, server, tags, each) for it in self.deny for each in names)
 
-    def permit_all(self, kind: Kind, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
+    def permits_all(self, kind: Kind, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
         """Whether everything of this kind that the server may offer is permitted."""
         return not self._denies(kind, server, tags) and any(
             it.covers_all(kind, server, tags) and (it.is_general or not stranger) for it in self.allow
         )
 
-    def permit_expansions(
+    def permits_expansions(
         self, server: str, tags: Collection[str], template: str, *, stranger: bool = False
     ) -> bool:
         """Whether everything that a template of the server can expand to is permitted, as far as the text
         before its first expression tells. A URI without expressions expands to itself.
         """
-        if not self.permit("resource", server, tags, template, stranger=stranger):
+        if not self.permits("resource", server, tags, template, stranger=stranger):
             return False
         text, brace, _ = template.partition("{")
         if not brace:
@@ -85,16 +85,16 @@ class Rights(Struct, frozen=True, cache_hash=True):
         """Whether anything of this kind that the server may offer is denied."""
         return any(it.kind in (None, kind) and it.is_of(server, tags) for it in self.deny)
 
-    def reach(self, kind: Kind, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
+    def may_permit(self, kind: Kind, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
         """Whether anything of this kind that the server may offer can be permitted."""
         return any(
             it.kind in (None, kind) and it.is_of(server, tags) and (it.is_general or not stranger)
             for it in self.allow
         ) and not any(it.covers_all(kind, server, tags) for it in self.deny)
 
-    def see(self, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
+    def sees_server(self, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
         """Whether the server is there at all for agents with these rights."""
-        return any(self.reach(kind, server, tags, stranger=stranger) for kind in KINDS)
+        return any(self.may_permit(kind, server, tags, stranger=stranger) for kind in KINDS)
 
 
 ALL_RIGHTS: Final = Rights()

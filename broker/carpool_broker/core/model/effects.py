@@ -2,7 +2,7 @@
 
 Owns what is done beside telling agents something (`agent_effects`, to be had here too): what carriers are
 to remember, hooks, pins, the audit, the broker's own end. Link messages to the supervisor are effects as they
-are (`Call`, `CancelCall`, `Wanted`, `Discover`). Effects are performed in order.
+are (`Call`, `CancelCall`, `SetPools`, `DiscoverCatalog`). Effects are performed in order.
 
 Knows nothing of: how any of it is worded or written.
 """
@@ -11,24 +11,24 @@ from typing import Literal
 
 from carpool_broker.core.model.agent_effects import (
     NO_CALL,
-    Acknowledge,
-    AnswerOwn,
-    Describe,
-    Effect,
+    AcknowledgeListen,
+    AnswerBuiltin,
+    AnswerDiscover,
+    AnswerInitialize,
+    BrokerEffect,
     EndListen,
-    Greet,
-    Input,
     Reply,
-    ReplyOutward,
+    ReplyRewritten,
     ReplyStateless,
-    ReportProgress,
+    RequiredInput,
     RequireInput,
-    SayElicited,
-    SayListChanged,
-    SayLog,
-    SayTask,
-    SayUpdated,
     SendAsk,
+    SendElicitationComplete,
+    SendListChanged,
+    SendLog,
+    SendProgress,
+    SendResourceUpdated,
+    SendTaskStatus,
     WithdrawAsk,
 )
 from carpool_broker.core.model.approval import PinId
@@ -36,70 +36,72 @@ from carpool_broker.core.model.events import RunId
 from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    AskProgressed,
-    Bereft,
+    AnswersWritten,
     Call,
-    Caller,
+    CallOrigin,
     CancelCall,
     CancelTask,
-    Discover,
-    Fleeting,
+    DiscoverCatalog,
+    ForwardAskProgress,
+    OpenSessions,
     Payload,
-    Resume,
+    ResumeCall,
     Root,
-    SessionGone,
-    SessionRekeyed,
-    Sessions,
+    SessionEnded,
+    SessionNotResumable,
+    SessionPoolChanged,
+    SessionStateLost,
     SetLevel,
-    Wanted,
-    Watch,
-    WatchTasks,
-    Written,
+    SetPools,
+    SetResourceSubscriptions,
+    SetTaskSubscriptions,
 )
 
 __all__ = [
     "NO_CALL",
-    "Acknowledge",
-    "AnswerOwn",
+    "AcknowledgeListen",
+    "AnswerBuiltin",
+    "AnswerDiscover",
+    "AnswerInitialize",
     "AnyEffect",
-    "Audited",
-    "Describe",
-    "Effect",
-    "End",
+    "ApplyRoots",
+    "AuditOutcome",
+    "BeginHook",
+    "BrokerEffect",
+    "EndBroker",
     "EndHook",
     "EndListen",
-    "Greet",
-    "Input",
-    "KeepPins",
-    "LetGo",
+    "ForgetRecordedCall",
     "LinkEffect",
-    "Note",
-    "Outcome",
-    "OwnEffect",
+    "LocalEffect",
+    "LogLine",
     "Reply",
-    "ReplyOutward",
+    "ReplyRewritten",
     "ReplyStateless",
-    "ReportProgress",
     "RequireInput",
-    "RunHook",
-    "SayElicited",
-    "SayListChanged",
-    "SayLog",
-    "SayTask",
-    "SayUpdated",
+    "RequiredInput",
+    "SaveApprovals",
     "SendAsk",
-    "TellServed",
-    "TellStateful",
-    "UseRoots",
+    "SendElicitationComplete",
+    "SendListChanged",
+    "SendLog",
+    "SendProgress",
+    "SendResourceUpdated",
+    "SendTaskStatus",
+    "SetStatefulServers",
+    "SetSupervisorEpoch",
     "WithdrawAsk",
+    "WriteAudit",
 ]
 
-Outcome = Literal["", "answered", "refused", "unavailable", "lost"]
+AuditOutcome = Literal["", "answered", "refused", "unavailable", "lost"]
 """How a call ended, for hooks: with its server's own answer, or with an error of ours, by family."""
 
 
-class UseRoots(Effect, frozen=True):
-    """These are the roots that the agent names: find the source that goes with them, say `SessionMoved`."""
+class ApplyRoots(BrokerEffect, frozen=True):
+    """These are the roots that the agent names: find the source that goes with them, say
+    `SessionSourceChanged`.
+    """
 
     session: SessionId
     roots: tuple[Root, ...]
@@ -108,17 +110,17 @@ class UseRoots(Effect, frozen=True):
     """The agent has said that they are others now: they may be those of another workspace."""
 
 
-class TellServed(Effect, frozen=True):
+class SetSupervisorEpoch(BrokerEffect, frozen=True):
     """What this session asks goes to this life of the supervisor, and all that it had sent under another is
     answered. Its carrier may not be told before: old calls would become new ones (docs/decisions/0019). Nor
-    may it before the session's `AgentResumed`, where one is to come.
+    may it before the session's `SessionResumed`, where one is to come.
     """
 
     session: SessionId
     epoch: Epoch
 
 
-class TellStateful(Effect, frozen=True):
+class SetStatefulServers(BrokerEffect, frozen=True):
     """This session may have state at these servers. Its carrier is told, who alone may know it when all of
     carpool has died (rule 15).
     """
@@ -127,16 +129,16 @@ class TellStateful(Effect, frozen=True):
     servers: tuple[ServerName, ...]
 
 
-class LetGo(Effect, frozen=True):
+class ForgetRecordedCall(BrokerEffect, frozen=True):
     """The record may forget this call of the session once all that was said to the session so far is with its
-    carrier: its answer may be a part of that. (It is `Written` then.)
+    carrier: its answer may be a part of that. (It is `AnswersWritten` then.)
     """
 
     session: SessionId
     call: CallId
 
 
-class RunHook(Effect, frozen=True, kw_only=True):
+class BeginHook(BrokerEffect, frozen=True, kw_only=True):
     """Have a hook look at a call, or at how it ended. `HookAnswered` is to come of each."""
 
     run: RunId
@@ -149,7 +151,7 @@ class RunHook(Effect, frozen=True, kw_only=True):
     """The name or URI in the server's own spelling."""
     arguments: Payload
     """The params without name and `_meta`, an object; of a tool call `{"arguments": …}`."""
-    outcome: Outcome = ""
+    outcome: AuditOutcome = ""
     """Empty: it has not ended, it is about to be sent."""
     code: str = ""
     """The slug of an error of ours."""
@@ -159,7 +161,7 @@ class RunHook(Effect, frozen=True, kw_only=True):
     """`body` is a JSON-RPC error object, not a result."""
 
 
-class EndHook(Effect, frozen=True):
+class EndHook(BrokerEffect, frozen=True):
     """Nobody waits for this any more: end what it has started. `HookAnswered` says when that is over (nobody
     minds it where it is late).
     """
@@ -168,16 +170,16 @@ class EndHook(Effect, frozen=True):
     hook: str
 
 
-class KeepPins(Effect, frozen=True):
+class SaveApprovals(BrokerEffect, frozen=True):
     """What is approved of a pinned server is another set of definitions: keep it (`approvals`)."""
 
     pin: PinId
 
 
-class Audited(Effect, frozen=True):
+class WriteAudit(BrokerEffect, frozen=True):
     """A call has ended: put that down, before its answer leaves."""
 
-    who: Caller
+    who: CallOrigin
     call: CallId
     method: str
     server: ServerName
@@ -203,63 +205,63 @@ class Audited(Effect, frozen=True):
     """The answer, for its size and for whether a tool says in it that it has failed."""
 
 
-class Note(Effect, frozen=True):
+class LogLine(BrokerEffect, frozen=True):
     """A line for the broker's log."""
 
     level: Literal["info", "warning", "error"]
     text: str
 
 
-class End(Effect, frozen=True):
+class EndBroker(BrokerEffect, frozen=True):
     """Nothing is under way any more, or it was waited for long enough: this broker's process ends."""
 
 
-OwnEffect = (
+LocalEffect = (
     Reply
-    | ReplyOutward
+    | ReplyRewritten
     | ReplyStateless
-    | AnswerOwn
-    | Describe
+    | AnswerBuiltin
+    | AnswerDiscover
     | RequireInput
-    | Acknowledge
+    | AcknowledgeListen
     | EndListen
-    | Greet
-    | ReportProgress
-    | SayListChanged
-    | SayLog
-    | SayUpdated
-    | SayTask
+    | AnswerInitialize
+    | SendProgress
+    | SendListChanged
+    | SendLog
+    | SendResourceUpdated
+    | SendTaskStatus
     | SendAsk
     | WithdrawAsk
-    | SayElicited
-    | UseRoots
-    | TellServed
-    | TellStateful
-    | LetGo
-    | RunHook
+    | SendElicitationComplete
+    | ApplyRoots
+    | SetSupervisorEpoch
+    | SetStatefulServers
+    | ForgetRecordedCall
+    | BeginHook
     | EndHook
-    | Audited
-    | KeepPins
-    | Note
-    | End
+    | WriteAudit
+    | SaveApprovals
+    | LogLine
+    | EndBroker
 )
 LinkEffect = (
     Call
     | CancelCall
-    | Wanted
-    | Discover
+    | SetPools
+    | DiscoverCatalog
     | SetLevel
-    | Watch
+    | SetResourceSubscriptions
     | AnswerAsk
-    | AskProgressed
-    | SessionGone
-    | Fleeting
-    | SessionRekeyed
-    | Sessions
-    | Bereft
-    | WatchTasks
+    | ForwardAskProgress
+    | SessionEnded
+    | SessionNotResumable
+    | SessionPoolChanged
+    | OpenSessions
+    | SessionStateLost
+    | SetTaskSubscriptions
     | CancelTask
-    | Written
-    | Resume
+    | AnswersWritten
+    | ResumeCall
 )
-AnyEffect = OwnEffect | LinkEffect
+AnyEffect = LocalEffect | LinkEffect

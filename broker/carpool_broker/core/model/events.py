@@ -2,7 +2,8 @@
 
 Owns what happens to the broker itself: configurations that are read, hooks, pins, supervisors that come and
 go. Beside these its core takes what agents do (`agent_events`, to be had here too) and the link messages,
-which are events as they come (`Answered`, `Failed`, `Progressed`, `Catalog`, `PoolChanged`, `Credit`).
+which are events as they come (`CallAnswered`, `CallFailed`, `CallProgressed`, `Catalog`, `PoolChanged`,
+`Credit`).
 
 Knows nothing of: sockets, JSON, how an era words any of this.
 """
@@ -12,114 +13,114 @@ from typing import Literal, NewType
 from msgspec import Struct, field
 
 from carpool_broker.core.model.agent_events import (
-    AgentAnswered,
-    AgentCalled,
-    AgentCame,
-    AgentCancelled,
-    AgentCarried,
-    AgentDiscovered,
-    AgentErred,
     AgentEvent,
-    AgentGranted,
-    AgentGreeted,
-    AgentLeft,
-    AgentListed,
-    AgentListened,
-    AgentPinged,
-    AgentProgressed,
-    AgentReady,
-    AgentResumed,
-    AgentRooted,
-    AgentRootsChanged,
-    AgentSetLevel,
-    AgentUnread,
-    AgentWatched,
-    Event,
-    Given,
-    Notice,
-    Own,
-    SessionMoved,
+    AskAnswered,
+    AskProgressed,
+    BadLineReceived,
+    BrokerEvent,
+    BuiltinCall,
+    CallRequested,
+    CarrierAnnounced,
+    DiscoverRequested,
+    InitializedReceived,
+    InitializeRequested,
+    InputResponse,
+    ListenRequested,
+    ListenResumed,
+    ListNotification,
+    ListPageRequested,
+    LogLevelRequested,
+    PingRequested,
+    RequestCancelled,
+    RootsAnswered,
+    RootsListChanged,
+    SessionClosed,
+    SessionOpened,
+    SessionResumed,
+    SessionSourceChanged,
     SourceId,
+    SubscribeRequested,
+    UnreadChanged,
 )
 from carpool_broker.core.model.approval import Approved, PinId
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.scope import Named, Off, Scope
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.scope import DisabledServer, NamedServers, Scope
 from carpool_protocol.config.schema.capability import EVERYTHING, Capability
 from carpool_protocol.ids import ABSENT, Epoch, PoolKey, ServerName
 from carpool_protocol.link.messages import (
-    Answered,
-    Asked,
+    AskOpened,
     AskWithdrawn,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
+    CallsRecorded,
     Catalog,
     Credit,
-    Elicited,
-    Failed,
-    Logged,
+    ElicitationFinished,
+    LogForSession,
     Payload,
     PoolChanged,
     PoolSpec,
-    Progressed,
-    Recorded,
-    TaskTold,
+    ResourceChanged,
+    TaskStatusChanged,
     Text,
-    Updated,
 )
 
 __all__ = [
-    "AgentAnswered",
-    "AgentCalled",
-    "AgentCame",
-    "AgentCancelled",
-    "AgentCarried",
-    "AgentDiscovered",
-    "AgentErred",
     "AgentEvent",
-    "AgentGranted",
-    "AgentGreeted",
-    "AgentLeft",
-    "AgentListed",
-    "AgentListened",
-    "AgentPinged",
-    "AgentProgressed",
-    "AgentReady",
-    "AgentResumed",
-    "AgentRooted",
-    "AgentRootsChanged",
-    "AgentSetLevel",
-    "AgentUnread",
-    "AgentWatched",
     "AnyEvent",
-    "DrainMeant",
-    "EndMeant",
-    "Event",
-    "Given",
+    "AskAnswered",
+    "AskProgressed",
+    "BadLineReceived",
+    "BrokerEvent",
+    "BuiltinCall",
+    "CallRequested",
+    "CarrierAnnounced",
+    "DiscoverRequested",
+    "DrainRequested",
+    "EndRequested",
     "HookAnswered",
     "HookRule",
+    "HookVerdict",
     "HooksRead",
+    "InitializeRequested",
+    "InitializedReceived",
+    "InputResponse",
     "LimitsRead",
     "LinkEvent",
-    "Notice",
-    "Own",
-    "OwnEvent",
+    "ListNotification",
+    "ListPageRequested",
+    "ListenRequested",
+    "ListenResumed",
+    "LocalEvent",
+    "LogLevelRequested",
+    "PingRequested",
     "PinsApproved",
+    "RequestCancelled",
+    "RootsAnswered",
+    "RootsListChanged",
     "RunId",
-    "SessionMoved",
+    "SessionClosed",
+    "SessionOpened",
+    "SessionResumed",
+    "SessionSourceChanged",
     "SourceDropped",
     "SourceId",
     "SourceRead",
     "SourcesRead",
-    "SupervisorCame",
-    "SupervisorWent",
-    "Verdict",
+    "SubscribeRequested",
+    "SupervisorConnected",
+    "SupervisorLost",
+    "UnreadChanged",
 ]
 
 RunId = NewType("RunId", int)
 """One run of one hook."""
 
-Verdict = Literal["allow", "deny", "rewrite", "failed"]
+HookVerdict = Literal["allow", "deny", "rewrite", "failed"]
 
 
-class SourceRead(Event, frozen=True, kw_only=True):
+class SourceRead(BrokerEvent, frozen=True, kw_only=True):
     """A configuration was read, for the first time or again."""
 
     source: SourceId
@@ -147,7 +148,7 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """
     kept: dict[PoolKey, Catalog] = field(default_factory=dict)
     """What pools of this source told an earlier carpool, as far as it is on disk."""
-    disabled: dict[ServerName, Off] = field(default_factory=dict)
+    disabled: dict[ServerName, DisabledServer] = field(default_factory=dict)
     """Servers of this source that are switched off."""
     pins: dict[PinId, Approved | None] = field(default_factory=dict)
     """What is approved of its pinned servers, as far as it is on disk; None: nothing ever was."""
@@ -155,7 +156,7 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """`tools_prefix` of servers that cannot be run."""
 
     @property
-    def absent(self) -> Named:
+    def absent(self) -> NamedServers:
         """Servers that are configured and not in the scope. A file that is not trusted has no say in what
         names mean, so none of its servers is here.
         """
@@ -164,22 +165,22 @@ class SourceRead(Event, frozen=True, kw_only=True):
         return (*off, *((name, self.prefixes.get(name)) for name in sorted(lame)))
 
 
-class SourcesRead(Event, frozen=True):
+class SourcesRead(BrokerEvent, frozen=True):
     """Several were, because of one change: nothing is as some of them say and others do not yet."""
 
     readings: tuple[SourceRead, ...]
 
 
-class SourceDropped(Event, frozen=True):
+class SourceDropped(BrokerEvent, frozen=True):
     """No session uses this source any more."""
 
     source: SourceId
 
 
-class LimitsRead(Event, frozen=True):
+class LimitsRead(BrokerEvent, frozen=True):
     """The configuration's limits for sessions were read again."""
 
-    bounds: Bounds
+    bounds: SessionBounds
     list_wait_s: float
     audits: bool = False
     """Each call that ends is put down (`audit`)."""
@@ -200,24 +201,24 @@ class HookRule(Struct, frozen=True, kw_only=True):
     rewrite: bool = False
 
 
-class HooksRead(Event, frozen=True):
+class HooksRead(BrokerEvent, frozen=True):
     """The configuration's hooks were read, for the first time or again; in the order of the file."""
 
     rules: tuple[HookRule, ...]
 
 
-class HookAnswered(Event, frozen=True):
+class HookAnswered(BrokerEvent, frozen=True):
     """A run of a hook is over."""
 
     run: RunId
-    verdict: Verdict
+    verdict: HookVerdict
     reason: Text = ""
     """Of a denial: the hook's, one short line. Of a failure: ours."""
     body: Payload = ABSENT
-    """Of a rewriting, and sound: an object like `RunHook.arguments`, or the result."""
+    """Of a rewriting, and sound: an object like `BeginHook.arguments`, or the result."""
 
 
-class PinsApproved(Event, frozen=True):
+class PinsApproved(BrokerEvent, frozen=True):
     """The user approves these tools of a pinned server, as they are now."""
 
     pin: PinId
@@ -225,18 +226,18 @@ class PinsApproved(Event, frozen=True):
     """By their own names: the digests of the definitions that were shown."""
 
 
-class SupervisorCame(Event, frozen=True):
+class SupervisorConnected(BrokerEvent, frozen=True):
     """A supervisor greeted; its window is full. What it remembers of earlier brokers comes next."""
 
     credit_bytes: int
     epoch: Epoch = Epoch("")
 
 
-class SupervisorWent(Event, frozen=True):
+class SupervisorLost(BrokerEvent, frozen=True):
     """The supervisor is gone, and with it every instance."""
 
 
-class EndMeant(Event, frozen=True):
+class EndRequested(BrokerEvent, frozen=True):
     """This carpool ends, the supervisor with it: nothing that is open will be answered by anybody else.
     `again`: it is started again, and what was never sent is said anew by carriers that keep.
     """
@@ -244,11 +245,11 @@ class EndMeant(Event, frozen=True):
     again: bool = False
 
 
-class DrainMeant(Event, frozen=True):
+class DrainRequested(BrokerEvent, frozen=True):
     """This carpool is to be started again: it ends as soon as nothing is under way (`drain`)."""
 
 
-OwnEvent = (
+LocalEvent = (
     SourceRead
     | SourcesRead
     | SourceDropped
@@ -256,26 +257,26 @@ OwnEvent = (
     | HooksRead
     | HookAnswered
     | PinsApproved
-    | AgentCame
+    | SessionOpened
     | AgentEvent
-    | SupervisorCame
-    | SupervisorWent
-    | EndMeant
-    | DrainMeant
+    | SupervisorConnected
+    | SupervisorLost
+    | EndRequested
+    | DrainRequested
 )
 LinkEvent = (
-    Answered
-    | Failed
-    | Progressed
+    CallAnswered
+    | CallFailed
+    | CallProgressed
     | Catalog
     | PoolChanged
     | Credit
-    | Logged
-    | Updated
-    | Asked
+    | LogForSession
+    | ResourceChanged
+    | AskOpened
     | AskWithdrawn
-    | Elicited
-    | TaskTold
-    | Recorded
+    | ElicitationFinished
+    | TaskStatusChanged
+    | CallsRecorded
 )
-AnyEvent = OwnEvent | LinkEvent
+AnyEvent = LocalEvent | LinkEvent

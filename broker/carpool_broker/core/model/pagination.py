@@ -21,7 +21,7 @@ from carpool_protocol.machine import slices
 
 PAGE_ENTRIES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
-KEPT_VERSIONS: Final = 8
+MAX_KEPT_VERSIONS: Final = 8
 
 Family = Literal["tools", "prompts", "resources", "templates"]
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
@@ -39,7 +39,7 @@ Edit = Callable[[RawJson], RawJson]
 """How some agents are to see each definition; it may only make it smaller."""
 
 
-class Entry(Protocol):
+class Listable(Protocol):
     """What can be listed."""
 
     @property
@@ -47,26 +47,26 @@ class Entry(Protocol):
         """The whole object as agents see it."""
 
     @property
-    def look(self) -> object:
+    def fingerprint(self) -> object:
         """Where it is equal, agents read the same; quick to tell."""
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """As many the definition has at most."""
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=Listable)
 
 
-def read_alike(one: Sequence[Entry], other: Sequence[Entry]) -> bool:
+def look_equal(one: Sequence[Listable], other: Sequence[Listable]) -> bool:
     """Whether agents read the same in both. A definition is made only where the quick look says no."""
     return len(one) == len(other) and all(
-        mine.look == its.look or mine.definition == its.definition
+        mine.fingerprint == its.fingerprint or mine.definition == its.definition
         for mine, its in zip(one, other, strict=True)
     )
 
 
-class Page(Struct, frozen=True):
+class ListPage(Struct, frozen=True):
     """One page of a list."""
 
     body: RawJson
@@ -85,10 +85,10 @@ class Paging(Struct, frozen=True):
     """Tells this broker's cursors from earlier ones'."""
     page_entries: int = PAGE_ENTRIES
     page_bytes: int = PAGE_BYTES
-    kept_versions: int = KEPT_VERSIONS
+    kept_versions: int = MAX_KEPT_VERSIONS
 
 
-class Listing(Generic[E]):
+class ListVersion(Generic[E]):
     """One version of one list of a scope."""
 
     __slots__ = ("_first", "_head", "_mark", "_pages", "_starts", "entries", "ordinal", "version")
@@ -111,23 +111,23 @@ class Listing(Generic[E]):
         self.ordinal = ordinal
         self._head = _HEADS[family]
         self._mark = paging.mark
-        self._starts = starts or slices.whole(page_starts(family, entries, paging))
-        self._pages: dict[tuple[str, Edit | None], Page] = {}
-        self._first: dict[Edit | None, Page] = {}
+        self._starts = starts or slices.run_all_slices(page_starts(family, entries, paging))
+        self._pages: dict[tuple[str, Edit | None], ListPage] = {}
+        self._first: dict[Edit | None, ListPage] = {}
 
     @property
     def is_paged(self) -> bool:
         """Whether any cursor into this list can be out."""
         return len(self._starts) > 1
 
-    def first(self, edit: Edit | None) -> Page:
+    def first(self, edit: Edit | None) -> ListPage:
         """The page that every reader begins with."""
         page = self._first.get(edit)
         if page is None:
             page = self._first[edit] = self._encode(0, edit)
         return page
 
-    def page(self, cursor: str, edit: Edit | None) -> Page | None:
+    def page(self, cursor: str, edit: Edit | None) -> ListPage | None:
         """The page that `cursor` begins; None for a cursor that this list never gave out."""
         page = self._pages.get((cursor, edit))
         if page is None:
@@ -139,7 +139,7 @@ class Listing(Generic[E]):
     def _cursor(self, start: int) -> str:
         return f"{self._mark}{self.version}.{start}"
 
-    def _encode(self, number: int, edit: Edit | None) -> Page:
+    def _encode(self, number: int, edit: Edit | None) -> ListPage:
         start = self._starts[number]
         is_last = number + 1 == len(self._starts)
         end = len(self.entries) if is_last else self._starts[number + 1]
@@ -148,12 +148,12 @@ class Listing(Generic[E]):
             definitions = [edit(definition) for definition in definitions]
         body = self._head + b",".join(definitions)
         if is_last:
-            return Page(RawJson(body + _TAIL), None)
+            return ListPage(RawJson(body + _TAIL), None)
         cursor = self._cursor(end)
-        return Page(RawJson(body + b'],"nextCursor":' + msgspec.json.encode(cursor) + b"}"), cursor)
+        return ListPage(RawJson(body + b'],"nextCursor":' + msgspec.json.encode(cursor) + b"}"), cursor)
 
 
-def page_starts(family: Family, entries: Sequence[Entry], paging: Paging) -> slices.Steps[tuple[int, ...]]:
+def page_starts(family: Family, entries: Sequence[Listable], paging: Paging) -> slices.Steps[tuple[int, ...]]:
     """Where pages begin: as few as the limits allow; an entry larger than a page has one to itself."""
     starts = [0]
     room_bytes = paging.page_bytes - len(_HEADS[family]) - _CURSOR_ROOM_BYTES
@@ -162,7 +162,7 @@ def page_starts(family: Family, entries: Sequence[Entry], paging: Paging) -> sli
     for index, entry in enumerate(entries):
         if not (index + 1) % step:
             yield step
-        entry_bytes = entry.most_bytes + 1
+        entry_bytes = entry.max_bytes + 1
         is_full = index - starts[-1] >= paging.page_entries or used_bytes + entry_bytes > room_bytes
         if index > starts[-1] and is_full:
             starts.append(index)
@@ -171,13 +171,13 @@ def page_starts(family: Family, entries: Sequence[Entry], paging: Paging) -> sli
     return tuple(starts)
 
 
-class History(Generic[E]):
+class ListVersions(Generic[E]):
     """One list of a scope: the present version, and the earlier ones whose cursors still count."""
 
     __slots__ = ("_paging", "family", "listings", "present")
 
-    def __init__(self, family: Family, paging: Paging, listings: Sequence[Listing[E]]) -> None:
-        """`listings`: newest first. See `begin` and `followed_by`."""
+    def __init__(self, family: Family, paging: Paging, listings: Sequence[ListVersion[E]]) -> None:
+        """`listings`: newest first. See `begin` and `with_new_version`."""
         self.family: Family = family
         self.present = listings[0]
         self.listings = tuple(listings)
@@ -191,17 +191,17 @@ class History(Generic[E]):
         entries: tuple[E, ...],
         version: int,
         starts: tuple[int, ...] | None = None,
-    ) -> "History[E]":
+    ) -> "ListVersions[E]":
         """The first version of a list."""
-        first = Listing(family, entries, version=version, ordinal=1, paging=paging, starts=starts)
+        first = ListVersion(family, entries, version=version, ordinal=1, paging=paging, starts=starts)
         return cls(family, paging, [first])
 
-    def followed_by(
+    def with_new_version(
         self, entries: tuple[E, ...], version: int, starts: tuple[int, ...] | None = None
-    ) -> "History[E]":
+    ) -> "ListVersions[E]":
         """The list with a new present version; keeps recent earlier ones that have a second page."""
         ordinal = self.present.ordinal + 1
-        present = Listing(
+        present = ListVersion(
             self.family, entries, version=version, ordinal=ordinal, paging=self._paging, starts=starts
         )
         kept = [
@@ -209,18 +209,18 @@ class History(Generic[E]):
             for listing in self.listings
             if listing.is_paged and ordinal - listing.ordinal < self._paging.kept_versions
         ]
-        return History(self.family, self._paging, [present, *kept])
+        return ListVersions(self.family, self._paging, [present, *kept])
 
-    def looking_like(
+    def with_same_entries(
         self, entries: tuple[E, ...], starts: tuple[int, ...] | None = None
-    ) -> "History[E] | None":
+    ) -> "ListVersions[E] | None":
         """The same versions with `entries` behind the present one; None if agents would read another list."""
         if self.present.entries == entries:
             return self
-        if not read_alike(self.present.entries, entries):
+        if not look_equal(self.present.entries, entries):
             return None
         same = self.present
-        present = Listing(
+        present = ListVersion(
             self.family,
             entries,
             version=same.version,
@@ -228,9 +228,9 @@ class History(Generic[E]):
             paging=self._paging,
             starts=starts,
         )
-        return History(self.family, self._paging, [present, *self.listings[1:]])
+        return ListVersions(self.family, self._paging, [present, *self.listings[1:]])
 
-    def page(self, cursor: str | None, edit: Edit | None = None) -> Page | BadCursor:
+    def page(self, cursor: str | None, edit: Edit | None = None) -> ListPage | BadCursor:
         """One page of the present version, or of the earlier one that `cursor` belongs to."""
         if cursor is None:
             return self.present.first(edit)

@@ -19,9 +19,9 @@ from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, Rights
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import ToolOffer
-from carpool_protocol.wire.tool_names import MAX_NAME_CHARS, SEPARATOR, Heads
+from carpool_protocol.wire.tool_names import MAX_NAME_CHARS, SEPARATOR, NamePrefixes
 
-Named = tuple[tuple[ServerName, str | None], ...]
+NamedServers = tuple[tuple[ServerName, str | None], ...]
 """Servers and their `tools_prefix`, as in `ScopeEntry.prefix`."""
 
 
@@ -68,7 +68,7 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
         return self.tools_allow == EVERY_TOOL and not self.tools_deny
 
 
-class Off(Struct, frozen=True):
+class DisabledServer(Struct, frozen=True):
     """A server that is disabled, so in no scope."""
 
     why: str
@@ -86,11 +86,11 @@ class Scope(Struct, frozen=True, cache_hash=True):
     profile: str = ""
     """Whose rights these are; empty where they are all, and nothing else is seen otherwise."""
     rights: Rights = ALL_RIGHTS
-    barred: Named = ()
+    barred: NamedServers = ()
     """Servers that are configured and kept back as a whole by the rights."""
-    absent: Named = ()
+    absent: NamedServers = ()
     """Servers that are configured and not here: disabled, or what cannot be run."""
-    former: Named = ()
+    former: NamedServers = ()
     """Servers that were here, and that agents may still hold names of."""
     name_chars: int = MAX_NAME_CHARS
     """The length of names, at most."""
@@ -105,25 +105,25 @@ class Scope(Struct, frozen=True, cache_hash=True):
         """Whether what the server offers under this name of its own, or URI, may be seen and called."""
         if kind == "tool" and not entry.allows(name):
             return False
-        return self.rights.are_all or self.rights.permit(
+        return self.rights.are_all or self.rights.permits(
             kind, entry.server, entry.tags, name, stranger=entry.stranger
         )
 
     def reads_all(self, entry: ScopeEntry) -> bool:
         """Whether no resource that the server may have is kept back."""
-        return self.rights.are_all or self.rights.permit_all(
+        return self.rights.are_all or self.rights.permits_all(
             "resource", entry.server, entry.tags, stranger=entry.stranger
         )
 
-    def completes(self, entry: ScopeEntry, template: str) -> bool:
+    def permits_completion(self, entry: ScopeEntry, template: str) -> bool:
         """Whether values for this template of the server may be told: none names what is kept back."""
-        return self.reads_all(entry) or self.rights.permit_expansions(
+        return self.reads_all(entry) or self.rights.permits_expansions(
             entry.server, entry.tags, template, stranger=entry.stranger
         )
 
-    def reaches(self, kind: Kind, entry: ScopeEntry) -> bool:
+    def may_permit(self, kind: Kind, entry: ScopeEntry) -> bool:
         """Whether anything of this kind that the server may offer can be let through."""
-        return self.rights.reach(kind, entry.server, entry.tags, stranger=entry.stranger)
+        return self.rights.may_permit(kind, entry.server, entry.tags, stranger=entry.stranger)
 
     @property
     def prefixes(self) -> Mapping[ServerName, str | None]:
@@ -131,25 +131,25 @@ class Scope(Struct, frozen=True, cache_hash=True):
         return {entry.server: entry.prefix for entry in self.servers}
 
     @property
-    def known(self) -> Named:
+    def known(self) -> NamedServers:
         """All servers that are configured, whatever state they are in."""
         return (*self.prefixes.items(), *self.barred, *self.absent)
 
     @property
-    def heads(self) -> Heads:
+    def name_prefixes(self) -> NamePrefixes:
         """Which server a spelling reads as a name of."""
-        return _heads(self.known, self.former, self.separator)
+        return _name_prefixes(self.known, self.former, self.separator)
 
-    def barring(self, spelling: str) -> ServerName | None:
+    def barred_server(self, spelling: str) -> ServerName | None:
         """The server that is kept back as a whole and that `spelling` reads as a name of."""
-        readers = self.heads.readers(spelling) if self.barred else ()
+        readers = self.name_prefixes.servers_of(spelling) if self.barred else ()
         return next((server for server, _ in self.barred if server in readers), None)
 
     def entry_of(self, server: ServerName) -> ScopeEntry | None:
         """A server of this name; None: it is not seen."""
         return next((entry for entry in self.servers if entry.server == server), None)
 
-    def offline_of(self, key: PoolKey) -> tuple[ToolOffer, ...] | None:
+    def offline_tools(self, key: PoolKey) -> tuple[ToolOffer, ...] | None:
         """What the `tools_file` of this pool's server lists here; None: it has none."""
         return next((entry.offline for entry in self.servers if entry.key == key), None)
 
@@ -159,5 +159,5 @@ class Scope(Struct, frozen=True, cache_hash=True):
 
 
 @lru_cache(maxsize=64)
-def _heads(known: Named, former: Named, separator: str) -> Heads:
-    return Heads(dict(known), separator, former=dict(former))
+def _name_prefixes(known: NamedServers, former: NamedServers, separator: str) -> NamePrefixes:
+    return NamePrefixes(dict(known), separator, former=dict(former))

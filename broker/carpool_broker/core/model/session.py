@@ -10,16 +10,16 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.core.model.bounds import Limits
+from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import SayUpdated
+from carpool_broker.core.model.effects import SendResourceUpdated
 from carpool_broker.core.model.events import (
-    AgentCalled,
-    AgentListened,
-    Notice,
+    CallRequested,
+    ListenRequested,
+    ListNotification,
     SourceId,
 )
-from carpool_broker.core.model.pagination import Entry, Family
+from carpool_broker.core.model.pagination import Family, Listable
 from carpool_broker.core.model.scope import Scope
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.wire.downgrade import NEWEST
@@ -35,10 +35,10 @@ IN_FLIGHT: Final = frozenset({"sent", "hooked", "told"})
 """Stages in which a call takes up one of those that its session may have in flight."""
 AT_SERVER: Final = frozenset({"sent", "told"})
 """Stages in which the supervisor's record holds the call."""
-UNDER_WAY: Final = frozenset({"sent", "told", "returning"})
+UNFINISHED: Final = frozenset({"sent", "told", "returning"})
 """Stages in which a server may have run the call."""
 
-KEPT_S: Final = 60.0
+CALL_WINDOW_S: Final = 60.0
 """By then all calls of a minute may come at once again, whoever they are of."""
 
 # Made once: every call has them, and a `NewType` costs as much as any function.
@@ -48,15 +48,16 @@ _NO_SESSION: Final = SessionId("")
 _NO_INSTANCE: Final = InstanceId(0)
 
 
-class Owed:
+class OpenCall:
     """One call of an agent, until it is answered or cancelled."""
 
     __slots__ = (
-        "asked", "call", "edit", "heard", "instance", "key", "latest", "parked", "rounds", "sent_at",
-        "server", "session", "since", "size_bytes", "speaker", "stage", "target", "task", "tasks",
+        "asked", "call", "edit", "instance", "is_listening", "is_parked", "key", "latest", "rounds",
+        "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage", "target", "task",
+        "tasks",
     )  # fmt: skip
 
-    def __init__(self, call: CallId, session: "Session", asked: AgentCalled) -> None:
+    def __init__(self, call: CallId, session: "Session", asked: CallRequested) -> None:
         self.call = call
         self.session = session
         self.asked = asked
@@ -72,15 +73,15 @@ class Owed:
         self.edit = False
         """The answer may hold what this agent cannot read as it is."""
         self.size_bytes = len(asked.rest) + len(asked.meta)
-        self.parked = False
-        """Between two rounds: its last request is answered, and the next has not come (`parked`)."""
+        self.is_parked = False
+        """Between two rounds: its last request is answered, and the next has not come (`is_parked`)."""
         self.latest = ABSENT
         """While it is parked: the last progress."""
         self.rounds = 0
         """How often it has wanted something of its agent (stateless era)."""
         self.speaker = _NO_SESSION
         """Who the supervisor takes for its agent, where that is not the session."""
-        self.heard: tuple[PoolKey, str] | None = None
+        self.is_listening: tuple[PoolKey, str] | None = None
         """The pool whose log level it counts for, and that level."""
         self.tasks = False
         """Its server may answer with a task, or it is about one."""
@@ -100,12 +101,12 @@ class Owed:
         return self.session.version if self.asked.by is None else NEWEST
 
 
-class Listen:
+class ListenStream:
     """One `subscriptions/listen`."""
 
     __slots__ = ("event", "families", "granted", "is_bereft", "places", "tasks")
 
-    def __init__(self, event: AgentListened) -> None:
+    def __init__(self, event: ListenRequested) -> None:
         self.event = event
         self.granted = False
         """False: it waits for catalogs."""
@@ -113,7 +114,7 @@ class Listen:
         """Some task that it was for is gone with that broker."""
         self.places: tuple[tuple[ServerName, str], ...] = ()
         """What it is subscribed to: servers, and their own URIs."""
-        self.families: tuple[Notice, ...] = ()
+        self.families: tuple[ListNotification, ...] = ()
         """Of which lists it hears that they changed."""
         self.tasks: tuple[str, ...] = ()
         """Of which tasks it hears, by our ids."""
@@ -123,12 +124,12 @@ class Session:
     """One agent's attachment."""
 
     __slots__ = (
-        "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
-        "carrier", "control", "fleeting", "given_up", "greeted", "id", "keeps", "late", "left_out", "listed",
-        "listens",
-        "marked", "max_open_calls", "met", "owed", "pid", "principal", "profile", "quota", "rooting",
-        "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used",
-        "version", "waiting", "waiting_bytes", "wanders",
+        "agent", "anonymous", "argument_bytes", "asking", "awaits_roots", "called", "calls", "capabilities",
+        "carrier", "carrier_keeps_lines", "control", "follows_roots", "given_up", "greeted", "id",
+        "is_greeted", "is_unresumable", "left_out", "listed", "listens", "lost_servers", "marked",
+        "max_open_calls", "open_calls", "pid", "postponed", "principal", "profile", "quota", "scope",
+        "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used", "version", "waiting",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -141,22 +142,22 @@ class Session:
         self.stateless = False
         """It speaks the stateless era only: it was not greeted and has asked for something of that era."""
         self.control = False
-        """See `AgentCame`."""
+        """See `SessionOpened`."""
         self.shared = False
-        """See `AgentCame`."""
-        self.keeps = False
-        """See `AgentCame`."""
-        self.wanders = False
-        """See `AgentCame`."""
-        self.fleeting = False
-        """See `AgentCame`."""
+        """See `SessionOpened`."""
+        self.carrier_keeps_lines = False
+        """See `SessionOpened`."""
+        self.follows_roots = False
+        """See `SessionOpened`."""
+        self.is_unresumable = False
+        """See `SessionOpened`."""
         self.anonymous = False
         self.max_open_calls = 0
-        """See `AgentCame`."""
+        """See `SessionOpened`."""
         self.profile = ""
-        """See `AgentCame`."""
+        """See `SessionOpened`."""
         self.principal = ""
-        """See `AgentCame`."""
+        """See `SessionOpened`."""
         self.quota: Quota | None = None
         """What its profile lets it use (`quotas`); None without a profile."""
         self.version = ""
@@ -165,13 +166,13 @@ class Session:
         """It sees what agents see that can be asked, where its source has any."""
         self.scope = Scope(())
         """What it sees, retained in the registry for it. `session_views` keeps it up to date."""
-        self.met: dict[ServerName, str | None] = {}
+        self.is_greeted: dict[ServerName, str | None] = {}
         """Servers that it has seen, and their `tools_prefix`: its agent may still say names of theirs."""
-        self.rooting = False
+        self.awaits_roots = False
         """Its agent is to say its roots, and what it sees of servers that are told them is not final yet."""
-        self.owed: dict[RawJson, Owed] = {}
+        self.open_calls: dict[RawJson, OpenCall] = {}
         """By the agent's own request id, byte for byte."""
-        self.waiting: deque[Owed] = deque()
+        self.waiting: deque[OpenCall] = deque()
         self.waiting_bytes = 0
         self.sent = 0
         """Calls in flight: sent, or with hooks before or after that."""
@@ -181,10 +182,10 @@ class Session:
         """What its agent leaves unread; 0: it reads."""
         self.left_out = 0
         """Progress and log messages that it did not get because of that."""
-        self.late: dict[tuple[str, RawJson], SayUpdated] = {}
+        self.postponed: dict[tuple[str, RawJson], SendResourceUpdated] = {}
         """Changes of resources that it is told of once it reads, by URI and listen."""
-        self.listens: dict[RawJson, Listen] = {}
-        self.listed: dict[Family, Sequence[Entry] | None] = {}
+        self.listens: dict[RawJson, ListenStream] = {}
+        self.listed: dict[Family, Sequence[Listable] | None] = {}
         """It holds these lists and was not told since that they are old: what was in each, and in those which
         the same notice is about. None: it is an older one that it has read on in.
         """
@@ -195,38 +196,38 @@ class Session:
         """Servers that have answered it, or may have run a call of it, since the supervisor came."""
         self.stateful: set[ServerName] = set()
         """Servers in mode `session` that it has called, at this broker or before."""
-        self.bereft: set[ServerName] = set()
+        self.lost_servers: set[ServerName] = set()
         """Servers of which what it had at a supervisor that is gone is lost; the next is to hear that."""
-        self.given_up: list[AgentCalled] = []
+        self.given_up: list[CallRequested] = []
         """Requests that have come back, and that the agent has cancelled before the record was heard."""
         self.marked: set[ServerName] = set()
         """Servers of which the supervisor has said or heard that it has, or has lost, an instance."""
 
-    def hold_place(self, count: int = 1) -> None:
+    def count_in_flight(self, count: int = 1) -> None:
         """So many calls more are in flight; -1: one less."""
         self.sent += count
         if self.quota is not None:
             self.quota.sent += count
 
     @property
-    def served(self) -> bool:
+    def may_use_servers(self) -> bool:
         """Whether it may ask for something that needs servers."""
         return self.greeted or self.stateless
 
     @property
-    def named(self) -> bool:
+    def is_authenticated(self) -> bool:
         """Whether what it is given is for nobody else to pass on: whoever asks has shown who they are, or has
         rights that others do not have.
         """
         return bool(self.profile) or (self.shared and not self.anonymous)
 
 
-def asking_server(owed: Owed) -> ServerName:
+def asking_server(owed: OpenCall) -> ServerName:
     """The server to name where it asks its agent's user something; empty: the agent sees no other one."""
     return owed.server if len(owed.session.scope.servers) > 1 else _NO_SERVER
 
 
-class Excess(Struct, frozen=True):
+class QuotaExcess(Struct, frozen=True):
     """Why a call is one too many."""
 
     fault: str
@@ -243,7 +244,7 @@ class Quota:
 
     __slots__ = ("_at", "_called", "_left", "holder", "limits", "sent", "servers", "sessions")
 
-    def __init__(self, holder: tuple[str, str], limits: Limits) -> None:
+    def __init__(self, holder: tuple[str, str], limits: ProfileLimits) -> None:
         self.holder = holder
         self.limits = limits
         self.sessions: dict[SessionId, Session] = {}
@@ -258,7 +259,7 @@ class Quota:
         self._called = float("-inf")
         """When the last call came that was not one too many."""
 
-    def limit(self, limits: Limits) -> None:
+    def set_limits(self, limits: ProfileLimits) -> None:
         """These bounds hold from now on."""
         if limits.calls_per_minute != self.limits.calls_per_minute:
             self._left, self._at = float(limits.calls_per_minute or 0), None
@@ -275,7 +276,7 @@ class Quota:
         most = self.limits.max_servers
         return most is None or server in self.servers or len(self.servers) < most
 
-    def excess(self, owed: Owed, now: float) -> Excess | None:
+    def excess(self, owed: OpenCall, now: float) -> QuotaExcess | None:
         """Why this call is one too many; None: it is not, and it counts from now on. What is about a task is
         part of the call that began it.
         """
@@ -284,16 +285,16 @@ class Quota:
         profile, limits = self.holder[1], self.limits
         if not self.may_use(owed.server):
             detail = f"The profile {profile} allows {limits.max_servers} of them."
-            return Excess("too_many_servers", detail)
-        retry_after_s = self.take(now)
+            return QuotaExcess("too_many_servers", detail)
+        retry_after_s = self.take_token(now)
         if retry_after_s:
             detail = f"The profile {profile} allows {limits.calls_per_minute}."
-            return Excess("too_many_a_minute", detail, retry_after_s)
+            return QuotaExcess("too_many_a_minute", detail, retry_after_s)
         self.servers.add(owed.server)
         self._called = now
         return None
 
-    def take(self, now: float) -> float:
+    def take_token(self, now: float) -> float:
         """Take one call out of this minute's. 0: it is taken; else so many seconds until there is one."""
         most = self.limits.calls_per_minute
         if most is None:
@@ -307,10 +308,10 @@ class Quota:
         self._left -= 1.0
         return 0.0
 
-    def is_over(self, now: float) -> bool:
+    def is_unused(self, now: float) -> bool:
         """Whether nobody has it and nothing that was called counts any more."""
-        return not self.sessions and now - self._called >= KEPT_S
+        return not self.sessions and now - self._called >= CALL_WINDOW_S
 
-    def last(self, session: Session) -> None:
+    def move_last(self, session: Session) -> None:
         """It has had its turn."""
         self.sessions[session.id] = self.sessions.pop(session.id)

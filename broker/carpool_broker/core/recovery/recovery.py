@@ -3,8 +3,9 @@
 Owns who has come back, and until when others may; requests that wait for the supervisor's record
 (`supervisor_record`); and what becomes of each: it is found there and resumed under its old number; or that
 very supervisor does not know it, so no server has seen it and it is a new call; or else it may have been
-run, and is `Lost`. Of one id that was used again each use has its own call (`supervisor_record.use_of`). A
-call of the record that nobody claims has been cancelled by its agent, or answered: it is let go.
+run, and is `Lost`. Of one id that was used again each use has its own call
+(`supervisor_record.match_request`). A call of the record that nobody claims has been cancelled by its
+agent, or answered: it is let go.
 
 Until everybody who may is back, what the supervisor has for others stays: their pools, levels, subscriptions.
 
@@ -19,35 +20,35 @@ from typing import Final
 from msgspec.structs import replace
 
 from carpool_broker.core.calls import lost_state
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.calls.input_required import Parked
-from carpool_broker.core.calls.repeated_requests import AskedBefore
-from carpool_broker.core.calls.request_state import ENDED, Token
-from carpool_broker.core.model.answers import refusal
-from carpool_broker.core.model.effects import AnyEffect, TellServed
-from carpool_broker.core.model.events import AgentCalled, AgentResumed
-from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.input_required import ParkedCalls
+from carpool_broker.core.calls.repeated_requests import RepeatedAsks
+from carpool_broker.core.calls.request_state import CALL_ENDED, RequestState
+from carpool_broker.core.model.answers import error_reply
+from carpool_broker.core.model.effects import AnyEffect, SetSupervisorEpoch
+from carpool_broker.core.model.events import CallRequested, SessionResumed
+from carpool_broker.core.model.session import OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_broker.core.recovery.supervisor_record import Record, use_of
-from carpool_broker.core.requests.dispatch import Requests
+from carpool_broker.core.recovery.supervisor_record import RecordedCalls, match_request
+from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, ServerName, SessionId, life_of
 from carpool_protocol.link.messages import (
+    CallsRecorded,
     Catalog,
     PoolChanged,
-    Recorded,
     RecordedCall,
-    SessionGone,
+    SessionEnded,
     SessionNote,
 )
-from carpool_protocol.wire.request_targets import TASKS
+from carpool_protocol.wire.request_targets import TASK_ID_KEYS
 
-GRACE_S: Final = 5.0
+RESUME_GRACE_S: Final = 5.0
 """So long sessions are expected of which nothing is recorded, because they had nothing open."""
 
 UNREAD: Final = 8
 """So many times as many requests as a session may have open can come back: not all answers were read."""
 
-NOBODY: Final = Epoch("")
+NO_SUPERVISOR: Final = Epoch("")
 
 
 class Recovery:
@@ -56,22 +57,22 @@ class Recovery:
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        ledger: Ledger,
-        requests: Requests,
-        parked: Parked,
-        before: AskedBefore,
+        ledger: CallTable,
+        requests: RequestDispatch,
+        parked: ParkedCalls,
+        before: RepeatedAsks,
         *,
-        record: Record,
+        record: RecordedCalls,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
         life: int,
     ) -> None:
         self._sessions = sessions
-        self._ledger = ledger
+        self._call_table = ledger
         self._requests = requests
-        self._parked = parked
+        self._parked_calls = parked
         self._before = before
-        self._out = out
+        self._emit = out
         self._timers = timers
         self._life = life
         self.known: Callable[[], None] = lambda: None
@@ -79,7 +80,7 @@ class Recovery:
         self.settled: Callable[[], None] = lambda: None
         """Who had nothing open is back, or late."""
         self.record = record
-        self.epoch = NOBODY
+        self.epoch = NO_SUPERVISOR
         """Of the supervisor that is there."""
         self.heard = False
         """Its record is told."""
@@ -91,38 +92,38 @@ class Recovery:
         self._back: dict[SessionId, Epoch] = {}
         """Who has come back, and under which supervisor its requests were sent."""
         self._again: dict[SessionId, frozenset[RawJson]] = {}
-        """Ids of what waits here for the record that had another use (`AgentResumed.again`)."""
+        """Ids of what waits here for the record that had another use (`SessionResumed.again`)."""
         self._left: set[SessionId] = set()
         """Who left before the record was told."""
         self._bereft: dict[SessionId, set[ServerName]] = {}
         """What sessions that are not back have lost with a supervisor that is gone."""
         self._held: dict[SessionId, list[ServerName]] = {}
         """What they held at the last one, while none is there."""
-        self._last = NOBODY
+        self._last = NO_SUPERVISOR
         """That one."""
-        self._adopted: dict[CallId, Owed] = {}
+        self._adopted: dict[CallId, OpenCall] = {}
         self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
         """What was told of pools that nobody who is here wants."""
 
     # --- the supervisor --------------------------------------------------------------------------------
 
     @property
-    def hushed(self) -> bool:
+    def is_hushed(self) -> bool:
         """What sessions want to hear is not said yet: others may want more."""
         return not self.everybody and (not self.heard or self._timers.has("return_window", "grace"))
 
-    def supervisor_came(self, epoch: Epoch) -> None:
+    def supervisor_connected(self, epoch: Epoch) -> None:
         """Its record comes next."""
         self.epoch = epoch
 
-    def hear(self, told: Recorded) -> None:
+    def record_received(self, told: CallsRecorded) -> None:
         """A part of the record."""
-        self.record.hear(told)
+        self.record.record_received(told)
 
-    def met(self) -> None:
+    def supervisor_greeted(self) -> None:
         """What sessions had at the supervisor before is gone, unless this is the same and knows of it."""
         known = self.record.awaited if self.epoch == self._last else {}
-        lost_state.meet(self._sessions.values(), known)
+        lost_state.supervisor_connected(self._sessions.values(), known)
         for session, held in self._held.items():
             lost = set(held).difference(known.get(session, ()))
             if lost:
@@ -131,79 +132,81 @@ class Recovery:
             self.record.awaited.setdefault(session, [])
         self._held.clear()
 
-    def told(self, now: float) -> None:
+    def record_completed(self, now: float) -> None:
         """That was all of it."""
         self.heard = True
-        self.record.is_whole()
+        self.record.record_completed()
         if not self.everybody and not self._timers.keys("return_window"):
-            return_s = self._ledger.bounds.return_s
-            self._timers.arm("return_window", "grace", now, min(GRACE_S, return_s))
+            return_s = self._call_table.bounds.return_s
+            self._timers.arm("return_window", "grace", now, min(RESUME_GRACE_S, return_s))
             self._timers.arm("return_window", "return", now, return_s)
         for session in list(self.record.sessions()):
             if session not in self._back:
-                self._release_own(session)
+                self._release_own_calls(session)
         for left in self._left & self.record.awaited.keys():
-            self._give_up(left)
+            self._give_up_session(left)
         self._left.clear()
         for back in list(self._back):
-            self._settle(self._sessions[back], now)
+            self._settle_session(self._sessions[back], now)
         if self.everybody:
-            self._give_up_others()
+            self._give_up_missing()
         for each in self._sessions.values():
             if each.id not in self._back:
-                self._out(TellServed(each.id, self.epoch))
-        self.look()
+                self._emit(SetSupervisorEpoch(each.id, self.epoch))
+        self.recheck()
 
-    def _release_own(self, session: SessionId) -> None:
+    def _release_own_calls(self, session: SessionId) -> None:
         """The link was down for a while: what this very broker had sent has ended here."""
-        let_go = self.record.let_go if session in self._sessions else self.record.leave
+        let_go = self.record.agent_done if session in self._sessions else self.record.session_given_up
         for call in self.record.calls_of(session):
-            if call.call in self._ledger.calls:
-                self.record.take(call)  # its server has answered, and hooks look at that
+            if call.call in self._call_table.calls:
+                self.record.remove(call)  # its server has answered, and hooks look at that
             elif life_of(call.call) == self._life:
                 let_go(call, "the link was down")
 
-    def supervisor_went(self, states: Mapping[PoolKey, PoolChanged]) -> None:
+    def supervisor_lost(self, states: Mapping[PoolKey, PoolChanged]) -> None:
         """What it remembered is gone with it. `states`: of pools that are wanted."""
         if self.heard:
             self._last = self.epoch
         for session, held in self.record.awaited.items():
-            had = {*held, *self._called(session, states)}
+            had = {*held, *self._called_servers(session, states)}
             if had and session not in self._sessions:
                 self._held[session] = sorted(had)
         self.record.clear()
         for session in self._back:
             if not self._timers.has("returning_session", session):
-                self._before.over(session)
-        self.heard, self.epoch = False, NOBODY
+                self._before.stop_waiting(session)
+        self.heard, self.epoch = False, NO_SUPERVISOR
         self._adopted.clear()
         self._pools.clear()
 
-    def _called(self, session: SessionId, states: Mapping[PoolKey, PoolChanged]) -> Iterator[ServerName]:
+    def _called_servers(
+        self, session: SessionId, states: Mapping[PoolKey, PoolChanged]
+    ) -> Iterator[ServerName]:
         """Where calls of this session in the record may have left state since that was told."""
         for call in self.record.calls_of(session):
             state = states.get(call.key) or self._pools.get(call.key, {}).get(PoolChanged)
             if isinstance(state, PoolChanged) and state.mode == "session":
                 yield ServerName(call.key.partition(":")[0])
 
-    def keep(self, told: Catalog | PoolChanged) -> None:
+    def keep_pool_state(self, told: Catalog | PoolChanged) -> None:
         """Nobody who is here wants this pool; somebody who comes back may."""
         if not self.everybody:
             self._pools.setdefault(told.key, {})[type(told)] = told
 
     @property
-    def has_kept(self) -> bool:
+    def has_kept_pools(self) -> bool:
         """Something is kept of pools that nobody here has wanted so far."""
         return bool(self._pools)
 
-    def kept(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
+    def take_kept_pools(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
         """What was kept of pools that are wanted now."""
         found = [key for key in self._pools if key in wanted]
         return [told for key in found for told in self._pools.pop(key).values()]
 
     # --- agents ----------------------------------------------------------------------------------------
 
-    def expected(self) -> list[SessionNote]:
+    def expected_sessions(self) -> list[SessionNote]:
         """Who is not here and may come back, as far as anything is remembered of them, and what they have
         lost. It counts as said: the supervisor remembers it from now on.
         """
@@ -215,192 +218,192 @@ class Recovery:
                 held.extend(notes[-1].bereft)
         return notes
 
-    def resumed(self, session: Session, event: AgentResumed, now: float) -> None:
+    def session_resumed(self, session: Session, event: SessionResumed, now: float) -> None:
         """A session has come back. Its requests are in its books from now on."""
         self._back[session.id] = event.supervisor
         self._again[session.id] = event.again
-        self._before.resumed(session.id, event.asks, now)
+        self._before.session_resumed(session.id, event.asks, now)
         self._requests.resumed(session)
         session.called.update(self._held.pop(session.id, ()))
-        for told in lost_state.came_back(session, event.stateful):
-            self._out(told)
-        session.bereft.update(self._bereft.pop(session.id, ()))
-        bounds = self._ledger.bounds
+        for told in lost_state.session_resumed(session, event.stateful):
+            self._emit(told)
+        session.lost_servers.update(self._bereft.pop(session.id, ()))
+        bounds = self._call_table.bounds
         most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
         for number, asked in enumerate(event.calls):
-            if self._requests.objects(session, asked):
+            if self._requests.refuse_invalid(session, asked):
                 continue
-            asked = self._requests.meant(session, asked)  # noqa: PLW2901
+            asked = self._requests.target_call(session, asked)  # noqa: PLW2901
             if number >= most * UNREAD:  # some may have been run
-                self._requests.end_early(self._ledger.open(session, asked), "link_broken")
+                self._requests.end_call(self._call_table.open(session, asked), "link_broken")
             else:
-                self._hold(session, asked, now)
+                self._hold_request(session, asked, now)
         if self.heard:
-            self._settle(session, now)
-            self.look()
+            self._settle_session(session, now)
+            self.recheck()
 
-    def retried(self, session: Session, event: AgentCalled, now: float) -> None:
+    def retry_received(self, session: Session, event: CallRequested, now: float) -> None:
         """A retry whose call is not parked here. It is refused if that is none of another broker's either, or
         its token is used.
         """
         if not self._resumes(session, event, now):
-            self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
+            self._emit(error_reply(session, event.id, event.by, "bad_request_state", method=event.method))
 
-    def _resumes(self, session: Session, event: AgentCalled, now: float) -> bool:
+    def _resumes(self, session: Session, event: CallRequested, now: float) -> bool:
         if session.id not in self._back:
             return False
-        token = self._parked.tokens.read(event)
+        token = self._parked_calls.state_tokens.read(event)
         if token is None or life_of(token.call) == self._life:
             return False
-        if self._parked.spent.has(session.id, token.call, token.round):
+        if self._parked_calls.used_tokens.is_used(session.id, token.call, token.round):
             return False
         if not self.heard:
-            self._hold(session, event, now)
+            self._hold_request(session, event, now)
             return True
-        if token.marks == ENDED:
-            good = self._parked.spent.spend(session.id, token.call, token.round)
-            if good and (owed := self._parked.say_again(session, event, token)) is not None:
-                self._requests.place(owed, now)
+        if token.marks == CALL_ENDED:
+            good = self._parked_calls.used_tokens.use(session.id, token.call, token.round)
+            if good and (owed := self._parked_calls.reissue_call(session, event, token)) is not None:
+                self._requests.dispatch_call(owed, now)
             return good
         call = self.record.get(session.id, token.call)
         if call is not None:
-            self._adopt(self._ledger.open(session, event), call, token, now)
+            self._adopt_call(self._call_table.open(session, event), call, token, now)
         return call is not None
 
-    def _hold(self, session: Session, asked: AgentCalled, now: float) -> None:
-        self._ledger.open(session, asked).stage = "returning"
+    def _hold_request(self, session: Session, asked: CallRequested, now: float) -> None:
+        self._call_table.open(session, asked).stage = "returning"
         if not self._timers.has("returning_session", session.id):
-            self._timers.arm("returning_session", session.id, now, self._ledger.bounds.return_s)
+            self._timers.arm("returning_session", session.id, now, self._call_table.bounds.return_s)
 
-    def _returning(self, session: Session) -> list[Owed]:
-        return [owed for owed in session.owed.values() if owed.stage == "returning"]
+    def _returning_calls(self, session: Session) -> list[OpenCall]:
+        return [owed for owed in session.open_calls.values() if owed.stage == "returning"]
 
-    def _settle(self, session: Session, now: float) -> None:
+    def _settle_session(self, session: Session, now: float) -> None:
         """Decide what becomes of everything of a session that is back."""
         held = self.record.awaited.pop(session.id, ())
         session.marked.update(held)
         session.used.update(held)
-        known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
+        known = self._back[session.id] == self.epoch != NO_SUPERVISOR and session.id not in self.record.gone
         if not known:
-            for told in lost_state.unknown(session):
-                self._out(told)
+            for told in lost_state.assume_state_lost(session):
+                self._emit(told)
         self._timers.disarm("returning_session", session.id)
-        self._before.wait_again(session.id, now)
-        by_request = self.record.requests(session.id)
+        self._before.start_waiting(session.id, now)
+        by_request = self.record.calls_by_request(session.id)
         again = self._again.pop(session.id, frozenset())
-        for owed in self._returning(session):
+        for owed in self._returning_calls(session):
             asked = owed.asked
-            token = self._parked.tokens.read(asked) if asked.state else None
-            if token is not None and token.marks == ENDED:
+            token = self._parked_calls.state_tokens.read(asked) if asked.state else None
+            if token is not None and token.marks == CALL_ENDED:
                 token = None  # it is said again, as a new call
-            call, is_certain = use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again)
+            call, is_certain = match_request(asked, by_request.get(asked.id, []), is_again=asked.id in again)
             rounds = None if token is None else self.record.get(session.id, token.call)
             if rounds is not None and (call is None or call.call <= rounds.call):
-                self._adopt(owed, rounds, token, now)
+                self._adopt_call(owed, rounds, token, now)
             elif call is not None and is_certain and self.record.get(session.id, call.call) is not None:
-                self._adopt(owed, call, None, now)
+                self._adopt_call(owed, call, None, now)
             elif call is None and known:
-                self._ledger.close(owed)
-                if not self._requests.called(asked, now):
-                    self.retried(session, asked, now)
+                self._call_table.close(owed)
+                if not self._requests.call_requested(asked, now):
+                    self.retry_received(session, asked, now)
             else:
-                self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
+                self._requests.end_call(owed, "link_broken")  # or a retry of it goes on as that call
         given_up = [
-            use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again)[0]
+            match_request(asked, by_request.get(asked.id, []), is_again=asked.id in again)[0]
             for asked in session.given_up
         ]
         session.given_up.clear()
         self._settle_rest(session, {call.call for call in given_up if call is not None}, now)
         if not known and not any(owed.session is session for owed in self._adopted.values()):
-            self._before.over(session.id)
+            self._before.stop_waiting(session.id)
         self._back[session.id] = self.epoch
-        self._out(TellServed(session.id, self.epoch))
+        self._emit(SetSupervisorEpoch(session.id, self.epoch))
 
     def _settle_rest(self, session: Session, given_up: Container[CallId], now: float) -> None:
         """Decide what becomes of calls of the record that no request was found as. `given_up`: its agent has
         cancelled these.
         """
         for left in self.record.calls_of(session.id):
-            if left.call in self._ledger.calls:
-                self.record.take(left)  # as in `_release_own`
+            if left.call in self._call_table.calls:
+                self.record.remove(left)  # as in `_release_own_calls`
                 continue
             # A call of the stateless era may have ended while its agent was asked.
             awaited = left.parked or (left.ended and not session.greeted)
             if awaited and life_of(left.call) != self._life and left.call not in given_up:
-                self.record.park(left, now, self._ledger.bounds.park_s)
+                self.record.wait_for_retry(left, now, self._call_table.bounds.park_s)
             else:
-                self.record.let_go(left, "the agent does not wait for it")
+                self.record.agent_done(left, "the agent does not wait for it")
 
-    def _adopt(self, owed: Owed, call: RecordedCall, token: Token | None, now: float) -> None:
+    def _adopt_call(self, owed: OpenCall, call: RecordedCall, token: RequestState | None, now: float) -> None:
         """It is in the record: it goes on as that call. `token`: it brings what that was parked for."""
         session = owed.session
-        self.record.take(call)
+        self.record.remove(call)
         if token is None:  # given in advance, perhaps to a question that was answered with it before
             owed.asked = replace(owed.asked, given=())
         owed.key, owed.target = call.key, call.target
         owed.server = session.scope.server_of(call.key) or owed.server
-        self._requests.look_outward(owed)
-        if owed.asked.method in TASKS:
+        self._requests.update_rewrite(owed)
+        if owed.asked.method in TASK_ID_KEYS:
             owed.task = owed.asked.name
         session.used.add(owed.server)
         self._adopted[call.call] = owed
         if token is not None:
-            self._parked.brought(owed, call.call, token)
-        self._ledger.adopt(owed, call.call, now)
+            self._parked_calls.call_resumed(owed, call.call, token)
+        self._call_table.adopt(owed, call.call, now)
 
-    def moved(self) -> None:
+    def catalogs_changed(self) -> None:
         """Catalogs came: they tell how answers of a pool are to be read."""
-        calls = self._ledger.calls
+        calls = self._call_table.calls
         self._adopted = {call: owed for call, owed in self._adopted.items() if call in calls}
         for owed in self._adopted.values():
-            self._requests.look_outward(owed)
+            self._requests.update_rewrite(owed)
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone. The supervisor hears so, if it is there, after it has told its record."""
         if self.heard:
-            self._give_up(session.id)
+            self._give_up_session(session.id)
         else:
             self._left.add(session.id)
         self._back.pop(session.id, None)
         self._again.pop(session.id, None)
         self._timers.disarm("returning_session", session.id)
-        self._before.forget(session.id)
+        self._before.session_closed(session.id)
 
     # --- time ------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Perhaps nobody is awaited any more."""
         if self.heard and not (
             self.everybody or self.record.awaited or self._timers.has("return_window", "grace")
         ):
-            self._close()
+            self._end_grace()
 
-    def _close(self) -> None:
+    def _end_grace(self) -> None:
         self.everybody = True
         self._pools.clear()
         self._bereft.clear()
         self._held.clear()
-        self._give_up_others()
+        self._give_up_missing()
         self.known()
 
-    def _give_up_others(self) -> None:
+    def _give_up_missing(self) -> None:
         """Who is not back now is gone."""
         for session in list(self.record.awaited):
             if session in self._back:
                 continue
             self.record.gone.add(session)
             if session in self._sessions:
-                self._release(session)
+                self._release_calls(session)
             else:
-                self._give_up(session)
+                self._give_up_session(session)
 
-    def _give_up(self, session: SessionId) -> None:
+    def _give_up_session(self, session: SessionId) -> None:
         self.record.awaited.pop(session, None)
         for call in self.record.calls_of(session):
-            self.record.leave(call, "the agent is gone")
-        self._out(SessionGone(session))
+            self.record.session_given_up(call, "the agent is gone")
+        self._emit(SessionEnded(session))
 
-    def _release(self, session: SessionId) -> None:
+    def _release_calls(self, session: SessionId) -> None:
         self.record.awaited.pop(session, None)
         for call in self.record.calls_of(session):
             self.record.release(call, "the agent is gone")
@@ -408,8 +411,8 @@ class Recovery:
     def end_returning(self, sessions: Iterable[SessionId]) -> None:
         """Requests of these have waited for the record long enough."""
         for late in sessions:
-            for owed in self._returning(self._sessions[late]):
-                self._requests.end_early(owed, "link_broken")
+            for owed in self._returning_calls(self._sessions[late]):
+                self._requests.end_call(owed, "link_broken")
 
     def close_windows(self, windows: Iterable[str]) -> None:
         """Who had nothing open is late (`grace`); or nobody comes back any more (`return`)."""
@@ -417,8 +420,8 @@ class Recovery:
             if window == "return":
                 self.may_return = False
             if not self.everybody:
-                (self.settled if window == "grace" else self._close)()
-        self.look()
+                (self.settled if window == "grace" else self._end_grace)()
+        self.recheck()
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -426,7 +429,7 @@ class Recovery:
         self._before.check(self._sessions)
         assert self._back.keys() <= self._sessions.keys(), "back, and not here"
         for session in self._sessions.values():
-            waits = any(owed.stage == "returning" for owed in session.owed.values())
+            waits = any(owed.stage == "returning" for owed in session.open_calls.values())
             assert not waits or (session.id in self._back and not self.heard), "a request waits for nothing"
             assert not waits or self._timers.has("returning_session", session.id)
         assert self._again.keys() <= self._back.keys()

@@ -1,6 +1,6 @@
 """What the supervisor remembers of the brokers before this one, until it is settled here (rule 4).
 
-Owns the calls and sessions of the record as told (`Recorded`): which call a request is found as, which
+Owns the calls and sessions of the record as told (`CallsRecorded`): which call a request is found as, which
 sessions may still come back, and that the supervisor hears what it need not remember any longer: of a call
 that has ended it forgets the answer, one that is open is cancelled. Calls whose agent is asked for something
 (stateless era) are kept for a retry, which may come as long as any (rule 14).
@@ -12,21 +12,21 @@ Knows nothing of: who is here, what becomes of a request.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from carpool_broker.core.calls.audit import Trail
-from carpool_broker.core.model.effects import AnyEffect, LetGo
-from carpool_broker.core.model.events import AgentCalled
+from carpool_broker.core.calls.audit import AuditTrail
+from carpool_broker.core.model.effects import AnyEffect, ForgetRecordedCall
+from carpool_broker.core.model.events import CallRequested
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import CancelCall, Recorded, RecordedCall, Written
+from carpool_protocol.link.messages import AnswersWritten, CallsRecorded, CancelCall, RecordedCall
 
 
-class Record:
+class RecordedCalls:
     """The record, as far as it is not settled."""
 
     def __init__(self, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
-        self._out = out
+        self._emit = out
         self._timers = timers
-        self.trail: Trail | None = None
+        self.trail: AuditTrail | None = None
         """Where an audit is kept."""
         self.awaited: dict[SessionId, list[ServerName]] = {}
         """Sessions that are not back, and of which servers they hold something."""
@@ -37,7 +37,7 @@ class Record:
         self._until: dict[CallId, float] = {}
         """Until when calls waited for a retry as the supervisor went: their time goes on when it is back."""
 
-    def hear(self, told: Recorded) -> None:
+    def record_received(self, told: CallsRecorded) -> None:
         """A part of it."""
         for each in told.sessions:
             if each.gone:
@@ -48,11 +48,11 @@ class Record:
             self.awaited.setdefault(call.session, [])
             self._calls.setdefault(call.session, {})[call.call] = call
 
-    def is_whole(self) -> None:
+    def record_completed(self) -> None:
         """All of it was told: times of calls that are not in it are no longer needed."""
         self._until = {call: until for call, until in self._until.items() if self.holds(call)}
 
-    def requests(self, session: SessionId) -> dict[RawJson, list[RecordedCall]]:
+    def calls_by_request(self, session: SessionId) -> dict[RawJson, list[RecordedCall]]:
         """The calls of this session by the agent's own ids, those with one id in the order in which they were
         made.
         """
@@ -66,7 +66,7 @@ class Record:
         """This call, if it is this session's."""
         return self._calls.get(session, {}).get(call)
 
-    def take(self, call: RecordedCall) -> None:
+    def remove(self, call: RecordedCall) -> None:
         """It is in the books now."""
         calls = self._calls[call.session]
         del calls[call.call]
@@ -75,7 +75,7 @@ class Record:
         if self._parked.pop(call.call, None) is not None:
             self._timers.disarm("recorded_call", call.call)
 
-    def park(self, call: RecordedCall, now: float, park_s: float) -> None:
+    def wait_for_retry(self, call: RecordedCall, now: float, park_s: float) -> None:
         """A retry may come for it."""
         if call.call not in self._parked:
             self._parked[call.call] = call.session
@@ -96,36 +96,36 @@ class Record:
 
     def release(self, call: RecordedCall, reason: str) -> None:
         """Nobody wants it."""
-        self.take(call)
+        self.remove(call)
         if self.trail is not None:
-            self.trail.released(call)
+            self.trail.call_released(call)
         if call.ended:
-            self._out(Written([call.call]))
+            self._emit(AnswersWritten([call.call]))
         else:
-            self._out(CancelCall(call.call, reason))
+            self._emit(CancelCall(call.call, reason))
 
-    def leave(self, call: RecordedCall, reason: str) -> None:
-        """Its session is given up: one that is open is cancelled, and `SessionGone`, which comes next, makes
+    def session_given_up(self, call: RecordedCall, reason: str) -> None:
+        """Its session is given up: one that is open is cancelled, and `SessionEnded`, which comes next, makes
         the supervisor forget it. Not before: if we died between the two, a carrier that comes back all the
         same would say it to the next broker, and it would be taken for a new one.
         """
-        self.take(call)
+        self.remove(call)
         if self.trail is not None:
-            self.trail.released(call)
+            self.trail.call_released(call)
         if not call.ended:
-            self._out(CancelCall(call.call, reason, answered=True))
+            self._emit(CancelCall(call.call, reason, answered=True))
 
-    def let_go(self, call: RecordedCall, reason: str) -> None:
+    def agent_done(self, call: RecordedCall, reason: str) -> None:
         """Its agent is here and does not wait for it: it has cancelled it, or has an answer, or is to have
         one that was said and may be unread. Until that is with its carrier the supervisor remembers that the
         call was there: else, if we died now, it would be said to the next broker and taken for a new one.
         """
-        self.take(call)
+        self.remove(call)
         if not call.ended:
             if self.trail is not None:
-                self.trail.released(call)
-            self._out(CancelCall(call.call, reason, answered=True))
-        self._out(LetGo(call.session, call.call))
+                self.trail.call_released(call)
+            self._emit(CancelCall(call.call, reason, answered=True))
+        self._emit(ForgetRecordedCall(call.session, call.call))
 
     def end_parked(self, calls: Iterable[CallId]) -> None:
         """Calls that no retry came for."""
@@ -154,8 +154,8 @@ class Record:
             assert all(each.call == call and each.session == session for call, each in calls.items())
 
 
-def use_of(
-    asked: AgentCalled, calls: Sequence[RecordedCall], *, is_again: bool
+def match_request(
+    asked: CallRequested, calls: Sequence[RecordedCall], *, is_again: bool
 ) -> tuple[RecordedCall | None, bool]:
     """The call of the record that was this request, and whether that is certain. `calls`: those with its id;
     `is_again`: one of these may be an earlier request, which its agent has an answer to.

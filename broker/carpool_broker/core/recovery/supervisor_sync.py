@@ -12,163 +12,163 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from carpool_broker.core.calls import lost_state
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.configuration.session_views import Outlook
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.configuration.session_views import SessionViews
 from carpool_broker.core.model.effects import AnyEffect
-from carpool_broker.core.model.events import SupervisorCame
+from carpool_broker.core.model.events import SupervisorConnected
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.registry.catalog_queue import CatalogQueue
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.requests.dispatch import Requests
-from carpool_broker.core.requests.notifications import Hearing
+from carpool_broker.core.requests.dispatch import RequestDispatch
+from carpool_broker.core.requests.notifications import Notifications
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.link.messages import Discover, Recorded, SessionRekeyed, Wanted
+from carpool_protocol.link.messages import CallsRecorded, DiscoverCatalog, SessionPoolChanged, SetPools
 
 
-class Linking:
+class SupervisorSync:
     """The link to the supervisor."""
 
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
         registry: Registry,
-        outlook: Outlook,
-        ledger: Ledger,
-        requests: Requests,
+        outlook: SessionViews,
+        ledger: CallTable,
+        requests: RequestDispatch,
         *,
         recovery: Recovery,
-        hearing: Hearing,
+        hearing: Notifications,
         queue: CatalogQueue,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
         self._registry = registry
-        self._outlook = outlook
-        self._ledger = ledger
+        self._session_views = outlook
+        self._call_table = ledger
         self._requests = requests
         self._recovery = recovery
-        self._out = out
+        self._emit = out
         self._hearing = hearing
         self._queue = queue
         self._credit_bytes: int | None = None
         """The link's, until the record is told."""
-        self.wanted: set[PoolKey] = set()
-        self._said: Wanted | None = None
+        self.wanted_pools: set[PoolKey] = set()
+        self._sent_pools: SetPools | None = None
         """What the supervisor knows to be wanted."""
-        self._moved: dict[tuple[SessionId, PoolKey], SessionRekeyed] = {}
+        self._moved: dict[tuple[SessionId, PoolKey], SessionPoolChanged] = {}
         """Who is served elsewhere since a supervisor last took calls, by where it was before."""
-        recovery.known = self._say_everybody
-        recovery.settled = self._say_all_interests
+        recovery.known = self._send_all_sessions_known
+        recovery.settled = self._send_subscriptions
 
     # --- supervisors come and go -----------------------------------------------------------------------
 
-    def came(self, event: SupervisorCame) -> None:
+    def supervisor_connected(self, event: SupervisorConnected) -> None:
         """It greeted. What it remembers comes next; nothing else is said to it before."""
-        self._outlook.states.clear()
+        self._session_views.states.clear()
         self._credit_bytes = event.credit_bytes
-        self._recovery.supervisor_came(event.epoch)
-        self._said = self._all_wanted()
-        self._out(self._said)
+        self._recovery.supervisor_connected(event.epoch)
+        self._sent_pools = self._all_wanted()
+        self._emit(self._sent_pools)
 
-    def heard(self, event: Recorded, now: float) -> None:
+    def record_received(self, event: CallsRecorded, now: float) -> None:
         """A part of what it remembers. After the last one it takes calls."""
         if self._credit_bytes is None:
             return
-        self._recovery.hear(event)
+        self._recovery.record_received(event)
         if not event.last:
             return
-        self._ledger.admission.credit_bytes, self._credit_bytes = self._credit_bytes, None
-        self.say_wanted()
-        self._recovery.met()
-        self._say_sessions()
+        self._call_table.admission.credit_bytes, self._credit_bytes = self._credit_bytes, None
+        self.send_pools()
+        self._recovery.supervisor_greeted()
+        self._send_sessions()
         for word in self._moved.values():
-            self._out(word)
+            self._emit(word)
         self._moved.clear()
-        self._recovery.told(now)
-        self._requests.hints.supervisor_came()
-        self._say_all_interests()
-        self._discover_used()
-        self._ledger.admission.pump_all(now)
+        self._recovery.record_completed(now)
+        self._requests.list_freshness.supervisor_connected()
+        self._send_subscriptions()
+        self._discover_catalogs()
+        self._call_table.admission.send_queued_of_all(now)
 
-    def went(self) -> None:
+    def supervisor_lost(self) -> None:
         """It is gone."""
         self._credit_bytes = None
-        self._recovery.supervisor_went(self._outlook.states)
+        self._recovery.supervisor_lost(self._session_views.states)
 
     def is_linked(self) -> bool:
         """Whether there is a supervisor that takes calls."""
-        return self._ledger.admission.credit_bytes is not None
+        return self._call_table.admission.credit_bytes is not None
 
-    def is_heard(self) -> bool:
+    def accepts_subscriptions(self) -> bool:
         """Whether it is told what sessions want to hear."""
-        return self.is_linked() and not self._recovery.hushed
+        return self.is_linked() and not self._recovery.is_hushed
 
-    def _say_sessions(self) -> None:
-        self._out(lost_state.said(self._sessions.values(), self._recovery.expected()))
+    def _send_sessions(self) -> None:
+        self._emit(lost_state.report_sessions(self._sessions.values(), self._recovery.expected_sessions()))
 
-    def _say_everybody(self) -> None:
+    def _send_all_sessions_known(self) -> None:
         """Nobody comes back any more."""
         if self.is_linked():
-            self.say_wanted()
-            self._say_sessions()
+            self.send_pools()
+            self._send_sessions()
 
-    def _say_all_interests(self) -> None:
+    def _send_subscriptions(self) -> None:
         """All at once: the supervisor says then what has changed of it while no broker was there."""
-        self._requests.interests.restart()
+        self._requests.subscriptions.mark_all_unsent()
         self.say_interests()
 
     def say_interests(self) -> None:
         """Tell what the supervisor does not know yet of levels and subscriptions."""
-        if self.is_heard():
-            for news in self._requests.interests.news():
-                self._out(news)
+        if self.accepts_subscriptions():
+            for news in self._requests.subscriptions.take_changes():
+                self._emit(news)
 
-    def _discover_used(self) -> None:
+    def _discover_catalogs(self) -> None:
         """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
-        looking = {(s.scope, s.rooting): s for s in self._sessions.values() if s.served}
+        looking = {(s.scope, s.awaits_roots): s for s in self._sessions.values() if s.may_use_servers}
         for session in looking.values():
-            self._outlook.discover(session, self._outlook.view(session))
-        for key in self._outlook.sources.to_discover():
-            self._out(Discover(key))
+            self._session_views.discover_catalogs(session, self._session_views.view_of(session))
+        for key in self._session_views.sources.pools_to_discover():
+            self._emit(DiscoverCatalog(key))
 
-    def say_rekeyed(self, word: SessionRekeyed) -> None:
+    def send_pool_changed(self, word: SessionPoolChanged) -> None:
         """A session is served elsewhere. Where it was it may hold a lease also when only the link is down."""
         if self.is_linked():
-            self._out(word)
+            self._emit(word)
         else:
             self._moved[word.session, word.old] = word
 
-    def forget(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """The agent is gone."""
         self._moved = {key: word for key, word in self._moved.items() if key[0] != session}
 
     # --- what is wanted --------------------------------------------------------------------------------
 
-    def _all_wanted(self) -> Wanted:
-        wanted = self._outlook.sources.wanted()
+    def _all_wanted(self) -> SetPools:
+        wanted = self._session_views.sources.wanted_pools()
         return wanted if self._recovery.everybody else replace(wanted, complete=False)
 
-    def say_wanted(self) -> None:
+    def send_pools(self) -> None:
         """Other pools are wanted now, perhaps."""
         wanted = self._all_wanted()
-        self._ledger.learn_limits(wanted.pools)
+        self._call_table.set_pool_timeouts(wanted.pools)
         keys = {spec.key for spec in wanted.pools}
-        for key in sorted(self.wanted - keys):
-            state = self._outlook.states.pop(key, None)
-            for told in (self._registry.catalog(key), state, *self._queue.drop(key)):
+        for key in sorted(self.wanted_pools - keys):
+            state = self._session_views.states.pop(key, None)
+            for told in (self._registry.told_catalog(key), state, *self._queue.drop(key)):
                 if told is not None:  # while not all is said that is wanted it is not told again
-                    self._recovery.keep(told)
-            self._ledger.fresh.forget(key)
-            self._outlook.retry_at.pop(key, None)
-            self._hearing.tell_all(self._registry.forget(key))
-        self._outlook.slow &= keys
-        self._requests.hints.keep(keys)
-        self.wanted = keys
+                    self._recovery.keep_pool_state(told)
+            self._call_table.resource_cache.forget_pool(key)
+            self._session_views.retry_at.pop(key, None)
+            self._hearing.tell_all(self._registry.forget_pool(key))
+        self._session_views.slow &= keys
+        self._requests.list_freshness.retain_pools(keys)
+        self.wanted_pools = keys
         if self.is_linked():
-            if wanted != self._said:
-                self._said = wanted
-                self._out(wanted)
-            self._requests.interests.is_stale = True
-            for key in self._outlook.sources.to_discover():
-                self._out(Discover(key))
+            if wanted != self._sent_pools:
+                self._sent_pools = wanted
+                self._emit(wanted)
+            self._requests.subscriptions.is_stale = True
+            for key in self._session_views.sources.pools_to_discover():
+                self._emit(DiscoverCatalog(key))

@@ -1,7 +1,7 @@
 """What a server answers, in the form that one agent can read.
 
 Owns the order of the changes: URIs first (only where two servers share one), then what an agent of an
-older version cannot know. A pure function; most answers never come here (`needed`).
+older version cannot know. A pure function; most answers never come here (`needs_rewrite`).
 """
 
 from carpool_broker.core.registry.view import View
@@ -10,13 +10,13 @@ from carpool_protocol.wire.content import rewrite_uris
 from carpool_protocol.wire.downgrade import NEWEST, downgrade_result
 
 
-def needed(view: View, key: PoolKey, version: str) -> bool:
+def needs_rewrite(view: View, key: PoolKey, version: str) -> bool:
     """Whether an answer of this pool to an agent of this version may have to be changed."""
-    return version != NEWEST or view.rewrites(key)
+    return version != NEWEST or view.has_uri_rewrites(key)
 
 
-def outward(view: View, key: PoolKey, method: str, version: str, body: RawJson) -> RawJson:
+def rewrite_answer(view: View, key: PoolKey, method: str, version: str, body: RawJson) -> RawJson:
     """The answer as the agent is to read it; the same object where nothing is to be changed."""
-    if view.rewrites(key):
-        body = rewrite_uris(method, body, lambda uri: view.outward_uri(key, uri))
+    if view.has_uri_rewrites(key):
+        body = rewrite_uris(method, body, lambda uri: view.agent_uri(key, uri))
     return downgrade_result(method, version, body) if version != NEWEST else body

@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct
 
 from carpool_broker.core.model.approval import Approved, Definition, PinId
-from carpool_broker.core.model.effects import AnyEffect, KeepPins
+from carpool_broker.core.model.effects import AnyEffect, SaveApprovals
 from carpool_protocol.ids import RawJson
 
-Why = Literal["new", "changed", "unreadable"]
+HeldReason = Literal["new", "changed", "unreadable"]
 """Why a tool is held: it is not among the approved; it is, as another; what was approved is not known."""
 
 INSTRUCTIONS: Final = ""
@@ -62,7 +62,7 @@ class HeldTool(Struct, frozen=True):
     """One tool that is held, for operators."""
 
     tool: str
-    why: Why
+    why: HeldReason
     before: str
     """The approved definition; empty where there is none, or it was not kept."""
     now: str
@@ -70,81 +70,83 @@ class HeldTool(Struct, frozen=True):
     """Of `now`."""
 
 
-class Pins:
+class Approvals:
     """All pinned servers that are in use."""
 
     def __init__(self) -> None:
         self.out: Callable[[AnyEffect], None] = lambda _: None
-        self.known: dict[PinId, Approved | None] = {}
+        self.approved: dict[PinId, Approved | None] = {}
         """None: the server has not been met."""
 
-    def read(self, found: Mapping[PinId, Approved | None]) -> None:
+    def pins_read(self, found: Mapping[PinId, Approved | None]) -> None:
         """These are in use. What is known already counts: it is never older than what is on disk."""
         for pin, approved in found.items():
-            self.known.setdefault(pin, approved)
+            self.approved.setdefault(pin, approved)
 
-    def met(self, pin: PinId, offers: Definitions) -> None:
+    def catalog_received(self, pin: PinId, offers: Definitions) -> None:
         """The server itself tells what it has: the first time all of that is approved."""
-        if pin in self.known and self.known[pin] is None:
-            every = {tool: defined(definition) for tool, definition in offers.items()}
-            self._approve(pin, {tool: it for tool, it in every.items() if not is_ambiguous(it)})
+        if pin in self.approved and self.approved[pin] is None:
+            every = {tool: approval_digest(definition) for tool, definition in offers.items()}
+            self._add_approvals(pin, {tool: it for tool, it in every.items() if not is_ambiguous(it)})
 
-    def held(self, pin: PinId, offers: Definitions) -> dict[str, Why]:
+    def held_tools(self, pin: PinId, offers: Definitions) -> dict[str, HeldReason]:
         """Which of these tools are held."""
-        approved = self.known.get(pin)
+        approved = self.approved.get(pin)
         if approved is None:
             return {}
         if approved.damaged:
             return dict.fromkeys(offers, "unreadable")
-        found: dict[str, Why] = {}
+        found: dict[str, HeldReason] = {}
         for tool, definition in offers.items():
-            before = approved.of(tool)
+            before = approved.for_tool(tool)
             if not before:
                 found[tool] = "new"
-            elif defined(definition).digest not in (each.digest for each in before):
+            elif approval_digest(definition).digest not in (each.digest for each in before):
                 found[tool] = "changed"
         return found
 
-    def described(self, pin: PinId, offers: Definitions) -> list[HeldTool]:
+    def held_definitions(self, pin: PinId, offers: Definitions) -> list[HeldTool]:
         """The same, with both definitions."""
-        approved = self.known.get(pin)
+        approved = self.approved.get(pin)
         before = {} if approved is None else approved.tools
         return [
             HeldTool(tool, why, before[tool].text if tool in before else "", now.text, now.digest)
-            for tool, why in self.held(pin, offers).items()
-            for now in (defined(offers[tool]),)
+            for tool, why in self.held_tools(pin, offers).items()
+            for now in (approval_digest(offers[tool]),)
         ]
 
-    def approve(self, pin: PinId, pools: Sequence[Definitions], wanted: Mapping[str, str]) -> None:
+    def approve_tools(self, pin: PinId, pools: Sequence[Definitions], wanted: Mapping[str, str]) -> None:
         """Approve these tools, if one of the server's pools still offers the definition with this digest."""
-        approved = self.known.get(pin)
+        approved = self.approved.get(pin)
         if approved is None or approved.damaged:
             approved = Approved({})
         tools, also, found = dict(approved.tools), dict(approved.also), False
         for tool, said in wanted.items():
-            now = {each.digest: each for each in (defined(it[tool]) for it in pools if tool in it)}
+            now = {each.digest: each for each in (approval_digest(it[tool]) for it in pools if tool in it)}
             if said in now:
-                others = (each for each in approved.of(tool) if each.digest in now and each.digest != said)
+                others = (
+                    each for each in approved.for_tool(tool) if each.digest in now and each.digest != said
+                )
                 tools[tool], also[tool] = now[said], tuple(others)
                 found = True
         if found:
-            self._approve(pin, tools, {tool: others for tool, others in also.items() if others})
+            self._add_approvals(pin, tools, {tool: others for tool, others in also.items() if others})
 
-    def _approve(
+    def _add_approvals(
         self, pin: PinId, tools: Mapping[str, Definition], also: Mapping[str, tuple[Definition, ...]] = {}
     ) -> None:
-        self.known[pin] = Approved(tools, also=also)
-        self.out(KeepPins(pin))
+        self.approved[pin] = Approved(tools, also=also)
+        self.out(SaveApprovals(pin))
 
 
 @lru_cache(1024)
-def defined(definition: RawJson) -> Definition:
+def approval_digest(definition: RawJson) -> Definition:
     """What is approved of a definition, if it is."""
-    text = canonical(definition)
+    text = canonical_definition(definition)
     return Definition(hashlib.sha256(text.encode()).hexdigest(), text)
 
 
-def canonical(definition: RawJson) -> str:
+def canonical_definition(definition: RawJson) -> str:
     """A definition in one spelling, every member of it. One that cannot be read, or can be read in two ways,
     counts as it is.
     """

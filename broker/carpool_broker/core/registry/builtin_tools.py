@@ -2,7 +2,7 @@
 
 Owns two sets: `find_tools`, `describe_tool` and `call_tool`, which stand in the list in place of all others
 (`show: search`), and `list_resources`, `read_resource`, `list_prompts` and `get_prompt` for agents that know
-only tools (`resource_tools`). And owns which of them are other requests in disguise (`REDIRECTED`).
+only tools (`resource_tools`). And owns which of them are other requests in disguise (`TARGET_METHODS`).
 
 Invariant: a name of ours is nobody else's in that view. A server's tool that is listed under such a name
 keeps it, and ours gets a hash by the rules of `names`; `SPELLINGS` has every name that one of ours can have.
@@ -20,68 +20,68 @@ from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import RawJson, ServerName
 from carpool_protocol.wire.tool_names import qualify
 
-OwnKind = Literal[
+BuiltinKind = Literal[
     "find_tools", "describe_tool", "call_tool",
     "list_resources", "read_resource", "list_prompts", "get_prompt",
 ]  # fmt: skip
-SEARCH: Final[tuple[OwnKind, ...]] = get_args(OwnKind)[:3]
-RESOURCES: Final[tuple[OwnKind, ...]] = get_args(OwnKind)[3:]
+SEARCH_TOOLS: Final[tuple[BuiltinKind, ...]] = get_args(BuiltinKind)[:3]
+RESOURCE_TOOLS: Final[tuple[BuiltinKind, ...]] = get_args(BuiltinKind)[3:]
 
-REDIRECTED: Final[dict[OwnKind, str]] = {
+TARGET_METHODS: Final[dict[BuiltinKind, str]] = {
     "call_tool": TOOLS_CALL,
     "read_resource": "resources/read",
     "get_prompt": "prompts/get",
 }
 """Those that are a request for one server, by another name: the method of that."""
 
-OURS: Final = ServerName("carpool")
+CARPOOL_SERVER: Final = ServerName("carpool")
 MAX_FOUND: Final = 50
-USUALLY_FOUND: Final = 10
+DEFAULT_FOUND: Final = 10
 MAX_NAMED: Final = 30
 """Servers that `instructions` name."""
-_WAYS: Final = 4
+_MAX_SPELLINGS: Final = 4
 """So many names each of ours can have. Where servers have all of them, it is not shown."""
 
 
-class OwnTool(Struct, frozen=True):
+class BuiltinTool(Struct, frozen=True):
     """One of them as the agents of a view see it."""
 
     qualified: str
-    kind: OwnKind
+    kind: BuiltinKind
     definition: RawJson
 
     @property
-    def look(self) -> object:
+    def fingerprint(self) -> object:
         """See `pagination.Entry`."""
         return self.definition
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """See `pagination.Entry`."""
         return len(self.definition)
 
 
-def _spell(kind: OwnKind, way: int) -> str:
-    return qualify(OURS, kind, prefix="", hashed=way)
+def _spell(kind: BuiltinKind, way: int) -> str:
+    return qualify(CARPOOL_SERVER, kind, prefix="", hashed=way)
 
 
-SPELLINGS: Final[dict[str, OwnKind]] = {
-    _spell(kind, way): kind for kind in (*SEARCH, *RESOURCES) for way in range(_WAYS)
+SPELLINGS: Final[dict[str, BuiltinKind]] = {
+    _spell(kind, way): kind for kind in (*SEARCH_TOOLS, *RESOURCE_TOOLS) for way in range(_MAX_SPELLINGS)
 }
 """Every name that may mean one of ours, in some view."""
 
 
-def own_tools(taken: Collection[str], *, search: bool, resources: bool) -> dict[str, OwnTool]:
+def builtin_tools(taken: Collection[str], *, search: bool, resources: bool) -> dict[str, BuiltinTool]:
     """Those of a view, by name and in the order of its list. `taken`: the names of its servers' tools."""
-    kinds = (*(SEARCH if search else ()), *(RESOURCES if resources else ()))
-    names: dict[OwnKind, str] = {}
+    kinds = (*(SEARCH_TOOLS if search else ()), *(RESOURCE_TOOLS if resources else ()))
+    names: dict[BuiltinKind, str] = {}
     for kind in kinds:
-        if free := [name for way in range(_WAYS) if (name := _spell(kind, way)) not in taken]:
+        if free := [name for way in range(_MAX_SPELLINGS) if (name := _spell(kind, way)) not in taken]:
             names[kind] = free[0]
-    return {name: OwnTool(name, kind, _define(kind, names)) for kind, name in names.items()}
+    return {name: BuiltinTool(name, kind, _define(kind, names)) for kind, name in names.items()}
 
 
-def how_to(own: Collection[OwnTool], servers: Sequence[str]) -> str:
+def usage_instructions(own: Collection[BuiltinTool], servers: Sequence[str]) -> str:
     """Two sentences for `instructions`; empty where all tools are listed."""
     names = {tool.kind: tool.qualified for tool in own}
     if "find_tools" not in names or "call_tool" not in names:
@@ -110,13 +110,13 @@ def _text(description: str) -> dict[str, object]:
     return {"type": "string", "description": description}
 
 
-_FORMS: Final[dict[OwnKind, _Form]] = {
+_FORMS: Final[dict[BuiltinKind, _Form]] = {
     "find_tools": _Form(
         "Find tools by what they do. Answers the best matches, the best first, one in a line: name, "
         "parameters (optional ones with a ?), description.",
         {
             "query": _text("What you want to do, in a few words."),
-            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": USUALLY_FOUND},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": DEFAULT_FOUND},
             "server": _text("Only tools of this server."),
             "tag": _text("Only tools of servers with this tag."),
         },
@@ -162,9 +162,9 @@ _FORMS: Final[dict[OwnKind, _Form]] = {
 }
 
 
-def _define(kind: OwnKind, names: dict[OwnKind, str]) -> RawJson:
+def _define(kind: BuiltinKind, names: dict[BuiltinKind, str]) -> RawJson:
     form = _FORMS[kind]
-    called = {**{each: each for each in get_args(OwnKind)}, **names}
+    called = {**{each: each for each in get_args(BuiltinKind)}, **names}
 
     def filled(value: object) -> object:
         return value.format_map(called) if isinstance(value, str) else value

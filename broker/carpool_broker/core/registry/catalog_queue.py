@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_broker.core.registry.registry import Changes, Registry
+from carpool_broker.core.registry.registry import ChangedLists, Registry
 from carpool_protocol.ids import PoolKey
 from carpool_protocol.link.messages import Catalog, PoolChanged
-from carpool_protocol.machine.slices import Sliced
+from carpool_protocol.machine.slices import SlicedWork
 
-NEXT: Final = "next"
+NEXT_SLICE: Final = "next"
 """The key of the timer for the next slice."""
 
 
@@ -24,7 +24,7 @@ class Learned(NamedTuple):
     """A catalog that the registry knows now."""
 
     catalog: Catalog
-    changes: Changes
+    changes: ChangedLists
     came: float
     """When the supervisor told it."""
 
@@ -37,7 +37,7 @@ class CatalogQueue:
         self._timers = timers
         self._told: deque[tuple[Catalog | PoolChanged, float]] = deque()
         """Each with its time of arrival."""
-        self._learning: Sliced[Changes] | None = None
+        self._learning: SlicedWork[ChangedLists] | None = None
         """The catalog at the head, while it is being learned."""
 
     def __len__(self) -> int:
@@ -55,12 +55,12 @@ class CatalogQueue:
         """Learn the next slice. Yields the catalog if this was its last slice, then the pool states queued
         behind it, up to the next catalog.
         """
-        self._timers.disarm("catalog_slice", NEXT)
+        self._timers.disarm("catalog_slice", NEXT_SLICE)
         if self._told and isinstance(self._told[0][0], Catalog):
             catalog, came = self._told[0]
             assert isinstance(catalog, Catalog)
-            learning = self._learning = self._learning or Sliced(self._registry.learning(catalog))
-            if learning.go_on():
+            learning = self._learning = self._learning or SlicedWork(self._registry.apply_in_slices(catalog))
+            if learning.run_slice():
                 self._learning = None
                 self._told.popleft()
                 yield Learned(catalog, learning.result, came)
@@ -71,7 +71,7 @@ class CatalogQueue:
             self._told.popleft()
             yield state
         if self._told:
-            self._timers.arm("catalog_slice", NEXT, now, 0.0)
+            self._timers.arm("catalog_slice", NEXT_SLICE, now, 0.0)
 
     def drop(self, key: PoolKey) -> list[Catalog | PoolChanged]:
         """Remove the events of a pool that is no longer wanted, and return them."""

@@ -10,7 +10,7 @@ Pure. Refuses to know: rights, other servers, how a URI is written for agents.
 from collections.abc import Sequence
 from typing import Final
 
-from carpool_broker.core.registry.uri_template import parse
+from carpool_broker.core.registry.uri_template import parse_template
 from carpool_protocol.wire.uri_normalization import (
     authority,
     climbs,
@@ -31,7 +31,9 @@ class ListedUris:
         """Normal form to the server's own spelling; of several spellings the first."""
         for uri in uris:
             self._normal.setdefault(normalize(uri), uri)
-        found = [(parse(with_plain_head(each)), parse(normalize(each))) for each in templates]
+        found = [
+            (parse_template(with_plain_head(each)), parse_template(normalize(each))) for each in templates
+        ]
         self._templates = [
             (plain, normal) for plain, normal in found if plain is not None and normal is not None
         ]
@@ -52,7 +54,7 @@ class ListedUris:
         named = any(written.matches(plain) and read.matches(normal) for written, read in self._templates)
         return uri if named else None
 
-    def strays(self, uri: str) -> bool:
+    def is_unclear(self, uri: str) -> bool:
         """Whether the text of `uri` does not tell where it leads: it climbs, or nothing listed has its
         authority.
         """

@@ -23,11 +23,11 @@ _HEADING: Final = re.compile(r"([\s>*+-]*)(#+|=+\s*$|-+\s*$|<h[1-6]\b)", re.IGNO
 _FENCE: Final = re.compile(r"[\s>*+-]*(```+|~~~+)")
 
 
-def merge(told: Mapping[ServerName, str]) -> str:
+def merge_instructions(told: Mapping[ServerName, str]) -> str:
     """One section for each server, in the order given."""
     sections = {server: escape_headings(text) for server, text in told.items()}
-    room_bytes = _room_of_one(len(text.encode()) for text in sections.values())
-    return "\n\n".join(f"# {server}\n\n{_cut(text, room_bytes)}" for server, text in sections.items())
+    room_bytes = _section_limit(len(text.encode()) for text in sections.values())
+    return "\n\n".join(f"# {server}\n\n{_truncate(text, room_bytes)}" for server, text in sections.items())
 
 
 @lru_cache(256)
@@ -43,7 +43,7 @@ def escape_headings(text: str) -> str:
     return "\n".join([*lines, "```"] if fences % 2 else lines)
 
 
-def _room_of_one(sizes: Iterable[int]) -> int:
+def _section_limit(sizes: Iterable[int]) -> int:
     """How long a section may be: the least ones whole, what they leave is shared by the others."""
     waiting = sorted(sizes)
     left = MAX_MERGED_BYTES
@@ -52,7 +52,7 @@ def _room_of_one(sizes: Iterable[int]) -> int:
     return left // len(waiting) if waiting else MAX_MERGED_BYTES
 
 
-def _cut(text: str, room_bytes: int) -> str:
+def _truncate(text: str, room_bytes: int) -> str:
     whole = text.encode()
     if len(whole) <= room_bytes:
         return text

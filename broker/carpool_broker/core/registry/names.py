@@ -18,11 +18,11 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.machine import slices
 from carpool_protocol.wire.tool_names import (
     MAX_NAME_CHARS,
-    Ambiguous,
-    Resolved,
+    AmbiguousName,
+    NoSuchName,
+    ResolvedName,
     Resolver,
     Tool,
-    Unknown,
     qualify_all,
     qualifying_all,
 )
@@ -30,7 +30,7 @@ from carpool_protocol.wire.tool_names import (
 T = TypeVar("T")
 
 
-class Denied(Struct, frozen=True):
+class DeniedName(Struct, frozen=True):
     """It is there, and kept back by its server's configuration or by the profile (fault
     `not_permitted`).
     """
@@ -66,11 +66,11 @@ class NameTable(Generic[T]):
         *,
         tools: bool,
     ) -> None:
-        """See `making`."""
+        """See `build`."""
         self._scope = scope
         self._tools = tools
         self._prefixes = scope.prefixes
-        self._heads = scope.heads
+        self._heads = scope.name_prefixes
         self._names = names
         self._denied = tuple(denied)
         self._resolver: Resolver | None = None
@@ -79,7 +79,7 @@ class NameTable(Generic[T]):
         """All that is let through, by qualified name, in the order of lists."""
 
     @classmethod
-    def making(
+    def build(
         cls,
         scope: Scope,
         allowed: Sequence[Tool],
@@ -92,7 +92,7 @@ class NameTable(Generic[T]):
         `tools`: else they are prompts.
         """
         names = yield from qualifying_all(
-            allowed, scope.prefixes, scope.separator, scope.heads, most=scope.name_chars
+            allowed, scope.prefixes, scope.separator, scope.name_prefixes, most=scope.name_chars
         )
         by_name: dict[str, T] = {}
         step = slices.STEP_ENTRIES
@@ -118,31 +118,31 @@ class NameTable(Generic[T]):
             self._resolver = self._resolve_by(self._names)
         return self._resolver
 
-    def resolve(self, spelling: str) -> T | Ambiguous | Denied | Unknown:
+    def resolve(self, spelling: str) -> T | AmbiguousName | DeniedName | NoSuchName:
         """What `spelling` means."""
         found = self.by_name.get(spelling)
         if found is not None:
             return found
         answer = self.resolver.resolve(spelling)
         match answer:
-            case Resolved():
+            case ResolvedName():
                 return self.by_name[answer.qualified]
-            case Ambiguous():
+            case AmbiguousName():
                 return answer
-            case Unknown():
+            case NoSuchName():
                 return self._denial(spelling) or answer
 
-    def _denial(self, spelling: str) -> Denied | None:
+    def _denial(self, spelling: str) -> DeniedName | None:
         if not self._denied:
             return None
         if self._denied_resolver is None:
             self._denied_resolver = self._resolve_by(self._name(self._denied))
         denied = self._denied_resolver.resolve(spelling)
-        if not isinstance(denied, Resolved):
+        if not isinstance(denied, ResolvedName):
             return None
-        return self._why(denied.server, denied.tool)
+        return self._denied_by(denied.server, denied.tool)
 
-    def _why(self, server: ServerName, name: str) -> Denied:
+    def _denied_by(self, server: ServerName, name: str) -> DeniedName:
         entry = self._scope.entry_of(server)
         by_file = self._tools and entry is not None and not entry.allows(name)
-        return Denied(server, name, "" if by_file else self._scope.profile)
+        return DeniedName(server, name, "" if by_file else self._scope.profile)

@@ -23,7 +23,7 @@ from carpool_protocol.wire.content import with_uri
 from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.params import rewrite_tool
 
-_Way = tuple[ServerName, bool, str, str]
+_RewriteKey = tuple[ServerName, bool, str, str]
 """How a name is shown: server, with a description prefix or not, own name, qualified name."""
 
 _ADDED_BYTES: Final = len('"name":"","description":"",')
@@ -55,12 +55,12 @@ class ViewTool(Struct, frozen=True, gc=False):
         return rewrite_tool(self.own, name=self.qualified, description_prefix=self.description_prefix)
 
     @property
-    def look(self) -> object:
+    def fingerprint(self) -> object:
         """See `Entry`."""
         return self.qualified, self.description_prefix, self.own
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """See `Entry`."""
         return len(self.own) + len(self.qualified) + len(self.description_prefix) + _ADDED_BYTES
 
@@ -69,7 +69,7 @@ class UnverifiedTool(ViewTool, frozen=True, gc=False):
     """One of a pinned server that has not told by itself what it offers: it is not called before that."""
 
 
-def unverified(tool: ViewTool) -> UnverifiedTool:
+def as_unverified(tool: ViewTool) -> UnverifiedTool:
     """The same, of a server that has not told."""
     return UnverifiedTool(*msgspec.structs.astuple(tool))
 
@@ -86,12 +86,12 @@ class ViewPrompt(Struct, frozen=True):
     """The whole prompt object, with the qualified name in place of the server's."""
 
     @property
-    def look(self) -> object:
+    def fingerprint(self) -> object:
         """See `Entry`."""
         return self.definition
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """See `Entry`."""
         return len(self.definition)
 
@@ -109,17 +109,17 @@ class ViewResource(Struct, frozen=True):
     """The whole object; byte for byte the server's own where nothing collides."""
 
     @property
-    def look(self) -> object:
+    def fingerprint(self) -> object:
         """See `Entry`."""
         return self.definition
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """See `Entry`."""
         return len(self.definition)
 
 
-class Shelf:
+class PoolCatalog:
     """One pool's catalog, and its offers as they were rewritten."""
 
     __slots__ = ("catalog", "offers", "shown_prompts", "shown_resources", "shown_tools")
@@ -136,8 +136,8 @@ class Shelf:
             self.offers["resources"].setdefault(resource.uri, resource.definition)
         for template in catalog.templates:
             self.offers["templates"].setdefault(template.uri, template.definition)
-        self.shown_tools: dict[_Way, ViewTool] = {}
-        self.shown_prompts: dict[_Way, ViewPrompt] = {}
+        self.shown_tools: dict[_RewriteKey, ViewTool] = {}
+        self.shown_prompts: dict[_RewriteKey, ViewPrompt] = {}
         self.shown_resources: dict[tuple[Family, ServerName, str, str], ViewResource] = {}
 
     @property
@@ -148,7 +148,7 @@ class Shelf:
             return self.offers["tools"]
         return {**self.offers["tools"], INSTRUCTIONS: quote(said)}
 
-    def inherit(self, former: "Shelf") -> slices.Steps[frozenset[Family]]:
+    def reuse_from(self, former: "PoolCatalog") -> slices.Steps[frozenset[Family]]:
         """Keep what was rewritten from definitions that are still the same. Returns what changed."""
         mine, theirs = self.offers, former.offers
         step = slices.STEP_ENTRIES
@@ -175,7 +175,7 @@ class Shelf:
             "resources" in self.catalog.features or self.offers["resources"] or self.offers["templates"]
         )
 
-    def tool(self, entry: ScopeEntry, name: str, qualified: str) -> ViewTool:
+    def view_tool(self, entry: ScopeEntry, name: str, qualified: str) -> ViewTool:
         """The tool `name` as a scope with this entry sees it."""
         way = (entry.server, entry.description_prefix, name, qualified)
         found = self.shown_tools.get(way)
@@ -185,7 +185,7 @@ class Shelf:
             found = self.shown_tools[way] = ViewTool(qualified, entry.server, name, entry.key, own, prefix)
         return found
 
-    def prompt(self, entry: ScopeEntry, name: str, qualified: str) -> ViewPrompt:
+    def view_prompt(self, entry: ScopeEntry, name: str, qualified: str) -> ViewPrompt:
         """The prompt `name` as a scope with this entry sees it."""
         way = (entry.server, entry.description_prefix, name, qualified)
         found = self.shown_prompts.get(way)
@@ -194,7 +194,7 @@ class Shelf:
             found = self.shown_prompts[way] = ViewPrompt(qualified, entry.server, name, entry.key, definition)
         return found
 
-    def resource(self, family: Family, entry: ScopeEntry, uri: str, shown: str) -> ViewResource:
+    def view_resource(self, family: Family, entry: ScopeEntry, uri: str, shown: str) -> ViewResource:
         """The resource or template `uri` as a scope with this entry sees it, under the URI `shown`."""
         where = (family, entry.server, uri, shown)
         found = self.shown_resources.get(where)

@@ -12,15 +12,15 @@ from typing import Final
 from msgspec import Struct
 
 from carpool_broker.core.model.scope import Scope
-from carpool_broker.core.registry.approvals import Why
-from carpool_broker.core.registry.builtin_tools import OURS
-from carpool_broker.core.registry.uris import Route, Unroutable, spell
+from carpool_broker.core.registry.approvals import HeldReason
+from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
+from carpool_broker.core.registry.uris import UnroutableUri, UriRoute, rewritten_uri
 from carpool_broker.core.registry.view import (
-    BadRef,
+    BadReference,
+    BuiltinTool,
     CompletionTarget,
-    Denied,
-    Held,
-    OwnTool,
+    DeniedName,
+    HeldByPin,
     UnverifiedTool,
     View,
     ViewPrompt,
@@ -29,9 +29,9 @@ from carpool_broker.core.registry.view import (
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.wire.content import text_of
-from carpool_protocol.wire.tool_names import Ambiguous, Unknown
+from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
 
-HELD: Final[Mapping[Why, str]] = {
+HELD_REASONS: Final[Mapping[HeldReason, str]] = {
     "new": "It is new.",
     "changed": "It has changed.",
     "unreadable": "What was approved cannot be read any more.",
@@ -64,25 +64,25 @@ class NoTarget(Struct, frozen=True, kw_only=True):
     """The name that nobody has, as the agent spelled it."""
 
 
-def find(view: View, method: str, subject: str) -> Target | NoTarget:
+def find_target(view: View, method: str, subject: str) -> Target | NoTarget:
     """The server that a request of this method about this subject goes to."""
     match method:
         case "tools/call":
-            return _named(view, method, subject, view.resolve(subject))
+            return _find_by_name(view, method, subject, view.resolve(subject))
         case "prompts/get":
-            return _named(view, method, subject, view.resolve_prompt(subject))
+            return _find_by_name(view, method, subject, view.resolve_prompt(subject))
         case "resources/read":
-            return _located(view, subject, view.route(subject))
+            return _find_by_uri(view, subject, view.route(subject))
         case _:
             ref = RawJson(subject.encode())
-            return _completed(view, ref, view.completion_target(ref))
+            return _find_completion(view, ref, view.completion_target(ref))
 
 
-def meant(view: View, method: str, subject: str) -> tuple[ServerName, str]:
+def error_subject(view: View, method: str, subject: str) -> tuple[ServerName, str]:
     """Server and subject for an error that ends such a request: as far as they are known, else what the agent
     wrote.
     """
-    found = find(view, method, subject)
+    found = find_target(view, method, subject)
     if isinstance(found, Target):
         return found.server, found.subject
     suspects = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
@@ -90,77 +90,79 @@ def meant(view: View, method: str, subject: str) -> tuple[ServerName, str]:
     return ServerName(server), found.subject or subject
 
 
-def _named(
+def _find_by_name(
     view: View,
     method: str,
     subject: str,
-    found: ViewTool | OwnTool | ViewPrompt | Ambiguous | Denied | Held | Unknown,
+    found: ViewTool | BuiltinTool | ViewPrompt | AmbiguousName | DeniedName | HeldByPin | NoSuchName,
 ) -> Target | NoTarget:
     fault = "unknown_tool" if method == TOOLS_CALL else "unknown_prompt"
     match found:
         case UnverifiedTool():
             return Target(found.server, found.key, found.tool, final=False, verified=False)
         case ViewTool():
-            return Target(found.server, found.key, found.tool, final=stays(view, subject, found))
+            return Target(found.server, found.key, found.tool, final=is_stable(view, subject, found))
         case ViewPrompt():
-            return Target(found.server, found.key, found.prompt, final=stays(view, subject, found))
-        case OwnTool():
-            return NoTarget(fault=fault, server=OURS, subject=found.qualified)
-        case Ambiguous():
-            return NoTarget(fault=fault, detail=_which(found))
-        case Denied():
+            return Target(found.server, found.key, found.prompt, final=is_stable(view, subject, found))
+        case BuiltinTool():
+            return NoTarget(fault=fault, server=CARPOOL_SERVER, subject=found.qualified)
+        case AmbiguousName():
+            return NoTarget(fault=fault, detail=_candidate_text(found))
+        case DeniedName():
             return _denied(view, found)
-        case Held():
-            detail = HELD[found.why]
+        case HeldByPin():
+            detail = HELD_REASONS[found.why]
             return NoTarget(fault="quarantined", detail=detail, server=found.server, subject=found.tool)
-        case Unknown():
-            suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
-            if not suspects and (barred := view.scope.barring(subject)):
-                return NoTarget(fault="not_permitted", detail=of_profile(view.scope), server=barred)
+        case NoSuchName():
+            suspects = view.possible_pools(subject, "tools" if method == TOOLS_CALL else "prompts")
+            if not suspects and (barred := view.scope.barred_server(subject)):
+                return NoTarget(fault="not_permitted", detail=denied_by_profile(view.scope), server=barred)
             return NoTarget(
-                fault=fault, detail=_perhaps(view, method, found), suspects=suspects, name=subject
+                fault=fault, detail=_maybe_later(view, method, found), suspects=suspects, name=subject
             )
 
 
-def stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
+def is_stable(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
     """Whether it means the same whatever others turn out to offer: a bare name counts while only one server
     has it.
     """
     return (
         found.qualified == subject
-        or not view.unknown
-        or view.scope.heads.all_readers(subject) == frozenset({found.server})
+        or not view.unknown_pools
+        or view.scope.name_prefixes.all_servers_of(subject) == frozenset({found.server})
     )
 
 
-def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target | NoTarget:
-    if isinstance(found, Route):
+def _find_by_uri(view: View, uri: str, found: UriRoute | UnroutableUri | DeniedName) -> Target | NoTarget:
+    if isinstance(found, UriRoute):
         return Target(found.server, found.key, found.uri, final=found.by in ("listed", "named"))
-    if isinstance(found, Denied):
+    if isinstance(found, DeniedName):
         return _denied(view, found)
-    spelled = ", ".join(spell(each, uri).removesuffix(uri) for each in found.candidates)
+    spelled = ", ".join(rewritten_uri(each, uri).removesuffix(uri) for each in found.candidates)
     why = "More than one server lists it" if found.collides else "It does not say which server is meant"
     detail = f"{why}; put one of these before it: {spelled}." if spelled else ""
-    return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown)))
+    return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown_pools)))
 
 
-def _completed(
-    view: View, ref: RawJson, found: CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef
+def _find_completion(
+    view: View,
+    ref: RawJson,
+    found: CompletionTarget | AmbiguousName | DeniedName | NoSuchName | UnroutableUri | BadReference,
 ) -> Target | NoTarget:
     name = text_of(ref, "name") or ""
     match found:
         case CompletionTarget():
             return Target(found.server, found.key, found.ref.decode(), final=_is_final(view, ref))
-        case Denied():
+        case DeniedName():
             return _denied(view, found)
-        case BadRef():
+        case BadReference():
             return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
-        case Ambiguous():
-            return NoTarget(fault="unknown_prompt", detail=_which(found))
-        case Unknown():
-            return _named(view, "prompts/get", name, found)
-        case Unroutable():
-            return NoTarget(fault="unknown_resource", suspects=tuple(sorted(view.unknown)))
+        case AmbiguousName():
+            return NoTarget(fault="unknown_prompt", detail=_candidate_text(found))
+        case NoSuchName():
+            return _find_by_name(view, "prompts/get", name, found)
+        case UnroutableUri():
+            return NoTarget(fault="unknown_resource", suspects=tuple(sorted(view.unknown_pools)))
 
 
 def _is_final(view: View, ref: RawJson) -> bool:
@@ -168,34 +170,34 @@ def _is_final(view: View, ref: RawJson) -> bool:
     if text_of(ref, "type") != "ref/resource":
         name = text_of(ref, "name") or ""
         prompt = view.resolve_prompt(name)
-        return isinstance(prompt, ViewPrompt) and stays(view, name, prompt)
+        return isinstance(prompt, ViewPrompt) and is_stable(view, name, prompt)
     route = view.route_template(text_of(ref, "uri") or "")
-    return isinstance(route, Route) and route.by in ("listed", "named")
+    return isinstance(route, UriRoute) and route.by in ("listed", "named")
 
 
-def _denied(view: View, found: Denied) -> NoTarget:
+def _denied(view: View, found: DeniedName) -> NoTarget:
     """A server that has not told its lists yet may turn out to list what is asked for."""
     entry = view.scope.entry_of(found.server)
     return NoTarget(
         fault="not_permitted",
-        detail=kept_back(found.profile),
-        suspects=(entry.key,) if entry is not None and entry.key in view.unknown else (),
+        detail=denied_by(found.profile),
+        suspects=(entry.key,) if entry is not None and entry.key in view.unknown_pools else (),
         server=found.server,
         subject=found.name,
     )
 
 
-def kept_back(profile: str) -> str:
+def denied_by(profile: str) -> str:
     """Whose word that is; nothing where it is the server's own configuration."""
     return f"The profile {profile} keeps it back." if profile else ""
 
 
-def of_profile(scope: Scope) -> str:
+def denied_by_profile(scope: Scope) -> str:
     """The same for all that the profile of this scope keeps back."""
-    return kept_back(scope.profile)
+    return denied_by(scope.profile)
 
 
-def may_still(view: View, method: str, server: ServerName, subject: str) -> bool:
+def is_still_allowed(view: View, method: str, server: ServerName, subject: str) -> bool:
     """Whether a request that was let through may still go to this server now, about this subject in the
     server's own spelling. A server that has left the configuration is no matter of rights.
     """
@@ -214,18 +216,18 @@ def may_still(view: View, method: str, server: ServerName, subject: str) -> bool
             return scope.permits("prompt", entry, text_of(ref, "name") or "")
         case "completion/complete":
             uri = text_of(RawJson(subject.encode()), "uri") or ""
-            return view.still_readable(entry, uri) and scope.completes(entry, uri)
+            return view.still_readable(entry, uri) and scope.permits_completion(entry, uri)
         case _:
             return view.still_readable(entry, subject)
 
 
-def _which(found: Ambiguous) -> str:
+def _candidate_text(found: AmbiguousName) -> str:
     return f"More than one server has it; say which: {', '.join(found.candidates)}."
 
 
-def _perhaps(view: View, method: str, found: Unknown) -> str:
+def _maybe_later(view: View, method: str, found: NoSuchName) -> str:
     detail = f"Did you mean {', '.join(found.suggestions)}?" if found.suggestions else ""
-    finds = next((own.qualified for own in view.own.values() if own.kind == "find_tools"), "")
+    finds = next((own.qualified for own in view.builtin_tools.values() if own.kind == "find_tools"), "")
     if method != TOOLS_CALL or not finds:
         return detail
     return f"{detail} {finds} tells the names.".lstrip()

@@ -30,7 +30,7 @@ _PATH: Final = "?#"
 _SEGMENT: Final = "/?#"
 
 
-class _Gap(Struct, frozen=True):
+class _Expression(Struct, frozen=True):
     """Where an expression stands: nothing, or `lead` and any characters but `stops`."""
 
     lead: str
@@ -40,7 +40,7 @@ class _Gap(Struct, frozen=True):
 class UriTemplate(Struct, frozen=True):
     """A template, ready to be asked."""
 
-    parts: tuple[str | _Gap, ...]
+    parts: tuple[str | _Expression, ...]
 
     def matches(self, uri: str) -> bool:
         """Whether the template can expand to `uri`."""
@@ -58,11 +58,11 @@ class UriTemplate(Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def parse(template: str) -> UriTemplate | None:
+def parse_template(template: str) -> UriTemplate | None:
     """The template, or None for one that is malformed or too large: it matches nothing."""
     if len(template) > MAX_TEMPLATE_CHARS:
         return None
-    parts: list[str | _Gap] = []
+    parts: list[str | _Expression] = []
     pos = 0
     for found in _expression.finditer(template):
         if text := template[pos : found.start()]:
@@ -81,23 +81,23 @@ def parse(template: str) -> UriTemplate | None:
     return UriTemplate(tuple(parts))
 
 
-def _gap(operator: str, names: str) -> _Gap:
+def _gap(operator: str, names: str) -> _Expression:
     several = "*" in names or "," in names
     match operator:
         case "":  # `{path*}` takes slashes in FastMCP
-            return _Gap("", _NOTHING if "*" in names else "/")
+            return _Expression("", _NOTHING if "*" in names else "/")
         case "+":
-            return _Gap("", _NOTHING)
+            return _Expression("", _NOTHING)
         case "/":
-            return _Gap("/", _PATH if several else _SEGMENT)
+            return _Expression("/", _PATH if several else _SEGMENT)
         case ".":
-            return _Gap(".", _SEGMENT)
+            return _Expression(".", _SEGMENT)
         case ";":
-            return _Gap(";", _SEGMENT)
+            return _Expression(";", _SEGMENT)
         case "#":
-            return _Gap("#", _NOTHING)
+            return _Expression("#", _NOTHING)
         case _:
-            return _Gap(operator, "#")
+            return _Expression(operator, "#")
 
 
 def _after_text(uri: str, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -111,7 +111,7 @@ def _after_text(uri: str, text: str, spans: list[tuple[int, int]]) -> list[tuple
     return found
 
 
-def _after_gap(uri: str, gap: _Gap, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _after_gap(uri: str, gap: _Expression, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     begins = _after_text(uri, gap.lead, spans) if gap.lead else spans
     reached: list[tuple[int, int]] = []
     end = -1  # up to where the characters from the last begin go on: begins within need no second look

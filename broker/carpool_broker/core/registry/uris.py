@@ -32,7 +32,7 @@ _rewritten = re.compile(r"carpool\+([a-z0-9.-]+)([+:])", re.IGNORECASE).match
 _escaped = re.compile(r"[A-Z_]")
 
 
-class Listed(Struct, frozen=True):
+class ServerUris(Struct, frozen=True):
     """What one server lists, in the order of lists: URIs of resources, and of templates."""
 
     server: ServerName
@@ -45,7 +45,7 @@ class Listed(Struct, frozen=True):
     """URIs and templates that it lists too and that are kept back: nobody else answers for them."""
 
 
-class Route(Struct, frozen=True):
+class UriRoute(Struct, frozen=True):
     """Where a URI leads."""
 
     key: PoolKey
@@ -57,12 +57,12 @@ class Route(Struct, frozen=True):
     resources. Only the first two stay true whatever servers of unknown catalog turn out to list."""
 
 
-class Unroutable(Struct, frozen=True):
+class UnroutableUri(Struct, frozen=True):
     """No server is known to have it, or several may."""
 
     candidates: tuple[ServerName, ...]
-    """Servers that list it; else those that have its scheme; else all that serve resources. `spell` gives the
-    URI that asks one of them.
+    """Servers that list it; else those that have its scheme; else all that serve resources. `rewritten_uri`
+    gives the URI that asks one of them.
     """
     collides: bool = False
     """True: the candidates all list it."""
@@ -84,57 +84,57 @@ class UriTable:
         "_serving",
         "_templates",
         "_uris",
-        "outward_templates",
-        "outward_uris",
+        "agent_templates",
+        "agent_uris",
     )
 
-    def __init__(self, listed: Sequence[Listed]) -> None:
+    def __init__(self, listed: Sequence[ServerUris]) -> None:
         """`listed`: all servers of a scope by name, away or not, also those that told nothing yet."""
-        self._named = {encode(it.server): it for it in listed}
+        self._named = {encode_server(it.server): it for it in listed}
         self._by_server = {it.server: it for it in listed}
         self._indexes: dict[ServerName, ListedUris] = {}
         self._serving = tuple(it for it in listed if it.serves)
         self._denied = {normalize(uri): it.server for it in reversed(listed) for uri in it.denied}
-        self._by_scheme: dict[str, list[Listed]] = {}
+        self._by_scheme: dict[str, list[ServerUris]] = {}
         """Servers that list a URI of this scheme, or a template that begins with it."""
         for it in listed:
             schemes = dict.fromkeys(map(scheme, it.uris))
             schemes.update((found, None) for each in it.templates if (found := scheme(each)))
             for each in schemes:
                 self._by_scheme.setdefault(each, []).append(it)
-        self._listing: dict[str, list[Listed]] = {}
+        self._listing: dict[str, list[ServerUris]] = {}
         """By the normal form of a URI whose scheme several servers have: servers that list it."""
         shared = {name for name, several in self._by_scheme.items() if len(several) > 1}
         normals = {uri: normalize(uri) for it in listed for uri in it.uris if scheme(uri) in shared}
         for it in listed:
             for normal in dict.fromkeys(normals[uri] for uri in it.uris if uri in normals):
                 self._listing.setdefault(normal, []).append(it)
-        self._uris: dict[str, Route] = {}
-        self._templates: dict[str, Route] = {}
+        self._uris: dict[str, UriRoute] = {}
+        self._templates: dict[str, UriRoute] = {}
         """Both by the outward spelling."""
-        self.outward_uris: dict[tuple[ServerName, str], str] = {}
-        self.outward_templates: dict[tuple[ServerName, str], str] = {}
+        self.agent_uris: dict[tuple[ServerName, str], str] = {}
+        self.agent_templates: dict[tuple[ServerName, str], str] = {}
         """The rewritten ones: (server, its own spelling) to the spelling agents see."""
         for it in listed:
-            self._place(it, normals)
+            self._add_uris(it, normals)
         sharing = {it.server for name in shared for it in self._by_scheme[name]}
-        sharing.update(server for server, _ in (*self.outward_uris, *self.outward_templates))
+        sharing.update(server for server, _ in (*self.agent_uris, *self.agent_templates))
         self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in sharing}
 
-    def _place(self, it: Listed, normals: Mapping[str, str]) -> None:
+    def _add_uris(self, it: ServerUris, normals: Mapping[str, str]) -> None:
         for uri in it.uris:
             shown = uri
             collides = uri in normals and len(self._listing[normals[uri]]) > 1
             if collides or self._reads_rewritten(uri):
-                shown = self.outward_uris[it.server, uri] = spell(it.server, uri)
-            self._uris[shown] = Route(it.key, it.server, uri, "listed")
+                shown = self.agent_uris[it.server, uri] = rewritten_uri(it.server, uri)
+            self._uris[shown] = UriRoute(it.key, it.server, uri, "listed")
         for template in it.templates:
             shown = template
             found = scheme(template)
             sharing = self._by_scheme[found] if found else self._serving
             if len(sharing) > 1 or self._reads_rewritten(template):
-                shown = self.outward_templates[it.server, template] = spell(it.server, template)
-            self._templates[shown] = Route(it.key, it.server, template, "listed")
+                shown = self.agent_templates[it.server, template] = rewritten_uri(it.server, template)
+            self._templates[shown] = UriRoute(it.key, it.server, template, "listed")
 
     def _reads_rewritten(self, uri: str) -> bool:
         found = _rewritten(uri)
@@ -142,17 +142,17 @@ class UriTable:
 
     # --- in ------------------------------------------------------------------------------------------------
 
-    def route(self, uri: str) -> Route | Unroutable:
+    def route(self, uri: str) -> UriRoute | UnroutableUri:
         """The server that `uri`, as an agent writes it, belongs to."""
         found = self._uris.get(uri)
         return found if found is not None else self._route_unlisted(uri)
 
-    def kept_back(self, uri: str) -> ServerName | None:
+    def denied_server(self, uri: str) -> ServerName | None:
         """Whose this URI or template is, where it is listed and kept back and nobody else lists it."""
         is_listed = uri in self._uris or uri in self._templates
         return None if is_listed or not self._denied else self._denied.get(normalize(uri))
 
-    def listed_of(self, server: ServerName) -> ListedUris:
+    def listed_uris(self, server: ServerName) -> ListedUris:
         """What this server lists; nothing where it is not seen or has told nothing yet."""
         found = self._indexes.get(server)
         if found is None:
@@ -161,56 +161,56 @@ class UriTable:
             self._indexes[server] = found
         return found
 
-    def route_template(self, template: str) -> Route | Unroutable:
+    def route_template(self, template: str) -> UriRoute | UnroutableUri:
         """The same for what may be a listed template, as in a completion's reference."""
         found = self._templates.get(template)
         return found if found is not None else self.route(template)
 
-    def _route_unlisted(self, uri: str) -> Route | Unroutable:
+    def _route_unlisted(self, uri: str) -> UriRoute | UnroutableUri:
         named = _rewritten(uri)
         if named is not None and (it := self._named.get(named[1].lower())) is not None:
-            return Route(it.key, it.server, uri[named.end() :], "named")
+            return UriRoute(it.key, it.server, uri[named.end() :], "named")
         normal = normalize(uri)
         having = self._by_scheme.get(scheme(normal), [])
         if len(having) == 1:
-            return Route(having[0].key, having[0].server, uri, "scheme")
+            return UriRoute(having[0].key, having[0].server, uri, "scheme")
         if not having and len(self._serving) == 1:
-            return Route(self._serving[0].key, self._serving[0].server, uri, "only")
+            return UriRoute(self._serving[0].key, self._serving[0].server, uri, "only")
         listing = self._listing.get(normal, [])
         if len(listing) > 1:
-            return Unroutable(tuple(it.server for it in listing), collides=True)
-        return Unroutable(tuple(it.server for it in having or self._serving))
+            return UnroutableUri(tuple(it.server for it in listing), collides=True)
+        return UnroutableUri(tuple(it.server for it in having or self._serving))
 
     # --- out -----------------------------------------------------------------------------------------------
 
-    def rewrites(self, key: PoolKey) -> bool:
-        """Whether URIs that the server of this pool says have to pass through `outward`."""
+    def has_rewrites(self, key: PoolKey) -> bool:
+        """Whether URIs that the server of this pool says have to pass through `agent_uri`."""
         return key in self._rewriting
 
-    def outward(self, key: PoolKey, uri: str) -> str:
+    def agent_uri(self, key: PoolKey, uri: str) -> str:
         """`uri` (or a template), said by the server of this pool, as agents write it to get there again."""
         server = self._rewriting.get(key)
         if server is None:
             return uri
-        shown = self.outward_uris.get((server, uri)) or self.outward_templates.get((server, uri))
+        shown = self.agent_uris.get((server, uri)) or self.agent_templates.get((server, uri))
         if shown is not None:
             return shown
         back = self.route_template(uri)
-        leads_back = isinstance(back, Route) and back.server == server and back.uri == uri
-        return uri if leads_back else spell(server, uri)
+        leads_back = isinstance(back, UriRoute) and back.server == server and back.uri == uri
+        return uri if leads_back else rewritten_uri(server, uri)
 
 
-def encode(server: str) -> str:
+def encode_server(server: str) -> str:
     """A server's name as it stands in a scheme; no two names are alike, whatever case they are read in."""
     return _escaped.sub(lambda found: "." + ("." if found[0] == "_" else found[0].lower()), server)
 
 
-def spell(server: str, uri: str) -> str:
+def rewritten_uri(server: str, uri: str) -> str:
     """`uri` (or a template) of this server so that it says the server."""
-    return f"carpool+{encode(server)}{'+' if _has_scheme(uri) else ':'}{uri}"
+    return f"carpool+{encode_server(server)}{'+' if _has_scheme(uri) else ':'}{uri}"
 
 
-def ancestors(uri: str) -> Iterator[str]:
+def parent_uris(uri: str) -> Iterator[str]:
     """What `uri` can be a sub-resource of: its beginnings up to a path boundary, the longest first.
 
     `file:///a/b` gives `file:///a/`, `file:///a`, `file:///`, `file://`, `file:/`; not `file:`, which has

@@ -18,37 +18,37 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core.model.pagination import FAMILIES, BadCursor, Entry, Family, History, Page
+from carpool_broker.core.model.pagination import FAMILIES, BadCursor, Family, Listable, ListPage, ListVersions
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.approvals import Why
-from carpool_broker.core.registry.builtin_tools import OwnTool
-from carpool_broker.core.registry.names import Denied, NameTable
+from carpool_broker.core.registry.approvals import HeldReason
+from carpool_broker.core.registry.builtin_tools import BuiltinTool
+from carpool_broker.core.registry.names import DeniedName, NameTable
 from carpool_broker.core.registry.pool_catalog import (
     UnverifiedTool,
     ViewPrompt,
     ViewResource,
     ViewTool,
-    unverified,
+    as_unverified,
 )
-from carpool_broker.core.registry.uris import Route, Unroutable, UriTable
+from carpool_broker.core.registry.uris import UnroutableUri, UriRoute, UriTable
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Feature
-from carpool_protocol.wire.content import at, text_of
+from carpool_protocol.wire.content import change_members, text_of
 from carpool_protocol.wire.downgrade import NEWEST, tool_edit
 from carpool_protocol.wire.jsonrpc import quote
-from carpool_protocol.wire.tool_names import Ambiguous, Resolver, Tool, Unknown
+from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, Resolver, Tool
 
 __all__ = [  # what a view is asked for and answers
     "BadCursor",
-    "BadRef",
+    "BadReference",
+    "BuiltinTool",
     "CompletionTarget",
-    "Denied",
-    "Held",
-    "OwnTool",
-    "Page",
-    "Route",
-    "Unroutable",
+    "DeniedName",
+    "HeldByPin",
+    "ListPage",
+    "UnroutableUri",
     "UnverifiedTool",
+    "UriRoute",
     "View",
     "ViewPrompt",
     "ViewResource",
@@ -56,7 +56,7 @@ __all__ = [  # what a view is asked for and answers
 ]
 
 
-NO_OWN: Final[Mapping[str, OwnTool]] = MappingProxyType({})
+NO_BUILTIN_TOOLS: Final[Mapping[str, BuiltinTool]] = MappingProxyType({})
 
 _PLACE: Final[dict[Family, int]] = {family: place for place, family in enumerate(FAMILIES)}
 
@@ -70,18 +70,18 @@ class CompletionTarget(Struct, frozen=True):
     """The reference with the server's own name or URI."""
 
 
-class BadRef(Struct, frozen=True):
+class BadReference(Struct, frozen=True):
     """No reference of a `completion/complete` (-32602)."""
 
     text: str
 
 
-class Held(Struct, frozen=True):
+class HeldByPin(Struct, frozen=True):
     """The tool exists and is not approved as it is now (fault `quarantined`)."""
 
     server: ServerName
     tool: str
-    why: Why
+    why: HeldReason
 
 
 class View:
@@ -90,19 +90,19 @@ class View:
     __slots__ = (
         "_by_name",
         "_features",
-        "_untold",
-        "away",
-        "hearsay",
-        "held",
+        "_pools_untold",
+        "builtin_tools",
+        "dropped_tools",
+        "held_tools",
+        "hidden_pools",
         "instructions",
-        "left_out",
         "lists",
-        "own",
         "prompt_names",
         "scope",
         "tool_names",
         "tools",
-        "unknown",
+        "unconfirmed",
+        "unknown_pools",
         "uris",
     )
 
@@ -111,7 +111,10 @@ class View:
         scope: Scope,
         *,
         lists: tuple[
-            History[ViewTool | OwnTool], History[ViewPrompt], History[ViewResource], History[ViewResource]
+            ListVersions[ViewTool | BuiltinTool],
+            ListVersions[ViewPrompt],
+            ListVersions[ViewResource],
+            ListVersions[ViewResource],
         ],
         tools: tuple[ViewTool, ...],
         tool_names: NameTable[ViewTool],
@@ -120,37 +123,37 @@ class View:
         unknown: frozenset[PoolKey],
         away: frozenset[PoolKey],
         hearsay: frozenset[PoolKey],
-        held: Mapping[Tool, Why],
+        held: Mapping[Tool, HeldReason],
         untold: frozenset[PoolKey],
         instructions: str,
         features: frozenset[Feature],
         left_out: int = 0,
-        own: Mapping[str, OwnTool] = NO_OWN,
+        own: Mapping[str, BuiltinTool] = NO_BUILTIN_TOOLS,
     ) -> None:
         self.scope = scope
         self.tool_names = tool_names
         self.prompt_names = prompt_names
         self.uris = uris
-        self.unknown = unknown
+        self.unknown_pools = unknown
         """Pools whose catalog is not known yet and may still come: what a list waits for."""
-        self.away = away
+        self.hidden_pools = away
         """Pools that were hidden: their offers are not listed, and there is nothing to wait for."""
-        self.hearsay = hearsay
+        self.unconfirmed = hearsay
         """Pools whose offers are known from a file only, ours or the user's: the server may offer others."""
-        self.held = held
+        self.held_tools = held
         """Tools of pinned servers that are not approved: not listed, and no spelling leads to them."""
-        self._untold = untold
+        self._pools_untold = untold
         """Pools of pinned servers that have not told by themselves."""
         self.instructions = instructions
         """What the servers that are not away say about themselves, merged."""
         self._features = features
-        self.left_out = left_out
+        self.dropped_tools = left_out
         """Tools that `max_tools` leaves out of the list; they can be called."""
         self.lists = lists
         """In the order of `FAMILIES`."""
         self.tools = tools
         """The tools of servers that are not away, in order: what is listed, or is found by our own tools."""
-        self.own = own
+        self.builtin_tools = own
         """Tools of our own that are listed, by name."""
         by_name = tool_names.by_name
         if held or untold:
@@ -159,7 +162,7 @@ class View:
                 for name, tool in by_name.items()
                 if (tool.server, tool.tool) not in held and tool.key not in untold
             }
-        self._by_name: Mapping[str, ViewTool | OwnTool] = {**by_name, **own} if own else by_name
+        self._by_name: Mapping[str, ViewTool | BuiltinTool] = {**by_name, **own} if own else by_name
 
     # --- lists ---------------------------------------------------------------------------------------------
 
@@ -167,11 +170,11 @@ class View:
         """Greater whenever the list is another one; unique within a registry."""
         return self.lists[_PLACE[family]].present.version
 
-    def entries(self, family: Family) -> Sequence[Entry]:
+    def entries(self, family: Family) -> Sequence[Listable]:
         """What is listed."""
         return self.lists[_PLACE[family]].present.entries
 
-    def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> Page | BadCursor:
+    def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> ListPage | BadCursor:
         """One page as an agent of this protocol version may see it, of the list that `cursor` belongs to."""
         if family == "tools":
             return self.lists[0].page(cursor, tool_edit(version))
@@ -206,78 +209,84 @@ class View:
         """All spellings of all tools let through."""
         return self.tool_names.resolver
 
-    def resolve(self, spelling: str) -> ViewTool | OwnTool | Ambiguous | Denied | Held | Unknown:
+    def resolve(
+        self, spelling: str
+    ) -> ViewTool | BuiltinTool | AmbiguousName | DeniedName | HeldByPin | NoSuchName:
         """The tool that `spelling` means. A qualified name costs one dictionary lookup."""
         tool = self._by_name.get(spelling)
         if tool is not None:
             return tool
         found = self.tool_names.resolve(spelling)
-        if isinstance(found, ViewTool) and found.key in self._untold:
-            return unverified(found)
-        if self.held:
-            if isinstance(found, ViewTool) and (why := self.held.get((found.server, found.tool))):
-                return Held(found.server, found.tool, why)
-            if isinstance(found, Denied) and (why := self.held.get((found.server, found.name))):
-                return Held(found.server, found.name, why)
+        if isinstance(found, ViewTool) and found.key in self._pools_untold:
+            return as_unverified(found)
+        if self.held_tools:
+            if isinstance(found, ViewTool) and (why := self.held_tools.get((found.server, found.tool))):
+                return HeldByPin(found.server, found.tool, why)
+            if isinstance(found, DeniedName) and (why := self.held_tools.get((found.server, found.name))):
+                return HeldByPin(found.server, found.name, why)
         return found
 
-    def resolve_prompt(self, spelling: str) -> ViewPrompt | Ambiguous | Denied | Unknown:
+    def resolve_prompt(self, spelling: str) -> ViewPrompt | AmbiguousName | DeniedName | NoSuchName:
         """The prompt that `spelling` means."""
         return self.prompt_names.resolve(spelling)
 
-    def suspects(self, spelling: str, family: Literal["tools", "prompts"] = "tools") -> tuple[PoolKey, ...]:
+    def possible_pools(
+        self, spelling: str, family: Literal["tools", "prompts"] = "tools"
+    ) -> tuple[PoolKey, ...]:
         """Pools without a told catalog that `spelling` can belong to: it reads as a name of the server, or as
         nobody's while the server's tools are shown without a prefix.
 
         Never a route: it says whose catalog is worth waiting for before an unknown name is refused, and which
         server that is away is meant.
         """
-        waiting = self.unknown | self.away | self.hearsay
+        waiting = self.unknown_pools | self.hidden_pools | self.unconfirmed
         if not waiting:
             return ()
         table = self.tool_names if family == "tools" else self.prompt_names
         known = {found.key for found in table.by_name.values()}
-        readers = self.scope.heads.readers(spelling)
+        readers = self.scope.name_prefixes.servers_of(spelling)
         return tuple(
             entry.key
             for entry in self.scope.servers
             if entry.key in waiting
-            and (entry.key in self.hearsay or entry.key not in known)
+            and (entry.key in self.unconfirmed or entry.key not in known)
             and (entry.server in readers if readers else entry.prefix == "")
         )
 
     # --- URIs ----------------------------------------------------------------------------------------------
 
-    def route(self, uri: str) -> Route | Unroutable | Denied:
+    def route(self, uri: str) -> UriRoute | UnroutableUri | DeniedName:
         """The server that `uri` belongs to.
 
-        While `unknown` is not empty, only a route by `listed` or `named` is final. Where the profile keeps
-        back any resource of the server, the URI of the route is one that the server lists or has a template
-        for.
+        While `unknown_pools` is not empty, only a route by `listed` or `named` is final. Where the profile
+        keeps back any resource of the server, the URI of the route is one that the server lists or has a
+        template for.
         """
-        return self._let_through(uri, self.uris.route(uri))
+        return self._check_rights(uri, self.uris.route(uri))
 
-    def route_template(self, template: str) -> Route | Unroutable | Denied:
+    def route_template(self, template: str) -> UriRoute | UnroutableUri | DeniedName:
         """The same for what may be a listed template, as in a completion's reference."""
-        return self._let_through(template, self.uris.route_template(template))
+        return self._check_rights(template, self.uris.route_template(template))
 
-    def _let_through(self, uri: str, found: Route | Unroutable) -> Route | Unroutable | Denied:
+    def _check_rights(
+        self, uri: str, found: UriRoute | UnroutableUri
+    ) -> UriRoute | UnroutableUri | DeniedName:
         """A right is looked up for what the URI leads to, in the server's own spelling."""
         scope = self.scope
         if scope.rights.are_all:
             return found
-        listed = isinstance(found, Route) and found.by == "listed"
-        if not listed and (owner := self.uris.kept_back(uri)) is not None:
-            return Denied(owner, uri, scope.profile)
-        if isinstance(found, Unroutable):
+        listed = isinstance(found, UriRoute) and found.by == "listed"
+        if not listed and (owner := self.uris.denied_server(uri)) is not None:
+            return DeniedName(owner, uri, scope.profile)
+        if isinstance(found, UnroutableUri):
             return found
         entry = scope.entry_of(found.server)
-        own = None if entry is None else self.readable(entry, found.uri)
+        own = None if entry is None else self.readable_uri(entry, found.uri)
         if own is None:
-            return Denied(found.server, found.uri, scope.profile)
+            return DeniedName(found.server, found.uri, scope.profile)
         return found if own == found.uri else replace(found, uri=own)
 
-    def readable(self, entry: ScopeEntry, uri: str) -> str | None:
+    def readable_uri(self, entry: ScopeEntry, uri: str) -> str | None:
         """`uri` of this server as the server is to get it; None where the profile keeps it back.
 
         Where any resource of the server is kept back, only what is listed and permitted can be read.
@@ -285,51 +294,55 @@ class View:
         scope = self.scope
         if scope.reads_all(entry):
             return uri
-        own = self.uris.listed_of(entry.server).spelling(uri)
+        own = self.uris.listed_uris(entry.server).spelling(uri)
         return own if own is not None and scope.permits("resource", entry, own) else None
 
     def still_readable(self, entry: ScopeEntry, uri: str) -> bool:
         """Whether a URI that was readable is so now. While the server's list is not known, patterns alone
         say.
         """
-        if entry.key in self.unknown:
+        if entry.key in self.unknown_pools:
             return self.scope.permits("resource", entry, uri)
-        return self.readable(entry, uri) == uri
+        return self.readable_uri(entry, uri) == uri
 
-    def outward_uri(self, key: PoolKey, uri: str) -> str:
+    def agent_uri(self, key: PoolKey, uri: str) -> str:
         """`uri`, as a server of this pool says it, as the agents of this scope are to read it."""
-        return self.uris.outward(key, uri)
+        return self.uris.agent_uri(key, uri)
 
-    def rewrites(self, key: PoolKey) -> bool:
+    def has_uri_rewrites(self, key: PoolKey) -> bool:
         """Whether what a server of this pool says must pass through `content.rewrite_uris`."""
-        return self.uris.rewrites(key)
+        return self.uris.has_rewrites(key)
 
     def completion_target(
         self, ref: RawJson
-    ) -> CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef:
+    ) -> CompletionTarget | AmbiguousName | DeniedName | NoSuchName | UnroutableUri | BadReference:
         """Where the `ref` of a `completion/complete` leads (MCP 2025-11-25, server/utilities/completion)."""
         match text_of(ref, "type"):
             case "ref/prompt":
                 name = text_of(ref, "name")
                 if name is None:
-                    return BadRef("a ref/prompt has a name")
+                    return BadReference("a ref/prompt has a name")
                 prompt = self.resolve_prompt(name)
                 if not isinstance(prompt, ViewPrompt):
                     return prompt
                 own = prompt.prompt
-                ref = ref if own == name else RawJson(at(ref, {"name": lambda _: quote(own)}))
+                ref = ref if own == name else RawJson(change_members(ref, {"name": lambda _: quote(own)}))
                 return CompletionTarget(prompt.key, prompt.server, ref)
             case "ref/resource":
                 uri = text_of(ref, "uri")
                 if uri is None:
-                    return BadRef("a ref/resource has a uri")
+                    return BadReference("a ref/resource has a uri")
                 route = self.route_template(uri)
-                if not isinstance(route, Route):
+                if not isinstance(route, UriRoute):
                     return route
                 entry = self.scope.entry_of(route.server)
-                if entry is not None and not self.scope.completes(entry, route.uri):
-                    return Denied(route.server, route.uri, self.scope.profile)
-                ref = ref if route.uri == uri else RawJson(at(ref, {"uri": lambda _: quote(route.uri)}))
+                if entry is not None and not self.scope.permits_completion(entry, route.uri):
+                    return DeniedName(route.server, route.uri, self.scope.profile)
+                ref = (
+                    ref
+                    if route.uri == uri
+                    else RawJson(change_members(ref, {"uri": lambda _: quote(route.uri)}))
+                )
                 return CompletionTarget(route.key, route.server, ref)
             case _:
-                return BadRef("a ref is a ref/prompt or a ref/resource")
+                return BadReference("a ref is a ref/prompt or a ref/resource")

@@ -19,29 +19,29 @@ from msgspec import Struct
 
 from carpool_broker.core.model.pagination import (
     FAMILIES,
-    Entry,
     Family,
-    History,
+    Listable,
+    ListVersions,
     Paging,
+    look_equal,
     page_starts,
-    read_alike,
 )
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.approvals import INSTRUCTIONS, Why
-from carpool_broker.core.registry.builtin_tools import OwnTool, own_tools
-from carpool_broker.core.registry.merged_instructions import merge
+from carpool_broker.core.registry.approvals import INSTRUCTIONS, HeldReason
+from carpool_broker.core.registry.builtin_tools import BuiltinTool, builtin_tools
+from carpool_broker.core.registry.merged_instructions import merge_instructions
 from carpool_broker.core.registry.names import NameTable
-from carpool_broker.core.registry.pool_catalog import Shelf, ViewPrompt, ViewResource, ViewTool
-from carpool_broker.core.registry.uris import Listed, UriTable
-from carpool_broker.core.registry.view import NO_OWN, View
+from carpool_broker.core.registry.pool_catalog import PoolCatalog, ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.registry.uris import ServerUris, UriTable
+from carpool_broker.core.registry.view import NO_BUILTIN_TOOLS, View
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.machine import slices
-from carpool_protocol.wire.capabilities import PERHAPS
+from carpool_protocol.wire.capabilities import ALL_FEATURES
 from carpool_protocol.wire.tool_names import Tool
 
 _URI_FAMILIES: Final[tuple[Family, ...]] = ("resources", "templates")
-ALL: Final = frozenset(FAMILIES)
+ALL_FAMILIES: Final = frozenset(FAMILIES)
 
 _LIST_CHANGED: Final[dict[Feature, Feature]] = {
     "tools": "tools.listChanged",
@@ -56,7 +56,7 @@ _OFFERED_AS: Final[dict[Family, Feature]] = {
 }
 
 
-class _Offered(Entry, Protocol):
+class _PoolItem(Listable, Protocol):
     """What a view lists: it says whose it is."""
 
     @property
@@ -64,31 +64,31 @@ class _Offered(Entry, Protocol):
         """The pool that serves it."""
 
 
-E = TypeVar("E", bound=Entry)
-K = TypeVar("K", bound=_Offered)
+E = TypeVar("E", bound=Listable)
+K = TypeVar("K", bound=_PoolItem)
 
 
-class Stock(Struct, frozen=True):
+class ViewSources(Struct, frozen=True):
     """What a scope's servers offer, wherever that is known from."""
 
-    shelves: Mapping[PoolKey, Shelf]
+    shelves: Mapping[PoolKey, PoolCatalog]
     hidden: Collection[PoolKey] = frozenset()
     """Pools that are away."""
     hearsay: frozenset[PoolKey] = frozenset()
     """Pools that have not told by themselves what is on their shelf."""
     by_file: frozenset[PoolKey] = frozenset()
     """Pools whose tools are those of a `tools_file`: these are listed whether the pool is away or not."""
-    held: Mapping[PoolKey, Mapping[str, Why]] = {}
+    held: Mapping[PoolKey, Mapping[str, HeldReason]] = {}
     """Tools that are not approved, by their own names."""
 
 
-Known = list[tuple[ScopeEntry, Shelf]]
+KnownCatalogs = list[tuple[ScopeEntry, PoolCatalog]]
 """The servers of a scope that told their catalogs, hidden or not, in the order of lists."""
 
 
 def make_view(
     scope: Scope,
-    stock: Stock,
+    stock: ViewSources,
     former: View | None,
     *,
     touched: frozenset[Family],
@@ -100,27 +100,29 @@ def make_view(
     """
     shelves = stock.shelves
     hidden = stock.hidden
-    known = known_of(scope, shelves)
+    known = known_catalogs(scope, shelves)
 
     def versioned(
         family: Family,
-        before: History[E] | None,
+        before: ListVersions[E] | None,
         entries: tuple[E, ...],
         starts: tuple[int, ...] | None = None,
-    ) -> History[E]:
+    ) -> ListVersions[E]:
         if before is None:
-            return History.begin(family, paging, entries, next_version(), starts)
-        return before.looking_like(entries, starts) or before.followed_by(entries, next_version(), starts)
+            return ListVersions.begin(family, paging, entries, next_version(), starts)
+        return before.with_same_entries(entries, starts) or before.with_new_version(
+            entries, next_version(), starts
+        )
 
-    def listed(family: Family, before: History[K] | None, offered: Iterable[K]) -> History[K]:
+    def listed(family: Family, before: ListVersions[K] | None, offered: Iterable[K]) -> ListVersions[K]:
         return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
 
-    held: Mapping[Tool, Why] = held_of(known, scope, stock)
-    if former is not None and former.held == held:
-        held = former.held
+    held: Mapping[Tool, HeldReason] = held_tools(known, scope, stock)
+    if former is not None and former.held_tools == held:
+        held = former.held_tools
     if former is None or "tools" in touched:
         tool_names = yield from tool_table(scope, known, held)
-        own: Mapping[str, OwnTool] = own_tools(
+        own: Mapping[str, BuiltinTool] = builtin_tools(
             tool_names.by_name, search=scope.search, resources=scope.resource_tools
         )
         yield len(tool_names.by_name) // 2
@@ -129,19 +131,24 @@ def make_view(
             for it in tool_names.by_name.values()
             if (it.key not in hidden or it.key in stock.by_file) and (it.server, it.tool) not in held
         ]
-        tools = tuple(there if scope.search else first_of(scope, there))
+        tools = tuple(there if scope.search else limit_tools(scope, there))
         left_out = len(there) - len(tools)
         if former is not None and former.tools == tools:
             tools = former.tools
         # Where tools are found and not listed, the list is the same whatever servers come and go.
-        shown: tuple[ViewTool | OwnTool, ...] = (*own.values(), *(() if scope.search else tools))
+        shown: tuple[ViewTool | BuiltinTool, ...] = (*own.values(), *(() if scope.search else tools))
         yield len(shown) // 2
         starts = yield from page_starts("tools", shown, paging)
         tool_list = versioned("tools", None if former is None else former.lists[0], shown, starts)
         yield len(shown) // 2
     else:
-        tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
-        left_out = former.left_out
+        tool_names, tools, own, tool_list = (
+            former.tool_names,
+            former.tools,
+            former.builtin_tools,
+            former.lists[0],
+        )
+        left_out = former.dropped_tools
     if former is None or "prompts" in touched:
         prompt_names = yield from prompt_table(scope, known)
         prompts = listed(
@@ -152,10 +159,10 @@ def make_view(
     if former is None or touched & {"resources", "templates"}:
         uris = uri_table(scope, shelves)
         resources = listed(
-            "resources", None if former is None else former.lists[2], resources_of(scope, known, uris)
+            "resources", None if former is None else former.lists[2], list_resources(scope, known, uris)
         )
         templates = listed(
-            "templates", None if former is None else former.lists[3], templates_of(scope, known, uris)
+            "templates", None if former is None else former.lists[3], list_templates(scope, known, uris)
         )
     else:
         uris, resources, templates = former.uris, former.lists[2], former.lists[3]
@@ -164,7 +171,7 @@ def make_view(
         scope,
         lists=(tool_list, prompts, resources, templates),
         tools=tools,
-        own=own or NO_OWN,
+        own=own or NO_BUILTIN_TOOLS,
         tool_names=tool_names,
         prompt_names=prompt_names,
         uris=uris,
@@ -173,19 +180,19 @@ def make_view(
         hearsay=keys & stock.hearsay,
         held=held,
         untold=frozenset(it.key for it in scope.servers if it.pin and it.key in stock.hearsay),
-        instructions=instructions_of(scope, known, hidden, held),
-        features=features_of_scope(scope, stock),
+        instructions=scope_instructions(scope, known, hidden, held),
+        features=scope_features(scope, stock),
         left_out=left_out,
     )
 
 
-def known_of(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> Known:
-    """See `Known`."""
+def known_catalogs(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> KnownCatalogs:
+    """See `KnownCatalogs`."""
     entries = sorted(scope.servers, key=lambda entry: entry.server)
     return [(it, shelves[it.key]) for it in entries if it.key in shelves]
 
 
-def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
+def held_tools(known: KnownCatalogs, scope: Scope, stock: ViewSources) -> dict[Tool, HeldReason]:
     """The tools that the scope would let through and that are not approved; also instructions."""
     if not stock.held:
         return {}
@@ -198,7 +205,9 @@ def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
     }
 
 
-def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> slices.Steps[NameTable[ViewTool]]:
+def tool_table(
+    scope: Scope, known: KnownCatalogs, held: Mapping[Tool, HeldReason]
+) -> slices.Steps[NameTable[ViewTool]]:
     """The names of all tools that the scope lets through. One that is held keeps its name where it was
     approved once, so that no other comes to be meant by it; a new one gets a name when it is approved.
     """
@@ -219,12 +228,12 @@ def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> slices.S
 
     def make(tool: Tool, qualified: str) -> ViewTool:
         entry, shelf = by_server[tool[0]]
-        return shelf.tool(entry, tool[1], qualified)
+        return shelf.view_tool(entry, tool[1], qualified)
 
-    return (yield from NameTable.making(scope, allowed, denied, make, tools=True))
+    return (yield from NameTable.build(scope, allowed, denied, make, tools=True))
 
 
-def first_of(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
+def limit_tools(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
     """Those that `max_tools` leaves, of each server and of all: the first ones of the list."""
     most = {entry.server: entry.max_tools for entry in scope.servers if entry.max_tools is not None}
     if not most:
@@ -238,7 +247,7 @@ def first_of(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
     return kept[: scope.max_tools]
 
 
-def prompt_table(scope: Scope, known: Known) -> slices.Steps[NameTable[ViewPrompt]]:
+def prompt_table(scope: Scope, known: KnownCatalogs) -> slices.Steps[NameTable[ViewPrompt]]:
     """The names of all prompts let through: formed as those of tools, in a name space of their own."""
     allowed: list[Tool] = []
     denied: list[Tool] = []
@@ -249,23 +258,25 @@ def prompt_table(scope: Scope, known: Known) -> slices.Steps[NameTable[ViewPromp
 
     def make(prompt: Tool, qualified: str) -> ViewPrompt:
         entry, shelf = by_server[prompt[0]]
-        return shelf.prompt(entry, prompt[1], qualified)
+        return shelf.view_prompt(entry, prompt[1], qualified)
 
-    return (yield from NameTable.making(scope, allowed, denied, make, tools=False))
+    return (yield from NameTable.build(scope, allowed, denied, make, tools=False))
 
 
-def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
+def uri_table(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> UriTable:
     """Who has which URI, of what the scope lets through."""
     return UriTable(
         [
-            Listed(
+            ServerUris(
                 entry.server,
                 entry.key,
-                _uris(scope, entry, shelf, "resources"),
-                _uris(scope, entry, shelf, "templates"),
-                serves=shelf is not None and shelf.serves_resources and scope.reaches("resource", entry),
+                _permitted_uris(scope, entry, shelf, "resources"),
+                _permitted_uris(scope, entry, shelf, "templates"),
+                serves=shelf is not None and shelf.serves_resources and scope.may_permit("resource", entry),
                 denied=tuple(
-                    uri for it in _URI_FAMILIES for uri in _uris(scope, entry, shelf, it, denied=True)
+                    uri
+                    for it in _URI_FAMILIES
+                    for uri in _permitted_uris(scope, entry, shelf, it, denied=True)
                 ),
             )
             for entry in sorted(scope.servers, key=lambda entry: entry.server)
@@ -274,28 +285,28 @@ def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
     )
 
 
-def resources_of(scope: Scope, known: Known, uris: UriTable) -> list[ViewResource]:
+def list_resources(scope: Scope, known: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
     """All resources that the scope lets through, as they are shown."""
-    shown = uris.outward_uris
+    shown = uris.agent_uris
     return [
-        shelf.resource("resources", it, uri, shown.get((it.server, uri), uri))
+        shelf.view_resource("resources", it, uri, shown.get((it.server, uri), uri))
         for it, shelf in known
-        for uri in _uris(scope, it, shelf, "resources")
+        for uri in _permitted_uris(scope, it, shelf, "resources")
     ]
 
 
-def templates_of(scope: Scope, known: Known, uris: UriTable) -> list[ViewResource]:
+def list_templates(scope: Scope, known: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
     """All resource templates that the scope lets through, as they are shown."""
-    shown = uris.outward_templates
+    shown = uris.agent_templates
     return [
-        shelf.resource("templates", it, template, shown.get((it.server, template), template))
+        shelf.view_resource("templates", it, template, shown.get((it.server, template), template))
         for it, shelf in known
-        for template in _uris(scope, it, shelf, "templates")
+        for template in _permitted_uris(scope, it, shelf, "templates")
     ]
 
 
-def _uris(
-    scope: Scope, entry: ScopeEntry, shelf: Shelf | None, family: Family, *, denied: bool = False
+def _permitted_uris(
+    scope: Scope, entry: ScopeEntry, shelf: PoolCatalog | None, family: Family, *, denied: bool = False
 ) -> tuple[str, ...]:
     """What the server lists and the scope lets through, or keeps back; in the order of lists."""
     if shelf is None or (denied and scope.rights.are_all):
@@ -306,19 +317,19 @@ def _uris(
     return tuple(uri for uri in offered if scope.permits("resource", entry, uri) is not denied)
 
 
-def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:
+def scope_features(scope: Scope, stock: ViewSources) -> frozenset[Feature]:
     """What is announced to the agents of a scope, see `View.capabilities`.
 
     Lists change whenever a server comes or goes, so `listChanged` goes with every family. A scope without
     servers announces lists too: a server may be configured any time.
     """
-    found: set[Feature] = set() if scope.servers else set(PERHAPS)
+    found: set[Feature] = set() if scope.servers else set(ALL_FEATURES)
     if scope.search or scope.resource_tools:
         found.add("tools")
     for entry in scope.servers:
         shelf = stock.shelves.get(entry.key)
         if shelf is None or entry.key in stock.by_file:
-            found |= PERHAPS
+            found |= ALL_FEATURES
         if shelf is not None:
             found.update(shelf.catalog.features)
             found.update(_OFFERED_AS[family] for family in FAMILIES if shelf.offers[family])
@@ -326,8 +337,8 @@ def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:
     return frozenset(found)
 
 
-def instructions_of(
-    scope: Scope, known: Known, hidden: Collection[PoolKey], held: Collection[Tool] = ()
+def scope_instructions(
+    scope: Scope, known: KnownCatalogs, hidden: Collection[PoolKey], held: Collection[Tool] = ()
 ) -> str:
     """What the servers that are not hidden say about themselves, but for what is not approved."""
     told = {
@@ -339,9 +350,9 @@ def instructions_of(
     }
     if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
         return "".join(told.values())
-    return merge(told)
+    return merge_instructions(told)
 
 
-def differing(one: View, other: View) -> frozenset[Family]:
+def changed_families(one: View, other: View) -> frozenset[Family]:
     """The families of which agents read different lists in the two."""
-    return frozenset(each for each in FAMILIES if not read_alike(one.entries(each), other.entries(each)))
+    return frozenset(each for each in FAMILIES if not look_equal(one.entries(each), other.entries(each)))

@@ -10,12 +10,17 @@ Knows nothing of: what a request waits for, how it is answered.
 
 from collections.abc import Container, Iterable
 
-from carpool_broker.core.model.events import AgentDiscovered, AgentListed, AgentListened, AgentWatched
-from carpool_broker.core.model.session import Owed, Session
+from carpool_broker.core.model.events import (
+    DiscoverRequested,
+    ListenRequested,
+    ListPageRequested,
+    SubscribeRequested,
+)
+from carpool_broker.core.model.session import OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import RawJson, SessionId
 
-Question = AgentListed | AgentDiscovered | AgentWatched | AgentListened
+Question = ListPageRequested | DiscoverRequested | SubscribeRequested | ListenRequested
 """A request that carpool answers itself from the view of the session."""
 
 
@@ -24,9 +29,9 @@ class Deferred:
 
     __slots__ = ("id", "repeated", "request", "session")
 
-    def __init__(self, session: Session, request: Owed | Question) -> None:
+    def __init__(self, session: Session, request: OpenCall | Question) -> None:
         self.session = session
-        self.id = request.asked.id if isinstance(request, Owed) else request.id
+        self.id = request.asked.id if isinstance(request, OpenCall) else request.id
         self.request = request
         self.repeated = False
         """The agent sent it to an earlier broker too, which may have answered it."""

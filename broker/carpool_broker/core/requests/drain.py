@@ -14,45 +14,51 @@ Knows nothing of: how carriers are told, who ends the others.
 from collections.abc import Callable
 from typing import Final
 
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.model.effects import AnyEffect, End
-from carpool_broker.core.model.session import UNDER_WAY
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.model.effects import AnyEffect, EndBroker
+from carpool_broker.core.model.session import UNFINISHED
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_broker.core.requests.dispatch import Requests
+from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_protocol.machine.stop_commands import DRAIN_S
 
 BOUND: Final = "bound"
 """The one key of its timer."""
 
 
-class Draining:
+class Drain:
     """The last seconds of one broker."""
 
     def __init__(
-        self, ledger: Ledger, requests: Requests, out: Callable[[AnyEffect], None], timers: BrokerTimers
+        self,
+        ledger: CallTable,
+        requests: RequestDispatch,
+        out: Callable[[AnyEffect], None],
+        timers: BrokerTimers,
     ) -> None:
-        self._ledger = ledger
+        self._call_table = ledger
         self._requests = requests
-        self._out = out
+        self._emit = out
         self._timers = timers
-        self._over = False
+        self._is_ended = False
 
     def begin(self, now: float) -> None:
         """No call leaves from now on."""
-        if not self._ledger.admission.draining:
-            self._ledger.admission.draining = True
+        if not self._call_table.admission.draining:
+            self._call_table.admission.draining = True
             self._timers.arm("drain", BOUND, now, DRAIN_S)
-            self._requests.refuse_waiting()
+            self._requests.refuse_queued()
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Something has happened: perhaps nothing is under way any more."""
-        if not self._over and not any(owed.stage in UNDER_WAY for owed in self._ledger.calls.values()):
+        if not self._is_ended and not any(
+            owed.stage in UNFINISHED for owed in self._call_table.calls.values()
+        ):
             self.end()
 
     def end(self) -> None:
         """Over: what is under way still is cut off."""
-        if not self._over:
-            self._over = True
+        if not self._is_ended:
+            self._is_ended = True
             self._timers.disarm("drain", BOUND)
-            self._requests.end(again=True)
-            self._out(End())
+            self._requests.end_all(again=True)
+            self._emit(EndBroker())

@@ -13,14 +13,14 @@ from typing import Final
 
 import msgspec
 
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.answers import refusal
-from carpool_broker.core.model.capabilities import Asker
-from carpool_broker.core.model.effects import AnyEffect, Greet, ReplyStateless
-from carpool_broker.core.model.events import AgentGreeted
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.answers import error_reply
+from carpool_broker.core.model.capabilities import StatelessAgent
+from carpool_broker.core.model.effects import AnswerInitialize, AnyEffect, ReplyStateless
+from carpool_broker.core.model.events import InitializeRequested
 from carpool_broker.core.model.session import Session
-from carpool_broker.core.requests.lists import announced
-from carpool_broker.core.requests.roots import Roots
+from carpool_broker.core.requests.lists import announced_features
+from carpool_broker.core.requests.roots import AgentRoots
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.downgrade import STATELESS
 
@@ -30,60 +30,60 @@ VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 UNSUPPORTED_VERSION: Final = -32022
 
 
-class Greetings:
+class Initialization:
     """How all agents are met. `look`: the session sees other servers from now on; `follow`: all may."""
 
     def __init__(
         self,
-        outlook: Outlook,
-        roots: Roots,
+        outlook: SessionViews,
+        roots: AgentRoots,
         out: Callable[[AnyEffect], None],
         classed: Callable[[Session], None],
     ) -> None:
-        self._outlook = outlook
+        self._session_views = outlook
         self._roots = roots
-        self._out = out
-        self._classed = classed
+        self._emit = out
+        self._class_changed = classed
         """It sees from now on what its class of agents does."""
 
-    def greet(self, session: Session, event: AgentGreeted) -> None:
+    def initialize(self, session: Session, event: InitializeRequested) -> None:
         """`initialize`."""
         if session.greeted:
             why = "This session has been initialized before."
-            self._out(refusal(session, event.id, None, "bad_params", detail=why))
+            self._emit(error_reply(session, event.id, None, "bad_params", detail=why))
             return
         if session.stateless:
-            self._out(_unsupported(session, event))
+            self._emit(_unsupported(session, event))
             return
         session.greeted = True
         session.version = event.version if event.version in VERSIONS else VERSIONS[0]
         session.agent = event.agent or session.agent
         session.capabilities = event.capabilities
         if event.capabilities.asking:
-            self._can_be_asked(session)
-        self._roots.greeted(session)
-        self._outlook.discover(session, self._outlook.view(session))
-        features = announced(self._outlook.view(session))
-        said = self._outlook.instructions(session)
-        self._out(Greet(session.id, event.id, session.version, said, features))
+            self._join_asking_class(session)
+        self._roots.capabilities_known(session)
+        self._session_views.discover_catalogs(session, self._session_views.view_of(session))
+        features = announced_features(self._session_views.view_of(session))
+        said = self._session_views.instructions(session)
+        self._emit(AnswerInitialize(session.id, event.id, session.version, said, features))
 
-    def met(self, session: Session, by: Asker, *, settles: bool) -> None:
+    def first_request(self, session: Session, by: StatelessAgent, *, settles: bool) -> None:
         """A request of the stateless era. `settles`: not only a look at what there is."""
         if by.agent and not session.agent:
             session.agent = by.agent
         if settles and not session.stateless and not session.greeted:
             session.stateless = True
-            self._classed(session)
+            self._class_changed(session)
         if by.capabilities.asking and not session.asking:
-            self._can_be_asked(session)
+            self._join_asking_class(session)
 
-    def _can_be_asked(self, session: Session) -> None:
+    def _join_asking_class(self, session: Session) -> None:
         """Such an agent sees the servers that were greeted for such agents (rule 12)."""
         session.asking = True
-        self._classed(session)
+        self._class_changed(session)
 
 
-def _unsupported(session: Session, event: AgentGreeted) -> ReplyStateless:
+def _unsupported(session: Session, event: InitializeRequested) -> ReplyStateless:
     """MCP 2026-07-28, basic/versioning: the error tells which versions are."""
     error = {
         "code": UNSUPPORTED_VERSION,

@@ -18,7 +18,7 @@ from carpool_broker.core.model.pagination import Family
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.link.messages import Catalog, Discover, Feature
+from carpool_protocol.link.messages import Catalog, DiscoverCatalog, Feature
 
 HANDSHAKE_TTL_MS: Final = 30_000
 
@@ -30,45 +30,45 @@ _CHANGES: Final[dict[Family, tuple[Feature, Feature]]] = {
 }
 
 
-class Hints:
+class ListFreshness:
     """Freshness of every pool's catalog."""
 
     def __init__(self, registry: Registry, out: Callable[[AnyEffect], None]) -> None:
         self._registry = registry
-        self._out = out
-        self._ends: dict[PoolKey, float] = {}
+        self._emit = out
+        self._expires_at: dict[PoolKey, float] = {}
         """When a catalog that said so runs out."""
         self._renewing: set[PoolKey] = set()
 
-    def told(self, catalog: Catalog, now: float) -> None:
+    def catalog_received(self, catalog: Catalog, now: float) -> None:
         """A pool told what it offers, be it the same as before."""
         self._renewing.discard(catalog.key)
         if catalog.ttl_ms >= 0:
-            self._ends[catalog.key] = now + catalog.ttl_ms / 1000
+            self._expires_at[catalog.key] = now + catalog.ttl_ms / 1000
         else:
-            self._ends.pop(catalog.key, None)
+            self._expires_at.pop(catalog.key, None)
 
-    def keep(self, keys: Iterable[PoolKey]) -> None:
+    def retain_pools(self, keys: Iterable[PoolKey]) -> None:
         """Only these pools are wanted now."""
         wanted = set(keys)
-        self._ends = {key: end for key, end in self._ends.items() if key in wanted}
+        self._expires_at = {key: end for key, end in self._expires_at.items() if key in wanted}
         self._renewing &= wanted
 
-    def supervisor_came(self) -> None:
+    def supervisor_connected(self) -> None:
         """It was asked for nothing yet."""
         self._renewing.clear()
 
-    def of(self, view: View, families: Iterable[Family], now: float) -> tuple[int, bool]:
+    def ttl_of(self, view: View, families: Iterable[Family], now: float) -> tuple[int, bool]:
         """Milliseconds for which lists of these families hold, and whether anybody may be given them."""
-        keys = [entry.key for entry in view.scope.servers if entry.key not in view.away]
-        if view.unknown or not keys:
+        keys = [entry.key for entry in view.scope.servers if entry.key not in view.hidden_pools]
+        if view.unknown_pools or not keys:
             return 0, False
         wanted = tuple(families)
         ttl_ms, public = HANDSHAKE_TTL_MS, True
         limits: list[int] = []
         for key in keys:
-            catalog = self._registry.catalog(key)
-            end = self._ends.get(key)
+            catalog = self._registry.told_catalog(key)
+            end = self._expires_at.get(key)
             if catalog is None:
                 return 0, False
             if end is None:
@@ -83,17 +83,17 @@ class Hints:
         ttl_ms = min(limits)
         return ttl_ms, public
 
-    def renew(self, view: View, now: float) -> None:
+    def request_renewal(self, view: View, now: float) -> None:
         """Somebody reads lists of this view: catalogs that have run out are asked for again."""
-        if not self._ends:
+        if not self._expires_at:
             return
         for entry in view.scope.servers:
-            end = self._ends.get(entry.key)
+            end = self._expires_at.get(entry.key)
             if (
                 end is not None
                 and end <= now
                 and entry.key not in self._renewing
-                and entry.key not in view.away
+                and entry.key not in view.hidden_pools
             ):
                 self._renewing.add(entry.key)
-                self._out(Discover(entry.key, again=True))
+                self._emit(DiscoverCatalog(entry.key, again=True))

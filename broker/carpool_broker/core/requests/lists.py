@@ -3,34 +3,34 @@
 Owns which of them wait for catalogs that are on their way (rule 18), what they are answered, and which lists
 an agent holds. What a page of the stateless era says about its freshness is `list_freshness`'.
 
-Knows nothing of: what a page holds (`view`), how long what waits does so (`deferred`), who is told when a
+Knows nothing of: what a page holds (`view_of`), how long what waits does so (`deferred`), who is told when a
 list changes.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from carpool_broker.core.calls.tasks import Tasks
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.answers import refusal
+from carpool_broker.core.calls.tasks import AgentTasks
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.answers import error_reply
 from carpool_broker.core.model.effects import (
+    AnswerDiscover,
     AnyEffect,
-    Describe,
-    Note,
+    LogLine,
     Reply,
     ReplyStateless,
-    SayListChanged,
+    SendListChanged,
 )
-from carpool_broker.core.model.events import AgentDiscovered, AgentListed, Notice
+from carpool_broker.core.model.events import DiscoverRequested, ListNotification, ListPageRequested
 from carpool_broker.core.model.pagination import FAMILIES, BadCursor, Family
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.view import View
-from carpool_broker.core.requests.list_freshness import Hints
+from carpool_broker.core.requests.list_freshness import ListFreshness
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.wire.capabilities import FEATURES
 from carpool_protocol.wire.downgrade import STATELESS
 
-MAX_SAID: Final = 64
+MAX_LOGGED: Final = 64
 
 METHODS: Final[dict[Family, str]] = {
     "tools": "tools/list",
@@ -40,43 +40,43 @@ METHODS: Final[dict[Family, str]] = {
 }
 
 
-class Lists:
+class ListRequests:
     """Lists of all sessions. `instructions`: what a session is told of all servers together."""
 
     def __init__(
         self,
-        outlook: Outlook,
-        hints: Hints,
-        tasks: Tasks,
+        outlook: SessionViews,
+        hints: ListFreshness,
+        tasks: AgentTasks,
         out: Callable[[AnyEffect], None],
     ) -> None:
-        self._outlook = outlook
-        self._hints = hints
+        self._session_views = outlook
+        self._list_freshness = hints
         self._tasks = tasks
-        self._out = out
-        self._said: set[tuple[str, int]] = set()
+        self._emit = out
+        self._logged_counts: set[tuple[str, int]] = set()
         """What was said of tools that are left out, by profile and number."""
 
-    def accepts(self, session: Session, event: AgentListed) -> bool:
+    def accepts(self, session: Session, event: ListPageRequested) -> bool:
         """Whether this agent may list; else it is refused."""
         if event.by is None and not session.greeted:
-            self._out(refusal(session, event.id, event.by, "not_initialized"))
+            self._emit(error_reply(session, event.id, event.by, "not_initialized"))
             return False
         return True
 
     def answer(
-        self, session: Session, event: AgentListed | AgentDiscovered, now: float, *, patient: bool
+        self, session: Session, event: ListPageRequested | DiscoverRequested, now: float, *, patient: bool
     ) -> bool:
         """A page of a list, or what there is. False: it is to wait for catalogs that are on their way, which
         later pages never do. `patient`: it may.
         """
-        if isinstance(event, AgentDiscovered) or event.cursor is None:
-            view = self._outlook.view(session)
-            if patient and self._outlook.unsettled(session, view):
+        if isinstance(event, DiscoverRequested) or event.cursor is None:
+            view = self._session_views.view_of(session)
+            if patient and self._session_views.pending_servers(session, view):
                 return False
-            self._outlook.miss(view)
-        if isinstance(event, AgentDiscovered):
-            self._describe(session, event, now)
+            self._session_views.report_missed(view)
+        if isinstance(event, DiscoverRequested):
+            self._answer_discover(session, event, now)
         elif event.by is not None:
             self._answer_stateless(session, event, now)
         else:
@@ -88,44 +88,44 @@ class Lists:
         the agent has not seen that. Nobody has told it what became of these lists between the two: it hears
         that they have changed.
         """
-        for notice in sorted({notice_of(family) for family in session.listed}):
-            self._out(SayListChanged(session.id, notice))
+        for notice in sorted({notification_of(family) for family in session.listed}):
+            self._emit(SendListChanged(session.id, notice))
         session.listed.clear()
 
-    def _holds(self, session: Session, event: AgentListed, view: View) -> None:
+    def _list_read(self, session: Session, event: ListPageRequested, view: View) -> None:
         """It has read a list. One notice is of resources and of their templates: who holds either is told."""
         if event.cursor is None:
             session.listed[event.family] = view.entries(event.family)
         else:
             session.listed.setdefault(event.family)
         for family in FAMILIES:
-            if notice_of(family) == notice_of(event.family):
+            if notification_of(family) == notification_of(event.family):
                 session.listed.setdefault(family, view.entries(family))
 
-    def _answer_page(self, session: Session, event: AgentListed, now: float) -> None:
-        view = self._outlook.view(session)
+    def _answer_page(self, session: Session, event: ListPageRequested, now: float) -> None:
+        view = self._session_views.view_of(session)
         page = view.page(event.family, event.cursor, session.version)
         if isinstance(page, BadCursor):
-            self._out(refusal(session, event.id, None, "bad_cursor"))
+            self._emit(error_reply(session, event.id, None, "bad_cursor"))
             return
-        self._holds(session, event, view)
-        self._say_left_out(session, event)
-        self._hints.renew(view, now)
-        self._out(Reply(session.id, event.id, is_error=False, body=page.body))
+        self._list_read(session, event, view)
+        self._log_dropped_tools(session, event)
+        self._list_freshness.request_renewal(view, now)
+        self._emit(Reply(session.id, event.id, is_error=False, body=page.body))
 
-    def _answer_stateless(self, session: Session, event: AgentListed, now: float) -> None:
-        view, method = self._outlook.view(session), METHODS[event.family]
-        if notice_of(event.family) not in view.capabilities():  # what is not announced is not served
-            self._out(refusal(session, event.id, event.by, "unknown_method", method=method))
+    def _answer_stateless(self, session: Session, event: ListPageRequested, now: float) -> None:
+        view, method = self._session_views.view_of(session), METHODS[event.family]
+        if notification_of(event.family) not in view.capabilities():  # what is not announced is not served
+            self._emit(error_reply(session, event.id, event.by, "unknown_method", method=method))
             return
         page = view.page(event.family, event.cursor, STATELESS)
         if isinstance(page, BadCursor):
-            self._out(refusal(session, event.id, event.by, "bad_cursor", method=method))
+            self._emit(error_reply(session, event.id, event.by, "bad_cursor", method=method))
             return
-        self._say_left_out(session, event)
-        ttl_ms, public = self._hints.of(view, (event.family,), now)
-        self._hints.renew(view, now)
-        self._out(
+        self._log_dropped_tools(session, event)
+        ttl_ms, public = self._list_freshness.ttl_of(view, (event.family,), now)
+        self._list_freshness.request_renewal(view, now)
+        self._emit(
             ReplyStateless(
                 session.id,
                 event.id,
@@ -133,37 +133,37 @@ class Lists:
                 page.body,
                 method,
                 ttl_ms=ttl_ms,
-                public=public and not session.named,
+                public=public and not session.is_authenticated,
             )
         )
 
-    def _say_left_out(self, session: Session, event: AgentListed) -> None:
+    def _log_dropped_tools(self, session: Session, event: ListPageRequested) -> None:
         """Once for each number of them: whoever has set `max_tools` is to see what it does."""
-        left_out = self._outlook.view(session).left_out
-        if event.family != "tools" or not left_out or (session.profile, left_out) in self._said:
+        left_out = self._session_views.view_of(session).dropped_tools
+        if event.family != "tools" or not left_out or (session.profile, left_out) in self._logged_counts:
             return
-        if len(self._said) >= MAX_SAID:
-            self._said.clear()
-        self._said.add((session.profile, left_out))
+        if len(self._logged_counts) >= MAX_LOGGED:
+            self._logged_counts.clear()
+        self._logged_counts.add((session.profile, left_out))
         whose = f" of agents with the profile {session.profile}" if session.profile else ""
-        self._out(Note("warning", f"max_tools leaves {left_out} tools out of the list{whose}"))
+        self._emit(LogLine("warning", f"max_tools leaves {left_out} tools out of the list{whose}"))
 
-    def _describe(self, session: Session, event: AgentDiscovered, now: float) -> None:
-        view = self._outlook.view(session)
-        ttl_ms, public = self._hints.of(view, FAMILIES, now)
-        instructions = self._outlook.instructions(session)
-        features = announced(view)
-        tasks = self._tasks.served(view)
-        public = public and not session.named
-        self._out(Describe(session.id, event.id, instructions, features, tasks, ttl_ms, public))
+    def _answer_discover(self, session: Session, event: DiscoverRequested, now: float) -> None:
+        view = self._session_views.view_of(session)
+        ttl_ms, public = self._list_freshness.ttl_of(view, FAMILIES, now)
+        instructions = self._session_views.instructions(session)
+        features = announced_features(view)
+        tasks = self._tasks.is_served(view)
+        public = public and not session.is_authenticated
+        self._emit(AnswerDiscover(session.id, event.id, instructions, features, tasks, ttl_ms, public))
 
 
-def announced(view: View) -> tuple[Feature, ...]:
+def announced_features(view: View) -> tuple[Feature, ...]:
     """What is announced of a view, in a stable order."""
     features = view.capabilities()
     return tuple(feature for feature in FEATURES if feature in features)
 
 
-def notice_of(family: Family) -> Notice:
+def notification_of(family: Family) -> ListNotification:
     """What the `list_changed` about this family is about."""
     return "resources" if family == "templates" else family

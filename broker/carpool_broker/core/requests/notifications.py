@@ -10,116 +10,122 @@ Knows nothing of: what is wanted (`subscription_table`, `listen_streams`), which
 
 from collections.abc import Callable, Iterable, Mapping
 
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.calls.lost_state import places
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.effects import AnyEffect, SayListChanged, SayLog, SayUpdated
-from carpool_broker.core.model.events import Notice
-from carpool_broker.core.model.pagination import Entry, Family
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.lost_state import pools_of
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.effects import AnyEffect, SendListChanged, SendLog, SendResourceUpdated
+from carpool_broker.core.model.events import ListNotification
+from carpool_broker.core.model.pagination import Family, Listable
 from carpool_broker.core.model.scope import Scope
 from carpool_broker.core.model.session import Session
-from carpool_broker.core.registry.registry import Changes
-from carpool_broker.core.requests.dispatch import Requests
-from carpool_broker.core.requests.lists import notice_of
+from carpool_broker.core.registry.registry import ChangedLists
+from carpool_broker.core.requests.dispatch import RequestDispatch
+from carpool_broker.core.requests.lists import notification_of
 from carpool_broker.core.subscriptions.subscription_table import rank
 from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.link.messages import Logged, Updated
+from carpool_protocol.link.messages import LogForSession, ResourceChanged
 from carpool_protocol.wire.jsonrpc import quote
 
 
-class Hearing:
+class Notifications:
     """For all sessions."""
 
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
-        outlook: Outlook,
-        ledger: Ledger,
-        requests: Requests,
+        outlook: SessionViews,
+        ledger: CallTable,
+        requests: RequestDispatch,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
-        self._outlook = outlook
-        self._ledger = ledger
-        self._interests = requests.interests
-        self._listens = requests.listens
-        self._astray = requests.watching.astray
-        self._out = out
-        self.changed: dict[SessionId, set[Notice]] = {}
+        self._session_views = outlook
+        self._call_table = ledger
+        self._subscriptions = requests.subscriptions
+        self._listen_streams = requests.listen_streams
+        self._unplaced = requests.subscribe.unplaced
+        self._emit = out
+        self.changed: dict[SessionId, set[ListNotification]] = {}
         """Who may hold lists that are others now, and of which."""
 
-    def logged(self, event: Logged) -> None:
+    def log_received(self, event: LogForSession) -> None:
         """A server's log message: about one call, or about some of a session."""
-        owed = self._ledger.calls.get(event.call)
-        wants = self._interests.wants_log
+        owed = self._call_table.calls.get(event.call)
+        wants = self._subscriptions.wants_log
         if owed is None:
             session = self._sessions.get(event.session)
             is_wanted = session is not None and wants(event.session, event.level)
-            if session is not None and is_wanted and not self._ledger.unread.leaves_out(session):
-                self._out(SayLog(event.session, event.params))
+            if session is not None and is_wanted and not self._call_table.unread.drop_notification(session):
+                self._emit(SendLog(event.session, event.params))
             return
         by, session = owed.asked.by, owed.session
         if by is None:
             is_wanted = wants(session.id, event.level)
         else:
-            is_wanted = bool(by.level) and not owed.parked and rank(event.level) >= rank(by.level)
-        if is_wanted and not self._ledger.unread.leaves_out(session):
-            self._out(SayLog(session.id, event.params, owed.asked.id))
+            is_wanted = bool(by.level) and not owed.is_parked and rank(event.level) >= rank(by.level)
+        if is_wanted and not self._call_table.unread.drop_notification(session):
+            self._emit(SendLog(session.id, event.params, owed.asked.id))
 
-    def updated(self, event: Updated) -> None:
+    def resource_updated(self, event: ResourceChanged) -> None:
         """A resource changed."""
-        for session_id, listen, spelled, exact in self._interests.hearers(event.key, event.uri):
+        for session_id, listen, spelled, exact in self._subscriptions.subscribers(event.key, event.uri):
             session, uri = self._sessions[session_id], spelled
             if not exact:
-                uri = self._outlook.view(session).outward_uri(event.key, event.uri)
-            self._ledger.unread.updated(SayUpdated(session_id, uri, event.params, listen), session)
+                uri = self._session_views.view_of(session).agent_uri(event.key, event.uri)
+            self._call_table.unread.drop_repeated_update(
+                SendResourceUpdated(session_id, uri, event.params, listen), session
+            )
 
-    def left(self, session: Session, scope: Scope) -> None:
+    def workspace_left(self, session: Session, scope: Scope) -> None:
         """It is in another workspace. What it is subscribed to is told as changed where another pool serves
         it from now on; where none does that is also the last that is told of it. `scope`: what it looked
         through until now.
         """
-        before, now = places(scope), places(session.scope)
-        for server, uri, listen, spelled in self._interests.watched_by(session.id):
+        before, now = pools_of(scope), pools_of(session.scope)
+        for server, uri, listen, spelled in self._subscriptions.subscriptions_of(session.id):
             if now.get(server) != before.get(server):
                 params = RawJson(b'{"uri":%b}' % quote(uri))
-                self._ledger.unread.updated(SayUpdated(session.id, spelled, params, listen), session)
+                self._call_table.unread.drop_repeated_update(
+                    SendResourceUpdated(session.id, spelled, params, listen), session
+                )
             if server not in now:
-                self._interests.unsubscribe(session.id, server, uri, listen)
-        self._astray.left(session)
+                self._subscriptions.unsubscribe(session.id, server, uri, listen)
+        self._unplaced.workspace_left(session)
 
-    def tell(self, session: Session, families: Iterable[Family]) -> None:
+    def lists_changed(self, session: Session, families: Iterable[Family]) -> None:
         """These lists are others now."""
-        notices = {notice_of(family) for family in families}
+        notices = {notification_of(family) for family in families}
         if notices and session.listed:
             self.changed.setdefault(session.id, set()).update(notices)
         if session.listens:
-            self._listens.changed(session, notices)
+            self._listen_streams.lists_changed(session, notices)
 
-    def tell_all(self, changes: Changes) -> None:
+    def tell_all(self, changes: ChangedLists) -> None:
         """The views of these scopes are others now."""
         if changes:
             for session in self._sessions.values():
-                self.tell(session, changes.get(session.scope, ()))
+                self.lists_changed(session, changes.get(session.scope, ()))
 
-    def say_changed(self) -> None:
+    def send_list_changes(self) -> None:
         """That was all that happens now: who holds a list that is another one is told."""
         changed, self.changed = self.changed, {}
         for session_id, notices in changed.items():
             session = self._sessions.get(session_id)
             if session is None:
                 continue
-            view = self._outlook.view(session)
+            view = self._session_views.view_of(session)
             old = {
-                notice_of(family)
+                notification_of(family)
                 for family, held in session.listed.items()
-                if notice_of(family) in notices
+                if notification_of(family) in notices
                 and (held is None or _definitions(held) != _definitions(view.entries(family)))
             }
             for notice in sorted(old):
-                self._out(SayListChanged(session.id, notice))
-            session.listed = {it: held for it, held in session.listed.items() if notice_of(it) not in old}
+                self._emit(SendListChanged(session.id, notice))
+            session.listed = {
+                it: held for it, held in session.listed.items() if notification_of(it) not in old
+            }
 
 
-def _definitions(entries: Iterable[Entry]) -> list[RawJson]:
+def _definitions(entries: Iterable[Listable]) -> list[RawJson]:
     return [entry.definition for entry in entries]

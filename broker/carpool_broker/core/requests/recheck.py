@@ -9,76 +9,82 @@ Knows nothing of: why they wait (`admission`, `hook_points`), what waits for a c
 
 from collections.abc import Mapping
 
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.calls.tasks import Tasks
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.session import Owed, Session
-from carpool_broker.core.registry.answer_rewrites import needed
-from carpool_broker.core.registry.resolve import HELD, may_still, of_profile
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.tasks import AgentTasks
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.session import OpenCall, Session
+from carpool_broker.core.registry.answer_rewrites import needs_rewrite
+from carpool_broker.core.registry.resolve import HELD_REASONS, denied_by_profile, is_still_allowed
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import SessionId
 
 
-class SecondLook:
+class CallRecheck:
     """For all sessions."""
 
     def __init__(
-        self, sessions: Mapping[SessionId, Session], outlook: Outlook, ledger: Ledger, tasks: Tasks
+        self,
+        sessions: Mapping[SessionId, Session],
+        outlook: SessionViews,
+        ledger: CallTable,
+        tasks: AgentTasks,
     ) -> None:
         self._sessions = sessions
-        self._outlook = outlook
-        self._ledger = ledger
+        self._session_views = outlook
+        self._call_table = ledger
         self._tasks = tasks
 
-    def at_line(self, session: Session) -> None:
+    def recheck_session(self, session: Session) -> None:
         """The session sees other pools now, or has other rights."""
         for owed in list(session.waiting):
-            self.may_leave(owed)
+            self.may_be_sent(owed)
 
-    def at_held(self) -> None:
+    def recheck_held(self) -> None:
         """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
         for session in self._sessions.values():
             for owed in list(session.waiting):
-                self._is_held(owed)
+                self._refuse_if_held(owed)
 
-    def may_leave(self, owed: Owed) -> bool:
+    def may_be_sent(self, owed: OpenCall) -> bool:
         """Whether a call that has waited since it found its place may go there as things are now; else it is
         ended. Its pool may be another one by now.
         """
         session = owed.session
-        disabled = self._outlook.sources.disabled(session.source)
+        disabled = self._session_views.sources.disabled_servers(session.source)
         if owed.server in disabled and not owed.task:
-            self._ledger.fail(owed, "disabled", disabled[owed.server].why)
+            self._call_table.fail(owed, "disabled", disabled[owed.server].why)
             return False
         if not self._is_permitted(owed):
-            self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
+            self._call_table.fail(owed, "not_permitted", denied_by_profile(session.scope))
             return False
-        if self._is_held(owed):
+        if self._refuse_if_held(owed):
             return False
         if owed.task:  # it is where it is
             return True
         entry = session.scope.entry_of(owed.server)
         if entry is None:  # over there it would lease an instance that nobody calls again
-            self._ledger.fail(owed, "draining", "Its configuration has just changed.", 0.5)
+            self._call_table.fail(owed, "draining", "Its configuration has just changed.", 0.5)
             return False
         if entry.key != owed.key:
             owed.key = entry.key
-            owed.edit = needed(self._outlook.view(session), owed.key, owed.version)
+            owed.edit = needs_rewrite(self._session_views.view_of(session), owed.key, owed.version)
         return True
 
-    def strays(self, owed: Owed) -> bool:
+    def is_unclear_resource(self, owed: OpenCall) -> bool:
         """Whether no text tells which resource of its server a call is about (`listed_uris`)."""
-        return self._outlook.view(owed.session).uris.listed_of(owed.server).strays(owed.target)
+        return self._session_views.view_of(owed.session).uris.listed_uris(owed.server).is_unclear(owed.target)
 
-    def _is_permitted(self, owed: Owed) -> bool:
+    def _is_permitted(self, owed: OpenCall) -> bool:
         if owed.task:
             return self._tasks.is_permitted(owed.task, owed.asked.method)
-        return may_still(self._outlook.view(owed.session), owed.asked.method, owed.server, owed.target)
+        return is_still_allowed(
+            self._session_views.view_of(owed.session), owed.asked.method, owed.server, owed.target
+        )
 
-    def _is_held(self, owed: Owed) -> bool:
+    def _refuse_if_held(self, owed: OpenCall) -> bool:
         """Whether it is for a tool that is held by now; then it is refused."""
-        held = self._outlook.view(owed.session).held
+        held = self._session_views.view_of(owed.session).held_tools
         why = held.get((owed.server, owed.target)) if held and owed.asked.method == TOOLS_CALL else None
         if why is not None:
-            self._ledger.fail(owed, "quarantined", HELD[why])
+            self._call_table.fail(owed, "quarantined", HELD_REASONS[why])
         return why is not None

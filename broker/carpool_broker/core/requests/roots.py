@@ -13,9 +13,9 @@ found for it, what waits for it.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from carpool_broker.core.configuration.effective_sources import Sources
-from carpool_broker.core.model.effects import AnyEffect, SendAsk, UseRoots
-from carpool_broker.core.model.events import AgentRooted
+from carpool_broker.core.configuration.effective_sources import EffectiveSources
+from carpool_broker.core.model.effects import AnyEffect, ApplyRoots, SendAsk
+from carpool_broker.core.model.events import RootsAnswered
 from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, SessionId
 from carpool_protocol.link.messages import Root
@@ -27,7 +27,7 @@ digits. So an answer to one is known without looking up what was asked.
 """
 
 
-class _Agent:
+class _AgentRoots:
     """What is known of one agent's roots."""
 
     __slots__ = ("asked", "changed", "roots", "stale")
@@ -43,52 +43,57 @@ class _Agent:
         """What it said last."""
 
 
-class Roots:
+class AgentRoots:
     """The roots of all agents that declare some and are ready to be asked."""
 
     def __init__(
-        self, sessions: Mapping[SessionId, Session], sources: Sources, out: Callable[[AnyEffect], None]
+        self,
+        sessions: Mapping[SessionId, Session],
+        sources: EffectiveSources,
+        out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
         self._sources = sources
-        self._out = out
-        self._agents: dict[SessionId, _Agent] = {}
+        self._emit = out
+        self._agents: dict[SessionId, _AgentRoots] = {}
         self._count = 0
 
-    def greeted(self, session: Session) -> None:
+    def capabilities_known(self, session: Session) -> None:
         """It has said what it declares. If its roots matter, its servers wait until it has said them."""
-        session.rooting = session.capabilities.roots and bool(self._sources.own_roots(session.source))
+        session.awaits_roots = session.capabilities.roots and bool(
+            self._sources.servers_with_roots(session.source)
+        )
 
-    def ready(self, session: Session) -> None:
+    def agent_ready(self, session: Session) -> None:
         """`notifications/initialized`: before it the agent must not be asked (basic/lifecycle)."""
         if session.greeted and session.capabilities.roots and session.id not in self._agents:
-            self._agents[session.id] = _Agent()
-            self.look(session)
+            self._agents[session.id] = _AgentRoots()
+            self.recheck(session)
 
-    def changed(self, session: Session) -> None:
+    def roots_changed(self, session: Session) -> None:
         """`notifications/roots/list_changed`."""
         agent = self._agents.get(session.id)
         if agent is not None:
             agent.stale = agent.changed = True
-            self.look(session)
+            self.recheck(session)
 
-    def look(self, session: Session) -> None:
+    def recheck(self, session: Session) -> None:
         """Ask it, if that is needed and not being done."""
         agent = self._agents.get(session.id)
         if agent is None or not agent.stale or agent.asked:
             return
-        matter = bool(self._sources.own_roots(session.source))
-        if not matter and not (agent.changed and session.wanders):
+        matter = bool(self._sources.servers_with_roots(session.source))
+        if not matter and not (agent.changed and session.follows_roots):
             return
         self._count += 1
         agent.stale = False
         agent.asked = AskId(f"{PREFIX}{self._count}")
         if matter and agent.roots is None:
-            session.rooting = True
+            session.awaits_roots = True
         ask, version = agent.asked, session.version
-        self._out(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
+        self._emit(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
 
-    def answered(self, session: Session, event: AgentRooted) -> bool:
+    def roots_answered(self, session: Session, event: RootsAnswered) -> bool:
         """What the agent says. False: not to the open question. An agent that cannot tell keeps what it has:
         what it said before, else its workspace.
         """
@@ -97,14 +102,14 @@ class Roots:
             return False
         agent.asked = AskId("")
         if event.roots is None or event.roots == agent.roots:
-            session.rooting = False
+            session.awaits_roots = False
         else:
             agent.roots = event.roots
-            self._out(UseRoots(session.id, event.roots, agent.changed))
-        self.look(session)
+            self._emit(ApplyRoots(session.id, event.roots, agent.changed))
+        self.recheck(session)
         return True
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone."""
         self._agents.pop(session.id, None)
 

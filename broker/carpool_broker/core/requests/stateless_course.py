@@ -9,77 +9,77 @@ Knows nothing of: who hears which message, the link.
 
 from collections.abc import Callable, Sequence
 
-from carpool_broker.core.calls.call_listener import Outcome
-from carpool_broker.core.calls.input_required import Parked
-from carpool_broker.core.calls.tasks import Tasks
+from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.input_required import ParkedCalls
+from carpool_broker.core.calls.tasks import AgentTasks
 from carpool_broker.core.model.effects import AnyEffect
-from carpool_broker.core.model.session import Owed
+from carpool_broker.core.model.session import OpenCall
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.subscriptions.subscription_table import LEVELS, Interests
+from carpool_broker.core.subscriptions.subscription_table import LEVELS, SubscriptionTable
 from carpool_protocol.ids import RawJson
-from carpool_protocol.link.messages import Answered
+from carpool_protocol.link.messages import CallAnswered
 
 
-class Course:
+class StatelessCallHandler:
     """See `call_listener.Aftermath`."""
 
     def __init__(
         self,
         registry: Registry,
-        interests: Interests,
-        parked: Parked,
+        interests: SubscriptionTable,
+        parked: ParkedCalls,
         linked: Callable[[], bool],
         out: Callable[[AnyEffect], None],
         *,
-        tasks: Tasks,
+        tasks: AgentTasks,
     ) -> None:
         self._registry = registry
-        self._interests = interests
-        self._parked = parked
+        self._subscriptions = interests
+        self._parked_calls = parked
         self._tasks = tasks
-        self._linked = linked
-        self._out = out
+        self._is_linked = linked
+        self._emit = out
 
-    def leaves(self, owed: Owed) -> None:
+    def call_leaving(self, owed: OpenCall) -> None:
         """See `Aftermath`."""
         by = owed.asked.by
-        owed.tasks = self._tasks.may_begin(owed)
-        if by is None or not (by.level or owed.heard):
+        owed.tasks = self._tasks.may_create(owed)
+        if by is None or not (by.level or owed.is_listening):
             return
-        self._unheard(owed)
-        catalog = self._registry.catalog(owed.key)
+        self._unsubscribe_logs(owed)
+        catalog = self._registry.told_catalog(owed.key)
         if by.level in LEVELS and (catalog is None or catalog.era == "handshake"):
-            owed.heard = (owed.key, by.level)
-            self._count(owed, on=True)
+            owed.is_listening = (owed.key, by.level)
+            self._subscribe_logs(owed, on=True)
 
-    def closed(self, owed: Owed) -> None:
+    def call_closed(self, owed: OpenCall) -> None:
         """See `Aftermath`."""
-        self._unheard(owed)
-        self._parked.closed(owed)
+        self._unsubscribe_logs(owed)
+        self._parked_calls.call_closed(owed)
 
-    def ended(self, owed: Owed, outcome: Outcome) -> None:
+    def parked_call_ended(self, owed: OpenCall, outcome: CallResult) -> None:
         """See `Aftermath`."""
-        self._parked.ended(owed, outcome)
+        self._parked_calls.parked_call_ended(owed, outcome)
 
-    def sent_to_urls(self, owed: Owed, urls: Sequence[RawJson], now: float) -> bool:
+    def urls_required(self, owed: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
         """See `Aftermath`."""
-        return self._parked.sent_to_urls(owed, urls, now)
+        return self._parked_calls.urls_required(owed, urls, now)
 
-    def task_began(self, owed: Owed, answer: Answered, now: float) -> Outcome | None:
+    def task_created(self, owed: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
         """See `Aftermath`."""
-        return self._tasks.began(owed, answer, now)
+        return self._tasks.task_created(owed, answer, now)
 
-    def task_lost(self, owed: Owed) -> None:
+    def task_lost(self, owed: OpenCall) -> None:
         """See `Aftermath`."""
-        self._tasks.lost(owed.task)
+        self._tasks.task_lost(owed.task)
 
-    def _unheard(self, owed: Owed) -> None:
-        if owed.heard is not None:
-            self._count(owed, on=False)
-            owed.heard = None
+    def _unsubscribe_logs(self, owed: OpenCall) -> None:
+        if owed.is_listening is not None:
+            self._subscribe_logs(owed, on=False)
+            owed.is_listening = None
 
-    def _count(self, owed: Owed, *, on: bool) -> None:
-        assert owed.heard is not None
-        news = self._interests.count_call(*owed.heard, on=on)
-        if news is not None and self._linked():
-            self._out(news)
+    def _subscribe_logs(self, owed: OpenCall, *, on: bool) -> None:
+        assert owed.is_listening is not None
+        news = self._subscriptions.count_call(*owed.is_listening, on=on)
+        if news is not None and self._is_linked():
+            self._emit(news)

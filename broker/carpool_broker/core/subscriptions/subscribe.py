@@ -12,130 +12,134 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.answers import refusal
-from carpool_broker.core.model.effects import AnyEffect, Reply, SayUpdated
-from carpool_broker.core.model.events import AgentSetLevel, AgentWatched
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.answers import error_reply
+from carpool_broker.core.model.effects import AnyEffect, Reply, SendResourceUpdated
+from carpool_broker.core.model.events import LogLevelRequested, SubscribeRequested
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import kept_back
-from carpool_broker.core.registry.view import Denied, Route
-from carpool_broker.core.subscriptions.subscription_table import LEVELS, MAX_WATCHED, Interests
-from carpool_broker.core.subscriptions.unplaced import Astray
+from carpool_broker.core.registry.resolve import denied_by
+from carpool_broker.core.registry.view import DeniedName, UriRoute
+from carpool_broker.core.subscriptions.subscription_table import LEVELS, MAX_SUBSCRIPTIONS, SubscriptionTable
+from carpool_broker.core.subscriptions.unplaced import UnplacedSubscriptions
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 
 
-class NoPlace(Struct, frozen=True):
+class NoPublisher(Struct, frozen=True):
     """Nobody here tells of changes of this resource."""
 
     fault: str
     detail: str = ""
 
 
-class Watching:
+class SubscribeRequests:
     """Levels and subscriptions of all sessions."""
 
     def __init__(
         self,
         sessions: dict[SessionId, Session],
         registry: Registry,
-        outlook: Outlook,
-        interests: Interests,
+        outlook: SessionViews,
+        interests: SubscriptionTable,
         out: Callable[[AnyEffect], None],
         *,
-        tell: Callable[[SayUpdated, Session], None],
+        tell: Callable[[SendResourceUpdated, Session], None],
     ) -> None:
         """`tell`: has an agent hear that a resource has changed."""
         self._registry = registry
-        self._outlook = outlook
-        self._interests = interests
-        self._out = out
-        self.astray = Astray(sessions, outlook, interests, place=self._sought, tell=tell)
+        self._session_views = outlook
+        self._subscriptions = interests
+        self._emit = out
+        self.unplaced = UnplacedSubscriptions(
+            sessions, outlook, interests, place=self._find_publisher, tell=tell
+        )
 
-    def set_level(self, session: Session, event: AgentSetLevel) -> None:
+    def set_level(self, session: Session, event: LogLevelRequested) -> None:
         """Which log messages the session wants."""
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
-        elif not self._interests.set_level(session.id, event.level):
+        elif not self._subscriptions.set_level(session.id, event.level):
             self._refuse(session, event.id, "bad_params", f"A level is one of {', '.join(LEVELS)}.")
         else:
-            self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
+            self._emit(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
 
-    def accepts(self, session: Session, event: AgentWatched) -> bool:
+    def accepts(self, session: Session, event: SubscribeRequested) -> bool:
         """Whether it is still to be answered: not if it is refused, or concerns what an earlier broker has
         granted.
         """
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
         elif event.granted and self._has_room(session):
-            self.astray.hold(session, (event.uri,))
-            self._agree(session, event)
-        elif not event.on and self.astray.drop(session, event.uri):
-            self._agree(session, event)
+            self.unplaced.add(session, (event.uri,))
+            self._accept(session, event)
+        elif not event.on and self.unplaced.remove(session, event.uri):
+            self._accept(session, event)
         else:
             return True
         return False
 
-    def answer(self, session: Session, event: AgentWatched, *, patient: bool) -> bool:
+    def answer(self, session: Session, event: SubscribeRequested, *, patient: bool) -> bool:
         """A subscription, or its end. It is answered here and kept up whatever instance serves. False: it is
         to wait for a catalog that may tell whose its URI is. `patient`: it may.
         """
-        place = self.place(session, event.uri, patient=patient)
+        place = self.publisher_of(session, event.uri, patient=patient)
         if place is None:
             return False
-        if isinstance(place, NoPlace):
+        if isinstance(place, NoPublisher):
             self._refuse(session, event.id, place.fault, place.detail)
         elif event.on and not self._has_room(session):
-            detail = f"One agent may subscribe to {MAX_WATCHED} resources."
+            detail = f"One agent may subscribe to {MAX_SUBSCRIPTIONS} resources."
             self._refuse(session, event.id, "too_many_calls", detail)
         else:
             if event.on:
-                self.astray.drop(session, event.uri)
-                self._interests.subscribe(session.id, place.server, place.uri, event.uri)
+                self.unplaced.remove(session, event.uri)
+                self._subscriptions.subscribe(session.id, place.server, place.uri, event.uri)
             else:
-                self._interests.unsubscribe(session.id, place.server, place.uri)
-            self._agree(session, event)
+                self._subscriptions.unsubscribe(session.id, place.server, place.uri)
+            self._accept(session, event)
         return True
 
     def _has_room(self, session: Session) -> bool:
-        return self._interests.has_room(session.id, besides=len(self.astray.of(session.id)))
+        return self._subscriptions.has_room(session.id, besides=len(self.unplaced.of_session(session.id)))
 
-    def _agree(self, session: Session, event: AgentWatched) -> None:
-        self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
+    def _accept(self, session: Session, event: SubscribeRequested) -> None:
+        self._emit(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
 
-    def _sought(self, session: Session, uri: str) -> Route | None:
-        place = self.place(session, uri, patient=False)
-        return place if isinstance(place, Route) else None
+    def _find_publisher(self, session: Session, uri: str) -> UriRoute | None:
+        place = self.publisher_of(session, uri, patient=False)
+        return place if isinstance(place, UriRoute) else None
 
-    def place(self, session: Session, uri: str, *, patient: bool) -> Route | NoPlace | None:
+    def publisher_of(self, session: Session, uri: str, *, patient: bool) -> UriRoute | NoPublisher | None:
         """Where changes of this resource are told. `patient`: None while a catalog may still tell better."""
-        view = self._outlook.view(session)
+        view = self._session_views.view_of(session)
         route = view.route(uri)
-        final = isinstance(route, Route) and route.by in ("listed", "named")
-        if isinstance(route, Route) and route.server in self._outlook.unrooted(session):
+        final = isinstance(route, UriRoute) and route.by in ("listed", "named")
+        if isinstance(route, UriRoute) and route.server in self._session_views.servers_awaiting_roots(
+            session
+        ):
             final = False
-        if patient and not final and self._outlook.unsettled(session, view):
+        if patient and not final and self._session_views.pending_servers(session, view):
             return None
-        if isinstance(route, Denied):
-            return NoPlace("not_permitted", kept_back(route.profile))
-        if not isinstance(route, Route):
-            return NoPlace("unknown_resource")
-        catalog = self._registry.catalog(route.key)
+        if isinstance(route, DeniedName):
+            return NoPublisher("not_permitted", denied_by(route.profile))
+        if not isinstance(route, UriRoute):
+            return NoPublisher("unknown_resource")
+        catalog = self._registry.told_catalog(route.key)
         if catalog is not None and "resources.subscribe" not in catalog.features:
-            return NoPlace("unknown_method", f"{route.server} knows no subscriptions.")
+            return NoPublisher("unknown_method", f"{route.server} knows no subscriptions.")
         return route
 
     def _refuse(self, session: Session, request: RawJson, slug: str, detail: str = "") -> None:
-        self._out(refusal(session, request, None, slug, detail=detail))
+        self._emit(error_reply(session, request, None, slug, detail=detail))
 
-    def moved(self) -> None:
+    def catalogs_changed(self) -> None:
         """Catalogs or pool states are others now."""
-        self.astray.look()
+        self.unplaced.recheck()
 
-    def forget(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """The agent is gone."""
-        self.astray.forget(session.id)
+        self.unplaced.session_closed(session.id)
 
     def check(self) -> None:
         """Assert every invariant."""
-        self.astray.check()
+        self.unplaced.check()

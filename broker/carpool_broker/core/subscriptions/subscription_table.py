@@ -14,21 +14,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.uris import ancestors
+from carpool_broker.core.registry.uris import parent_uris
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import SetLevel, Watch
+from carpool_protocol.link.messages import SetLevel, SetResourceSubscriptions
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """RFC 5424's, the most verbose first."""
 
-MAX_WATCHED: Final = 8192
+MAX_SUBSCRIPTIONS: Final = 8192
 """Resources that one session may be subscribed to: each change of that is said to the supervisor in full."""
 
 ScopeOf = Callable[[SessionId], Scope]
 MayRead = Callable[[SessionId, ScopeEntry, str], bool]
 
 
-class Interests:
+class SubscriptionTable:
     """Levels and subscriptions of all sessions. `scope_of`: the scope in force for a session; `may_read`:
     whether it may still read this URI of the server.
     """
@@ -37,18 +37,18 @@ class Interests:
         self._scope_of = scope_of
         self._may_read = may_read
         self._levels: dict[SessionId, int] = {}
-        self._watched: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
+        self._subscriptions: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
         """By server and the server's own URI: who of the session holds it (the id of a listen; absent: the
         session itself), and the URI as it was spelled there.
         """
-        self._base: dict[PoolKey, int] = {}
+        self._session_level_base: dict[PoolKey, int] = {}
         """What sessions want of each pool, as of the last news."""
         self._calls: dict[PoolKey, Counter[int]] = {}
         """Open calls that want log messages (stateless era), by pool and level."""
         self.is_stale = False
         """What the supervisor was told may not be what sessions want now."""
-        self._said_levels: dict[PoolKey, str] = {}
-        self._said_uris: dict[PoolKey, tuple[str, ...]] = {}
+        self._sent_levels: dict[PoolKey, str] = {}
+        self._sent_uris: dict[PoolKey, tuple[str, ...]] = {}
 
     def set_level(self, session: SessionId, level: str) -> bool:
         """False for a word that is no level."""
@@ -60,32 +60,34 @@ class Interests:
 
     def has_room(self, session: SessionId, *, besides: int = 0) -> bool:
         """Whether the session may subscribe to one resource more. `besides`: it has so many elsewhere."""
-        return len(self._watched.get(session, ())) + besides < MAX_WATCHED
+        return len(self._subscriptions.get(session, ())) + besides < MAX_SUBSCRIPTIONS
 
     def subscribe(
         self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
     ) -> None:
         """The session wants to hear of changes of this resource. `holder`: the listen that wants it."""
-        held = self._watched.setdefault(session, {}).setdefault((server, uri), {})
+        held = self._subscriptions.setdefault(session, {}).setdefault((server, uri), {})
         self.is_stale = self.is_stale or not held
         held[holder] = spelled
 
     def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> None:
         """It no longer does; nothing happens when it never did."""
-        watched = self._watched.get(session, {})
+        watched = self._subscriptions.get(session, {})
         held = watched.get((server, uri))
         if held is None or held.pop(holder, None) is None or held:
             return
         del watched[server, uri]
         self.is_stale = True
 
-    def spelled(self, session: SessionId, server: ServerName, uri: str, holder: RawJson) -> str | None:
+    def subscribed_spelling(
+        self, session: SessionId, server: ServerName, uri: str, holder: RawJson
+    ) -> str | None:
         """How it was spelled there; None: this holder is not subscribed to it."""
-        return self._watched.get(session, {}).get((server, uri), {}).get(holder)
+        return self._subscriptions.get(session, {}).get((server, uri), {}).get(holder)
 
-    def watched_by(self, session: SessionId) -> list[tuple[ServerName, str, RawJson, str]]:
+    def subscriptions_of(self, session: SessionId) -> list[tuple[ServerName, str, RawJson, str]]:
         """What it is subscribed to: server, the server's own URI, the listen, the URI as it was spelled."""
-        watched = self._watched.get(session, {})
+        watched = self._subscriptions.get(session, {})
         return [
             (server, uri, holder, spelled)
             for (server, uri), held in watched.items()
@@ -94,7 +96,7 @@ class Interests:
 
     def holders(self, session: SessionId) -> set[RawJson]:
         """The listens of this session that are subscribed to something."""
-        watched = self._watched.get(session, {})
+        watched = self._subscriptions.get(session, {})
         return {holder for held in watched.values() for holder in held if holder}
 
     def count_call(self, key: PoolKey, level: str, *, on: bool) -> SetLevel | None:
@@ -106,48 +108,48 @@ class Interests:
         counts += Counter()  # drops what is zero
         if not counts:
             del self._calls[key]
-        said = self._level_of(key, self._base.get(key))
-        if self._said_levels.get(key, "") == said:
+        said = self._level_of(key, self._session_level_base.get(key))
+        if self._sent_levels.get(key, "") == said:
             return None
-        self._said_levels[key] = said
+        self._sent_levels[key] = said
         return SetLevel(key, said)
 
-    def forget(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """The session is gone."""
         self._levels.pop(session, None)
-        self._watched.pop(session, None)
+        self._subscriptions.pop(session, None)
         self.is_stale = True
 
-    def restart(self) -> None:
+    def mark_all_unsent(self) -> None:
         """The supervisor has heard nothing of this: everything is to be said again."""
-        self._said_levels = {}
-        self._said_uris = {}
+        self._sent_levels = {}
+        self._sent_uris = {}
         self.is_stale = True
 
-    def news(self) -> Iterator[SetLevel | Watch]:
+    def take_changes(self) -> Iterator[SetLevel | SetResourceSubscriptions]:
         """What the supervisor is to be told, in a stable order; it counts as said."""
         self.is_stale = False
         levels, uris = self._wanted_levels(), self._wanted_uris()
-        for key in sorted(levels.keys() | self._said_levels.keys()):
+        for key in sorted(levels.keys() | self._sent_levels.keys()):
             level = levels.get(key, "")
-            if self._said_levels.get(key, "") != level:
+            if self._sent_levels.get(key, "") != level:
                 yield SetLevel(key, level)
-        for key in sorted(uris.keys() | self._said_uris.keys()):
-            if self._said_uris.get(key, ()) != uris.get(key, ()):
-                yield Watch(key, list(uris.get(key, ())))
-        self._said_levels, self._said_uris = levels, uris
+        for key in sorted(uris.keys() | self._sent_uris.keys()):
+            if self._sent_uris.get(key, ()) != uris.get(key, ()):
+                yield SetResourceSubscriptions(key, list(uris.get(key, ())))
+        self._sent_levels, self._sent_uris = levels, uris
 
     def wants_log(self, session: SessionId, level: str) -> bool:
         """Whether a log message of this level is for this session; an unknown level counts as the highest."""
         least = self._levels.get(session)
         return least is not None and rank(level) >= least
 
-    def hearers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, RawJson, str, bool]]:
+    def subscribers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, RawJson, str, bool]]:
         """Who subscribed to this resource or to what it is a part of: session, listen, the URI as the agent
         spelled it, and whether that is the very resource (else the changed one is only a part of it).
         """
         parts = None
-        for session, watched in self._watched.items():
+        for session, watched in self._subscriptions.items():
             scope = self._scope_of(session)
             server = scope.server_of(key)
             entry = None if server is None else scope.entry_of(server)
@@ -156,7 +158,7 @@ class Interests:
             told = watched.get((server, uri), {})
             for holder, spelled in told.items():
                 yield session, holder, spelled, True
-            parts = parts if parts is not None else list(ancestors(uri))
+            parts = parts if parts is not None else list(parent_uris(uri))
             inexact = {holder for part in parts for holder in watched.get((server, part), ())}
             for holder in sorted(inexact - told.keys()):
                 yield session, holder, uri, False
@@ -166,7 +168,7 @@ class Interests:
         for session, level in self._levels.items():
             for entry in self._scope_of(session).servers:
                 lowest[entry.key] = min(level, lowest.get(entry.key, level))
-        self._base = lowest
+        self._session_level_base = lowest
         return {key: self._level_of(key, lowest.get(key)) for key in lowest.keys() | self._calls.keys()}
 
     def _level_of(self, key: PoolKey, of_sessions: int | None) -> str:
@@ -177,7 +179,7 @@ class Interests:
 
     def _wanted_uris(self) -> dict[PoolKey, tuple[str, ...]]:
         found: dict[PoolKey, set[str]] = {}
-        for session, watched in self._watched.items():
+        for session, watched in self._subscriptions.items():
             scope = self._scope_of(session)
             entries = {entry.server: entry for entry in scope.servers}
             for server, uri in watched:
@@ -188,7 +190,7 @@ class Interests:
     def check(self, sessions: Mapping[SessionId, object]) -> None:
         """Assert every invariant."""
         assert self._levels.keys() <= sessions.keys(), "a level of nobody"
-        assert self._watched.keys() <= sessions.keys(), "a subscription of nobody"
+        assert self._subscriptions.keys() <= sessions.keys(), "a subscription of nobody"
 
 
 def rank(level: str) -> int:

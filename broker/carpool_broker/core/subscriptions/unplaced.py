@@ -13,23 +13,23 @@ is in force. Knows nothing of: how a URI is placed (`subscribe`), how much of a 
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from carpool_broker.core.configuration.session_views import Outlook
-from carpool_broker.core.model.effects import SayUpdated
+from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.model.effects import SendResourceUpdated
 from carpool_broker.core.model.session import Session
-from carpool_broker.core.registry.uris import Route
+from carpool_broker.core.registry.uris import UriRoute
 from carpool_broker.core.registry.view import View
-from carpool_broker.core.subscriptions.subscription_table import Interests
+from carpool_broker.core.subscriptions.subscription_table import SubscriptionTable
 from carpool_protocol.ids import ABSENT, RawJson, ServerName, SessionId
 from carpool_protocol.wire.jsonrpc import quote
 
-FINAL = frozenset({"listed", "named"})
+CERTAIN_ROUTES = frozenset({"listed", "named"})
 """Routes that stay what they are whatever other servers turn out to list."""
 
-Place = tuple[ServerName, str]
+ResourcePlace = tuple[ServerName, str]
 """A server, and its own URI."""
 
 
-class Astray:
+class UnplacedSubscriptions:
     """Of all sessions. `place`: where changes of this resource are told, if anywhere; `tell`: that it has
     changed.
     """
@@ -37,112 +37,119 @@ class Astray:
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
-        outlook: Outlook,
-        interests: Interests,
+        outlook: SessionViews,
+        interests: SubscriptionTable,
         *,
-        place: Callable[[Session, str], Route | None],
-        tell: Callable[[SayUpdated, Session], None],
+        place: Callable[[Session, str], UriRoute | None],
+        tell: Callable[[SendResourceUpdated, Session], None],
     ) -> None:
         self._sessions = sessions
-        self._outlook = outlook
-        self._interests = interests
+        self._session_views = outlook
+        self._subscriptions = interests
         self._place = place
         self._tell = tell
-        self._of: dict[SessionId, dict[tuple[RawJson, str], Place | None]] = {}
+        self._of_session: dict[SessionId, dict[tuple[RawJson, str], ResourcePlace | None]] = {}
         """By who of the session holds it (as in `interests`), and the URI as the agent spelled it: where it
         is for want of a better.
         """
         self._seen: dict[SessionId, View] = {}
         """The view in which they were last looked for."""
 
-    def of(self, session: SessionId) -> Collection[tuple[RawJson, str]]:
+    def of_session(self, session: SessionId) -> Collection[tuple[RawJson, str]]:
         """What is looked for: who of the session holds it, and the URI."""
-        return self._of.get(session, {}).keys()
+        return self._of_session.get(session, {}).keys()
 
-    def hold(self, session: Session, uris: Iterable[str], holder: RawJson = ABSENT) -> None:
+    def add(self, session: Session, uris: Iterable[str], holder: RawJson = ABSENT) -> None:
         """These are in force from now on, with a place or without."""
-        lost = self._of.setdefault(session.id, {})
+        lost = self._of_session.setdefault(session.id, {})
         for uri in uris:
             lost[holder, uri] = None
-            self._look(session, holder, uri)
-        self._tidy(session.id)
+            self._recheck_one(session, holder, uri)
+        self._drop_empty(session.id)
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Views may be others now."""
-        for who in list(self._of):
+        for who in list(self._of_session):
             session = self._sessions[who]
-            view = self._outlook.view(session)
+            view = self._session_views.view_of(session)
             if self._seen.get(who) is view:
                 continue
             self._seen[who] = view
-            for holder, uri in list(self._of[who]):
-                if self._look(session, holder, uri):
-                    self._tell(SayUpdated(who, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
-            self._tidy(who)
+            for holder, uri in list(self._of_session[who]):
+                if self._recheck_one(session, holder, uri):
+                    self._tell(
+                        SendResourceUpdated(who, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session
+                    )
+            self._drop_empty(who)
 
-    def _look(self, session: Session, holder: RawJson, uri: str) -> bool:
+    def _recheck_one(self, session: Session, holder: RawJson, uri: str) -> bool:
         """Whether it has another place than before."""
         route = self._place(session, uri)
         if route is None:
             return False
-        lost = self._of[session.id]
+        lost = self._of_session[session.id]
         before, now = lost[holder, uri], (route.server, route.uri)
-        if route.by in FINAL:
+        if route.by in CERTAIN_ROUTES:
             del lost[holder, uri]
         else:
             lost[holder, uri] = now
         if before == now:
             return False
-        if route.by in FINAL or self._interests.spelled(session.id, *now, holder) is None:
-            self._interests.subscribe(session.id, *now, uri, holder)
+        if (
+            route.by in CERTAIN_ROUTES
+            or self._subscriptions.subscribed_spelling(session.id, *now, holder) is None
+        ):
+            self._subscriptions.subscribe(session.id, *now, uri, holder)
         if before is not None:
-            self._leave(session.id, before, holder, uri)
+            self._leave_place(session.id, before, holder, uri)
         if holder:
             session.listens[holder].places += (now,)
         return True
 
-    def drop(self, session: Session, uri: str) -> bool:
+    def remove(self, session: Session, uri: str) -> bool:
         """The session itself no longer wants to hear of this. Whether it was looked for."""
-        lost = self._of.get(session.id, {})
+        lost = self._of_session.get(session.id, {})
         if (ABSENT, uri) not in lost:
             return False
         place = lost.pop((ABSENT, uri))
         if place is not None:
-            self._leave(session.id, place, ABSENT, uri)
-        self._tidy(session.id)
+            self._leave_place(session.id, place, ABSENT, uri)
+        self._drop_empty(session.id)
         return True
 
-    def _leave(self, session: SessionId, place: Place, holder: RawJson, uri: str) -> None:
-        if self._interests.spelled(session, *place, holder) == uri:
-            self._interests.unsubscribe(session, *place, holder)
+    def _leave_place(self, session: SessionId, place: ResourcePlace, holder: RawJson, uri: str) -> None:
+        if self._subscriptions.subscribed_spelling(session, *place, holder) == uri:
+            self._subscriptions.unsubscribe(session, *place, holder)
 
-    def end(self, session: SessionId, listen: RawJson) -> None:
+    def listen_ended(self, session: SessionId, listen: RawJson) -> None:
         """This listen is over."""
-        lost = self._of.get(session)
+        lost = self._of_session.get(session)
         if lost is not None:
-            self._of[session] = {each: place for each, place in lost.items() if each[0] != listen}
-            self._tidy(session)
+            self._of_session[session] = {each: place for each, place in lost.items() if each[0] != listen}
+            self._drop_empty(session)
 
-    def left(self, session: Session) -> None:
+    def workspace_left(self, session: Session) -> None:
         """It is in another workspace. What has no place is told as changed, for the last time."""
-        for (holder, uri), place in self._of.get(session.id, {}).items():
+        for (holder, uri), place in self._of_session.get(session.id, {}).items():
             if place is None:
-                self._tell(SayUpdated(session.id, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session)
-        self.forget(session.id)
+                self._tell(
+                    SendResourceUpdated(session.id, uri, RawJson(b'{"uri":%b}' % quote(uri)), holder), session
+                )
+        self.session_closed(session.id)
 
-    def forget(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """The agent is gone."""
-        self._of.pop(session, None)
+        self._of_session.pop(session, None)
         self._seen.pop(session, None)
 
-    def _tidy(self, session: SessionId) -> None:
-        if not self._of[session]:
-            self.forget(session)
+    def _drop_empty(self, session: SessionId) -> None:
+        if not self._of_session[session]:
+            self.session_closed(session)
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert self._of.keys() <= self._sessions.keys(), "something is looked for that nobody wants"
-        assert self._seen.keys() <= self._of.keys()
-        for who, lost in self._of.items():
+        assert self._of_session.keys() <= self._sessions.keys(), "something is looked for that nobody wants"
+        assert self._seen.keys() <= self._of_session.keys()
+        for who, lost in self._of_session.items():
             assert lost
             assert all(self._sessions[who].listens[holder].granted for holder, _ in lost if holder)

@@ -17,9 +17,9 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 HASH_PREFIX: Final = "sha256:"
-EVERYBODY: Final = ""
+ANY_PRINCIPAL: Final = ""
 """The one principal of a door without tokens."""
-STRANGER: Final = "\0"
+NO_PRINCIPAL: Final = "\0"
 """Who shows no token where one is needed, which no name of a token is."""
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 _MAX_KNOWN: Final = 1024
@@ -30,7 +30,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[0-9A-Za-z._-]{1,255})(?::[
 _ORIGIN: Final = re.compile(r"https?://([^/]+)", re.IGNORECASE)
 
 
-class Gate:
+class AccessRules:
     """The rules of one door. `hosts` and `origins`: allowed beside those of loopback.
 
     `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
@@ -96,7 +96,7 @@ class Gate:
     def principal(self, authorization: str | None) -> str | None:
         """Whose token it is; None: nobody's, or it is missing where one is needed."""
         if not self._tokens:
-            return EVERYBODY
+            return ANY_PRINCIPAL
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -107,7 +107,7 @@ class Gate:
                 found = name
         return found
 
-    def key_of(self, principal: str) -> bytes | None:
+    def access_key(self, principal: str) -> bytes | None:
         """What lets this principal in, and to what; None: nothing."""
         if not self._tokens:
             return None if principal else b""

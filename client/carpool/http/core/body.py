@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES, on_one_line
-from carpool_protocol.wire.json_scan import fields, mended
+from carpool_protocol.wire.json_scan import fields, without_half_pairs
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -37,15 +37,15 @@ MAX_BATCH: Final = 256
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
-Sort = Literal["request", "notification", "answer"]
+MessageSort = Literal["request", "notification", "answer"]
 
 
-class Message(Struct, frozen=True, gc=False):
+class ClientMessage(Struct, frozen=True, gc=False):
     """One message of a client."""
 
     line: bytes
     """Itself, as it came."""
-    sort: Sort
+    sort: MessageSort
     id: bytes
     """Of a request or an answer, as it is written; empty for a notification."""
     method: str
@@ -62,7 +62,7 @@ class BadBody(Struct, frozen=True):
     status: int = 400
 
 
-class Envelope(Struct, frozen=True):
+class MetaEnvelope(Struct, frozen=True):
     """What `_meta` of a request says of the protocol. `None`: it does not say it, or not as it should."""
 
     version: str | None
@@ -70,7 +70,7 @@ class Envelope(Struct, frozen=True):
     """Both required keys are there (MCP 2026-07-28, basic, "_meta")."""
 
 
-class Said(Struct, frozen=True, gc=False):
+class BrokerMessage(Struct, frozen=True, gc=False):
     """A message of the broker: what the door must know of it."""
 
     answer: bool
@@ -124,12 +124,12 @@ _greeting = msgspec.json.Decoder(_Greeting).decode
 _texts = msgspec.json.Decoder(dict[str, Raw]).decode
 UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
-_NONE: Final = Envelope(None, complete=False)
+_NONE: Final = MetaEnvelope(None, complete=False)
 _KEPT: Final = 512
 _SMALL_BYTES: Final = 2048
 
 
-def read_body(body: bytes) -> list[Message] | Message | BadBody:
+def read_body(body: bytes) -> list[ClientMessage] | ClientMessage | BadBody:
     """What the body of a POST holds; a list where it is an array. Never raises."""
     if len(body) > MESSAGE_CAP_BYTES:
         return BadBody(INVALID_REQUEST, f"a message has at most {MESSAGE_CAP_BYTES} bytes", status=413)
@@ -157,7 +157,7 @@ def read_body(body: bytes) -> list[Message] | Message | BadBody:
     return found
 
 
-def _read(raw: bytes) -> Message | BadBody:
+def _read(raw: bytes) -> ClientMessage | BadBody:
     try:
         found = _incoming(raw)
     except msgspec.ValidationError:
@@ -179,15 +179,15 @@ def _read(raw: bytes) -> Message | BadBody:
             return BadBody(
                 INVALID_REQUEST, "Invalid Request: method and id must be text (id: or a number)", name
             )
-        return Message(raw, "request" if ident else "notification", ident, method, bytes(found.params))
+        return ClientMessage(raw, "request" if ident else "notification", ident, method, bytes(found.params))
     if good_id and (found.result is not UNSET or found.error is not UNSET):
-        return Message(raw, "answer", ident, "", b"")
+        return ClientMessage(raw, "answer", ident, "", b"")
     return BadBody(
         INVALID_REQUEST, "Invalid Request: neither a request, nor a notification, nor an answer", name
     )
 
 
-def envelope_of(message: Message) -> Envelope:
+def meta_envelope_of(message: ClientMessage) -> MetaEnvelope:
     """What the message says of the stateless era. Never raises."""
     params = message.params
     if b"_meta" not in params and b"\\" not in params:
@@ -199,13 +199,13 @@ def envelope_of(message: Message) -> Envelope:
     return _read_small_meta(raw) if len(raw) <= _SMALL_BYTES else _read_meta(raw)
 
 
-def _read_meta(raw: bytes) -> Envelope:
+def _read_meta(raw: bytes) -> MetaEnvelope:
     try:
         meta = _meta(raw)
     except UNREADABLE:
         return _NONE
     version = text_of(bytes(meta.version)) if meta.version else None
-    return Envelope(version, complete=version is not None and bytes(meta.capabilities)[:1] == b"{")
+    return MetaEnvelope(version, complete=version is not None and bytes(meta.capabilities)[:1] == b"{")
 
 
 _read_small_meta = lru_cache(_KEPT)(_read_meta)
@@ -226,7 +226,7 @@ def _unusual(raw: bytes) -> dict[str, bytes] | None:
     JavaScript writes that for a cut emoji, and `msgspec` refuses it even where it skips. None: junk.
     """
     try:
-        _incoming(mended(raw))
+        _incoming(without_half_pairs(raw))
     except UNREADABLE:
         return None
     return fields(raw)
@@ -240,17 +240,17 @@ def text_of(raw: bytes) -> str | None:
         return None
 
 
-def read_said(line: bytes) -> Said:
+def read_broker_message(line: bytes) -> BrokerMessage:
     """Look at a message of the broker. What cannot be read counts as a notification."""
     try:
         found = _outgoing(line)
     except UNREADABLE:
-        return Said(answer=False, asks=False, id=b"", method="", code=None)
+        return BrokerMessage(answer=False, asks=False, id=b"", method="", code=None)
     ident, method = bytes(found.id), (text_of(bytes(found.method)) or "") if found.method else ""
     code = None
     if found.error is not UNSET:
         code = _code_of(bytes(found.error))
-    return Said(not method, bool(method and ident), ident, method, code)
+    return BrokerMessage(not method, bool(method and ident), ident, method, code)
 
 
 def _code_of(error: bytes) -> int:

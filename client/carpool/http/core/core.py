@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 
 from carpool.bridge_mark import HEADER
 from carpool.http.core import own_requests
-from carpool.http.core.access import STRANGER, Gate
+from carpool.http.core.access import NO_PRINCIPAL, AccessRules
 from carpool.http.core.body import (
     BATCH_VERSION,
     HANDSHAKE_VERSIONS,
@@ -26,22 +26,22 @@ from carpool.http.core.body import (
     SESSION_NOT_FOUND,
     STATELESS_VERSIONS,
     BadBody,
-    Envelope,
-    Message,
-    envelope_of,
+    ClientMessage,
+    MetaEnvelope,
+    meta_envelope_of,
     read_body,
 )
-from carpool.http.core.effects import SSE, Effect, Request, Respond, Rules, body_refusal, refusal
+from carpool.http.core.effects import SSE, Effect, HttpRequest, HttpRules, Respond, body_refusal, refusal
 from carpool.http.core.event_streams import EventStreams
 from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
-from carpool.http.core.kept_messages import GREETING, READY, Room
+from carpool.http.core.kept_messages import GREETING, READY, KeepBudget
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
-from carpool.http.core.quotas import Quotas
-from carpool.http.core.routing import UNKNOWN_SESSION, Table
-from carpool.http.core.sse_2024 import OldTransport
-from carpool.http.core.streams import Endpoint, Stream
-from carpool.http.core.tool_calls import Calls
+from carpool.http.core.quotas import PrincipalQuotas
+from carpool.http.core.routing import UNKNOWN_SESSION, ExchangeTable
+from carpool.http.core.sse_2024 import SseTransport
+from carpool.http.core.streams import BrokerStream, Endpoint
+from carpool.http.core.tool_calls import HeaderCheckedCalls
 from carpool_protocol.wire.tool_names import (
     MAX_NAME_CHARS,
     MIN_NAME_CHARS,
@@ -60,10 +60,10 @@ _NO_META: Final = (
 )
 
 
-class Core:
+class HttpCore:
     """The door's decisions. Every method returns the effects, in order."""
 
-    def __init__(self, rules: Rules, gate: Gate, first: int = 0, heir_s: float = 0.0) -> None:
+    def __init__(self, rules: HttpRules, gate: AccessRules, first: int = 0, heir_s: float = 0.0) -> None:
         """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
         broker is there it may know sessions of such a door.
         """
@@ -72,18 +72,20 @@ class Core:
         self._heir_s = heir_s
         self._heir_until = float("-inf")
         self._out: list[Effect] = []
-        self._quotas = Quotas(rules)
+        self._quotas = PrincipalQuotas(rules)
         self._quotas.share_sessions(gate.principals)
         self._events = EventStreams(self._out)
-        self._table = Table(rules, self._quotas, self._events, room=Room(), out=self._out, first=first)
-        self._calls = Calls(self._table, self._quotas)
+        self._table = ExchangeTable(
+            rules, self._quotas, self._events, room=KeepBudget(), out=self._out, first=first
+        )
+        self._calls = HeaderCheckedCalls(self._table, self._quotas)
         self._pages = Pages(self._table)
-        self._old = OldTransport(self._table, self._quotas)
+        self._sse_transport = SseTransport(self._table, self._quotas)
         self._linked = False
         self._return_by: float | None = None
         """The broker has died; by then another is there, or there is none."""
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """For the next HTTP request."""
         return self._table.next_number()
 
@@ -92,27 +94,27 @@ class Core:
         """How many handshake-era sessions are open."""
         return self._quotas.session_count
 
-    def linked(self, now: float) -> list[Effect]:
+    def broker_connected(self, now: float) -> list[Effect]:
         """The broker takes frames."""
         self._linked, self._return_by = True, None
         if self._heir_until == float("-inf"):
             self._heir_until = now + self._heir_s
-        self._table.back()
-        return self._taken()
+        self._table.broker_connected()
+        return self._take_effects()
 
-    def lost(self, now: float) -> list[Effect]:
+    def broker_lost(self, now: float) -> list[Effect]:
         """The broker is gone. What is open waits for another."""
         if self._linked:
             self._linked, self._return_by = False, now + RETURN_S
             self._heir_until = now  # what that broker knew of other doors, the next one does not
-            self._table.away(now)
-        return self._taken()
+            self._table.broker_lost(now)
+        return self._take_effects()
 
-    def gave_up(self, now: float) -> list[Effect]:
+    def broker_given_up(self, now: float) -> list[Effect]:
         """No other broker is awaited."""
         self._return_by = None
-        self._table.lost(now)
-        return self._taken()
+        self._table.broker_given_up(now)
+        return self._take_effects()
 
     def waits_until(self, path: str, now: float) -> float:
         """How long an HTTP request may wait for the broker, where that is not there."""
@@ -122,54 +124,54 @@ class Core:
             return now + PATIENCE_S
         return self._return_by
 
-    def said(self, line: bytes, now: float) -> list[Effect] | None:
+    def line_received(self, line: bytes, now: float) -> list[Effect] | None:
         """A line of the broker, without its end. None: it is no frame."""
-        return self._taken() if self._table.said(line, now) else None
+        return self._take_effects() if self._table.line_received(line, now) else None
 
-    def let_in_by(self, gate: Gate, now: float) -> list[Effect]:
+    def set_gate(self, gate: AccessRules, now: float) -> list[Effect]:
         """Another gate from now on. What those have open who may not come in any more is ended."""
         before, self.gate = self.gate, gate
         self._quotas.share_sessions(gate.principals)
-        self._table.evict(lambda who: gate.key_of(who) == before.key_of(who), now)
-        return self._taken()
+        self._table.end_principals(lambda who: gate.access_key(who) == before.access_key(who), now)
+        return self._take_effects()
 
-    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
         """The answer to a client that would be refused whatever it sends."""
-        who = self._who(0, path, headers)
+        who = self._principal_or_refusal(0, path, headers)
         return who if isinstance(who, Respond) else None
 
-    def gone(self, x: int, now: float) -> list[Effect]:
+    def client_gone(self, x: int, now: float) -> list[Effect]:
         """The client of a request hung up before its answer was complete."""
-        self._table.gone(x, now)
-        return self._taken()
+        self._table.client_gone(x, now)
+        return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:
         """To be called about every second."""
         if self._return_by is not None and now >= self._return_by:
-            return self.gave_up(now)
+            return self.broker_given_up(now)
         self._table.tick(now)
         self._calls.tick(now)
-        return self._taken()
+        return self._take_effects()
 
-    def asked(self, x: int, request: Request, now: float) -> list[Effect]:
+    def request_received(self, x: int, request: HttpRequest, now: float) -> list[Effect]:
         """An HTTP request, whole and within the limits."""
-        answer = self._asked(x, request, now)
+        answer = self._route(x, request, now)
         if answer is not None:
             self._out.append(answer)
-        return self._taken()
+        return self._take_effects()
 
     def check(self) -> None:
         """Assert what always holds."""
         self._table.check()
 
-    def _taken(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         out = self._out[:]
         self._out.clear()
         return out
 
     # --- routes ---
 
-    def _who(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
+    def _principal_or_refusal(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
         """Whose request this is."""
         if not self.gate.host_allowed(headers.get("host")):
             text = "this door does not answer to that Host; see `http.hosts` in docs/settings.md"
@@ -190,16 +192,16 @@ class Core:
         if principal is None and path != HEALTH:
             text = "a bearer token that this door knows is needed; `carpool token NAME` makes one"
             return refusal(x, 401, INVALID_REQUEST, text, WWW_Authenticate='Bearer realm="carpool"')
-        return STRANGER if principal is None else principal
+        return NO_PRINCIPAL if principal is None else principal
 
-    def _asked(self, x: int, request: Request, now: float) -> Respond | None:
+    def _route(self, x: int, request: HttpRequest, now: float) -> Respond | None:
         path = request.path
-        principal = self._who(x, path, request.headers)
+        principal = self._principal_or_refusal(x, path, request.headers)
         if isinstance(principal, Respond):
             return principal
         own = self.gate.profile_of(principal)
         if path == HEALTH:  # which names every server: not for whoever may see only some
-            known = principal != STRANGER and not own
+            known = principal != NO_PRINCIPAL and not own
             return self._pages.health(x, request, now, known=known, linked=self._linked)
         query = parse_qs(request.query) if request.query else {}
         workspace = query.get("workspace", [""])[0]
@@ -213,9 +215,9 @@ class Core:
         if path == f"{self.rules.path}/tools":
             return self._pages.tools(x, request, everything, now, linked=self._linked)
         if path == "/sse" and request.method == "GET":
-            return self._old.stream(x, everything, now, linked=self._linked)
+            return self._sse_transport.stream(x, everything, now, linked=self._linked)
         if path == "/messages" and request.method == "POST":
-            return self._old.post(x, request, principal, now)
+            return self._sse_transport.post(x, request, principal, now)
         inner = path.removeprefix(self.rules.path + "/").split("/")
         if path.startswith(self.rules.path + "/") and len(inner) == 2 and inner[0] in {"s", "p"}:
             name = unquote(inner[1])
@@ -227,7 +229,7 @@ class Core:
                 return self._endpoint(x, request, (principal, server, profile, workspace, length), now)
         return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
 
-    def _endpoint(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
+    def _endpoint(self, x: int, request: HttpRequest, endpoint: Endpoint, now: float) -> Respond | None:
         if request.method == "POST":
             return self._post(x, request, endpoint, now)
         if request.method not in {"GET", "DELETE"}:
@@ -257,33 +259,35 @@ class Core:
         return None
 
     def _session(
-        self, x: int, request: Request, endpoint: Endpoint, ident: bytes, now: float
-    ) -> Stream | Respond | None:
+        self, x: int, request: HttpRequest, endpoint: Endpoint, ident: bytes, now: float
+    ) -> BrokerStream | Respond | None:
         """None: it waits until the broker has said whether a door before this one had its session."""
         told = request.headers.get("mcp-session-id")
         if not told:
             return refusal(x, 400, INVALID_REQUEST, _NO_SESSION, ident)
         stream = self._table.sessions.get(told)
-        if stream is None and self._may_know(told, endpoint, now):
-            self._table.seek(x, told, endpoint, lambda now: self._go_on(x, request, endpoint, now), now)
+        if stream is None and self._may_be_known(told, endpoint, now):
+            self._table.seek_session(
+                x, told, endpoint, lambda now: self._session_found(x, request, endpoint, now), now
+            )
             return None
         if stream is None or stream.endpoint != endpoint or stream.sort != "session":
             return refusal(x, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, ident)
         return stream
 
-    def _may_know(self, told: str, endpoint: Endpoint, now: float) -> bool:
+    def _may_be_known(self, told: str, endpoint: Endpoint, now: float) -> bool:
         if not self._linked or now >= self._heir_until or len(told) > _MAX_SESSION_ID:
             return False
         return not self._quotas.has_no_room(endpoint[0]) and not self._quotas.is_at_limit(endpoint[0])
 
-    def _go_on(self, x: int, request: Request, endpoint: Endpoint, now: float) -> None:
+    def _session_found(self, x: int, request: HttpRequest, endpoint: Endpoint, now: float) -> None:
         answer = self._endpoint(x, request, endpoint, now)
         if answer is not None:
             self._out.append(answer)
 
     # --- POST ---
 
-    def _post(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
+    def _post(self, x: int, request: HttpRequest, endpoint: Endpoint, now: float) -> Respond | None:
         headers = request.headers
         if not is_json(headers.get("content-type")):
             return refusal(x, 415, INVALID_REQUEST, "Unsupported Media Type: POST application/json")
@@ -303,19 +307,19 @@ class Core:
             if stateless:
                 return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
             return self._batch(x, request, body, endpoint, now)
-        envelope = envelope_of(body)
+        envelope = meta_envelope_of(body)
         if stateless or envelope.version is not None:
             return self._stateless(x, request, body, endpoint, now, envelope=envelope)
         return self._handshake(x, request, body, endpoint, now)
 
     def _handshake(
-        self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float
+        self, x: int, request: HttpRequest, message: ClientMessage, endpoint: Endpoint, now: float
     ) -> Respond | None:
         begins = message.sort == "request" and message.method == "initialize"
         if self.rules.stateless:
-            return self._once(x, request, message, endpoint, now, begins=begins)
+            return self._sessionless_post(x, request, message, endpoint, now, begins=begins)
         if begins and "mcp-session-id" not in request.headers:
-            crowded = self._crowded(x, message, endpoint)
+            crowded = self._limit_refusal(x, message, endpoint)
             if crowded is not None:
                 return crowded
             if self._quotas.has_no_room(endpoint[0]):
@@ -325,21 +329,21 @@ class Core:
                 )
                 text = f"{whose} are open, and more are not taken"
                 return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
-            found: Stream | Respond | None = self._table.open_stream("session", endpoint, now)
+            found: BrokerStream | Respond | None = self._table.open_stream("session", endpoint, now)
         else:
             found = self._session(x, request, endpoint, message.id or b"null", now)
         if found is None or isinstance(found, Respond):
             return found
         if message.sort == "request":
-            crowded = self._crowded(x, message, endpoint)
+            crowded = self._limit_refusal(x, message, endpoint)
             if crowded is None:
                 self._open(x, found, message, now)
             return crowded
-        self._table.pass_on(found, message, now)
+        self._table.forward_message(found, message, now)
         return Respond(x, 202)
 
     def _batch(
-        self, x: int, request: Request, messages: list[Message], endpoint: Endpoint, now: float
+        self, x: int, request: HttpRequest, messages: list[ClientMessage], endpoint: Endpoint, now: float
     ) -> Respond | None:
         if self.rules.stateless:
             return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
@@ -352,23 +356,30 @@ class Core:
         if any(each.method == "initialize" for each in messages):
             return refusal(x, 400, INVALID_REQUEST, "Invalid Request: initialize goes alone")
         if self._quotas.is_at_limit(endpoint[0]):
-            return self._crowded(x, messages[0], endpoint)
+            return self._limit_refusal(x, messages[0], endpoint)
         for each in messages:
             if each.sort != "request":
-                self._table.pass_on(found, each, now)
+                self._table.forward_message(found, each, now)
         requests = [each for each in messages if each.sort == "request"]
         if not requests:
             return Respond(x, 202)
         self._table.open_exchange(x, found, requests, now, array=True)
         return None
 
-    def _once(
-        self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float, *, begins: bool
+    def _sessionless_post(
+        self,
+        x: int,
+        request: HttpRequest,
+        message: ClientMessage,
+        endpoint: Endpoint,
+        now: float,
+        *,
+        begins: bool,
     ) -> Respond | None:
         """A handshake-era POST without a session: it gets one of its own, for as long as it takes."""
         if message.sort != "request":
             return Respond(x, 202)
-        crowded = self._crowded(x, message, endpoint)
+        crowded = self._limit_refusal(x, message, endpoint)
         if crowded is not None:
             return crowded
         stream = self._table.open_stream("once", endpoint, now)
@@ -379,8 +390,8 @@ class Core:
 
         def greeted(good: Any, now: float) -> None:
             if good:
-                stream.kept.put(GREETING, own_requests.greeting(version))
-                stream.kept.put(READY, own_requests.INITIALIZED)
+                stream.kept.set_slot(GREETING, own_requests.initialize_request(version))
+                stream.kept.set_slot(READY, own_requests.INITIALIZED)
                 self._table.send_to_broker(stream, own_requests.INITIALIZED)
                 self._open(x, stream, message, now)
             elif stream.refused:
@@ -395,12 +406,12 @@ class Core:
     def _stateless(
         self,
         x: int,
-        request: Request,
-        message: Message,
+        request: HttpRequest,
+        message: ClientMessage,
         endpoint: Endpoint,
         now: float,
         *,
-        envelope: Envelope,
+        envelope: MetaEnvelope,
     ) -> Respond | None:
         ident = message.id or b"null"
         if message.sort == "answer":
@@ -414,19 +425,19 @@ class Core:
         if message.sort == "notification":
             return Respond(x, 202)  # the only one there is, `notifications/cancelled`, is for stdio
         if message.method != "subscriptions/listen":
-            crowded = self._crowded(x, message, endpoint)
+            crowded = self._limit_refusal(x, message, endpoint)
             if crowded is not None:
                 return crowded
         stream = self._table.shared_stream("shared", endpoint, now)
         if message.method == "tools/call":
-            return self._calls.call(x, request, message, stream, now)
+            return self._calls.handle_call(x, request, message, stream, now)
         self._open(x, stream, message, now)
         return None
 
-    def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
+    def _open(self, x: int, stream: BrokerStream, message: ClientMessage, now: float) -> None:
         self._table.open_exchange(x, stream, [message], now)
 
-    def _crowded(self, x: int, message: Message, endpoint: Endpoint) -> Respond | None:
+    def _limit_refusal(self, x: int, message: ClientMessage, endpoint: Endpoint) -> Respond | None:
         if not self._quotas.is_at_limit(endpoint[0]):
             return None
         text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"

@@ -14,7 +14,7 @@ JSON: Final = "application/json"
 SSE: Final = "text/event-stream"
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class HttpRules(Struct, frozen=True, kw_only=True):
     """How this door was configured; see `docs/settings.md`, `http.…`."""
 
     path: str = "/mcp"
@@ -26,7 +26,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     session_idle_s: float = 3600.0
 
 
-class Request(Struct, frozen=True, gc=False):
+class HttpRequest(Struct, frozen=True, gc=False):
     """One HTTP request, whole."""
 
     method: str
@@ -47,33 +47,33 @@ class Respond(Struct, frozen=True, gc=False):
     media: str = JSON
 
 
-class Begin(Struct, frozen=True):
+class BeginEvents(Struct, frozen=True):
     """The answer is a stream of events, and begins."""
 
     x: int
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Write(Struct, frozen=True, gc=False):
+class WriteEvents(Struct, frozen=True, gc=False):
     """Events of a stream that has begun, formatted."""
 
     x: int
     data: bytes
 
 
-class End(Struct, frozen=True):
+class EndEvents(Struct, frozen=True):
     """The stream is complete."""
 
     x: int
 
 
-class Tell(Struct, frozen=True, gc=False):
+class SendToBroker(Struct, frozen=True, gc=False):
     """A line for the broker."""
 
     line: bytes
 
 
-Effect = Respond | Begin | Write | End | Tell
+Effect = Respond | BeginEvents | WriteEvents | EndEvents | SendToBroker
 
 
 def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:
@@ -87,7 +87,7 @@ def body_refusal(x: int, bad: BadBody) -> Respond:
     return refusal(x, bad.status, bad.code, bad.text, bad.id)
 
 
-def event(data: bytes, ident: bytes = b"", name: bytes = b"message") -> bytes:
+def event_bytes(data: bytes, ident: bytes = b"", name: bytes = b"message") -> bytes:
     """One server-sent event. `data` is one line."""
     told = b"id: %b\n" % ident if ident else b""
     return b"event: %b\n%bdata: %b\n\n" % (name, told, data)

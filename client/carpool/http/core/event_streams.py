@@ -11,9 +11,9 @@ Knows nothing of: the broker, what events say, when an answer becomes a stream o
 from typing import Final
 
 from carpool.http.core.body import PRIMING_VERSION
-from carpool.http.core.effects import Begin, Effect, End, Write, event
-from carpool.http.core.replay import Replay
-from carpool.http.core.streams import Exchange, OwnRequest, Stream
+from carpool.http.core.effects import BeginEvents, Effect, EndEvents, WriteEvents, event_bytes
+from carpool.http.core.replay import EventReplay
+from carpool.http.core.streams import BrokerStream, Exchange, OwnRequest
 
 RESUMABLE_S: Final = 60.0
 """After the end of an exchange its events can be asked for again."""
@@ -22,7 +22,7 @@ _COMMENT: Final = b":\n"
 """Keeps a connection alive. No empty line after it: httpx-sse, under the Python SDK, makes an event of one as
 soon as an event with an id has gone before, and SDK 1.9 tells its user of an event that is no JSON."""
 
-Asker = Exchange | OwnRequest | Stream
+Asker = Exchange | OwnRequest | BrokerStream
 """An HTTP request waits for an exchange, a request of the HTTP door, or (a GET) the messages of a stream."""
 
 
@@ -31,7 +31,7 @@ class EventStreams:
 
     def __init__(self, out: list[Effect]) -> None:
         self._out = out
-        self._replay = Replay()
+        self._replay = EventReplay()
         self._askers: dict[int, Asker] = {}
 
     def add(self, x: int, asker: Asker) -> None:
@@ -45,99 +45,99 @@ class EventStreams:
     def end(self, x: int) -> None:
         """The events of `x` are complete."""
         self._askers.pop(x, None)
-        self._out.append(End(x))
+        self._out.append(EndEvents(x))
 
     # --- exchanges ---
 
     def begin_exchange(self, exchange: Exchange) -> None:
         """Answer with a stream of events, if it is not one already."""
-        if exchange.begun:
+        if exchange.has_begun:
             return
-        exchange.begun = True
+        exchange.has_begun = True
         self._begin(exchange.sink, exchange.stream, (exchange.x, 0))
         for message in exchange.answers:
             self.write_exchange(exchange, message)
         exchange.answers = []
 
-    def _begin(self, x: int, stream: Stream, primed: tuple[int, int] | None) -> None:
-        self._out.append(Begin(x, _NO_BUFFERING))
+    def _begin(self, x: int, stream: BrokerStream, primed: tuple[int, int] | None) -> None:
+        self._out.append(BeginEvents(x, _NO_BUFFERING))
         if primed is not None and stream.version >= PRIMING_VERSION and stream.sort == "session":
-            self._out.append(Write(x, b"id: %d-%d\ndata: \n\n" % primed))
+            self._out.append(WriteEvents(x, b"id: %d-%d\ndata: \n\n" % primed))
 
     def write_exchange(self, exchange: Exchange, message: bytes) -> None:
         """A message of an exchange that has begun."""
         if exchange.stream.sort == "session":
             exchange.number += 1
-            data = event(message, b"%d-%d" % (exchange.x, exchange.number))
-            self._replay.keep(exchange.stream.s, exchange.x, exchange.number, data)
+            data = event_bytes(message, b"%d-%d" % (exchange.x, exchange.number))
+            self._replay.add(exchange.stream.s, exchange.x, exchange.number, data)
         else:
-            data = event(message)
+            data = event_bytes(message)
         if exchange.sink:
-            self._out.append(Write(exchange.sink, data))
+            self._out.append(WriteEvents(exchange.sink, data))
 
     def end_exchange(self, exchange: Exchange, now: float) -> None:
         """Its last event was written. It can be asked for again for a while."""
         if exchange.sink:
-            self._out.append(End(exchange.sink))
+            self._out.append(EndEvents(exchange.sink))
         if exchange.stream.sort == "session" and exchange.number:
-            exchange.stream.past[exchange.x] = (exchange.number, now + RESUMABLE_S)
+            exchange.stream.resumable_exchanges[exchange.x] = (exchange.number, now + RESUMABLE_S)
 
     # --- messages of no exchange ---
 
-    def begin_sse(self, stream: Stream) -> None:
+    def begin_sse(self, stream: BrokerStream) -> None:
         """The session of a GET of the transport of 2024-11-05 is open: where its POSTs go."""
-        self._out.append(Begin(stream.get, _NO_BUFFERING))
+        self._out.append(BeginEvents(stream.get_request, _NO_BUFFERING))
         where = f"/messages?session={stream.session}".encode()
-        self._out.append(Write(stream.get, event(where, name=b"endpoint")))
+        self._out.append(WriteEvents(stream.get_request, event_bytes(where, name=b"endpoint")))
 
-    def write_sse(self, stream: Stream, message: bytes) -> None:
+    def write_sse(self, stream: BrokerStream, message: bytes) -> None:
         """Any message of such a session."""
-        if stream.get:
-            self._out.append(Write(stream.get, event(message)))
+        if stream.get_request:
+            self._out.append(WriteEvents(stream.get_request, event_bytes(message)))
 
-    def write_stream(self, stream: Stream, message: bytes) -> None:
+    def write_stream(self, stream: BrokerStream, message: bytes) -> None:
         """A message of no exchange, for the GET of the session, also a later one."""
         stream.number += 1
-        data = event(message, b"0-%d" % stream.number)
-        self._replay.keep(stream.s, 0, stream.number, data)
-        if stream.get:
-            self._out.append(Write(stream.get, data))
-            stream.shown = stream.number
+        data = event_bytes(message, b"0-%d" % stream.number)
+        self._replay.add(stream.s, 0, stream.number, data)
+        if stream.get_request:
+            self._out.append(WriteEvents(stream.get_request, data))
+            stream.last_delivered = stream.number
 
-    def listen(self, x: int, stream: Stream) -> None:
+    def listen(self, x: int, stream: BrokerStream) -> None:
         """A GET hears what belongs to no exchange. A newer one replaces an older one."""
-        if stream.get:
-            self.end(stream.get)
-        stream.get = x
+        if stream.get_request:
+            self.end(stream.get_request)
+        stream.get_request = x
         self._askers[x] = stream
-        missed = self._replay.after(stream.s, 0, stream.shown, stream.number) or []
+        missed = self._replay.after(stream.s, 0, stream.last_delivered, stream.number) or []
         self._begin(x, stream, (0, stream.number) if not missed else None)
         for _, data in missed:
-            self._out.append(Write(x, data))
-        stream.shown = stream.number
+            self._out.append(WriteEvents(x, data))
+        stream.last_delivered = stream.number
 
-    def resume(self, x: int, stream: Stream, exchange: int, number: int) -> bool:
+    def resume(self, x: int, stream: BrokerStream, exchange: int, number: int) -> bool:
         """A GET with `Last-Event-ID`. False: what it asks for is not there any more."""
         if exchange == 0:
             # What is forgotten of it is news that a list shows as well: no reason to refuse.
             kept = self._replay.after(stream.s, 0, number, stream.number)
-            stream.shown = number if kept is not None else stream.number
+            stream.last_delivered = number if kept is not None else stream.number
             self.listen(x, stream)
             return True
         running = stream.exchanges.get(exchange)
-        if isinstance(running, Exchange) and running.begun:
+        if isinstance(running, Exchange) and running.has_begun:
             last = running.number
-        elif exchange in stream.past:
-            running, last = None, stream.past[exchange][0]
+        elif exchange in stream.resumable_exchanges:
+            running, last = None, stream.resumable_exchanges[exchange][0]
         else:
             return False
         kept = self._replay.after(stream.s, exchange, number, last)
         if kept is None:
             return False
-        self._out.append(Begin(x, _NO_BUFFERING))
-        self._out += [Write(x, data) for _, data in kept]
+        self._out.append(BeginEvents(x, _NO_BUFFERING))
+        self._out += [WriteEvents(x, data) for _, data in kept]
         if running is None:
-            self._out.append(End(x))
+            self._out.append(EndEvents(x))
         else:
             if running.sink:
                 self.end(running.sink)
@@ -151,32 +151,32 @@ class EventStreams:
         """Keep every stream of events alive."""
         for x, asker in self._askers.items():
             if _has_begun(asker):
-                self._out.append(Write(x, _COMMENT))
+                self._out.append(WriteEvents(x, _COMMENT))
 
-    def expire(self, stream: Stream, now: float) -> None:
+    def expire(self, stream: BrokerStream, now: float) -> None:
         """Forget exchanges that ended long enough ago."""
-        for x in [x for x, (_, until) in stream.past.items() if until <= now]:
-            del stream.past[x]
-            self._replay.drop(stream.s, x)
+        for x in [x for x, (_, until) in stream.resumable_exchanges.items() if until <= now]:
+            del stream.resumable_exchanges[x]
+            self._replay.exchange_closed(stream.s, x)
 
-    def forget_stream(self, stream: Stream) -> None:
+    def forget_stream(self, stream: BrokerStream) -> None:
         """The stream is closed."""
-        self._replay.forget(stream.s)
+        self._replay.session_closed(stream.s)
 
-    def check(self, streams: list[Stream]) -> None:
+    def check(self, streams: list[BrokerStream]) -> None:
         """Assert what always holds."""
         self._replay.check()
         for stream in streams:
-            assert not stream.get or self._askers[stream.get] is stream
+            assert not stream.get_request or self._askers[stream.get_request] is stream
         for x, asker in self._askers.items():
             if isinstance(asker, Exchange):
                 assert asker.sink == x, "a request is answered through its sink"
-            if not isinstance(asker, Stream):
+            if not isinstance(asker, BrokerStream):
                 assert asker.stream.exchanges[asker.x] is asker
 
 
 def _has_begun(asker: Asker) -> bool:
     """Its HTTP request is answered with events, the first of which is written."""
-    if isinstance(asker, Stream):
+    if isinstance(asker, BrokerStream):
         return asker.sort != "sse" or bool(asker.session)
-    return isinstance(asker, Exchange) and asker.begun
+    return isinstance(asker, Exchange) and asker.has_begun

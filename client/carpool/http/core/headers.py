@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from carpool.http.core.body import UNREADABLE, Message, text_of, texts_of
+from carpool.http.core.body import UNREADABLE, ClientMessage, text_of, texts_of
 
 VERSION_HEADER: Final = "mcp-protocol-version"
 METHOD_HEADER: Final = "mcp-method"
@@ -75,7 +75,7 @@ def decoded(value: str) -> str | None:
         return None
 
 
-def standard_mismatch(headers: Mapping[str, str], version: str, message: Message) -> str:
+def standard_mismatch(headers: Mapping[str, str], version: str, message: ClientMessage) -> str:
     """What is wrong with the standard headers, as a sentence; empty where all is well."""
     told = headers.get(VERSION_HEADER)
     if told != version:
@@ -136,7 +136,7 @@ def _collect(schema: Any, path: tuple[str, ...], found: Annotated) -> bool:
 _TELLABLE: Final = ("string", "integer", "boolean")
 
 
-def param_mismatch(headers: Mapping[str, str], annotated: Annotated, message: Message) -> str:
+def param_mismatch(headers: Mapping[str, str], annotated: Annotated, message: ClientMessage) -> str:
     """What is wrong with the `Mcp-Param-*` headers of a `tools/call`; empty where all is well."""
     if not annotated:
         return ""

@@ -11,7 +11,7 @@ their records hold these.
 
 from typing import Final
 
-from carpool.http.core.body import Message, texts_of
+from carpool.http.core.body import ClientMessage, texts_of
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Of everything that is kept for a later broker. What does not fit is told as lost when the broker dies."""
@@ -37,14 +37,14 @@ _OF_CONSEQUENCE: Final = REPEATABLE - {"ping", "server/discover", "subscriptions
 """Those that may make the session what it is."""
 
 
-class Room:
+class KeepBudget:
     """How much is kept, of all sessions together."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max = max_bytes
         self.used_bytes = 0
 
-    def take(self, line: bytes) -> bytes:
+    def reserve(self, line: bytes) -> bytes:
         """The line, if there is room for it; else nothing."""
         size = len(line)
         if self.used_bytes + size > self._max:
@@ -52,15 +52,15 @@ class Room:
         self.used_bytes += size
         return line
 
-    def give(self, line: bytes) -> None:
+    def release(self, line: bytes) -> None:
         """What `take` returned is kept no longer."""
         self.used_bytes -= len(line)
 
 
-class Kept:
+class KeptMessages:
     """Of one session. A slot may hold nothing: then there was no room."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: KeepBudget) -> None:
         self._room = room
         self._lines: dict[Slot, bytes] = {}
         self.pending: dict[tuple[int, bytes], tuple[Slot, bytes]] = {}
@@ -73,16 +73,16 @@ class Kept:
         return first + [line for slot, line in self._lines.items() if slot not in {GREETING, READY}]
 
     @property
-    def begun(self) -> bool:
+    def has_state(self) -> bool:
         """Whether anything makes the session what it is."""
         return bool(self._lines)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether a later broker can make the session what it is."""
         return GREETING in self._lines and all(self._lines.values())
 
-    def asked(self, x: int, message: Message) -> None:
+    def request_sent(self, x: int, message: ClientMessage) -> None:
         """A request of the session goes to the broker, on exchange `x`."""
         if message.method not in _OF_CONSEQUENCE:
             return
@@ -91,38 +91,38 @@ class Kept:
             line = b"" if message.method == "resources/unsubscribe" else self._ours(message)
             self.pending[x, message.id] = (slot, line)
 
-    def said(self, message: Message) -> None:
+    def notification_sent(self, message: ClientMessage) -> None:
         """A notification of the session goes to the broker."""
         if message.method == "notifications/initialized":
-            self.put(READY, message.line)
+            self.set_slot(READY, message.line)
 
-    def answered(self, x: int, ident: bytes, *, is_error: bool) -> None:
+    def request_answered(self, x: int, ident: bytes, *, is_error: bool) -> None:
         """The answer to a request."""
         slot, line = self.pending.pop((x, ident), (None, b""))
         if slot is None or is_error:
             return
         if line:
-            self.put(slot, line)
+            self.set_slot(slot, line)
         else:
-            self._room.give(self._lines.pop(slot, b""))
+            self._room.release(self._lines.pop(slot, b""))
 
-    def unanswered(self, x: int) -> None:
+    def exchange_ended(self, x: int) -> None:
         """No answer to anything on exchange `x` will come, or none that is read."""
         self.pending = {key: each for key, each in self.pending.items() if key[0] != x}
 
-    def loosened(self, x: int) -> None:
+    def exchange_detached(self, x: int) -> None:
         """Answers to what came on exchange `x` come on none."""
         self.pending = {(0 if on == x else on, ident): each for (on, ident), each in self.pending.items()}
 
-    def put(self, slot: Slot, line: bytes) -> None:
+    def set_slot(self, slot: Slot, line: bytes) -> None:
         """From now on this is a part of the session."""
-        self._room.give(self._lines.pop(slot, b""))
-        self._lines[slot] = self._room.take(line)
+        self._room.release(self._lines.pop(slot, b""))
+        self._lines[slot] = self._room.reserve(line)
 
     def clear(self) -> None:
         """The session is over."""
         for line in self._lines.values():
-            self._room.give(line)
+            self._room.release(line)
         self._lines.clear()
         self.pending.clear()
 
@@ -131,7 +131,7 @@ class Kept:
         """Of what counts against the room."""
         return sum(map(len, self._lines.values()))
 
-    def _ours(self, message: Message) -> bytes:
+    def _ours(self, message: ClientMessage) -> bytes:
         self._last += 1
         return b'{"jsonrpc":"2.0","id":"carpool-%d","method":"%b","params":%b}' % (
             self._last,
@@ -140,7 +140,7 @@ class Kept:
         )
 
 
-def _slot_of(message: Message) -> Slot | None:
+def _slot_of(message: ClientMessage) -> Slot | None:
     match message.method:
         case "initialize":
             return GREETING

@@ -31,7 +31,7 @@ LINGER_S: Final = 2.0
 """How long a client that was refused may still send: closing at once would take the answer from it."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class HttpLimits(Struct, frozen=True, kw_only=True):
     """Those that a setting or a test changes."""
 
     body_bytes: int = 4 * 1024 * 1024

@@ -49,18 +49,18 @@ def list_annotated() -> Generator[bytes, bytes, dict[str, Annotated] | None]:
     return {name: arguments for name, arguments in named if isinstance(name, str) and arguments}
 
 
-def await_tools_news() -> Generator[bytes, bytes, None]:
+def await_tools_changed() -> Generator[bytes, bytes, None]:
     """Returns when the list of tools has changed, or when nobody would say so."""
     yield _request("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": _ENVELOPE})
 
 
 def greet(version: str) -> Generator[bytes, bytes, bool]:
     """Whether a new session took an `initialize`."""
-    answer = yield greeting(version)
+    answer = yield initialize_request(version)
     return _result(answer) is not None
 
 
-def greeting(version: str) -> bytes:
+def initialize_request(version: str) -> bytes:
     """An `initialize` of the door itself."""
     return _request(
         "initialize",

@@ -9,8 +9,8 @@ import msgspec
 
 from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_REQUEST
-from carpool.http.core.effects import Request, Respond, refusal
-from carpool.http.core.routing import Table
+from carpool.http.core.effects import HttpRequest, Respond, refusal
+from carpool.http.core.routing import ExchangeTable
 from carpool.http.core.streams import Endpoint
 
 AWAY = "carpool's broker is not there (it may be starting); try again in a moment"
@@ -23,7 +23,7 @@ HEALTH_S: Final = 0.8
 class Pages:
     """`/health` and the list of tools."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ExchangeTable) -> None:
         self._table = table
         self._last: dict[str, Any] = NOTHING
         """What the broker last said of itself and of the servers."""
@@ -31,7 +31,7 @@ class Pages:
         """When the broker was first asked for its health, or was gone, without an answer since."""
 
     def tools(
-        self, x: int, request: Request, endpoint: Endpoint, now: float, *, linked: bool
+        self, x: int, request: HttpRequest, endpoint: Endpoint, now: float, *, linked: bool
     ) -> Respond | None:
         """All tools of an endpoint."""
         if request.method != "GET":
@@ -52,7 +52,9 @@ class Pages:
         self._table.start_own_request(x, stream, own_requests.list_tools(), found, now)
         return None
 
-    def health(self, x: int, request: Request, now: float, *, known: bool, linked: bool) -> Respond | None:
+    def health(
+        self, x: int, request: HttpRequest, now: float, *, known: bool, linked: bool
+    ) -> Respond | None:
         """How carpool is; `known`: this is somebody who may also hear what runs."""
         if request.method not in {"GET", "HEAD"}:
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET, HEAD")

@@ -8,7 +8,7 @@ Knows nothing of: what they want, connections.
 
 from typing import Final
 
-from carpool.http.core.effects import Request
+from carpool.http.core.effects import HttpRequest
 
 PATIENCE_S: Final = 3.0
 """For a broker that is just being started."""
@@ -18,17 +18,17 @@ MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
-class Lobby:
+class PendingRequests:
     """All that wait, in order."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[float, Request]] = {}
+        self._waiting: dict[int, tuple[float, HttpRequest]] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, x: int, request: Request, until: float) -> bool:
+    def add(self, x: int, request: HttpRequest, until: float) -> bool:
         """It waits until then. False: there are too many."""
         size = self._bytes + len(request.body)
         if len(self._waiting) >= MAX_WAITING or size > MAX_WAITING_BYTES:
@@ -37,16 +37,16 @@ class Lobby:
         self._bytes = size
         return True
 
-    def leave(self, x: int) -> bool:
+    def remove(self, x: int) -> bool:
         """Its client has gone. False: it does not wait."""
         found = self._waiting.pop(x, None)
         if found is not None:
             self._bytes -= len(found[1].body)
         return found is not None
 
-    def due(self, now: float) -> list[tuple[int, Request]]:
+    def take_due(self, now: float) -> list[tuple[int, HttpRequest]]:
         """Those that have waited long enough by then; they wait no longer."""
         found = [(x, request) for x, (until, request) in self._waiting.items() if until <= now]
         for x, _ in found:
-            self.leave(x)
+            self.remove(x)
         return found

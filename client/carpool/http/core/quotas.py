@@ -1,4 +1,4 @@
-"""Quotas of the HTTP door: how many sessions and requests each principal has open.
+"""PrincipalQuotas of the HTTP door: how many sessions and requests each principal has open.
 
 Owns the counts. A request that waits here before it goes to the broker counts as an open one. Sessions are
 shared out among principals, so that none takes all.
@@ -8,13 +8,13 @@ Knows nothing of: what is asked, streams, refusals.
 
 from collections import Counter
 
-from carpool.http.core.effects import Rules
+from carpool.http.core.effects import HttpRules
 
 
-class Quotas:
+class PrincipalQuotas:
     """Open sessions and open requests, by principal."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: HttpRules) -> None:
         self._max_sessions = rules.max_sessions
         self._max_open = rules.max_open
         self._sessions_per_principal = rules.max_sessions

@@ -16,7 +16,7 @@ MAX_SESSION_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
 
 
-class Replay:
+class EventReplay:
     """Kept events by session (`S`), each of an exchange (`X`; 0: the session's own stream)."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Replay:
         self._sizes: dict[int, int] = {}
         self.size = 0
 
-    def keep(self, session: int, exchange: int, number: int, event: bytes) -> None:
+    def add(self, session: int, exchange: int, number: int, event: bytes) -> None:
         """Remember event `number` of an exchange."""
         kept = self._sessions.setdefault(session, deque())
         self._sessions.move_to_end(session)
@@ -37,7 +37,7 @@ class Replay:
         while kept and (len(kept) > self._max_events or self._sizes[session] > self._max_session):
             self._drop_oldest(session, kept)
         while self.size > self._max:
-            self.forget(next(iter(self._sessions)))
+            self.session_closed(next(iter(self._sessions)))
 
     def after(self, session: int, exchange: int, number: int, last: int) -> list[tuple[int, bytes]] | None:
         """Events of the exchange after `number`, up to `last`; None: some of them are forgotten."""
@@ -46,7 +46,7 @@ class Replay:
         ]
         return found if len(found) == last - number else None
 
-    def drop(self, session: int, exchange: int) -> None:
+    def exchange_closed(self, session: int, exchange: int) -> None:
         """Forget one exchange."""
         kept = self._sessions.get(session)
         if not kept:
@@ -59,7 +59,7 @@ class Replay:
         else:
             del self._sessions[session], self._sizes[session]
 
-    def forget(self, session: int) -> None:
+    def session_closed(self, session: int) -> None:
         """Forget all of a session."""
         self._sessions.pop(session, None)
         self.size -= self._sizes.pop(session, 0)

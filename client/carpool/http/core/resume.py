@@ -12,13 +12,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from carpool.http.core.body import Message, text_of
-from carpool.http.core.kept_messages import Room
-from carpool.http.core.streams import Exchange, OwnRequest, Stream
-from carpool.open_requests import Unanswered
+from carpool.http.core.body import ClientMessage, text_of
+from carpool.http.core.kept_messages import KeepBudget
+from carpool.http.core.streams import BrokerStream, Exchange, OwnRequest
+from carpool.open_requests import OpenRequests
 from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.carrier.attach import ResumeSession
-from carpool_protocol.carrier.streams import Open, frame_line, word_line
+from carpool_protocol.carrier.streams import OpenStream, control_line, frame_line
 
 _END: Final = b"\n"
 _MAX_ASKS: Final = 1000
@@ -28,117 +28,124 @@ _MAX_ASKS: Final = 1000
 class Resumption:
     """The record of all streams, within one budget of bytes."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: KeepBudget) -> None:
         self._room = room
 
-    def request_sent(self, requests: Unanswered, ident: bytes, line: bytes) -> None:
+    def request_sent(self, requests: OpenRequests, ident: bytes, line: bytes) -> None:
         """A request goes to the broker."""
-        requests.said(ident, self._room.take(line))
+        requests.request_sent(ident, self._room.reserve(line))
 
-    def request_answered(self, requests: Unanswered, ident: bytes, answer: bytes) -> None:
+    def request_answered(self, requests: OpenRequests, ident: bytes, answer: bytes) -> None:
         """A later broker need not hear of the request that has this answer."""
-        self._room.give(requests.answered(ident, answer))
+        self._room.release(requests.request_answered(ident, answer))
 
-    def forget_request(self, requests: Unanswered, ident: bytes) -> None:
+    def forget_request(self, requests: OpenRequests, ident: bytes) -> None:
         """A later broker need not hear of what has this id."""
-        for line in requests.ended(ident):
-            self._room.give(line)
+        for line in requests.request_ended(ident):
+            self._room.release(line)
 
-    def detached_answered(self, stream: Stream, ident: bytes, answer: bytes, *, is_error: bool) -> None:
+    def detached_answered(self, stream: BrokerStream, ident: bytes, answer: bytes, *, is_error: bool) -> None:
         """The answer to a request that is of no exchange."""
-        stream.kept.answered(0, ident, is_error=is_error)
-        self.request_answered(stream.loose, ident, answer)
-        if not stream.loose:
-            for line in stream.given:
-                self._room.give(line)
-            stream.given = ()
+        stream.kept.request_answered(0, ident, is_error=is_error)
+        self.request_answered(stream.detached_requests, ident, answer)
+        if not stream.detached_requests:
+            for line in stream.detached_ask_answers:
+                self._room.release(line)
+            stream.detached_ask_answers = ()
 
     def detach(self, exchange: Exchange) -> None:
         """Its client has gone; what is still answered is so on no exchange."""
         stream = exchange.stream
-        stream.kept.loosened(exchange.x)
+        stream.kept.exchange_detached(exchange.x)
         for _, ident, line in exchange.lines.entries():
-            stream.loose.said(ident, line)
+            stream.detached_requests.request_sent(ident, line)
         exchange.lines.clear()
-        stream.given += exchange.given
-        exchange.given = ()
+        stream.detached_ask_answers += exchange.ask_answers
+        exchange.ask_answers = ()
         stream.asks = {ask: 0 if x == exchange.x else x for ask, x in stream.asks.items()}
 
     def listen_acknowledged(self, exchange: Exchange | OwnRequest, message: bytes) -> None:
         """The first message of a listen says what it listens to."""
-        exchange.granted = self._room.take(message)
+        exchange.listen_acknowledgement = self._room.reserve(message)
 
-    def ask_sent(self, stream: Stream, ident: bytes, x: int) -> None:
+    def ask_sent(self, stream: BrokerStream, ident: bytes, x: int) -> None:
         """A question goes to the client, on exchange `x` or on none."""
         if len(stream.asks) >= _MAX_ASKS:
             del stream.asks[next(iter(stream.asks))]
         stream.asks[ident] = x
 
-    def ask_answered(self, stream: Stream, message: Message) -> None:
+    def ask_answered(self, stream: BrokerStream, message: ClientMessage) -> None:
         """A client answers a question."""
         x = stream.asks.pop(message.id, None)
         exchange = stream.exchanges.get(x) if x else None
         if isinstance(exchange, Exchange):
-            exchange.given = (*exchange.given, self._room.take(message.line))
-        elif x == 0 and stream.loose:
-            stream.given = (*stream.given, self._room.take(message.line))
+            exchange.ask_answers = (*exchange.ask_answers, self._room.reserve(message.line))
+        elif x == 0 and stream.detached_requests:
+            stream.detached_ask_answers = (*stream.detached_ask_answers, self._room.reserve(message.line))
 
     def forget_exchange(self, exchange: Exchange | OwnRequest) -> None:
         """The exchange is over."""
         stream = exchange.stream
-        if exchange.lines or exchange.granted or (isinstance(exchange, Exchange) and exchange.given):
+        if (
+            exchange.lines
+            or exchange.listen_acknowledgement
+            or (isinstance(exchange, Exchange) and exchange.ask_answers)
+        ):
             for line in kept_lines(exchange):
-                self._room.give(line)
+                self._room.release(line)
             exchange.lines.clear()
-            exchange.granted = None
+            exchange.listen_acknowledgement = None
             if isinstance(exchange, Exchange):
-                exchange.given = ()
+                exchange.ask_answers = ()
         if stream.asks:
             stream.asks = {ask: x for ask, x in stream.asks.items() if x != exchange.x}
         if stream.kept.pending:
-            stream.kept.unanswered(exchange.x)
+            stream.kept.exchange_ended(exchange.x)
 
-    def forget_stream(self, stream: Stream) -> None:
+    def forget_stream(self, stream: BrokerStream) -> None:
         """The stream is closed, and every exchange of it before."""
         stream.kept.clear()
-        for line in (*stream.loose.lines(), *stream.given):
-            self._room.give(line)
-        stream.loose.clear()
-        stream.given = ()
+        for line in (*stream.detached_requests.lines(), *stream.detached_ask_answers):
+            self._room.release(line)
+        stream.detached_requests.clear()
+        stream.detached_ask_answers = ()
 
-    def check(self, streams: list[Stream]) -> None:
+    def check(self, streams: list[BrokerStream]) -> None:
         """Assert that the budget counts what is kept, and nothing else."""
         kept = 0
         for stream in streams:
-            lines = [*stream.loose.lines(), *stream.given]
+            lines = [*stream.detached_requests.lines(), *stream.detached_ask_answers]
             for exchange in stream.exchanges.values():
                 lines += kept_lines(exchange)
             kept += stream.kept.size_bytes + sum(map(len, lines))
             assert all(x in stream.exchanges or x == 0 for x in stream.asks.values())
-            assert stream.loose or not stream.given
+            assert stream.detached_requests or not stream.detached_ask_answers
         assert kept == self._room.used_bytes
 
 
 def kept_lines(exchange: Exchange | OwnRequest) -> list[bytes]:
     """All lines of one exchange that count against the budget."""
-    given = exchange.given if isinstance(exchange, Exchange) else ()
-    return [*exchange.lines.lines(), *given, exchange.granted or b""]
+    given = exchange.ask_answers if isinstance(exchange, Exchange) else ()
+    return [*exchange.lines.lines(), *given, exchange.listen_acknowledgement or b""]
 
 
-def comeback(stream: Stream, word: Open) -> list[bytes]:
+def resume_frames(stream: BrokerStream, word: OpenStream) -> list[bytes]:
     """The frames. `word`: how the stream is opened when nothing is resumed."""
     s = stream.s
     kept = [(line, 0) for line in stream.kept.lines()]
-    left, again = _left(stream.loose, 0, [], 0)
-    given = [(line, 0) for line in stream.given if line]
+    left, again = _unanswered(stream.detached_requests, 0, [], 0)
+    given = [(line, 0) for line in stream.detached_ask_answers if line]
     for exchange in stream.exchanges.values():
-        if exchange.granted:
-            kept += [(exchange.granted, exchange.x), *((line, exchange.x) for line in exchange.lines.lines())]
+        if exchange.listen_acknowledgement:
+            kept += [
+                (exchange.listen_acknowledgement, exchange.x),
+                *((line, exchange.x) for line in exchange.lines.lines()),
+            ]
         else:
-            more, again = _left(exchange.lines, exchange.x, again, len(left))
+            more, again = _unanswered(exchange.lines, exchange.x, again, len(left))
             left += more
         if isinstance(exchange, Exchange):
-            given += [(line, 0) for line in exchange.given if line]
+            given += [(line, 0) for line in exchange.ask_answers if line]
     said = [*kept, *left, *given]
     if stream.name and stream.sort != "control":
         asks = [ask for ask in map(text_of, stream.asks) if ask is not None]
@@ -156,16 +163,16 @@ def comeback(stream: Stream, word: Open) -> list[bytes]:
             stateful=stream.stateful,
         )
         word = replace(word, resume=resume)
-    return [word_line(s, word), *(frame_line(s, line, x) for line, x in said)]
+    return [control_line(s, word), *(frame_line(s, line, x) for line, x in said)]
 
 
-def _left(
-    requests: Unanswered, x: int, again: list[int], before: int
+def _unanswered(
+    requests: OpenRequests, x: int, again: list[int], before: int
 ) -> tuple[list[tuple[bytes, int]], list[int]]:
     """Requests without an answer, of exchange `x`, and the places of all that use an id again. `again`: of
     those before them, which are so many.
     """
-    used_again = requests.used_again()
+    used_again = requests.reused_ids()
     entries = requests.entries()
     places = [before + place for place, (number, _, _) in enumerate(entries) if number in used_again]
     return [(line, x) for _, _, line in entries], again + places

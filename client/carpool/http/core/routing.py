@@ -1,12 +1,12 @@
 """The table of what is open: frames of the broker become answers and events of HTTP requests.
 
 Owns streams, exchanges, the decision between plain JSON and a stream of events, and what happens when a
-client, a session or the broker goes. Three parts keep a record each: `Quotas` counts, `EventStreams` knows
-who hears what,
-`Resumption` what the next broker must hear. Invariants: each HTTP request is answered once; a message goes to
-one stream (MCP, basic/transports); an answer is the last of its exchange; nothing of one session reaches
-another; what a broker that died has not answered is asked of the next one (docs/decisions/0019), unless it
-may have been run and nothing there could tell; what is closed is forgotten everywhere.
+client, a session or the broker goes. Three parts keep a record each: `PrincipalQuotas` counts,
+`EventStreams` knows who hears what, `Resumption` what the next broker must hear. Invariants: each HTTP
+request is answered once; a message goes to one stream (MCP, basic/transports); an answer is the last of its
+exchange; nothing of one session reaches another; what a broker that died has not answered is asked of the
+next one (docs/decisions/0019), unless it may have been run and nothing there could tell; what is closed is
+forgotten everywhere.
 
 Long, because every part of it changes the same records of streams and exchanges.
 
@@ -28,44 +28,54 @@ from carpool.http.core.body import (
     PARSE_ERROR,
     SESSION_NOT_FOUND,
     UNSUPPORTED_VERSION,
-    Message,
-    Said,
+    BrokerMessage,
+    ClientMessage,
     error_line,
-    read_said,
+    read_broker_message,
     texts_of,
     version_of,
 )
-from carpool.http.core.effects import Begin, Effect, End, Respond, Rules, Tell, Write, event, refusal
+from carpool.http.core.effects import (
+    BeginEvents,
+    Effect,
+    EndEvents,
+    HttpRules,
+    Respond,
+    SendToBroker,
+    WriteEvents,
+    event_bytes,
+    refusal,
+)
 from carpool.http.core.event_streams import EventStreams
-from carpool.http.core.kept_messages import REPEATABLE, Kept, Room
-from carpool.http.core.quotas import Quotas
-from carpool.http.core.resume import Resumption, comeback
+from carpool.http.core.kept_messages import REPEATABLE, KeepBudget, KeptMessages
+from carpool.http.core.quotas import PrincipalQuotas
+from carpool.http.core.resume import Resumption, resume_frames
 from carpool.http.core.streams import (
     OWN_QUESTION_S,
+    BrokerStream,
     Dialogue,
     Endpoint,
     Exchange,
     OwnRequest,
-    Stream,
     StreamSort,
 )
-from carpool_protocol.carrier.attach import Moved, ResumeSession
+from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
 from carpool_protocol.carrier.streams import (
-    WORD,
-    Close,
-    Closed,
-    Gone,
-    Open,
-    Opened,
-    Over,
-    Refused,
-    Served,
-    Stateful,
-    Word,
+    CONTROL,
+    CloseStream,
+    ControlMessage,
+    ExchangeClientGone,
+    ExchangeEnded,
+    OpenStream,
+    ServersStateful,
+    StreamClosed,
+    StreamOpened,
+    StreamRefused,
+    SupervisorAssigned,
+    control_line,
     frame_line,
-    read_word,
+    read_control,
     split_frame,
-    word_line,
 )
 
 STREAM_AFTER_S: Final = 15.0
@@ -86,31 +96,31 @@ UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initiali
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
 
 
-class Table:
+class ExchangeTable:
     """All that is open between HTTP clients and the broker. Effects are appended to `out`."""
 
     def __init__(
         self,
-        rules: Rules,
-        quotas: Quotas,
+        rules: HttpRules,
+        quotas: PrincipalQuotas,
         events: EventStreams,
         *,
-        room: Room,
+        room: KeepBudget,
         out: list[Effect],
         first: int = 0,
     ) -> None:
         """`room`: for what a later broker must hear. `first`: no door before this had so high a number."""
         self.rules = rules
         self.out = out
-        self.sessions: dict[str, Stream] = {}
+        self.sessions: dict[str, BrokerStream] = {}
         """By `Mcp-Session-Id`, or the session of a 2024-11-05 stream."""
         self._quotas = quotas
         self._events = events
         self._room = room
         self._resumption = Resumption(room)
-        self._streams: dict[int, Stream] = {}
-        self._shared: dict[tuple[StreamSort, Endpoint], Stream] = {}
-        self._seeking: dict[tuple[str, Endpoint], Stream] = {}
+        self._streams: dict[int, BrokerStream] = {}
+        self._shared: dict[tuple[StreamSort, Endpoint], BrokerStream] = {}
+        self._seeking: dict[tuple[str, Endpoint], BrokerStream] = {}
         """By what a client called its session: those of a door that died, until the broker has told."""
         self._last_s = 0
         self._last_x = first
@@ -125,20 +135,20 @@ class Table:
 
     def open_stream(
         self, sort: StreamSort, endpoint: Endpoint, now: float, resume: ResumeSession | None = None
-    ) -> Stream:
+    ) -> BrokerStream:
         """A new session of the broker, or one of a door that died. Messages may follow at once."""
         self._last_s += 1
-        stream = Stream(self._last_s, sort, endpoint, Kept(self._room), now)
+        stream = BrokerStream(self._last_s, sort, endpoint, KeptMessages(self._room), now)
         self._streams[stream.s] = stream
         if sort in {"session", "sse"}:
             self._quotas.count_session(endpoint[0], 1)
-        self.out.append(Tell(word_line(stream.s, self._open_message(stream, resume))))
+        self.out.append(SendToBroker(control_line(stream.s, self._open_message(stream, resume))))
         return stream
 
-    def _open_message(self, stream: Stream, resume: ResumeSession | None = None) -> Open:
+    def _open_message(self, stream: BrokerStream, resume: ResumeSession | None = None) -> OpenStream:
         """How the broker is told of a stream."""
         principal, server, profile, workspace, length = stream.endpoint
-        return Open(
+        return OpenStream(
             kind=stream.kind,
             principal=principal,
             server=server,
@@ -150,41 +160,41 @@ class Table:
             resume=resume,
         )
 
-    def shared_stream(self, sort: StreamSort, endpoint: Endpoint, now: float) -> Stream:
+    def shared_stream(self, sort: StreamSort, endpoint: Endpoint, now: float) -> BrokerStream:
         """The one stream of this sort and endpoint, opened where there is none."""
         stream = self._shared.get((sort, endpoint))
         if stream is None:
             stream = self._shared[sort, endpoint] = self.open_stream(sort, endpoint, now)
         return stream
 
-    def shared_streams(self) -> list[Stream]:
+    def shared_streams(self) -> list[BrokerStream]:
         """The open streams that many agents share."""
         return list(self._shared.values())
 
-    def is_open(self, stream: Stream) -> bool:
+    def is_open(self, stream: BrokerStream) -> bool:
         """True until the stream is closed."""
         return stream.s in self._streams
 
     def open_exchange(
-        self, x: int, stream: Stream, requests: list[Message], now: float, *, array: bool = False
+        self, x: int, stream: BrokerStream, requests: list[ClientMessage], now: float, *, array: bool = False
     ) -> None:
         """A client's requests go to the broker; `x` is answered when they are."""
         exchange = Exchange(x, stream, requests, now, array=array)
         stream.exchanges[x] = exchange
-        stream.used = now
+        stream.used_at = now
         self._events.add(x, exchange)
-        if exchange.counted:
+        if exchange.is_counted:
             self._quotas.count_request(stream.endpoint[0], 1)
         for each in requests:
             self._resumption.request_sent(exchange.lines, each.id, each.line)
             if stream.sort == "session":
-                stream.kept.asked(x, each)
+                stream.kept.request_sent(x, each)
             self.send_to_broker(stream, each.line, x)
 
     def start_own_request(
         self,
         x: int,
-        stream: Stream,
+        stream: BrokerStream,
         dialogue: Dialogue,
         on_result: Callable[[Any, float], None],
         now: float,
@@ -195,7 +205,7 @@ class Table:
         """A question of our own; `on_result` gets what it found, or `None`. `x`: that of whoever wants it."""
         request = OwnRequest(x, stream, dialogue, on_result, now, is_listen=is_listen, limit_s=limit_s)
         stream.exchanges[x] = request
-        stream.used = now
+        stream.used_at = now
         self._events.add(x, request)
         self._send_own(request, next(dialogue))
 
@@ -206,10 +216,10 @@ class Table:
     def open_sse_stream(self, x: int, endpoint: Endpoint, now: float) -> None:
         """A session of the transport of 2024-11-05: `x` hears all of it, once it is open."""
         stream = self.open_stream("sse", endpoint, now)
-        stream.get = x
+        stream.get_request = x
         self._events.add(x, stream)
 
-    def seek(
+    def seek_session(
         self, x: int, session: str, endpoint: Endpoint, go_on: Callable[[float], None], now: float
     ) -> None:
         """A request of a session that a door before this one may have had: the broker knows."""
@@ -217,27 +227,27 @@ class Table:
         if found is None:
             resume = ResumeSession(session="", secret=session)
             found = self._seeking[session, endpoint] = self.open_stream("session", endpoint, now, resume)
-            found.seeks = session
+            found.sought_session = session
         self._quotas.hold_request(x, endpoint[0])
-        found.sought.append((x, go_on))
+        found.seeking_requests.append((x, go_on))
 
-    def send_to_broker(self, stream: Stream, line: bytes, x: int = 0) -> None:
+    def send_to_broker(self, stream: BrokerStream, line: bytes, x: int = 0) -> None:
         """A message for the broker, of exchange `x` (0: of none)."""
-        self.out.append(Tell(frame_line(stream.s, line, x)))
+        self.out.append(SendToBroker(frame_line(stream.s, line, x)))
 
     # --- the broker ---
 
-    def said(self, line: bytes, now: float) -> bool:
+    def line_received(self, line: bytes, now: float) -> bool:
         """A line of the broker. False: it is no frame."""
         parts = split_frame(line)
         if parts is None:
             return False
         s, message, x = parts
         stream = self._streams.get(s)
-        if x == WORD:
-            word = read_word(message)
+        if x == CONTROL:
+            word = read_control(message)
             if word is not None and stream is not None:
-                self._word(stream, word, now)
+                self._control_received(stream, word, now)
             return word is not None
         if stream is None:
             return True
@@ -248,58 +258,58 @@ class Table:
             self._on_own_request(exchange, message, now)
         elif not x:
             self._on_stream(stream, message)
-        elif stream.loose and (said := read_said(message)).answer:
+        elif stream.detached_requests and (said := read_broker_message(message)).answer:
             # It was on its way when its client went. Unsettled, a later broker would run its call again.
             self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
         return True
 
-    def _word(self, stream: Stream, word: Word, now: float) -> None:
-        if isinstance(word, Opened):
+    def _control_received(self, stream: BrokerStream, word: ControlMessage, now: float) -> None:
+        if isinstance(word, StreamOpened):
             stream.name, stream.secret, stream.epoch = word.name, word.secret, word.supervisor
             if not stream.session:
-                self._begun(stream, word, now)
-        elif isinstance(word, Served):
+                self._stream_opened(stream, word, now)
+        elif isinstance(word, SupervisorAssigned):
             stream.epoch = word.epoch
-        elif isinstance(word, Moved):
+        elif isinstance(word, WorkspaceChanged):
             stream.moved = word
-        elif isinstance(word, Stateful):
+        elif isinstance(word, ServersStateful):
             stream.stateful = word.servers
-        elif isinstance(word, Refused) and stream.seeks:
+        elif isinstance(word, StreamRefused) and stream.sought_session:
             self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
-        elif isinstance(word, Refused):
+        elif isinstance(word, StreamRefused):
             stream.refused = word.text
             self.close(stream, 404, INVALID_REQUEST, word.text, now, tell=False)
-        elif isinstance(word, Closed):
+        elif isinstance(word, StreamClosed):
             text = word.text or "carpool has ended this session"
             if stream.sort == "shared":
                 self.close(stream, 502, INTERNAL_ERROR, text, now, tell=False)
             else:
                 self.close(stream, 404, SESSION_NOT_FOUND, text, now, tell=False)
-        elif isinstance(word, Over):
+        elif isinstance(word, ExchangeEnded):
             exchange = stream.exchanges.get(word.exchange)
             if exchange is not None:
-                self._over(exchange, now)
+                self._exchange_ended(exchange, now)
 
-    def _begun(self, stream: Stream, word: Opened, now: float) -> None:
+    def _stream_opened(self, stream: BrokerStream, word: StreamOpened, now: float) -> None:
         stream.session = word.session
         if stream.sort in {"session", "sse"}:
             self.sessions[word.session] = stream
-        if stream.sort == "sse" and stream.get:
+        if stream.sort == "sse" and stream.get_request:
             self._events.begin_sse(stream)
-        if stream.seeks:
-            self._seeking.pop((stream.seeks, stream.endpoint), None)
-            stream.seeks, stream.version = "", word.version
-            sought, stream.sought = stream.sought, []
+        if stream.sought_session:
+            self._seeking.pop((stream.sought_session, stream.endpoint), None)
+            stream.sought_session, stream.version = "", word.version
+            sought, stream.seeking_requests = stream.seeking_requests, []
             for x, go_on in sought:
                 if self._quotas.release_request(x):
                     go_on(now)
 
     def _on_exchange(self, exchange: Exchange, message: bytes, now: float) -> None:
-        said = read_said(message)
+        said = read_broker_message(message)
         if said.answer:
-            self._answered(exchange, said, message, now)
+            self._exchange_answered(exchange, said, message, now)
             return
-        if exchange.is_listen and exchange.granted is None:
+        if exchange.is_listen and exchange.listen_acknowledgement is None:
             self._resumption.listen_acknowledged(exchange, message)
         if self._plain_only(exchange):
             self._refuse_ask(exchange.stream, said)
@@ -309,11 +319,11 @@ class Table:
             self._events.begin_exchange(exchange)
             self._events.write_exchange(exchange, message)
 
-    def _answered(self, exchange: Exchange, said: Said, message: bytes, now: float) -> None:
-        exchange.answered(said.id)
+    def _exchange_answered(self, exchange: Exchange, said: BrokerMessage, message: bytes, now: float) -> None:
+        exchange.request_answered(said.id)
         stream = exchange.stream
         if stream.kept.pending:
-            stream.kept.answered(exchange.x, said.id, is_error=said.code is not None)
+            stream.kept.request_answered(exchange.x, said.id, is_error=said.code is not None)
         self._resumption.request_answered(exchange.lines, said.id, message)
         headers: tuple[tuple[str, str], ...] = ()
         initializes = exchange.method == "initialize" and stream.sort == "session"
@@ -321,7 +331,7 @@ class Table:
             stream.version = version_of(message)
             if stream.version:
                 headers = (("Mcp-Session-Id", stream.session),)
-        if exchange.begun:
+        if exchange.has_begun:
             self._events.write_exchange(exchange, message)
             if not exchange.ids:
                 self._finish(exchange, now)
@@ -339,8 +349,8 @@ class Table:
 
     def _on_own_request(self, request: OwnRequest, message: bytes, now: float) -> None:
         """A step of our own question. Notifications are for dialogues that wait for news."""
-        said = read_said(message)
-        if request.is_listen and not said.answer and request.granted is None:
+        said = read_broker_message(message)
+        if request.is_listen and not said.answer and request.listen_acknowledgement is None:
             self._resumption.listen_acknowledged(request, message)
         if said.asks:
             self._refuse_ask(request.stream, said)
@@ -352,12 +362,12 @@ class Table:
         except StopIteration as found:
             self._own_finished(request, found.value, now)
         else:
-            request.at = now
+            request.opened_at = now
             self._resumption.forget_request(request.lines, b"")
             self._send_own(request, line)
 
-    def _on_stream(self, stream: Stream, message: bytes) -> None:
-        said = read_said(message)
+    def _on_stream(self, stream: BrokerStream, message: bytes) -> None:
+        said = read_broker_message(message)
         if said.answer:
             self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
         if stream.sort == "sse":
@@ -367,7 +377,7 @@ class Table:
             return
         if said.answer or stream.sort == "shared":
             return  # its client is gone, and did not have an event's id to come back with
-        if stream.sort != "session" or (self.rules.json_response and not stream.get):
+        if stream.sort != "session" or (self.rules.json_response and not stream.get_request):
             self._refuse_ask(stream, said)
             return
         if said.asks:
@@ -377,34 +387,34 @@ class Table:
     def _plain_only(self, exchange: Exchange) -> bool:
         return self.rules.json_response and not exchange.is_listen
 
-    def _refuse_ask(self, stream: Stream, said: Said) -> None:
+    def _refuse_ask(self, stream: BrokerStream, said: BrokerMessage) -> None:
         if said.asks:
             text = "the agent cannot be asked here: no stream of events is open to it"
             self.send_to_broker(stream, error_line(said.id, INTERNAL_ERROR, text))
 
     # --- ends of exchanges ---
 
-    def _over(self, exchange: Exchange | OwnRequest, now: float) -> None:
+    def _exchange_ended(self, exchange: Exchange | OwnRequest, now: float) -> None:
         """No (further) answer comes."""
         if isinstance(exchange, OwnRequest):
             self._own_finished(exchange, None, now)
             return
-        if exchange.begun:
+        if exchange.has_begun:
             pass
         elif exchange.answers:
             self.out.append(Respond(exchange.sink, 200, _json_body(exchange)))
         else:
             # A cancelled request gets no answer; a stream without events says just that.
-            exchange.begun = True
-            self.out.append(Begin(exchange.sink))
+            exchange.has_begun = True
+            self.out.append(BeginEvents(exchange.sink))
         self._finish(exchange, now)
 
     def _finish(self, exchange: Exchange, now: float) -> None:
         """Its last answer was given."""
         stream = exchange.stream
-        if exchange.begun:
+        if exchange.has_begun:
             self._events.end_exchange(exchange, now)
-        stream.used = now
+        stream.used_at = now
         self._forget(exchange)
         if stream.sort == "once" and not stream.exchanges:
             self.close(stream, 404, SESSION_NOT_FOUND, "", now)
@@ -424,10 +434,10 @@ class Table:
             self.close(exchange.stream, status, code, text, now, tell=False)  # nobody comes back to it
         if not exchange.sink:
             return
-        if exchange.begun:
+        if exchange.has_begun:
             for ident in exchange.ids:
-                self.out.append(Write(exchange.sink, event(error_line(ident, code, text))))
-            self.out.append(End(exchange.sink))
+                self.out.append(WriteEvents(exchange.sink, event_bytes(error_line(ident, code, text))))
+            self.out.append(EndEvents(exchange.sink))
         else:
             self.out.append(refusal(exchange.sink, status, code, text, exchange.ids[0]))
 
@@ -440,19 +450,19 @@ class Table:
                 self._events.remove(exchange.x)
             return
         self._events.remove(exchange.sink)
-        if exchange.counted:
-            exchange.counted = False
+        if exchange.is_counted:
+            exchange.is_counted = False
             self._quotas.count_request(stream.endpoint[0], -1)
 
     # --- clients ---
 
-    def gone(self, x: int, now: float) -> None:
+    def client_gone(self, x: int, now: float) -> None:
         """The client of an HTTP request hung up before its end."""
         self._quotas.release_request(x)
         asker = self._events.remove(x)
-        if isinstance(asker, Stream):
-            asker.get = 0
-            asker.used = now
+        if isinstance(asker, BrokerStream):
+            asker.get_request = 0
+            asker.used_at = now
             if asker.sort == "sse":
                 self.close(asker, 404, SESSION_NOT_FOUND, "", now)
         elif isinstance(asker, OwnRequest):
@@ -467,10 +477,10 @@ class Table:
         stream = exchange.stream
         if stream.sort == "once":
             self.close(stream, 404, SESSION_NOT_FOUND, "", now)
-        elif stream.sort == "shared" or not exchange.begun:
+        elif stream.sort == "shared" or not exchange.has_begun:
             # Stateless: that is the cancel. Otherwise it is none (basic/transports), but what still
             # comes has to find another way: without an event's id nobody can come back for it.
-            self.out.append(Tell(word_line(stream.s, Gone(exchange.x))))
+            self.out.append(SendToBroker(control_line(stream.s, ExchangeClientGone(exchange.x))))
             if stream.sort == "session":
                 self._resumption.detach(exchange)
             self._forget(exchange)
@@ -478,36 +488,36 @@ class Table:
                 # Nobody knows the session's id, or ever will.
                 self.close(stream, 404, SESSION_NOT_FOUND, "", now)
 
-    def pass_on(self, stream: Stream, message: Message, now: float) -> None:
+    def forward_message(self, stream: BrokerStream, message: ClientMessage, now: float) -> None:
         """What a client says that is no request of an exchange."""
-        stream.used = now
+        stream.used_at = now
         if message.method == "notifications/cancelled":
             ident = texts_of(message.params).get("requestId")
             self._cancelled(stream, bytes(ident) if ident is not None else b"")
         if message.sort == "answer":
             self._resumption.ask_answered(stream, message)
         elif message.sort == "request":
-            self._resumption.request_sent(stream.loose, message.id, message.line)
-            stream.kept.asked(0, message)
+            self._resumption.request_sent(stream.detached_requests, message.id, message.line)
+            stream.kept.request_sent(0, message)
         else:
-            stream.kept.said(message)
+            stream.kept.notification_sent(message)
         self.send_to_broker(stream, message.line)
 
-    def _cancelled(self, stream: Stream, ident: bytes) -> None:
+    def _cancelled(self, stream: BrokerStream, ident: bytes) -> None:
         """A client cancelled a request of its own: no answer will come for it, but for others of an array."""
-        self._resumption.forget_request(stream.loose, ident)
+        self._resumption.forget_request(stream.detached_requests, ident)
         for exchange in stream.exchanges.values():
             if isinstance(exchange, OwnRequest):
                 continue
             self._resumption.forget_request(exchange.lines, ident)
-            if exchange.array and ident in exchange.ids and len(exchange.ids) > 1:
+            if exchange.is_batch and ident in exchange.ids and len(exchange.ids) > 1:
                 exchange.ids.remove(ident)
                 return
 
     # --- ends of streams ---
 
     def close(
-        self, stream: Stream, status: int, code: int, text: str, now: float, *, tell: bool = True
+        self, stream: BrokerStream, status: int, code: int, text: str, now: float, *, tell: bool = True
     ) -> None:
         """End a stream; what waits on it is answered with this error."""
         if self._streams.pop(stream.s, None) is None:
@@ -522,58 +532,58 @@ class Table:
                 self.out.append(refusal(x, status, code, text))
         for exchange in list(stream.exchanges.values()):
             self._fail(exchange, status, code, text, now)
-        if stream.get:
+        if stream.get_request:
             if stream.sort == "sse" and not stream.session:
-                self._events.remove(stream.get)
-                self.out.append(refusal(stream.get, status, code, text))
+                self._events.remove(stream.get_request)
+                self.out.append(refusal(stream.get_request, status, code, text))
             else:
-                self._events.end(stream.get)
-            stream.get = 0
+                self._events.end(stream.get_request)
+            stream.get_request = 0
         self._events.forget_stream(stream)
         self._resumption.forget_stream(stream)
         if tell:
-            self.out.append(Tell(word_line(stream.s, Close())))
+            self.out.append(SendToBroker(control_line(stream.s, CloseStream())))
 
-    def _take_held(self, stream: Stream) -> list[int]:
+    def _take_held(self, stream: BrokerStream) -> list[int]:
         """The HTTP requests that wait for this stream before anything of them is at the broker."""
-        held = [x for x, _ in stream.sought]
-        if stream.seeks:
-            self._seeking.pop((stream.seeks, stream.endpoint), None)
-            stream.seeks, stream.sought = "", []
+        held = [x for x, _ in stream.seeking_requests]
+        if stream.sought_session:
+            self._seeking.pop((stream.sought_session, stream.endpoint), None)
+            stream.sought_session, stream.seeking_requests = "", []
         if stream.schemas is not None:
-            held += [x for _, x, _ in stream.schemas.parked]
-            stream.schemas.parked = []
+            held += [x for _, x, _ in stream.schemas.waiting_calls]
+            stream.schemas.waiting_calls = []
         return held
 
-    def away(self, now: float) -> None:
+    def broker_lost(self, now: float) -> None:
         """The broker has died. Everything waits for the next one, but for what that could not know."""
         for stream in list(self._streams.values()):
-            if stream.seeks:
+            if stream.sought_session:
                 self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
                 continue
-            if (stream.version or stream.kept.begun) and not stream.kept.complete:
+            if (stream.version or stream.kept.has_state) and not stream.kept.is_complete:
                 self.close(stream, 502, INTERNAL_ERROR, BROKER_LOST, now, tell=False)
                 continue
             for exchange in list(stream.exchanges.values()):
                 if not exchange.lines:
-                    self._over(exchange, now)  # its client has cancelled it
+                    self._exchange_ended(exchange, now)  # its client has cancelled it
                 elif not all(exchange.lines.lines()) or not _is_safe(exchange):
                     self._fail(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
-            stream.loose.forget_unkept()
+            stream.detached_requests.forget_unkept()
             if stream.schemas is not None and not stream.schemas.fetching:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
 
-    def back(self) -> None:
+    def broker_connected(self) -> None:
         """Another broker is there: it hears of everything that is open."""
         for stream in self._streams.values():
-            self.out += map(Tell, comeback(stream, self._open_message(stream)))
+            self.out += map(SendToBroker, resume_frames(stream, self._open_message(stream)))
 
-    def lost(self, now: float) -> None:
+    def broker_given_up(self, now: float) -> None:
         """The broker is gone, and every session with it."""
         for stream in list(self._streams.values()):
             self.close(stream, 502, INTERNAL_ERROR, BROKER_LOST, now, tell=False)
 
-    def evict(self, stays: Callable[[str], bool], now: float) -> None:
+    def end_principals(self, stays: Callable[[str], bool], now: float) -> None:
         """End what those principals have open who do not stay."""
         text = "the token that this began with is not good any more"
         for stream in list(self._streams.values()):
@@ -586,17 +596,17 @@ class Table:
         """To be called about every second."""
         for stream in list(self._streams.values()):
             for exchange in list(stream.exchanges.values()):
-                self._age(exchange, now)
+                self._check_age(exchange, now)
             self._events.expire(stream, now)
-            idle = not stream.exchanges and not stream.get
-            if stream.sort == "session" and idle and now - stream.used >= self.rules.session_idle_s:
+            idle = not stream.exchanges and not stream.get_request
+            if stream.sort == "session" and idle and now - stream.used_at >= self.rules.session_idle_s:
                 self.close(stream, 404, SESSION_NOT_FOUND, "", now)
         if now - self._commented >= KEEP_ALIVE_S:
             self._commented = now
             self._events.write_comments()
 
-    def _age(self, exchange: Exchange | OwnRequest, now: float) -> None:
-        waited_s = now - exchange.at
+    def _check_age(self, exchange: Exchange | OwnRequest, now: float) -> None:
+        waited_s = now - exchange.opened_at
         if isinstance(exchange, OwnRequest):
             if waited_s >= exchange.limit_s and not exchange.is_listen:
                 self._own_finished(exchange, None, now)
@@ -614,19 +624,19 @@ class Table:
         for stream in streams:
             assert all(exchange.stream is stream for exchange in stream.exchanges.values())
             clients = [each for each in stream.exchanges.values() if isinstance(each, Exchange)]
-            requests += [stream.endpoint[0] for each in clients if each.counted]
+            requests += [stream.endpoint[0] for each in clients if each.is_counted]
         sessions = [each.endpoint[0] for each in streams if each.sort in {"session", "sse"}]
         self._quotas.check(sessions, requests)
 
 
 def _json_body(exchange: Exchange) -> bytes:
     """The answers as one JSON text."""
-    return b"[%b]" % b",".join(exchange.answers) if exchange.array else exchange.answers[0]
+    return b"[%b]" % b",".join(exchange.answers) if exchange.is_batch else exchange.answers[0]
 
 
 def _is_safe(exchange: Exchange | OwnRequest) -> bool:
     """Whether a request may be made again: the next broker knows by the stream's name what became of it."""
-    if exchange.granted == b"":
+    if exchange.listen_acknowledgement == b"":
         return False  # it would listen to less, and its client would not know
     if isinstance(exchange, OwnRequest):
         return True

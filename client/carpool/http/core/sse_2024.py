@@ -6,17 +6,17 @@ Knows nothing of: who may come in, what frames say.
 from urllib.parse import parse_qs
 
 from carpool.http.core.body import INTERNAL_ERROR, SESSION_NOT_FOUND, BadBody, read_body
-from carpool.http.core.effects import Request, Respond, body_refusal, refusal
+from carpool.http.core.effects import HttpRequest, Respond, body_refusal, refusal
 from carpool.http.core.pages import AWAY
-from carpool.http.core.quotas import Quotas
-from carpool.http.core.routing import Table
+from carpool.http.core.quotas import PrincipalQuotas
+from carpool.http.core.routing import ExchangeTable
 from carpool.http.core.streams import Endpoint
 
 
-class OldTransport:
+class SseTransport:
     """Its two paths."""
 
-    def __init__(self, table: Table, quotas: Quotas) -> None:
+    def __init__(self, table: ExchangeTable, quotas: PrincipalQuotas) -> None:
         self._table = table
         self._quotas = quotas
 
@@ -29,7 +29,7 @@ class OldTransport:
         self._table.open_sse_stream(x, endpoint, now)
         return None
 
-    def post(self, x: int, request: Request, principal: str, now: float) -> Respond | None:
+    def post(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
         """Messages of such a session."""
         told = parse_qs(request.query).get("session", [""])[0]
         stream = self._table.sessions.get(told)
@@ -39,5 +39,5 @@ class OldTransport:
         if isinstance(body, BadBody):
             return body_refusal(x, body)
         for message in body if isinstance(body, list) else [body]:
-            self._table.pass_on(stream, message, now)
+            self._table.forward_message(stream, message, now)
         return Respond(x, 202, b"Accepted", media="text/plain")

@@ -9,11 +9,11 @@ Knows nothing of: HTTP, frames, when anything ends.
 from collections.abc import Callable, Generator
 from typing import Any, Final, Literal
 
-from carpool.http.core.body import Message
+from carpool.http.core.body import ClientMessage
 from carpool.http.core.headers import Annotated
-from carpool.http.core.kept_messages import Kept
-from carpool.open_requests import Unanswered
-from carpool_protocol.carrier.attach import Moved
+from carpool.http.core.kept_messages import KeptMessages
+from carpool.open_requests import OpenRequests
+from carpool_protocol.carrier.attach import WorkspaceChanged
 from carpool_protocol.carrier.streams import Kind
 
 StreamSort = Literal["session", "shared", "control", "once", "sse"]
@@ -38,44 +38,60 @@ LISTEN: Final = "subscriptions/listen"
 class _OpenRequest:
     """What is at the broker and not over, and what a later broker must hear of it."""
 
-    __slots__ = ("at", "granted", "lines", "stream", "x")
+    __slots__ = ("lines", "listen_acknowledgement", "opened_at", "stream", "x")
 
-    def __init__(self, x: int, stream: "Stream", now: float) -> None:
+    def __init__(self, x: int, stream: "BrokerStream", now: float) -> None:
         self.x = x
         self.stream = stream
-        self.at = now
-        self.lines = Unanswered(stream.answered)
+        self.opened_at = now
+        self.lines = OpenRequests(stream.answered)
         """Requests that are neither answered nor cancelled, for a later broker; empty where there was no
         room for one.
         """
-        self.granted: bytes | None = None
+        self.listen_acknowledgement: bytes | None = None
         """It is a listen, and this has acknowledged it; empty where there was no room for that."""
 
 
 class Exchange(_OpenRequest):
-    """A request of a client, or an array of them. The answer is JSON until it `begun` as a stream of events:
-    one record has both, because that happens while it is open.
+    """A request of a client, or an array of them. The answer is JSON until it `has_begun` as a stream of
+    events: one record has both, because that happens while it is open.
     """
 
-    __slots__ = ("answers", "array", "begun", "counted", "given", "ids", "method", "number", "sink")
+    __slots__ = (
+        "answers",
+        "ask_answers",
+        "has_begun",
+        "ids",
+        "is_batch",
+        "is_counted",
+        "method",
+        "number",
+        "sink",
+    )
 
     def __init__(
-        self, x: int, stream: "Stream", requests: list[Message], now: float, *, array: bool = False
+        self,
+        x: int,
+        stream: "BrokerStream",
+        requests: list[ClientMessage],
+        now: float,
+        *,
+        array: bool = False,
     ) -> None:
         super().__init__(x, stream, now)
         self.ids = [each.id for each in requests]
         """Of its requests whose answers are still to come, as written."""
-        self.array = array
+        self.is_batch = array
         self.method = "" if array else requests[0].method
-        self.counted = self.method != LISTEN
+        self.is_counted = self.method != LISTEN
         """It counts against `Rules.max_open`."""
         self.sink = x
         """The HTTP request its events go to; 0: the client is away."""
-        self.given: tuple[bytes, ...] = ()
+        self.ask_answers: tuple[bytes, ...] = ()
         """What its client answered to its questions."""
         self.answers: list[bytes] = []
         """Of a JSON answer, so far."""
-        self.begun = False
+        self.has_begun = False
         """It is answered with a stream of events."""
         self.number = 0
         """Of the last event."""
@@ -85,7 +101,7 @@ class Exchange(_OpenRequest):
         """It stays open for news."""
         return self.method == LISTEN
 
-    def answered(self, ident: bytes) -> None:
+    def request_answered(self, ident: bytes) -> None:
         """One answer more is there. (One to an id that is none of them counts for the first.)"""
         self.ids.remove(ident if ident in self.ids else self.ids[0])
 
@@ -98,7 +114,7 @@ class OwnRequest(_OpenRequest):
     def __init__(
         self,
         x: int,
-        stream: "Stream",
+        stream: "BrokerStream",
         dialogue: Dialogue,
         on_result: Callable[[Any, float], None],
         now: float,
@@ -118,10 +134,10 @@ class OwnRequest(_OpenRequest):
         """False: its HTTP client has gone."""
 
 
-class Stream:
+class BrokerStream:
     """A session of the broker that this door has open."""
 
-    def __init__(self, s: int, sort: StreamSort, endpoint: Endpoint, kept: Kept, now: float) -> None:
+    def __init__(self, s: int, sort: StreamSort, endpoint: Endpoint, kept: KeptMessages, now: float) -> None:
         self.s = s
         self.sort = sort
         self.endpoint = endpoint
@@ -133,7 +149,7 @@ class Stream:
         """What the broker calls it; empty until it is `opened`."""
         self.secret = ""
         """What resumes it at a later broker."""
-        self.moved: Moved | None = None
+        self.moved: WorkspaceChanged | None = None
         """In which workspace it is, if that is not the one that its URL names."""
         self.stateful: list[str] = []
         """Servers where it may have state."""
@@ -141,31 +157,31 @@ class Stream:
         """Of the supervisor that serves it."""
         self.answered: dict[object, None] = {}
         """Ids of its requests that had an answer not long ago (`unanswered`)."""
-        self.loose = Unanswered(self.answered)
+        self.detached_requests = OpenRequests(self.answered)
         """Requests that are not answered and are of no exchange (any more)."""
         self.asks: dict[bytes, int] = {}
         """Questions that its client has not answered, by id as written: the exchange, or 0."""
-        self.given: tuple[bytes, ...] = ()
+        self.detached_ask_answers: tuple[bytes, ...] = ()
         """What its client answered to those of no exchange, while anything is loose."""
-        self.seeks = ""
+        self.sought_session = ""
         """What its client calls the session of a door that died, while the broker is asked for that."""
-        self.sought: list[tuple[int, Callable[[float], None]]] = []
+        self.seeking_requests: list[tuple[int, Callable[[float], None]]] = []
         """The HTTP requests that wait for that."""
         self.version = ""
         """The protocol version of a session, once it is negotiated."""
         self.exchanges: dict[int, Exchange | OwnRequest] = {}
-        self.past: dict[int, tuple[int, float]] = {}
+        self.resumable_exchanges: dict[int, tuple[int, float]] = {}
         """Ended exchanges that can be asked for again: number of the last event, and until when."""
-        self.get = 0
+        self.get_request = 0
         """The HTTP request that hears what belongs to no exchange; 0: none."""
         self.number = 0
         """Of the last event that belonged to no exchange."""
-        self.shown = 0
+        self.last_delivered = 0
         """The last of them that somebody was there to hear."""
         self.refused = ""
         """Why the broker does not open it, for our own questions; empty: it has not refused."""
-        self.used = now
-        self.schemas: Schemas | None = None
+        self.used_at = now
+        self.schemas: HeaderSchemas | None = None
 
     @property
     def kind(self) -> Kind:
@@ -177,7 +193,7 @@ class Stream:
                 return "session"
 
 
-class Schemas:
+class HeaderSchemas:
     """Which arguments of which tools are told in headers, as far as a shared stream knows (`Mcp-Param-*`)."""
 
     def __init__(self) -> None:
@@ -187,5 +203,5 @@ class Schemas:
         self.fetching = False
         self.listening = 0
         """The exchange of our own listen; 0: none."""
-        self.parked: list[tuple[float, int, Callable[[float], None]]] = []
+        self.waiting_calls: list[tuple[float, int, Callable[[float], None]]] = []
         """Calls that wait for `tools`: since when, which HTTP request, and how they go on."""

@@ -11,22 +11,22 @@ Knows nothing of: where a request came from, the other methods.
 from typing import Any, Final
 
 from carpool.http.core import own_requests
-from carpool.http.core.body import HEADER_MISMATCH, Message, text_of, texts_of
-from carpool.http.core.effects import Request, Respond, refusal
+from carpool.http.core.body import HEADER_MISMATCH, ClientMessage, text_of, texts_of
+from carpool.http.core.effects import HttpRequest, Respond, refusal
 from carpool.http.core.headers import param_mismatch
-from carpool.http.core.quotas import Quotas
-from carpool.http.core.routing import Table
-from carpool.http.core.streams import Schemas, Stream
+from carpool.http.core.quotas import PrincipalQuotas
+from carpool.http.core.routing import ExchangeTable
+from carpool.http.core.streams import BrokerStream, HeaderSchemas
 
 PARAMS_WAIT_S: Final = 2.0
 _FRESH_S: Final = 30.0
 """How long a list is believed where nobody says that it has changed."""
 
 
-class Calls:
+class HeaderCheckedCalls:
     """The checks of one door's calls."""
 
-    def __init__(self, table: Table, quotas: Quotas) -> None:
+    def __init__(self, table: ExchangeTable, quotas: PrincipalQuotas) -> None:
         self._table = table
         self._quotas = quotas
 
@@ -34,24 +34,30 @@ class Calls:
         """Let calls go that have waited long enough."""
         for stream in self._table.shared_streams():
             if stream.schemas is not None:
-                self._unpark(stream.schemas, now, late_only=True)
+                self._release_waiting(stream.schemas, now, late_only=True)
 
-    def call(self, x: int, request: Request, message: Message, stream: Stream, now: float) -> Respond | None:
+    def handle_call(
+        self, x: int, request: HttpRequest, message: ClientMessage, stream: BrokerStream, now: float
+    ) -> Respond | None:
         """A tool call, after its `Mcp-Param-*` headers are found right."""
         schemas = stream.schemas
         if schemas is None:
-            schemas = stream.schemas = Schemas()
+            schemas = stream.schemas = HeaderSchemas()
         tools = schemas.tools
         if tools is not None and not schemas.listening and now >= schemas.stale_at:
             tools = schemas.tools = None
         if tools is None:
             self._quotas.hold_request(x, stream.endpoint[0])
-            schemas.parked.append((now, x, lambda now: self._checked(x, request, message, stream, now)))
+            schemas.waiting_calls.append(
+                (now, x, lambda now: self._resume_call(x, request, message, stream, now))
+            )
             self._fetch(stream, schemas, now)
             return None
         return self._checked_call(x, request, message, stream, now)
 
-    def _checked(self, x: int, request: Request, message: Message, stream: Stream, now: float) -> None:
+    def _resume_call(
+        self, x: int, request: HttpRequest, message: ClientMessage, stream: BrokerStream, now: float
+    ) -> None:
         if not self._quotas.release_request(x):
             return  # its client has gone
         if not self._table.is_open(stream):
@@ -61,7 +67,7 @@ class Calls:
             self._table.out.append(answer)
 
     def _checked_call(
-        self, x: int, request: Request, message: Message, stream: Stream, now: float
+        self, x: int, request: HttpRequest, message: ClientMessage, stream: BrokerStream, now: float
     ) -> Respond | None:
         tools = stream.schemas.tools if stream.schemas is not None else None
         if tools:
@@ -72,7 +78,7 @@ class Calls:
         self._open(x, stream, message, now)
         return None
 
-    def _fetch(self, stream: Stream, schemas: Schemas, now: float) -> None:
+    def _fetch(self, stream: BrokerStream, schemas: HeaderSchemas, now: float) -> None:
         if schemas.fetching:
             return
         schemas.fetching = True
@@ -86,7 +92,7 @@ class Calls:
             self._table.start_own_request(
                 schemas.listening,
                 stream,
-                own_requests.await_tools_news(),
+                own_requests.await_tools_changed(),
                 news,
                 now,
                 is_listen=True,
@@ -96,17 +102,17 @@ class Calls:
             schemas.fetching = False
             schemas.tools = tools or {}
             schemas.stale_at = now + _FRESH_S
-            self._unpark(schemas, now)
+            self._release_waiting(schemas, now)
 
         x = self._table.next_number()
         self._table.start_own_request(x, stream, own_requests.list_annotated(), found, now)
 
-    def _unpark(self, schemas: Schemas, now: float, *, late_only: bool = False) -> None:
-        parked = schemas.parked
+    def _release_waiting(self, schemas: HeaderSchemas, now: float, *, late_only: bool = False) -> None:
+        parked = schemas.waiting_calls
         ready = [each for each in parked if not late_only or now - each[0] >= PARAMS_WAIT_S]
-        schemas.parked = [each for each in parked if each not in ready]
+        schemas.waiting_calls = [each for each in parked if each not in ready]
         for _, _, go_on in ready:
             go_on(now)
 
-    def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
+    def _open(self, x: int, stream: BrokerStream, message: ClientMessage, now: float) -> None:
         self._table.open_exchange(x, stream, [message], now)

@@ -12,12 +12,12 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from carpool_protocol.config.text.jsonc import JsonValue, Parsed, Span, parse, skip_blank
+from carpool_protocol.config.text.jsonc import JsonValue, ParsedJson, Span, parse, skip_blank
 from carpool_protocol.config.text.problems import KeyPath
 
 _STEP = "  "
 _MOST = 500
-"""Members that one `swap` changes: each reads the object anew."""
+"""Members that one `swap_members` changes: each reads the object anew."""
 _INDENT = re.compile(r"[ \t]*")
 
 
@@ -25,7 +25,7 @@ class CannotEditError(ValueError):
     """It is for a person to edit. The text says why."""
 
 
-class Swap(NamedTuple):
+class MemberSwap(NamedTuple):
     """Members of an object that go, and those that come."""
 
     out: Collection[str]
@@ -35,15 +35,15 @@ class Swap(NamedTuple):
 _NOWHERE = Span(0, 0, 0)
 
 
-def put(text: str, path: tuple[str, ...], value: JsonValue) -> str:
+def set_member(text: str, path: tuple[str, ...], value: JsonValue) -> str:
     """Set the member at `path` of a file with an object; objects on the way are made where they are missing.
 
     Raises `CannotEditError`.
     """
-    return put_all(text, path[:-1], {path[-1]: value})
+    return set_members(text, path[:-1], {path[-1]: value})
 
 
-def put_all(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) -> str:
+def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) -> str:
     """The same for members of the object at `path`. The file is read once before and once after, however many
     there are.
     """
@@ -70,7 +70,7 @@ def put_all(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) 
     return _checked(changed, wished)
 
 
-def append(text: str, path: tuple[str, ...], value: JsonValue) -> str:
+def append_element(text: str, path: tuple[str, ...], value: JsonValue) -> str:
     """Put a last element into the list at `path`, which must be there. Raises `CannotEditError`."""
     parsed = _parsed(text)
     wished = copy.deepcopy(parsed.value)
@@ -81,7 +81,7 @@ def append(text: str, path: tuple[str, ...], value: JsonValue) -> str:
     return _checked(_with_members(text, parsed, path, [value], step=_step(text, parsed)), wished)
 
 
-def drop(text: str, path: KeyPath) -> str:
+def remove_member(text: str, path: KeyPath) -> str:
     """Take the member of an object, or the element of a list, at `path` out. Raises `CannotEditError`, also
     where there is none.
     """
@@ -113,7 +113,7 @@ def drop(text: str, path: KeyPath) -> str:
     return _checked(text[:start] + text[end:], wished)
 
 
-def swap(text: str, swaps: Mapping[tuple[str, ...], Swap]) -> str:
+def swap_members(text: str, swaps: Mapping[tuple[str, ...], MemberSwap]) -> str:
     """Take members out of objects and put others in, by the paths of the objects, none of which lies within
     another. Outside of them not a byte changes; inside, indentation and ends of lines are those of the file.
     Raises `CannotEditError`.
@@ -134,7 +134,7 @@ def swap(text: str, swaps: Mapping[tuple[str, ...], Swap]) -> str:
         indent, part = _indent_at(text, at.start), text[at.value : at.end]
         inner = indent + part.replace("\r\n", "\n")  # a text of its own, as far indented as the object
         for key in out:
-            inner = drop(inner, (key,))
+            inner = remove_member(inner, (key,))
             del holder[key]
         if put_in:
             inner = _put_in(inner, put_in, step)
@@ -159,7 +159,7 @@ def _put_in(text: str, members: Mapping[str, JsonValue], step: str) -> str:
     return _checked(_with_members(text, parsed, (), members, step=step), {**parsed.value, **members})
 
 
-def _parsed(text: str) -> Parsed:
+def _parsed(text: str) -> ParsedJson:
     parsed = parse(text, "")
     if not parsed.complete or parsed.problems:
         raise CannotEditError("the file is broken; `carpool check` says where")
@@ -173,13 +173,13 @@ def _checked(text: str, wished: JsonValue) -> str:
     return text
 
 
-def _members(parsed: Parsed, path: KeyPath) -> list[Span]:
+def _members(parsed: ParsedJson, path: KeyPath) -> list[Span]:
     return [span for each, span in parsed.spans.items() if len(each) == len(path) + 1 and each[:-1] == path]
 
 
 def _with_members(
     text: str,
-    parsed: Parsed,
+    parsed: ParsedJson,
     path: tuple[str, ...],
     new: Mapping[str, JsonValue] | list[JsonValue],
     *,
@@ -222,7 +222,7 @@ def _written(value: JsonValue, indent: str, step: str) -> str:
     return json.dumps(value, indent=step, ensure_ascii=False).replace("\n", "\n" + indent)
 
 
-def _step(text: str, parsed: Parsed) -> str:
+def _step(text: str, parsed: ParsedJson) -> str:
     """How far the file indents a level: as its first member does."""
     for path, at in parsed.spans.items():
         if len(path) == 1:

@@ -6,14 +6,14 @@ there already, else the key of its shape. A switch that a variable decides is le
 Pure. Knows nothing of: files, who asks, how a text is edited (`edit`).
 """
 
-from carpool_protocol.config.edit.edit import CannotEditError, drop, put
+from carpool_protocol.config.edit.edit import CannotEditError, remove_member, set_member
 from carpool_protocol.config.foreign.formats import MCP_SERVERS, OPENCODE, program_of, shape_of
 from carpool_protocol.config.text.jsonc import JsonValue, parse
 
 _KEY = "disabled"
 
 
-def switch(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str:
+def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str:
     """The text with the server at `path` enabled, or disabled; the very text where it is so already.
 
     `file` says whose it is. Raises `CannotEditError`.
@@ -33,16 +33,16 @@ def switch(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str:
             raise CannotEditError(f"`{key}` is not plainly true or false there")
     if not on and not written:
         opposite = shape is OPENCODE
-        return put(text, (*path, "enabled" if opposite else _KEY), opposite is False)
+        return set_member(text, (*path, "enabled" if opposite else _KEY), opposite is False)
     if on and written and len(written) == len(entry):  # it was there to be without somebody else's
-        return drop(text, path)
+        return remove_member(text, path)
     for key in written:
         if ways[key].turn == "opposite":
             wished: bool | None = on
         else:
             wished = None if on else True
         if wished is None:
-            text = drop(text, (*path, key))
+            text = remove_member(text, (*path, key))
         elif entry[key] is not wished:
-            text = put(text, (*path, key), wished)
+            text = set_member(text, (*path, key), wished)
     return text

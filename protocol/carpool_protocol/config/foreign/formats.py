@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from carpool_protocol.config.text.jsonc import JsonValue
 
-Turn = Literal[
+Conversion = Literal[
     "same",
     "texts",
     "opposite",
@@ -36,22 +36,22 @@ Turn = Literal[
 Unit = Literal["s", "ms"] | None
 
 
-class Way(Struct, frozen=True):
+class KeyMapping(Struct, frozen=True):
     """What becomes of one key."""
 
-    turn: Turn
+    turn: Conversion
     key: str = ""
     """Ours; empty where none is."""
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class FileShape(Struct, frozen=True, kw_only=True):
     """How a kind of file holds its servers."""
 
     name: str
     """For people."""
     holders: tuple[str, ...]
     """The keys from the root to the servers; none: the root itself is the list."""
-    ways: dict[str, Way]
+    ways: dict[str, KeyMapping]
     unit: Unit
     """Of `timeout`."""
     beside: frozenset[str] | None = frozenset()
@@ -64,16 +64,16 @@ class Shape(Struct, frozen=True, kw_only=True):
     """`{env:VAR}` is a variable, and `${` is text."""
 
 
-_REMOTE: Final[dict[str, Way]] = {
-    "url": Way("url", "url"),
-    "serverUrl": Way("url", "url"),
-    "httpUrl": Way("http url", "url"),
-    "headers": Way("texts", "headers"),
-    "oauth": Way("oauth", "oauth"),
-    "auth": Way("oauth", "oauth"),
-    "headersHelper": Way("cannot"),
-    "authProvider": Way("cannot"),
-    "authProviderType": Way("cannot"),
+_REMOTE: Final[dict[str, KeyMapping]] = {
+    "url": KeyMapping("url", "url"),
+    "serverUrl": KeyMapping("url", "url"),
+    "httpUrl": KeyMapping("http url", "url"),
+    "headers": KeyMapping("texts", "headers"),
+    "oauth": KeyMapping("oauth", "oauth"),
+    "auth": KeyMapping("oauth", "oauth"),
+    "headersHelper": KeyMapping("cannot"),
+    "authProvider": KeyMapping("cannot"),
+    "authProviderType": KeyMapping("cannot"),
 }
 
 OAUTH: Final[dict[str, str]] = {
@@ -90,31 +90,31 @@ OAUTH: Final[dict[str, str]] = {
 }
 """Keys of `oauth` (Claude Code, Gemini CLI, opencode) and `auth` (Cursor), theirs and ours."""
 
-_ALL: Final[dict[str, Way]] = {
-    "command": Way("command", "command"),
-    "args": Way("command", "args"),
-    "env": Way("texts", "env"),
-    "environment": Way("texts", "env"),
-    "cwd": Way("same", "cwd"),
-    "workingDirectory": Way("same", "cwd"),
-    "type": Way("transport", "transport"),
-    "transport": Way("transport", "transport"),
-    "transportType": Way("transport", "transport"),
-    "disabled": Way("same", "disabled"),
-    "enabled": Way("opposite", "disabled"),
-    "timeout": Way("time", "timeout_s"),
-    "auto_connect": Way("same", "auto_connect"),
-    "autoConnect": Way("same", "auto_connect"),
-    "tools_prefix": Way("same", "tools_prefix"),
-    "reconnect": Way("reconnect", "restart.give_up_after"),
-    "max_reconnect_attempts": Way("attempts", "restart.give_up_after"),
-    "disabledTools": Way("same", "tools.deny"),
-    "excludeTools": Way("same", "tools.deny"),
-    "includeTools": Way("same", "tools.allow"),
-    "tags": Way("same", "tags"),
+_ALL_KEYS: Final[dict[str, KeyMapping]] = {
+    "command": KeyMapping("command", "command"),
+    "args": KeyMapping("command", "args"),
+    "env": KeyMapping("texts", "env"),
+    "environment": KeyMapping("texts", "env"),
+    "cwd": KeyMapping("same", "cwd"),
+    "workingDirectory": KeyMapping("same", "cwd"),
+    "type": KeyMapping("transport", "transport"),
+    "transport": KeyMapping("transport", "transport"),
+    "transportType": KeyMapping("transport", "transport"),
+    "disabled": KeyMapping("same", "disabled"),
+    "enabled": KeyMapping("opposite", "disabled"),
+    "timeout": KeyMapping("time", "timeout_s"),
+    "auto_connect": KeyMapping("same", "auto_connect"),
+    "autoConnect": KeyMapping("same", "auto_connect"),
+    "tools_prefix": KeyMapping("same", "tools_prefix"),
+    "reconnect": KeyMapping("reconnect", "restart.give_up_after"),
+    "max_reconnect_attempts": KeyMapping("attempts", "restart.give_up_after"),
+    "disabledTools": KeyMapping("same", "tools.deny"),
+    "excludeTools": KeyMapping("same", "tools.deny"),
+    "includeTools": KeyMapping("same", "tools.allow"),
+    "tags": KeyMapping("same", "tags"),
     # What the agent itself asks of its user, or shows to it: not ours to do.
     **{
-        each: Way("unread")
+        each: KeyMapping("unread")
         for each in (
             *("alwaysAllow", "autoApprove", "alwaysLoad", "trust", "description", "name", "title", "icon"),
             *("gallery", "version", "dev", "id", "label", "watchPaths", "disabledInApplications"),
@@ -124,28 +124,28 @@ _ALL: Final[dict[str, Way]] = {
 }
 """What every program's servers may hold."""
 
-MCP_SERVERS: Final = Shape(name="mcpServers", holders=("mcpServers",), ways=_ALL, unit=None)
-VS_CODE: Final = Shape(
+MCP_SERVERS: Final = FileShape(name="mcpServers", holders=("mcpServers",), ways=_ALL_KEYS, unit=None)
+VS_CODE: Final = FileShape(
     name="VS Code",
     holders=("servers",),
-    ways=_ALL,
+    ways=_ALL_KEYS,
     unit=None,
     beside=frozenset({"inputs", "sandbox"}),
     either=True,
 )
-VS_CODE_SETTINGS: Final = Shape(
-    name="VS Code settings", holders=("mcp", "servers"), ways=_ALL, unit=None, beside=None, either=True
+VS_CODE_SETTINGS: Final = FileShape(
+    name="VS Code settings", holders=("mcp", "servers"), ways=_ALL_KEYS, unit=None, beside=None, either=True
 )
-OPENCODE: Final = Shape(
-    name="opencode", holders=("mcp",), ways=_ALL, unit="ms", beside=None, words=True, braces=True
+OPENCODE: Final = FileShape(
+    name="opencode", holders=("mcp",), ways=_ALL_KEYS, unit="ms", beside=None, words=True, braces=True
 )
-NAMED_LIST: Final = Shape(name="list with names", holders=(), ways=_ALL, unit="s")
-SERVERS_LIST: Final = Shape(name="servers as a list", holders=("servers",), ways=_ALL, unit="s")
+NAMED_LIST: Final = FileShape(name="list with names", holders=(), ways=_ALL_KEYS, unit="s")
+SERVERS_LIST: Final = FileShape(name="servers as a list", holders=("servers",), ways=_ALL_KEYS, unit="s")
 
 SHAPES: Final = (MCP_SERVERS, VS_CODE, VS_CODE_SETTINGS, NAMED_LIST, SERVERS_LIST, OPENCODE)
 
 
-class Program(Struct, frozen=True):
+class ForeignProgram(Struct, frozen=True):
     """Whose a file is."""
 
     name: str
@@ -159,23 +159,23 @@ class Program(Struct, frozen=True):
     """`$VAR` is a variable, too."""
 
 
-PROGRAMS: Final[tuple[Program, ...]] = (
-    Program("Claude Code", ".mcp.json", "ms"),
-    Program("Claude Code", ".claude.json", "ms", holds_more=True),
-    Program("Claude Desktop", "claude_desktop_config.json", holds_more=True),
-    Program("Cursor", ".cursor/mcp.json"),
-    Program("Windsurf", "mcp_config.json"),
-    Program("VS Code", ".vscode/mcp.json"),
-    Program("VS Code", ".vscode/settings.json", holds_more=True),
-    Program("Gemini CLI", ".gemini/settings.json", "ms", holds_more=True, dollars=True),
-    Program("Kiro", ".kiro/settings/mcp.json", "ms"),
-    Program("Cline", "cline_mcp_settings.json", "s"),
-    Program("Roo Code", ".roo/mcp.json", "s"),
-    Program("Roo Code", "settings/mcp_settings.json", "s"),
-    Program("opencode", "opencode.json", "ms", holds_more=True),
-    Program("opencode", "opencode.jsonc", "ms", holds_more=True),
-    Program("another program", "mcp_servers.json", "s"),
-    Program("another program", "mcp/servers.json", "s"),
+PROGRAMS: Final[tuple[ForeignProgram, ...]] = (
+    ForeignProgram("Claude Code", ".mcp.json", "ms"),
+    ForeignProgram("Claude Code", ".claude.json", "ms", holds_more=True),
+    ForeignProgram("Claude Desktop", "claude_desktop_config.json", holds_more=True),
+    ForeignProgram("Cursor", ".cursor/mcp.json"),
+    ForeignProgram("Windsurf", "mcp_config.json"),
+    ForeignProgram("VS Code", ".vscode/mcp.json"),
+    ForeignProgram("VS Code", ".vscode/settings.json", holds_more=True),
+    ForeignProgram("Gemini CLI", ".gemini/settings.json", "ms", holds_more=True, dollars=True),
+    ForeignProgram("Kiro", ".kiro/settings/mcp.json", "ms"),
+    ForeignProgram("Cline", "cline_mcp_settings.json", "s"),
+    ForeignProgram("Roo Code", ".roo/mcp.json", "s"),
+    ForeignProgram("Roo Code", "settings/mcp_settings.json", "s"),
+    ForeignProgram("opencode", "opencode.json", "ms", holds_more=True),
+    ForeignProgram("opencode", "opencode.jsonc", "ms", holds_more=True),
+    ForeignProgram("another program", "mcp_servers.json", "s"),
+    ForeignProgram("another program", "mcp/servers.json", "s"),
 )
 """Files that are not ours by their path. Any other file is: it is read strictly."""
 
@@ -186,17 +186,17 @@ REMOTE_TRANSPORTS: Final[dict[str, str]] = {
     "remote": "url",
 }
 """Theirs and ours."""
-UNSPOKEN: Final = frozenset({"ws", "websocket"})
+UNSUPPORTED_TRANSPORTS: Final = frozenset({"ws", "websocket"})
 COMMAND_TRANSPORTS: Final = frozenset({"stdio", "local"})
 
 
-def program_of(file: str) -> Program | None:
+def program_of(file: str) -> ForeignProgram | None:
     """Whose file this is by its path; None: ours."""
     path = "/" + file.replace("\\", "/")
     return next((each for each in PROGRAMS if path.endswith("/" + each.path)), None)
 
 
-def shape_of(value: JsonValue) -> Shape | None:
+def shape_of(value: JsonValue) -> FileShape | None:
     """In which shape a file holds its servers; None: it holds none in any shape that is known."""
     match value:
         case list():

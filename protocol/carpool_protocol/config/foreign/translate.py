@@ -16,13 +16,18 @@ from carpool_protocol.config.foreign.formats import (
     COMMAND_TRANSPORTS,
     OAUTH,
     REMOTE_TRANSPORTS,
-    UNSPOKEN,
-    Program,
-    Shape,
-    Way,
+    UNSUPPORTED_TRANSPORTS,
+    FileShape,
+    ForeignProgram,
+    KeyMapping,
     is_own_entry,
 )
-from carpool_protocol.config.foreign.values import names_a_file, rewritten, texts, words
+from carpool_protocol.config.foreign.values import (
+    environment_texts,
+    names_a_file,
+    split_command,
+    with_our_variables,
+)
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path, shorten
 from carpool_protocol.wire.tool_names import check_server_name, safe_server_name, safe_server_names
@@ -56,9 +61,9 @@ def translate(
     value: JsonValue,
     lines: dict[KeyPath, int],
     file: str,
-    shape: Shape,
+    shape: FileShape,
     *,
-    program: Program | None,
+    program: ForeignProgram | None,
     ours: frozenset[str],
 ) -> Translated:
     """Rewrite. `ours`: our own keys of a server, undotted at the top. `program`: None where the file is ours,
@@ -72,8 +77,8 @@ class _Translation:
         self,
         lines: dict[KeyPath, int],
         file: str,
-        shape: Shape,
-        program: Program | None,
+        shape: FileShape,
+        program: ForeignProgram | None,
         ours: frozenset[str],
     ) -> None:
         self.before = lines
@@ -100,13 +105,13 @@ class _Translation:
         path: KeyPath = ()
         for key in self.shape.holders:
             assert isinstance(held, dict)  # `shape_of` looked
-            self.beside(path, held, key)
+            self.translate_settings(path, held, key)
             path = (*path, key)
             held = held[key]
-        self.spell((SERVERS,), path)
+        self.record_spelling((SERVERS,), path)
         servers: dict[str, JsonValue] = {}
         first: dict[str, KeyPath] = {}
-        entries = list(self.entries(held, path))
+        entries = list(self.server_entries(held, path))
         if self.program is not None:  # its own entry is how that program reaches us
             entries = [each for each in entries if not is_own_entry(each[2])]
         safe = safe_server_names(name for name, _, _ in entries)
@@ -115,17 +120,19 @@ class _Translation:
                 why = (
                     f"the name is used twice, also on line {self.before[first[name]]}; give one another name"
                 )
-                self.problem(at, why)
+                self.add_problem(at, why)
                 continue
             first[name] = at
-            called = self.called(name, at, safe[name])
-            self.spell((SERVERS, called), at)
-            servers[called] = _Entry(self, called, at, entry).run() if isinstance(entry, dict) else entry
+            called = self.server_name(name, at, safe[name])
+            self.record_spelling((SERVERS, called), at)
+            servers[called] = (
+                _ServerTranslation(self, called, at, entry).run() if isinstance(entry, dict) else entry
+            )
         if isinstance(held, dict | list):
             self.out[SERVERS] = servers
         return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
 
-    def called(self, name: str, at: KeyPath, safe: str) -> str:
+    def server_name(self, name: str, at: KeyPath, safe: str) -> str:
         """What a server is called here. Other programs take names that ours may not have: those go by the
         nearest one, `safe`. A file of ours is told what is wrong with it.
         """
@@ -133,10 +140,10 @@ class _Translation:
             return name
         nearest = safe_server_name(name)
         more = "" if safe == nearest else f"; {nearest} would be another server of this file as well"
-        self.warn(at, f"name {name}", f"{check_server_name(name)} Here it is called {safe}{more}.")
+        self.add_warning(at, f"name {name}", f"{check_server_name(name)} Here it is called {safe}{more}.")
         return safe
 
-    def beside(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
+    def translate_settings(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
         """Keys next to the servers: settings of the program, ours in a file of ours, or nobody's."""
         known = self.shape.beside
         if path or known is None or (self.program is not None and self.program.holds_more):
@@ -148,11 +155,11 @@ class _Translation:
                 self.out[key] = inner
                 for each in self.before:
                     if each[:1] == (key,):
-                        self.spell(each, each)
+                        self.record_spelling(each, each)
             else:
-                self.warn((key,), key)
+                self.add_warning((key,), key)
 
-    def entries(self, held: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
+    def server_entries(self, held: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
         """Every server: its name, its path in the file, what is written."""
         if isinstance(held, dict):
             for key, inner in held.items():
@@ -163,31 +170,31 @@ class _Translation:
                 if isinstance(name, str):
                     yield name, (*path, at), entry
                 else:
-                    self.problem((*path, at), 'must be an object with a "name"')
+                    self.add_problem((*path, at), 'must be an object with a "name"')
         else:
-            self.problem(path, "must be an object of names and servers, or a list of servers with names")
+            self.add_problem(path, "must be an object of names and servers, or a list of servers with names")
 
     # --- where things stand ----------------------------------------------------------------------------
 
-    def copy(self, ours: KeyPath, there: KeyPath) -> None:
+    def copy_lines(self, ours: KeyPath, there: KeyPath) -> None:
         """Take over the lines of a path and of everything inside it."""
-        self.spell(ours, there)
+        self.record_spelling(ours, there)
         depth = len(there)
         for path in self.below.get(there[: len(self.shape.holders) + 2], ()):
             if len(path) > depth and path[:depth] == there:
-                self.spell((*ours, *path[depth:]), path)
+                self.record_spelling((*ours, *path[depth:]), path)
 
-    def spell(self, ours: KeyPath, there: KeyPath) -> None:
+    def record_spelling(self, ours: KeyPath, there: KeyPath) -> None:
         at = there
         while at not in self.before:
             at = at[:-1]
         self.lines[ours] = self.before[at]
         self.spelled[ours] = there
 
-    def problem(self, there: KeyPath, text: str) -> None:
+    def add_problem(self, there: KeyPath, text: str) -> None:
         self.problems.append(ConfigProblem(self.file, self.before[there], render_path(there), text))
 
-    def warn(self, there: KeyPath, key: str, text: str = "") -> None:
+    def add_warning(self, there: KeyPath, key: str, text: str = "") -> None:
         """Once for each key, however many servers have it."""
         if key in self.warned:
             return
@@ -196,7 +203,7 @@ class _Translation:
         self.warnings.append(ConfigProblem(self.file, self.before[there], render_path(there), why))
 
 
-class _Entry:
+class _ServerTranslation:
     """One server on its way into our keys."""
 
     def __init__(self, file: _Translation, name: str, at: KeyPath, entry: dict[str, JsonValue]) -> None:
@@ -213,83 +220,87 @@ class _Entry:
         for key, value in self.entry.items():
             way = self.ways.get(key)
             if self.file.shape.braces and names_a_file(value):
-                self.refuse(
+                self.mark_unusable(
                     (*self.at, key), "`{file:…}` is a file that carpool does not read; write `{env:VAR}`"
                 )
             if way is not None:
-                self.turn(key, way, value)
+                self.convert(key, way, value)
             elif key in self.file.ours or self.file.program is None:  # a file of ours is strict
                 self.found[key] = value
-                self.file.copy((*self.base, key), (*self.at, key))
+                self.file.copy_lines((*self.base, key), (*self.at, key))
             else:
-                self.file.warn((*self.at, key), key)
+                self.file.add_warning((*self.at, key), key)
         for key, value in self.entry.items():  # once an own `restart` is there, whose keys stay
             way = self.ways.get(key)
             if way is not None and way.turn in {"reconnect", "attempts"}:
-                self.failures(key, way, value)
-        self.transport()
+                self.convert_failures(key, way, value)
+        self.read_transport()
         self.command_line()
         return self.found
 
-    def turn(self, key: str, way: Way, value: JsonValue) -> None:
+    def convert(self, key: str, way: KeyMapping, value: JsonValue) -> None:
         there: KeyPath = (*self.at, key)
         match way.turn:
             case "same":
-                self.put(way.key, self.rewritten(value), there)
+                self.set_key(way.key, self.rewritten(value), there)
             case "texts":
-                self.put(way.key, self.rewritten(texts(value)), there)
+                self.set_key(way.key, self.rewritten(environment_texts(value)), there)
             case "opposite":
                 if isinstance(value, bool):
-                    self.put(way.key, not value, there)
+                    self.set_key(way.key, not value, there)
                 else:
-                    self.refuse(there, f"`{key}` must be true or false")
+                    self.mark_unusable(there, f"`{key}` must be true or false")
             case "time":
-                self.time(there, value)
+                self.convert_timeout(there, value)
             case "url" | "http url" | "oauth" | "cannot":
-                self.reached(key, way, value)
+                self.convert_url_key(key, way, value)
             case "command" | "transport" | "reconnect" | "attempts" | "unread":
                 pass  # all but the last in a pass of their own
 
-    def failures(self, key: str, way: Way, value: JsonValue) -> None:
+    def convert_failures(self, key: str, way: KeyMapping, value: JsonValue) -> None:
         """How often it is started again."""
         there: KeyPath = (*self.at, key)
         match way.turn:
             case "reconnect":
                 if value is False:
-                    self.put(way.key, 1, there, keep=True)
-                    self.put("restart.open_s", 0, there, keep=True)  # else it is tried again after a pause
+                    self.set_key(way.key, 1, there, keep=True)
+                    self.set_key(
+                        "restart.open_s", 0, there, keep=True
+                    )  # else it is tried again after a pause
                 elif value is not True:
-                    self.refuse(there, f"`{key}` must be true or false")
+                    self.mark_unusable(there, f"`{key}` must be true or false")
             case "attempts":
                 if isinstance(value, int) and not isinstance(value, bool):
                     failures = _UNLIMITED if value < 0 else min(value + 1, _UNLIMITED)
-                    self.put(way.key, failures, there, keep=True)
+                    self.set_key(way.key, failures, there, keep=True)
                 else:
-                    self.refuse(there, f"`{key}` must be a whole number")
+                    self.mark_unusable(there, f"`{key}` must be a whole number")
             case _:
                 pass
 
-    def reached(self, key: str, way: Way, value: JsonValue) -> None:
+    def convert_url_key(self, key: str, way: KeyMapping, value: JsonValue) -> None:
         """Keys of servers over a URL."""
         there: KeyPath = (*self.at, key)
         match way.turn:
             case "url":
-                self.put(way.key, self.rewritten(value), there, keep=True)
+                self.set_key(way.key, self.rewritten(value), there, keep=True)
             case "http url":  # of Gemini CLI, which takes it before `url`
-                self.put(way.key, self.rewritten(value), there)
-                self.put("transport", "http", there)
+                self.set_key(way.key, self.rewritten(value), there)
+                self.set_key("transport", "http", there)
             case "oauth":
-                self.oauth(there, value)
+                self.convert_oauth(there, value)
             case "cannot":
                 if value != _SIMPLE_PROVIDER:
-                    self.refuse(there, f"`{key}` is nothing that carpool can do; write `headers` or `oauth`")
+                    self.mark_unusable(
+                        there, f"`{key}` is nothing that carpool can do; write `headers` or `convert_oauth`"
+                    )
             case _:
                 pass
 
-    def time(self, there: KeyPath, value: JsonValue) -> None:
+    def convert_timeout(self, there: KeyPath, value: JsonValue) -> None:
         """`timeout`: a call ends after this long without progress."""
         if self.file.unit is None:
-            self.file.warn(
+            self.file.add_warning(
                 there, "timeout", "is passed over: its unit is not known here; write `timeout_s`, in seconds"
             )
             return
@@ -297,38 +308,38 @@ class _Entry:
         if self.file.unit == "ms" and isinstance(value, int | float) and not isinstance(value, bool):
             seconds = value / _MILLISECONDS
         elif self.file.unit == "ms" and isinstance(value, str):
-            self.refuse(there, "`timeout` is milliseconds and must be a number; or write `timeout_s`")
+            self.mark_unusable(there, "`timeout` is milliseconds and must be a number; or write `timeout_s`")
             return
-        self.put("timeout_s", seconds, there)
+        self.set_key("timeout_s", seconds, there)
         if isinstance(seconds, int | float) and seconds > _TOTAL_S:
-            self.put("max_total_s", seconds, there, keep=True)
+            self.set_key("max_total_s", seconds, there, keep=True)
 
-    def oauth(self, there: KeyPath, value: JsonValue) -> None:
+    def convert_oauth(self, there: KeyPath, value: JsonValue) -> None:
         """`false` says that there is none, which `headers` or the server say as well."""
         if not isinstance(value, dict):
             return
         for key, inner in value.items():
             ours = OAUTH.get(key)
             if ours is None:
-                self.file.warn((*there, key), key)
+                self.file.add_warning((*there, key), key)
             else:
                 said: JsonValue = inner
                 if key == "scope" and isinstance(inner, str):
                     said = [*inner.split()]
-                self.put(f"oauth.{ours}", self.rewritten(said), (*there, key))
+                self.set_key(f"oauth.{ours}", self.rewritten(said), (*there, key))
 
-    def transport(self) -> None:
+    def read_transport(self) -> None:
         """How it is reached, where that is written."""
         for key, value in self.entry.items():
             way = self.ways.get(key)
             if way is None or way.turn != "transport" or not isinstance(value, str):
                 continue
             ours = REMOTE_TRANSPORTS.get(value, value)
-            if value in UNSPOKEN:
-                self.refuse((*self.at, key), NO_WEBSOCKET)
+            if value in UNSUPPORTED_TRANSPORTS:
+                self.mark_unusable((*self.at, key), NO_WEBSOCKET)
             elif value not in COMMAND_TRANSPORTS:
                 ours = "url" if ours == "http" and self.file.shape.either else ours
-                self.put("transport", ours, (*self.at, key), keep=True)
+                self.set_key("transport", ours, (*self.at, key), keep=True)
             return
 
     def command_line(self) -> None:
@@ -340,22 +351,22 @@ class _Entry:
                 first = command[1:]
                 command = command[0]
             elif isinstance(command, str) and self.file.shape.words and "args" not in self.entry:
-                command, first = words(command)
-            self.put("command", self.rewritten(command), (*self.at, "command"))
+                command, first = split_command(command)
+            self.set_key("command", self.rewritten(command), (*self.at, "command"))
             if first or "args" in self.entry:
                 rest = self.entry.get("args", [])
                 whole: JsonValue = [*first, *rest] if isinstance(rest, list) else rest
                 there = "args" if "args" in self.entry else "command"
-                self.put("args", self.rewritten(whole), (*self.at, there))
+                self.set_key("args", self.rewritten(whole), (*self.at, there))
         elif "args" in self.entry:
-            self.put("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
+            self.set_key("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
 
     def rewritten(self, value: JsonValue) -> JsonValue:
         program = self.file.program
         dollars = program is not None and program.dollars
-        return rewritten(value, braces=self.file.shape.braces, dollars=dollars)
+        return with_our_variables(value, braces=self.file.shape.braces, dollars=dollars)
 
-    def put(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
+    def set_key(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
         """Set one of our keys. `keep`: unless it is set already."""
         group, _, name = key.rpartition(".")
         holder = self.found
@@ -367,15 +378,15 @@ class _Entry:
                 return  # `shape` refuses it
             holder = inner
             if path not in self.file.lines:
-                self.file.spell(path, there)
+                self.file.record_spelling(path, there)
         if keep and name in holder:
             return
         holder[name] = value
-        self.file.copy((*path, name), there)
+        self.file.copy_lines((*path, name), there)
 
-    def refuse(self, there: KeyPath, text: str) -> None:
+    def mark_unusable(self, there: KeyPath, text: str) -> None:
         """The server cannot be run as it is written; the first reason counts."""
         ours: KeyPath = (*self.base, *there[len(self.file.shape.holders) + 1 :])
         if ours not in self.file.lines:
-            self.file.spell(ours, there)
+            self.file.record_spelling(ours, there)
         self.file.unusable.setdefault(self.name, (ours, text))

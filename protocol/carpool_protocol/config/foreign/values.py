@@ -25,7 +25,7 @@ _PLACES: Final = {
 """Predefined variables of VS Code and its kin."""
 
 
-def rewritten(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonValue:
+def with_our_variables(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonValue:
     """With the program's spelling of variables in ours. `braces`: see `formats.Shape`, `dollars`: see
     `formats.Program`.
     """
@@ -37,9 +37,11 @@ def rewritten(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonV
                 value = value.replace(theirs, ours)
             return (_DOLLAR if dollars else _ENV).sub(r"${\1}", value)
         case list():
-            return [rewritten(each, braces=braces, dollars=dollars) for each in value]
+            return [with_our_variables(each, braces=braces, dollars=dollars) for each in value]
         case dict():
-            return {key: rewritten(inner, braces=braces, dollars=dollars) for key, inner in value.items()}
+            return {
+                key: with_our_variables(inner, braces=braces, dollars=dollars) for key, inner in value.items()
+            }
         case _:
             return value
 
@@ -57,7 +59,7 @@ def names_a_file(value: JsonValue) -> bool:
             return False
 
 
-def texts(value: JsonValue) -> JsonValue:
+def environment_texts(value: JsonValue) -> JsonValue:
     """An environment as VS Code takes it: numbers are texts, null is nothing."""
     if not isinstance(value, dict):
         return value
@@ -68,7 +70,7 @@ def texts(value: JsonValue) -> JsonValue:
     }
 
 
-def words(command: str) -> tuple[JsonValue, list[JsonValue]]:
+def split_command(command: str) -> tuple[JsonValue, list[JsonValue]]:
     """The command and the arguments of a command line that is one text. One that cannot be split is left to
     be looked up as it is.
     """

@@ -36,11 +36,11 @@ from carpool_protocol.config.text.problems import KeyPath, render_path
 MASK = "…"
 _MASKED_MAPS = frozenset({"template map", "header map"})
 DEFAULT = "default"
-_TELLS_NOTHING = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z-]*|\$\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
+_NO_SECRET = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z-]*|\$\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
 """A word of a command line in which there is no value. (`-phunter2` is a password to some programs.)"""
 
 
-class Row(Struct, frozen=True):
+class SettingRow(Struct, frozen=True):
     """One setting."""
 
     setting: str
@@ -52,26 +52,26 @@ class Row(Struct, frozen=True):
     """`file:line`, or `default`."""
 
 
-def describe(config: Config) -> list[Row]:
+def describe(config: Config) -> list[SettingRow]:
     """Every setting of the file, its servers, workspaces, profiles and hooks, in the order of the table."""
     rows = [_row(config, config.lines, (), setting, config.file) for setting in FILE_SETTINGS]
-    rows += _of_servers((), config.servers.values())
+    rows += _server_rows((), config.servers.values())
     for workspace in config.workspaces.values():
         at: KeyPath = (WORKSPACES, workspace.name)
         below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
         rows += [_row(workspace, below, at, setting, config.file) for setting in WORKSPACE_SETTINGS]
-        rows += _of_servers(at, workspace.servers.values())
+        rows += _server_rows(at, workspace.servers.values())
     for profile in config.profiles.values():
         at = (PROFILES, profile.name)
         below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
         rows += [_row(profile, below, at, setting, config.file) for setting in PROFILE_SETTINGS]
     for number, hook in enumerate(config.hooks):
-        rows += _of_hook(config, (HOOKS, number), hook)
+        rows += _hook_rows(config, (HOOKS, number), hook)
     return rows
 
 
-def _of_servers(under: KeyPath, servers: Iterable[ServerConfig]) -> list[Row]:
-    rows: list[Row] = []
+def _server_rows(under: KeyPath, servers: Iterable[ServerConfig]) -> list[SettingRow]:
+    rows: list[SettingRow] = []
     for server in servers:
         path: KeyPath = (*under, SERVERS, server.name)
         for setting in SERVER_SETTINGS:
@@ -82,14 +82,14 @@ def _of_servers(under: KeyPath, servers: Iterable[ServerConfig]) -> list[Row]:
     return rows
 
 
-def _of_hook(config: Config, at: KeyPath, hook: HookConfig) -> list[Row]:
+def _hook_rows(config: Config, at: KeyPath, hook: HookConfig) -> list[SettingRow]:
     below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
-    rows: list[Row] = []
+    rows: list[SettingRow] = []
     for setting in HOOK_SETTINGS:
         if setting.kind in _MASKED_MAPS:
             for name in value_of(hook, setting):
                 where = f"{config.file}:{below[setting.key, name]}"
-                rows.append(Row(render_path((*at, setting.key, name)), MASK, setting.unit, where))
+                rows.append(SettingRow(render_path((*at, setting.key, name)), MASK, setting.unit, where))
         else:
             rows.append(_row(hook, below, at, setting, config.file))
     return rows
@@ -109,7 +109,7 @@ def shown_url(template: str) -> str:
     """A URL for reports: host and port as they are written, and nothing of what follows them."""
     scheme, _, rest = template.partition("://")
     if not rest:
-        return template if _TELLS_NOTHING.fullmatch(template) else MASK
+        return template if _NO_SECRET.fullmatch(template) else MASK
     host, slash, path = rest.rpartition("@")[2].partition("/")
     host, query, _ = host.partition("?")
     return f"{scheme}://{host}" + (f"/{MASK}" if path or query else slash)
@@ -121,13 +121,13 @@ def _row(
     path: KeyPath,
     setting: Setting,
     file: str,
-) -> Row:
+) -> SettingRow:
     late = owner.late.get(tuple(setting.key.split("."))) if isinstance(owner, ServerConfig) else None
     value = value_of(owner, setting) if late is None else late
     if setting.kind == "templates":
-        value = [word if _TELLS_NOTHING.fullmatch(word) else MASK for word in value]
+        value = [word if _NO_SECRET.fullmatch(word) else MASK for word in value]
     elif setting.kind == "secret" and value is not None:
-        value = value if _TELLS_NOTHING.fullmatch(value) else MASK
+        value = value if _NO_SECRET.fullmatch(value) else MASK
     elif setting.kind == "url" and value is not None:
         value = shown_url(value)
     shown = "—" if value is None else json.dumps(to_builtins(value), ensure_ascii=False)
@@ -135,13 +135,13 @@ def _row(
     found = (lines.get(tuple(key.split("."))) for key in spellings)
     line = next((each for each in found if each is not None), None)
     origin = DEFAULT if line is None else f"{file}:{line}"
-    return Row(render_path((*path, *setting.key.split("."))), shown, setting.unit, origin)
+    return SettingRow(render_path((*path, *setting.key.split("."))), shown, setting.unit, origin)
 
 
-def _masked(server: ServerConfig, path: KeyPath, setting: Setting) -> list[Row]:
+def _masked(server: ServerConfig, path: KeyPath, setting: Setting) -> list[SettingRow]:
     names: list[str] = list(value_of(server, setting))
     return [
-        Row(
+        SettingRow(
             render_path((*path, setting.key, name)),
             MASK,
             setting.unit,

@@ -5,7 +5,7 @@ A test holds the two together.
 
 import sys
 
-from carpool_protocol.config.foreign.formats import PROGRAMS, SHAPES, Shape, Turn, Way
+from carpool_protocol.config.foreign.formats import PROGRAMS, SHAPES, Conversion, FileShape, KeyMapping
 
 _EXAMPLES = {
     "mcpServers": '{"mcpServers": {NAME: {…}}}',
@@ -40,7 +40,7 @@ In settings of Gemini CLI `$VAR` becomes `${VAR}`, in files of opencode `{env:VA
 carpool, and no server.
 """
 
-_TURNS: dict[Turn, str] = {
+_CONVERSIONS: dict[Conversion, str] = {
     "same": "as it is",
     "texts": "as it is; numbers become texts, `null` is left out",
     "opposite": "the opposite",
@@ -71,7 +71,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _shape(shape: Shape) -> str:
+def _shape(shape: FileShape) -> str:
     beside = "anything" if shape.beside is None else ", ".join(f"`{each}`" for each in sorted(shape.beside))
     unit = _unit(shape.unit, "by the path")
     return f"| {shape.name} | `{_EXAMPLES[shape.name]}` | {unit} | {beside or '—'} |\n"
@@ -83,19 +83,19 @@ def _unit(unit: str | None, other: str) -> str:
 
 def _keys() -> str:
     """One row for all keys that go the same way."""
-    rows: dict[Way, list[str]] = {}
+    rows: dict[KeyMapping, list[str]] = {}
     for shape in SHAPES:
         for key, way in shape.ways.items():
             keys = rows.setdefault(way, [])
             if key not in keys:
                 keys.append(key)
     return "".join(
-        f"| {', '.join(f'`{key}`' for key in keys)} | {_ours(way)} | {_TURNS[way.turn]} |\n"
+        f"| {', '.join(f'`{key}`' for key in keys)} | {_ours(way)} | {_CONVERSIONS[way.turn]} |\n"
         for way, keys in rows.items()
     )
 
 
-def _ours(way: Way) -> str:
+def _ours(way: KeyMapping) -> str:
     return f"`{way.key}`" if way.key else "—"
 
 

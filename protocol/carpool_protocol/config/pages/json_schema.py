@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from carpool_protocol.config.schema.server_kinds import WAYS
+from carpool_protocol.config.schema.server_kinds import SERVER_KINDS
 from carpool_protocol.config.schema.settings import (
     FILE_SETTINGS,
     HOOK_SETTINGS,
@@ -35,7 +35,7 @@ _SWITCHED_OFF: Schema = {
 def schema() -> Schema:
     """The schema of a `carpool.json`."""
     server = _object(SERVER_SETTINGS, late=True)
-    server["oneOf"] = [{"required": [way]} for way in WAYS]
+    server["oneOf"] = [{"required": [way]} for way in SERVER_KINDS]
     whole = _object(FILE_SETTINGS, late=False)
     workspace = _object(WORKSPACE_SETTINGS, late=False)
     workspace["properties"]["mcpServers"] = _servers(

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_protocol.config.schema.setting import is_magic
+from carpool_protocol.config.schema.setting import has_wildcard
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 MAX_INCLUDED: Final = 256
@@ -25,7 +25,7 @@ MAX_NAMES: Final = 10_000
 """In all directories together, with repetitions."""
 
 
-class Included(Struct, frozen=True):
+class IncludedFiles(Struct, frozen=True):
     """What was found."""
 
     files: tuple[str, ...]
@@ -38,7 +38,7 @@ class _TooMuchError(Exception):
     """The search was given up. The text says what there is too much of."""
 
 
-def find_included(base: str, patterns: Sequence[str]) -> Included | str:
+def find_included(base: str, patterns: Sequence[str]) -> IncludedFiles | str:
     """Search below `base`; a text where that would be too much, saying of what."""
     if len(patterns) > MAX_PATTERNS:
         return f"more than {MAX_PATTERNS} patterns"
@@ -48,14 +48,14 @@ def find_included(base: str, patterns: Sequence[str]) -> Included | str:
         for pattern in patterns:
             steps = _steps(pattern)
             matched = sorted(search.below(base, steps)) if steps else []
-            if not matched and not is_magic(pattern):
+            if not matched and not has_wildcard(pattern):
                 matched = [os.path.join(base, pattern)]
             found |= dict.fromkeys(matched)
             if len(found) > MAX_INCLUDED:
                 return f"more than {MAX_INCLUDED} files match it"
     except _TooMuchError as error:
         return str(error)
-    return Included(tuple(found), search.looked_in)
+    return IncludedFiles(tuple(found), search.looked_in)
 
 
 class _Search:
@@ -66,7 +66,7 @@ class _Search:
     def below(self, directory: str, steps: Sequence[str]) -> Iterator[str]:
         """What these steps lead to from there."""
         step, *rest = steps
-        place = directory if is_magic(step) else os.path.dirname(os.path.join(directory, step))
+        place = directory if has_wildcard(step) else os.path.dirname(os.path.join(directory, step))
         self.looked_in.setdefault(place, stamp(place))
         if len(self.looked_in) > MAX_INCLUDED:
             raise _TooMuchError(f"more than {MAX_INCLUDED} directories match it")
@@ -78,7 +78,7 @@ class _Search:
                 yield from self.below(path, rest)
 
     def _names(self, directory: str, step: str) -> list[str]:
-        if not is_magic(step):
+        if not has_wildcard(step):
             return [step] if os.path.lexists(os.path.join(directory, step)) else []
         fits = re.compile(translate(step)).match
         found = []
@@ -102,7 +102,7 @@ def _steps(pattern: str) -> list[str]:
     for name in pattern.split("/"):
         if name in {"", "."}:
             continue
-        if found and not is_magic(name) and not is_magic(found[-1]):
+        if found and not has_wildcard(name) and not has_wildcard(found[-1]):
             found[-1] += f"/{name}"
         else:
             found.append(name)

@@ -17,24 +17,24 @@ import os
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.config.reading.load import MAX_LAYER_BYTES, Layer, Texts
+from carpool_protocol.config.reading.load import MAX_LAYER_BYTES, ConfigLayer, LayerTexts
 from carpool_protocol.files import private_files, state_file
 
 _MAX_BYTES = 6 * MAX_LAYER_BYTES + 65536
 """JSON makes six characters of one at most."""
 
 
-class _Reading(Struct, frozen=True):
+class _SavedReading(Struct, frozen=True):
     file: str
     """The configuration file it is of."""
     texts: dict[str, str]
     included: list[str]
 
 
-_decoder = msgspec.json.Decoder(list[_Reading])
+_decoder = msgspec.json.Decoder(list[_SavedReading])
 
 
-class LastGood:
+class LastGoodReadings:
     """Those of one runtime directory. `path`: without one nothing is kept. `most`: so many files; of several
     no more than `MAX_LAYER_BYTES`.
     """
@@ -42,22 +42,22 @@ class LastGood:
     def __init__(self, path: str = "", *, most: int = 1) -> None:
         self._path = path
         self._most = most
-        self._known: dict[str, _Reading] | None = None
+        self._known: dict[str, _SavedReading] | None = None
         """What is in the file; None: nobody has looked. The one that was read last is the last."""
 
-    def find(self, file: str) -> Texts | None:
+    def find(self, file: str) -> LayerTexts | None:
         """What was kept of this configuration file. Never raises."""
         found = self._readings().get(file)
-        return None if found is None else Texts(found.texts, tuple(found.included))
+        return None if found is None else LayerTexts(found.texts, tuple(found.included))
 
-    def keep(self, layer: Layer) -> str:
+    def save(self, layer: ConfigLayer) -> str:
         """This is a good reading. A clause about what went wrong; else empty. One that is kept already is not
         written again.
         """
         if not self._path:
             return ""
         texts = layer.texts
-        reading = _Reading(layer.files[0], dict(texts.by_path), list(texts.included))
+        reading = _SavedReading(layer.files[0], dict(texts.by_path), list(texts.included))
         known = dict(self._readings())
         is_known = known.pop(reading.file, None) == reading
         known[reading.file] = reading
@@ -72,7 +72,7 @@ class LastGood:
             return f"{self._path} cannot be written ({error.strerror})"
         return ""
 
-    def forget(self, file: str) -> None:
+    def delete(self, file: str) -> None:
         """What was kept of this configuration file is nothing to go by any more."""
         if file not in self._readings():
             return
@@ -81,7 +81,7 @@ class LastGood:
         except OSError:
             self._remove()
 
-    def _write(self, readings: dict[str, _Reading]) -> None:
+    def _write(self, readings: dict[str, _SavedReading]) -> None:
         if not readings:
             self._remove()
             return
@@ -97,16 +97,16 @@ class LastGood:
             os.unlink(self._path)
         self._known = {}
 
-    def _readings(self) -> dict[str, _Reading]:
+    def _readings(self) -> dict[str, _SavedReading]:
         if self._known is None:
             self._known = {each.file: each for each in self._read()}
         return self._known
 
-    def _read(self) -> list[_Reading]:
+    def _read(self) -> list[_SavedReading]:
         if not self._path:
             return []
         try:
-            data = state_file.read(self._path, _MAX_BYTES)
+            data = state_file.read_state_file(self._path, _MAX_BYTES)
             return [] if isinstance(data, str) else _decoder.decode(data)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return []

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from carpool_protocol.config.reading.parse import order_problem
 from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.config.schema.settings import SERVER_SETTINGS, Setting
-from carpool_protocol.config.schema.value_types import Refusal, read_value
+from carpool_protocol.config.schema.value_types import ValueProblem, read_value
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath
 
@@ -26,7 +26,9 @@ _SWITCHES: Final = {"true": True, "false": False, "1": True, "0": False}
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 
 
-def fill(server: ServerConfig, filled: Mapping[KeyPath, str]) -> ServerConfig | list[tuple[KeyPath, str]]:
+def fill_late_values(
+    server: ServerConfig, filled: Mapping[KeyPath, str]
+) -> ServerConfig | list[tuple[KeyPath, str]]:
     """The server with these values in force, or what is wrong with them, each with its place.
 
     `filled`: the expanded texts of `server.late`, by the same paths.
@@ -37,7 +39,7 @@ def fill(server: ServerConfig, filled: Mapping[KeyPath, str]) -> ServerConfig | 
     for path in server.late:
         setting = _SETTINGS[path]
 
-        def refuse(refusal: Refusal, path: KeyPath = path) -> None:
+        def refuse(refusal: ValueProblem, path: KeyPath = path) -> None:
             problems.append((path, f"once its variables are filled in: {refusal.text}"))
 
         group, _, field = setting.field.rpartition(".")

@@ -22,13 +22,13 @@ from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.bootstrap.trusted_places import CONFIG_VARIABLE
 from carpool_protocol.config.reading.flagged_variables import all_flagged
 from carpool_protocol.config.reading.includes import find_included
-from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, Loaded, empty_config, read_config
+from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, LoadedConfig, empty_config, read_config
 from carpool_protocol.config.reading.tools_file import read_tools
 from carpool_protocol.config.schema.environment import read_env_file
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
-from carpool_protocol.config.text.jsonc import Allowance
+from carpool_protocol.config.text.jsonc import ValueBudget
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import ToolOffer
@@ -70,7 +70,7 @@ def find_config_file(environ: Mapping[str, str], option: str | None = None) -> C
     return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
 
 
-class Texts(Struct, frozen=True):
+class LayerTexts(Struct, frozen=True):
     """The very texts of a layer but that of its `env_file`: enough to read it again when the files are
     others.
     """
@@ -83,10 +83,10 @@ class Texts(Struct, frozen=True):
         return f"Texts({list(self.by_path)!r})"
 
 
-class Layer(Struct, frozen=True):
+class ConfigLayer(Struct, frozen=True):
     """One file of configuration with everything that belongs to it."""
 
-    loaded: Loaded
+    loaded: LoadedConfig
     files: tuple[str, ...]
     """All that were read, or would have been: the file itself, what it includes, its `tools_file`s, its
     `env_file`.
@@ -99,50 +99,52 @@ class Layer(Struct, frozen=True):
     """Of the very bytes of `files` (rule 19); another one when any of them is another. Of a project it
     covers the variables that the trust question flags: a carpool that flags more of them asks again.
     """
-    texts: Texts
+    texts: LayerTexts
 
     def __repr__(self) -> str:
         """Without `env` and what is in the files."""
         return f"Layer({self.files!r}, {self.digest!r})"
 
 
-def load_config(file: ConfigFile) -> Loaded:
+def load_config(file: ConfigFile) -> LoadedConfig:
     """Read it and what it includes. A file nobody named may be missing: then there are no servers."""
     return load_layer(file, "").loaded
 
 
-def load_layer(file: ConfigFile, home: str, *, project: bool = False, earlier: Texts | None = None) -> Layer:
+def load_layer(
+    file: ConfigFile, home: str, *, project: bool = False, earlier: LayerTexts | None = None
+) -> ConfigLayer:
     """Read a file, what it includes, its `tools_file`s and its `env_file`. Without `home` these two are left
     out. `earlier`: in place of what is in these files now; only the `env_file` is read, and without it its
     variables are not set.
     """
-    reading = _Layer(project=project, earlier=earlier)
-    text = reading.configuration(file.path)
+    reading = _LayerReader(project=project, earlier=earlier)
+    text = reading.read_configuration(file.path)
     if text is None:
-        loaded = Loaded(None, [ConfigProblem(file.path, 1, "", _MISSING)])
+        loaded = LoadedConfig(None, [ConfigProblem(file.path, 1, "", _MISSING)])
         if not file.asked_for:
-            loaded = Loaded(empty_config(file.path), [])
+            loaded = LoadedConfig(empty_config(file.path), [])
     elif isinstance(text, ConfigProblem):
-        loaded = Loaded(None, [text])
+        loaded = LoadedConfig(None, [text])
     else:
-        loaded = reading.with_included(reading.servers_in(text, file.path))
+        loaded = reading.with_included(reading.parse_servers(text, file.path))
         loaded = reading.with_tools(loaded, home) if home else loaded
     env: dict[str, str] = {}
     path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
     if loaded.config is not None and path is not None:
-        env, problems = _env_of(loaded.config, path, reading.text(path, secret=True))
+        env, problems = _env_of(loaded.config, path, reading.read_text(path, secret=True))
         if problems and earlier is None:
             loaded = replace(loaded, config=None, problems=problems)
-    texts = Texts(reading.texts, tuple(reading.matched))
+    texts = LayerTexts(reading.texts, tuple(reading.matched))
     if project and loaded.config is not None and (warned := all_flagged(loaded.config)):
         reading.digest.update(f"flagged {warned!a}\n".encode())
-    return Layer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest(), texts)
+    return ConfigLayer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest(), texts)
 
 
-class _Layer:
+class _LayerReader:
     """The files of one layer as they are read."""
 
-    def __init__(self, *, project: bool, earlier: Texts | None) -> None:
+    def __init__(self, *, project: bool, earlier: LayerTexts | None) -> None:
         self.project = project
         self.earlier = earlier
         self.texts: dict[str, str] = {}
@@ -153,21 +155,21 @@ class _Layer:
         self.digest = hashlib.sha256()
         self.left_bytes = MAX_LAYER_BYTES
         self.left_project_bytes = MAX_PROJECT_BYTES
-        self.allowance = Allowance(MAX_PROJECT_VALUES) if project else Allowance()
+        self.allowance = ValueBudget(MAX_PROJECT_VALUES) if project else ValueBudget()
 
-    def configuration(self, path: str) -> str | ConfigProblem | None:
+    def read_configuration(self, path: str) -> str | ConfigProblem | None:
         """The text of a file that holds servers."""
-        found = self.text(path)
+        found = self.read_text(path)
         if not self.project or not isinstance(found, str):
             return found
         self.left_project_bytes -= len(found.encode())
         return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
 
-    def servers_in(self, text: str, path: str) -> Loaded:
+    def parse_servers(self, text: str, path: str) -> LoadedConfig:
         """What a text of these says."""
         return read_config(text, path, project=self.project, allowance=self.allowance)
 
-    def text(self, path: str, *, secret: bool = False) -> str | ConfigProblem | None:
+    def read_text(self, path: str, *, secret: bool = False) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
         self.seen.setdefault(path, stamp(path))
         found: str | ConfigProblem | None
@@ -186,7 +188,7 @@ class _Layer:
         self.left_bytes -= len(data)
         return found if self.left_bytes >= 0 or not isinstance(found, str) else _too_much(path)
 
-    def with_included(self, loaded: Loaded) -> Loaded:
+    def with_included(self, loaded: LoadedConfig) -> LoadedConfig:
         """The servers of all included files, too. One file with a problem is a problem of the whole."""
         config = loaded.config
         if config is None:
@@ -201,11 +203,11 @@ class _Layer:
             self.matched = list(found.files)
         elif self.earlier is None:
             problem = ConfigProblem(config.file, config.lines["include",], "include", found)
-            return Loaded(None, [problem], warnings)
+            return LoadedConfig(None, [problem], warnings)
         if self.earlier is not None:
             self.matched = list(self.earlier.included)
         for path in self.matched:
-            inner = self.one(path)
+            inner = self.read_included(path)
             problems += inner.problems
             warnings += inner.warnings
             written |= inner.written
@@ -221,26 +223,26 @@ class _Layer:
             unusable |= inner.config.unusable
             if self.project and len(servers) + len(unusable) > MAX_PROJECT_SERVERS:
                 why = f"a project may have {MAX_PROJECT_SERVERS} servers in all its files, and here are more"
-                return Loaded(None, [ConfigProblem(path, 1, "", why)], warnings)
+                return LoadedConfig(None, [ConfigProblem(path, 1, "", why)], warnings)
         if problems:
-            return Loaded(None, problems, warnings)
+            return LoadedConfig(None, problems, warnings)
         whole = replace(config, servers=servers, unusable=unusable, included=tuple(self.matched))
-        return Loaded(whole, [], warnings, written)
+        return LoadedConfig(whole, [], warnings, written)
 
-    def with_tools(self, loaded: Loaded, home: str) -> Loaded:
+    def with_tools(self, loaded: LoadedConfig, home: str) -> LoadedConfig:
         """The lists of the servers that have a `tools_file`. A bad one is that server's problem."""
         config = loaded.config
         if config is None:
             return loaded
         workspaces: dict[str, NamedWorkspace] = {}
         for name, each in config.workspaces.items():
-            servers, unusable = self._listed(each, home)
+            servers, unusable = self._read_tools_of(each, home)
             workspaces[name] = replace(each, servers=servers, unusable=unusable)
-        servers, unusable = self._listed(config, home)
+        servers, unusable = self._read_tools_of(config, home)
         whole = replace(config, servers=servers, unusable=unusable, workspaces=workspaces)
         return replace(loaded, config=whole)
 
-    def _listed(
+    def _read_tools_of(
         self, of: Config | NamedWorkspace, home: str
     ) -> tuple[dict[ServerName, ServerConfig], dict[ServerName, str]]:
         servers, unusable = dict(of.servers), dict(of.unusable)
@@ -248,7 +250,7 @@ class _Layer:
             if server.tools_file is None or server.disabled:
                 continue
             path = os.path.join(os.path.dirname(server.file), from_home(server.tools_file, home))
-            text = self.text(path)
+            text = self.read_text(path)
             found: tuple[ToolOffer, ...] | list[ConfigProblem]
             if text is None:
                 line = server.lines.get(("tools_file",), server.lines[()])
@@ -265,16 +267,20 @@ class _Layer:
                 unusable[name] = "; ".join(each.render() for each in found[:3])
         return servers, unusable
 
-    def one(self, path: str) -> Loaded:
-        text = self.configuration(path)
+    def read_included(self, path: str) -> LoadedConfig:
+        text = self.read_configuration(path)
         if text is None:
-            return Loaded(None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")])
+            return LoadedConfig(
+                None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")]
+            )
         if isinstance(text, ConfigProblem):
-            return Loaded(None, [text])
-        loaded = self.servers_in(text, path)
+            return LoadedConfig(None, [text])
+        loaded = self.parse_servers(text, path)
         if loaded.config is not None and len(loaded.config.lines) > 1:
             at = min(line for key, line in loaded.config.lines.items() if key)
-            return Loaded(None, [ConfigProblem(path, at, "", "a file that is included holds servers only")])
+            return LoadedConfig(
+                None, [ConfigProblem(path, at, "", "a file that is included holds servers only")]
+            )
         return loaded
 
 

@@ -17,9 +17,9 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Policy
 
 
-def merge(user: Config, project: Config | NamedWorkspace) -> Config:
+def merge_configs(user: Config, project: Config | NamedWorkspace) -> Config:
     """Both together, in the user's order, then the other's."""
-    over = {name: replace(it, beneath=_beneath(user, name)) for name, it in project.servers.items()}
+    over = {name: replace(it, beneath=_server_beneath(user, name)) for name, it in project.servers.items()}
     servers = {**user.servers, **over}
     for name in project.unusable:
         servers.pop(name, None)
@@ -27,7 +27,7 @@ def merge(user: Config, project: Config | NamedWorkspace) -> Config:
     return replace(user, servers=servers, unusable={**unusable, **project.unusable})
 
 
-def _beneath(user: Config, name: ServerName) -> Policy:
+def _server_beneath(user: Config, name: ServerName) -> Policy:
     below = user.servers.get(name)
     if below is None:
         return Policy()
@@ -47,15 +47,15 @@ def shadowed(user: Config, project: Config | NamedWorkspace) -> list[ConfigProbl
     for name, server in project.servers.items():
         if name in user.servers or name in user.unusable:
             where = name if not server.workspace else render_path(server.under)
-            said.append(ConfigProblem(server.file, server.lines[()], where, _takes(user, name)))
+            said.append(ConfigProblem(server.file, server.lines[()], where, _is_shadowed(user, name)))
     for name in project.unusable:
         if name in user.servers:
-            text = f"{_takes(user, name)}, and cannot be run as it is written"
+            text = f"{_is_shadowed(user, name)}, and cannot be run as it is written"
             said.append(ConfigProblem(project.file, 1, name, text))
     return said
 
 
-def _takes(user: Config, name: ServerName) -> str:
+def _is_shadowed(user: Config, name: ServerName) -> str:
     file = user.servers[name].file if name in user.servers else user.file
     return f"takes the place of your server of this name in {file}"
 

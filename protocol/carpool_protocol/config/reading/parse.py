@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from carpool_protocol.config.foreign.formats import MCP_SERVERS, Program, program_of, shape_of
+from carpool_protocol.config.foreign.formats import MCP_SERVERS, ForeignProgram, program_of, shape_of
 from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate
 from carpool_protocol.config.reading.hooks import HOOKS, read_hooks
 from carpool_protocol.config.reading.merge import least_instances
@@ -25,20 +25,20 @@ from carpool_protocol.config.schema.model import (
     Config,
     HttpConfig,
     ServerConfig,
-    SessionBounds,
+    SessionSettings,
 )
-from carpool_protocol.config.schema.server_kinds import way_problems
+from carpool_protocol.config.schema.server_kinds import kind_problems
 from carpool_protocol.config.schema.setting import with_defaults
 from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting, may_be_late
 from carpool_protocol.config.schema.value_types import (
     FILE_LATER,
     IGNORED_KEYS,
     SERVER_LATER,
-    Refusal,
+    ValueProblem,
     kind_of,
     read_value,
 )
-from carpool_protocol.config.text.jsonc import Allowance, JsonValue, Parsed, parse
+from carpool_protocol.config.text.jsonc import JsonValue, ParsedJson, ValueBudget, parse
 from carpool_protocol.config.text.problems import (
     SIMILAR_KEY,
     ConfigProblem,
@@ -51,7 +51,7 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Policy
 from carpool_protocol.wire.tool_names import check_server_name
 
-__all__ = ["SERVERS", "Loaded", "empty_config", "order_problem", "read_config"]
+__all__ = ["SERVERS", "LoadedConfig", "empty_config", "order_problem", "read_config"]
 
 MAX_PROBLEMS: Final = 100
 """The same of warnings."""
@@ -68,7 +68,7 @@ _USERS_OWN: Final = (
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 
 
-class Loaded(Struct, frozen=True):
+class LoadedConfig(Struct, frozen=True):
     """A file, read."""
 
     config: Config | None
@@ -84,25 +84,27 @@ class Loaded(Struct, frozen=True):
         return f"Loaded({self.config!r}, {self.problems!r})"
 
 
-def read_config(text: str, file: str, *, project: bool = False, allowance: Allowance | None = None) -> Loaded:
+def read_config(
+    text: str, file: str, *, project: bool = False, allowance: ValueBudget | None = None
+) -> LoadedConfig:
     """Read a configuration. `file` is the name shown in problems, and says whose file it is. `project`: it
     belongs to a project. `allowance`: see `parse`. Never raises, whatever the text.
     """
     parsed = parse(text, file, allowance=allowance)
     if not parsed.complete:
-        return Loaded(None, parsed.problems)
+        return LoadedConfig(None, parsed.problems)
     program = program_of(file)
     ours = _in_our_form(parsed, file, program)
-    reading = _Reading(file, ours, lenient=program is not None, project=project)
+    reading = _ConfigReader(file, ours, lenient=program is not None, project=project)
     config = reading.file_shape(ours.value if isinstance(parsed.value, dict | list) else parsed.value)
     problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
     if problems:
-        return Loaded(None, _bounded(problems, "problems"))
-    warnings = _bounded(ours.warnings, "warnings")
-    return Loaded(config, [], warnings, reading.written)
+        return LoadedConfig(None, _bounded_problems(problems, "problems"))
+    warnings = _bounded_problems(ours.warnings, "warnings")
+    return LoadedConfig(config, [], warnings, reading.written)
 
 
-def _bounded(said: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
+def _bounded_problems(said: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
     """So many that people read them, and how many more there are."""
     left = said[MAX_PROBLEMS:]
     if not left:
@@ -118,7 +120,7 @@ def empty_config(file: str) -> Config:
     return loaded.config
 
 
-def _in_our_form(parsed: Parsed, file: str, program: Program | None) -> Translated:
+def _in_our_form(parsed: ParsedJson, file: str, program: ForeignProgram | None) -> Translated:
     """A file in our shape is taken as it is; ours may hold other shapes, and is strict all the same."""
     value = parsed.value
     shape = shape_of(value)
@@ -132,7 +134,7 @@ def _in_our_form(parsed: Parsed, file: str, program: Program | None) -> Translat
     return translate(value, parsed.lines, file, shape, program=program, ours=_OURS)
 
 
-class _Reading:
+class _ConfigReader:
     """One file on its way from JSON to `Config`: the lines of its keys, and the problems so far."""
 
     def __init__(self, file: str, ours: Translated, *, lenient: bool, project: bool) -> None:
@@ -157,16 +159,16 @@ class _Reading:
             if len(path) >= depth and (depth == 2 or (path[0], path[2]) == (WORKSPACES, SERVERS)):
                 self.below.setdefault(path[:depth], {})[path[depth:]] = line
 
-    def problem(self, path: KeyPath, text: str) -> None:
+    def add_problem(self, path: KeyPath, text: str) -> None:
         """Report at the line of `path`, or of the nearest thing around it that is written."""
         at = path
         while at not in self.lines:
             at = at[:-1]
         self.problems.append(
-            ConfigProblem(self.file, self.lines[at], render_path(self.as_spelled(path)), text)
+            ConfigProblem(self.file, self.lines[at], render_path(self.spelled_path(path)), text)
         )
 
-    def as_spelled(self, path: KeyPath) -> KeyPath:
+    def spelled_path(self, path: KeyPath) -> KeyPath:
         """A path of ours as the file spells it."""
         at = path
         while at not in self.spelled and at:
@@ -175,7 +177,7 @@ class _Reading:
 
     def file_shape(self, value: JsonValue) -> Config | None:
         if not isinstance(value, dict):
-            self.problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
+            self.add_problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
             return None
         apart = {SERVERS, *IGNORED_KEYS}
         if not self.project:
@@ -197,7 +199,7 @@ class _Reading:
         if self.problems:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
-        bounds = SessionBounds(**_under("session", fields))
+        bounds = SessionSettings(**_under("session", fields))
         audit = AuditConfig(**_under("audit", fields))
         return Config(
             file=self.file,
@@ -217,10 +219,10 @@ class _Reading:
         self, value: JsonValue, path: KeyPath, workspace: str = "", root: str = ""
     ) -> dict[ServerName, ServerConfig]:
         if not isinstance(value, dict):
-            self.problem(path, f"must be an object of names and servers, found {kind_of(value)}")
+            self.add_problem(path, f"must be an object of names and servers, found {kind_of(value)}")
             return {}
         if self.project and len(value) > MAX_PROJECT_SERVERS:
-            self.problem(path, f"a project may have {MAX_PROJECT_SERVERS} servers, found {len(value)}")
+            self.add_problem(path, f"a project may have {MAX_PROJECT_SERVERS} servers, found {len(value)}")
             return {}
         within = (workspace, root)
         read = (self.server((*path, name), ServerName(name), inner, within) for name, inner in value.items())
@@ -246,19 +248,19 @@ class _Reading:
         workspace, root = within
         before = len(self.problems)
         if (why := check_server_name(name)) is not None:
-            self.problem(path, why)
+            self.add_problem(path, why)
         if not isinstance(value, dict):
-            self.problem(path, f'must be an object like {{ "command": "…" }}, found {kind_of(value)}')
+            self.add_problem(path, f'must be an object like {{ "command": "…" }}, found {kind_of(value)}')
             return None
         self.at, self.late = path, {}
         found = self.section(path, value, _SERVER_KEYS, SERVER_LATER)
         cannot = name in self.cannot and not workspace
         off = found.get("disabled") is True and (self.lenient or cannot or bool(workspace))
         if cannot and not off:
-            self.problem(*self.cannot[name])
+            self.add_problem(*self.cannot[name])
         elif not off and not SERVER_LATER.keys() & value.keys():
-            for key, why in way_problems(value):
-                self.problem((*path, *key), why)
+            for key, why in kind_problems(value):
+                self.add_problem((*path, *key), why)
         if len(self.problems) > before:
             return None
         fields = with_defaults(SERVER_SETTINGS, found)
@@ -271,7 +273,7 @@ class _Reading:
         return ServerConfig(
             name=name,
             file=self.file,
-            under=self.as_spelled(path),
+            under=self.spelled_path(path),
             project=self.project,
             workspace=workspace,
             policy=policy,
@@ -302,30 +304,30 @@ class _Reading:
                 if isinstance(inner, dict):
                     found.update(self.section(at, inner, known, later, prefix=f"{key}."))
                 else:
-                    self.problem(at, f"must be an object, found {kind_of(inner)}")
+                    self.add_problem(at, f"must be an object, found {kind_of(inner)}")
             elif dotted in later:
-                self.problem(at, later[dotted])
+                self.add_problem(at, later[dotted])
             elif self.project and not prefix and at[:1] != (SERVERS,) and key in _USERS_OWN:
-                self.problem(at, "concerns every project: it belongs into the user's own file")
+                self.add_problem(at, "concerns every project: it belongs into the user's own file")
             elif setting is not None:
                 group, _, name = key.partition(".")
-                self.problem(at, f'write it as "{group}": {{ "{name}": … }}')
+                self.add_problem(at, f'write it as "{group}": {{ "{name}": … }}')
             else:
                 # Guessing costs a millisecond, and a file may hold a hundred thousand strange keys.
                 guess = len(self.problems) < MAX_PROBLEMS
-                self.problem(at, _unknown(key, prefix, (*known, *others)) if guess else "unknown key")
+                self.add_problem(at, _unknown(key, prefix, (*known, *others)) if guess else "unknown key")
         return found
 
     def value(self, path: KeyPath, setting: Setting, value: JsonValue) -> Any:
-        def refuse(refusal: Refusal) -> None:
-            self.problem((*path, *refusal.inner), refusal.text)
+        def refuse(refusal: ValueProblem) -> None:
+            self.add_problem((*path, *refusal.inner), refusal.text)
 
         depth = len(self.at)
         within = bool(depth) and path[:depth] == self.at
         late = within and may_be_late(setting)
         if late and isinstance(value, str) and "${" in value:
             if isinstance(bad := read_template(value), BadTemplate):
-                self.problem(path, bad.text)
+                self.add_problem(path, bad.text)
             self.late[path[depth:]] = value
             return setting.default
         return read_value(setting, value, refuse)
@@ -334,13 +336,13 @@ class _Reading:
         """The rules between settings of one server."""
         late = {_SERVER_KEYS[".".join(map(str, each))].field for each in self.late}
         for at, why in order_problem(fields, lambda key: (*path, *key) in self.lines, late):
-            self.problem((*path, *at), why)
+            self.add_problem((*path, *at), why)
 
     def check_cap(self, cap: int, servers: Mapping[ServerName, ServerConfig]) -> None:
         """Rule 14: what must always run has to fit."""
         least = least_instances(servers)
         if least > cap:
-            self.problem(
+            self.add_problem(
                 ("max_instances",) if ("max_instances",) in self.lines else (SERVERS,),
                 f"the servers' pool.min add up to {least} instances, but max_instances is {cap}; "
                 "raise max_instances or lower a pool.min",

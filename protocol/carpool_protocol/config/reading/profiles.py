@@ -8,7 +8,7 @@ Knows nothing of: sessions, tokens, which servers there are.
 from collections.abc import Mapping
 from typing import Final
 
-from carpool_protocol.config.reading.workspaces import Reading
+from carpool_protocol.config.reading.workspaces import SectionReader
 from carpool_protocol.config.schema.model import HttpConfig, ProfileConfig
 from carpool_protocol.config.schema.setting import with_defaults
 from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
@@ -21,28 +21,28 @@ PROFILES: Final = "profiles"
 _KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}
 
 
-def check_tokens(reading: Reading, http: HttpConfig, profiles: Mapping[str, ProfileConfig]) -> None:
+def check_tokens(reading: SectionReader, http: HttpConfig, profiles: Mapping[str, ProfileConfig]) -> None:
     """A token has a profile that there is: else whoever brings it would find every door shut."""
     for name, token in http.tokens.items():
         if token.profile and token.profile not in profiles:
             meant = did_you_mean(token.profile, profiles)
             why = "there is no profile of that name" + (f"; did you mean {meant}?" if meant else "")
-            reading.problem(("http", "tokens", name, "profile"), why)
+            reading.add_problem(("http", "tokens", name, "profile"), why)
 
 
-def read_profiles(reading: Reading, value: JsonValue) -> dict[str, ProfileConfig]:
+def read_profiles(reading: SectionReader, value: JsonValue) -> dict[str, ProfileConfig]:
     """All of them, in the order of the file."""
     if not isinstance(value, dict):
-        reading.problem((PROFILES,), f"must be an object of names and profiles, found {kind_of(value)}")
+        reading.add_problem((PROFILES,), f"must be an object of names and profiles, found {kind_of(value)}")
         return {}
     found: dict[str, ProfileConfig] = {}
     for name, inner in value.items():
         path: KeyPath = (PROFILES, name)
         if (why := check_server_name(name, "profile")) is not None:
-            reading.problem(path, why)
+            reading.add_problem(path, why)
         elif not isinstance(inner, dict):
             kind = kind_of(inner)
-            reading.problem(path, f'must be an object like {{ "allow": ["mcp:time:*"] }}, found {kind}')
+            reading.add_problem(path, f'must be an object like {{ "allow": ["mcp:time:*"] }}, found {kind}')
         else:
             fields = with_defaults(PROFILE_SETTINGS, reading.section(path, inner, _KEYS, {}))
             found[name] = ProfileConfig(name=name, **fields)

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_protocol.bootstrap.paths import PROJECT_FILES, counts
+from carpool_protocol.bootstrap.paths import PROJECT_FILES, is_trusted_location
 from carpool_protocol.config.edit.edit import value_at
 from carpool_protocol.config.foreign.formats import is_own_entry, shape_of
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 256 * 1024
 """So much is read of a file that is shadowed."""
 
 
-class Workspace(Struct, frozen=True):
+class FoundWorkspace(Struct, frozen=True):
     """What was found from one directory."""
 
     root: str
@@ -48,29 +48,29 @@ class Workspace(Struct, frozen=True):
     """
 
 
-def find_workspace(cwd: str, home: str, within: str = "", users: Collection[str] = ()) -> Workspace:
+def find_workspace(cwd: str, home: str, within: str = "", users: Collection[str] = ()) -> FoundWorkspace:
     """Search upward from `cwd`. `within`: the root of a named workspace that it is in; empty: it is in none.
     `users`: the files of the user's own configuration (`Config.files`).
     Never raises: what cannot be looked at is not there.
     """
     if not os.path.isabs(cwd) or "\0" in cwd:
-        return Workspace("")
+        return FoundWorkspace("")
     seen: dict[str, Stamp] = {}
     git = ""
     start = os.path.normpath(cwd)
     directories = _upward(start, home, within)
     for at in directories:
         if found := _project_files(at, seen):
-            own, files = _apart(found, users)
+            own, files = _split_own_files(found, users)
             shadowed = tuple(filter(_holds_servers, files[1:]))
             hidden = _hidden(directories, seen, users) if files else ""
-            return Workspace(at, "".join(files[:1]), shadowed, hidden, "".join(own[:1]), seen)
+            return FoundWorkspace(at, "".join(files[:1]), shadowed, hidden, "".join(own[:1]), seen)
         mark = os.path.join(at, ".git")
-        if not git and os.path.exists(mark) and counts(at, mark):
+        if not git and os.path.exists(mark) and is_trusted_location(at, mark):
             git = at
         elif not git and not os.path.lexists(mark):
             seen[mark] = None
-    return Workspace(within or git or start, seen=seen)
+    return FoundWorkspace(within or git or start, seen=seen)
 
 
 def _upward(start: str, home: str, within: str) -> Iterator[str]:
@@ -89,20 +89,24 @@ def _project_files(directory: str, seen: dict[str, Stamp]) -> list[str]:
     """The project files of one directory, in order. Adds to `seen` those that are there or might come."""
     paths = [os.path.join(directory, each) for each in PROJECT_FILES]
     # What does not count is not watched: its owner could have us read everything again all the time.
-    seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or counts(directory, path)}
-    return [path for path in paths if os.path.isfile(path) and counts(directory, path)]
+    seen |= {
+        path: stamp(path)
+        for path in paths
+        if not os.path.lexists(path) or is_trusted_location(directory, path)
+    }
+    return [path for path in paths if os.path.isfile(path) and is_trusted_location(directory, path)]
 
 
 def _hidden(directories: Iterator[str], seen: dict[str, Stamp], users: Collection[str]) -> str:
     """The project file that the rest of the search would find, if servers are lost by that; else empty."""
     for at in directories:
-        _, files = _apart(_project_files(at, seen), users)
+        _, files = _split_own_files(_project_files(at, seen), users)
         if files:
             return files[0] if _holds_servers(files[0]) else ""
     return ""
 
 
-def unread(workspace: Workspace) -> list[str]:
+def unread_warnings(workspace: FoundWorkspace) -> list[str]:
     """A sentence about each project file that holds servers and is not read."""
     hidden = (
         f"{workspace.hidden} is not read here: {workspace.file} is nearer, and only the nearest project file "
@@ -112,7 +116,7 @@ def unread(workspace: Workspace) -> list[str]:
     return [*shadowed, *([hidden] if workspace.hidden else [])]
 
 
-def named_at(cwd: str, roots: Mapping[str, str]) -> str:
+def workspace_name_at(cwd: str, roots: Mapping[str, str]) -> str:
     """In which of the named workspaces a directory is: the one with the nearest root. `roots`: absolute, by
     name. Empty: in none.
     """
@@ -133,7 +137,7 @@ def named_at(cwd: str, roots: Mapping[str, str]) -> str:
         at = above
 
 
-def _apart(found: list[str], users: Collection[str]) -> tuple[list[str], list[str]]:
+def _split_own_files(found: list[str], users: Collection[str]) -> tuple[list[str], list[str]]:
     """Of the files of a directory those that are the user's own configuration, and all others. Links count as
     what they lead to, hard ones too: the same bytes are one file.
     """

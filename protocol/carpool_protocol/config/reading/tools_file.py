@@ -16,11 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from carpool_protocol.config.schema.value_types import kind_of
-from carpool_protocol.config.text.jsonc import Allowance, JsonValue, parse
+from carpool_protocol.config.text.jsonc import JsonValue, ValueBudget, parse
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import RawJson, ServerName
 from carpool_protocol.link.messages import ToolOffer
-from carpool_protocol.wire.list_repair import readable
+from carpool_protocol.wire.list_repair import repair_entry
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME_CHARS: Final = 256
@@ -30,7 +30,7 @@ _OTHERS_SCHEMA: Final = frozenset({"input_schema", "parameters"})
 
 
 def read_tools(
-    text: str, file: str, server: ServerName, allowance: Allowance | None = None
+    text: str, file: str, server: ServerName, allowance: ValueBudget | None = None
 ) -> tuple[ToolOffer, ...] | list[ConfigProblem]:
     """The tools of `server` in the order of the file, or what is wrong with it. `allowance`: see `parse`."""
     parsed = parse(text, file, least="[]", allowance=allowance)
@@ -56,14 +56,16 @@ def read_tools(
         tool = _exported(value, server)
         if tool is None:
             continue
-        why = _wrong(tool)
+        why = _tool_problem(tool)
         if why:
             problem((*under, at), why)
         elif isinstance(tool, dict):
             name = str(tool["name"])
             if name in offers:
                 problem((*under, at), "this tool is listed twice; keep one")
-            offers[name] = ToolOffer(name, readable(RawJson(msgspec.json.encode(_whole(tool))), "tools"))
+            offers[name] = ToolOffer(
+                name, repair_entry(RawJson(msgspec.json.encode(_complete_tool(tool))), "tools")
+            )
     if found and not offers and not problems:
         problem(under, f"lists tools of other servers only, and none of {server}")
     return problems[:MAX_PROBLEMS] or tuple(offers.values())
@@ -73,7 +75,7 @@ def _entries(whole: JsonValue) -> tuple[KeyPath, JsonValue]:
     return (("tools",), whole.get("tools")) if isinstance(whole, dict) else ((), whole)
 
 
-def _whole(tool: dict[str, JsonValue]) -> dict[str, Any]:
+def _complete_tool(tool: dict[str, JsonValue]) -> dict[str, Any]:
     said = {key: value for key, value in tool.items() if value is not None}
     schema: Any = said.get("inputSchema", {})
     return {**said, "inputSchema": schema if "type" in schema else {"type": "object", **schema}}
@@ -86,7 +88,7 @@ def _exported(value: JsonValue, server: ServerName) -> JsonValue:
     return value if value is not None else ""
 
 
-def _wrong(tool: JsonValue) -> str:
+def _tool_problem(tool: JsonValue) -> str:
     """What is wrong with one tool; empty: nothing."""
     if not isinstance(tool, dict):
         return f'must be a tool, like {{ "name": "…", "inputSchema": {{ … }} }}, found {kind_of(tool)}'

@@ -5,7 +5,7 @@ servers of each the user was told to take the place of his own (rule 19). Projec
 are code: they name commands to run. Trust is for the very bytes that were looked at, with
 those of every file they bring in (`load.Layer.digest`); another byte, and it is asked again. Written by
 `carpool trust`, read by the broker. A file that cannot be read trusts nothing, and is never written over: who
-changes it sets it aside, under the lock, and who only reads it says so (`complaint`).
+changes it sets it aside, under the lock, and who only reads it says so (`store_problem`).
 
 Knows nothing of: who is asked, what is in the files.
 """
@@ -19,7 +19,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.config.reading.project import Workspace
+from carpool_protocol.config.reading.project import FoundWorkspace
 from carpool_protocol.files import private_files, state_file
 
 Trust = Literal["trusted", "untrusted", "changed"]
@@ -37,7 +37,7 @@ _decoder = msgspec.json.Decoder(_Store)
 _LOST: Final = "no project is trusted until `carpool trust` is said again"
 
 
-def key_of(workspace: Workspace) -> str:
+def trust_key(workspace: FoundWorkspace) -> str:
     """Under which name a project file is trusted: one, however its directory is reached.
 
     A file that is a link is not followed: trusted bytes that a stranger's directory links to would run that
@@ -48,22 +48,22 @@ def key_of(workspace: Workspace) -> str:
 
 
 def read_trust(store: str) -> dict[str, str]:
-    """Digests of what is trusted, by `key_of`. Empty where there is no store or it cannot be read."""
+    """Digests of what is trusted, by `trust_key`. Empty where there is no store or it cannot be read."""
     return _read(store)[0].trusted
 
 
-def read_listed(store: str, workspace: Workspace) -> frozenset[str]:
+def read_listed(store: str, workspace: FoundWorkspace) -> frozenset[str]:
     """Servers of its project file that the user was told to take the place of his own when he trusted it."""
-    return frozenset(_read(store)[0].listed.get(key_of(workspace), ()))
+    return frozenset(_read(store)[0].listed.get(trust_key(workspace), ()))
 
 
-def complaint(store: str) -> str:
+def store_problem(store: str) -> str:
     """What is wrong with the store and what that means, a sentence; empty: nothing is, or there is none."""
     why = _read(store)[1]
     return f"{store} {why}; {_LOST}" if why else ""
 
 
-def mend(store: str) -> str:
+def set_aside_unreadable(store: str) -> str:
     """Set a store aside that cannot be read, and say so, a sentence; empty: nothing is wrong with it. Raises
     `OSError`.
     """
@@ -91,33 +91,33 @@ def _mended(store: str) -> str:
     return state_file.set_aside(store, why, _LOST) if why else ""
 
 
-def trust_of(trusted: dict[str, str], workspace: Workspace, digest: str) -> Trust:
+def trust_of(trusted: dict[str, str], workspace: FoundWorkspace, digest: str) -> Trust:
     """What is to be thought of its project file, of this digest."""
-    return judged(trusted.get(key_of(workspace)), digest)
+    return trust_state(trusted.get(trust_key(workspace)), digest)
 
 
-def judged(known: str | None, digest: str) -> Trust:
+def trust_state(known: str | None, digest: str) -> Trust:
     """The same where it is known what was trusted of this file; None: nothing was."""
     if known is None:
         return "untrusted"
     return "trusted" if known == digest else "changed"
 
 
-def give_trust(store: str, workspace: Workspace, digest: str, listed: Iterable[str] = ()) -> None:
+def grant_trust(store: str, workspace: FoundWorkspace, digest: str, listed: Iterable[str] = ()) -> None:
     """Trust these bytes. `listed`: see `read_listed`. Raises `OSError`."""
-    with _changed(store) as held:
-        key = key_of(workspace)
+    with _locked_store(store) as held:
+        key = trust_key(workspace)
         held.trusted[key] = digest
         held.listed.pop(key, None)
         if names := sorted(listed):
             held.listed[key] = names
 
 
-def take_trust(store: str, workspace: Workspace) -> bool:
+def revoke_trust(store: str, workspace: FoundWorkspace) -> bool:
     """Trust its file no longer. Whether it was. Raises `OSError`."""
-    with _changed(store) as held:
-        held.listed.pop(key_of(workspace), None)
-        return held.trusted.pop(key_of(workspace), None) is not None
+    with _locked_store(store) as held:
+        held.listed.pop(trust_key(workspace), None)
+        return held.trusted.pop(trust_key(workspace), None) is not None
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def _locked(store: str) -> Iterator[None]:
 
 
 @contextmanager
-def _changed(store: str) -> Iterator[_Store]:
+def _locked_store(store: str) -> Iterator[_Store]:
     """The store, written back whole or not at all, by one at a time."""
     with _locked(store):
         _mended(store)

@@ -24,13 +24,13 @@ WORKSPACES: Final = "workspaces"
 _KEYS: Final = {each.key: each for each in WORKSPACE_SETTINGS}
 
 
-class Reading(Protocol):
+class SectionReader(Protocol):
     """What is needed of whoever reads the file."""
 
     file: str
     lines: dict[KeyPath, int]
 
-    def problem(self, path: KeyPath, text: str) -> None:
+    def add_problem(self, path: KeyPath, text: str) -> None:
         """Something is wrong there."""
 
     def section(
@@ -65,35 +65,41 @@ def root_of(workspace: NamedWorkspace, home: str) -> str:
 
 
 def read_workspaces(
-    reading: Reading, value: JsonValue, servers: Mapping[ServerName, ServerConfig], cap: int, holder: str
+    reading: SectionReader,
+    value: JsonValue,
+    servers: Mapping[ServerName, ServerConfig],
+    cap: int,
+    holder: str,
 ) -> dict[str, NamedWorkspace]:
     """All of them. `servers`: those of everybody; `cap`: running instances at most; `holder`: the key that
     servers stand under.
     """
     if not isinstance(value, dict):
-        reading.problem((WORKSPACES,), f"must be an object of names and workspaces, found {kind_of(value)}")
+        reading.add_problem(
+            (WORKSPACES,), f"must be an object of names and workspaces, found {kind_of(value)}"
+        )
         return {}
     found: dict[str, NamedWorkspace] = {}
     roots: dict[str, str] = {}
     for name, inner in value.items():
         path: KeyPath = (WORKSPACES, name)
         if (why := check_server_name(name, "workspace")) is not None:
-            reading.problem(path, why)
+            reading.add_problem(path, why)
         elif not isinstance(inner, dict):
             kind = kind_of(inner)
-            reading.problem(path, f'must be an object like {{ "root": "~/code/shop" }}, found {kind}')
+            reading.add_problem(path, f'must be an object like {{ "root": "~/code/shop" }}, found {kind}')
         else:
             rest = {key: each for key, each in inner.items() if key != holder}
             root: str | None = reading.section(path, rest, _KEYS, {}, others=(holder,)).get("root")
             place = posixpath.normpath(root) if root else ""
             if place in roots:
-                reading.problem((*path, "root"), f"is the root of the workspace {roots[place]}, too")
+                reading.add_problem((*path, "root"), f"is the root of the workspace {roots[place]}, too")
             elif place:
                 roots[place] = name
             own = reading.servers(inner.get(holder, {}), (*path, holder), name, root or "")
             if (least := least_instances({**servers, **own})) > cap:
                 why = f"the pool.min of its servers and of all others add up to {least} instances"
-                reading.problem(
+                reading.add_problem(
                     path, f"{why}, more than max_instances ({cap}); raise that or lower a pool.min"
                 )
             found[name] = NamedWorkspace(

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-PLACES: Final = frozenset({"workspace", "cwd"})
+PLACE_NAMES: Final = frozenset({"workspace", "cwd"})
 """Names that are not environment variables."""
 
 _OPENING = re.compile(r"\$\$\{|\$\{")
@@ -33,14 +33,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN_CHARACTERS = 64
 
 
-class Reference(Struct, frozen=True):
+class VariableReference(Struct, frozen=True):
     """One `${…}`."""
 
     name: str
     default: str | None = None
 
 
-class Missing(Struct, frozen=True):
+class MissingValue(Struct, frozen=True):
     """A template that cannot be filled in."""
 
     name: str
@@ -51,7 +51,7 @@ class Missing(Struct, frozen=True):
         """What happened and what to do; no values."""
         if self.cause == "unusable":
             return f"the value of {self.name} cannot be used: it holds a NUL character or is not UTF-8"
-        if self.name in PLACES:
+        if self.name in PLACE_NAMES:
             return (
                 f"${{{self.name}}} is not known: the agent named no directory, or a workspace without `root`"
             )
@@ -67,12 +67,12 @@ class BadTemplate(Struct, frozen=True):
     text: str
 
 
-Parts = tuple[str | Reference, ...]
+Parts = tuple[str | VariableReference, ...]
 
 
 def read_template(text: str) -> Parts | BadTemplate:
     """Take a text apart. Never raises."""
-    parts: list[str | Reference] = []
+    parts: list[str | VariableReference] = []
     at = 0
     while (opening := _OPENING.search(text, at)) is not None:
         parts.append(text[at : opening.start()])
@@ -83,10 +83,10 @@ def read_template(text: str) -> Parts | BadTemplate:
         inside = _INSIDE.match(text, at)
         if inside is None or _NAME.fullmatch(inside[1]) is None:
             foreign = _FOREIGN.match(text, at)
-            return BadTemplate(_why_bad(foreign[1] if foreign else inside[1] if inside else ""))
-        if inside[1] in PLACES and inside[2] is not None:
+            return BadTemplate(_name_problem(foreign[1] if foreign else inside[1] if inside else ""))
+        if inside[1] in PLACE_NAMES and inside[2] is not None:
             return BadTemplate(f"${{{inside[1]}}} takes no default")
-        parts.append(Reference(inside[1], inside[3]))
+        parts.append(VariableReference(inside[1], inside[3]))
         at = inside.end()
     parts.append(text[at:])
     return tuple(part for part in parts if part != "")
@@ -97,10 +97,10 @@ def references(text: str) -> frozenset[str]:
     parts = read_template(text)
     if isinstance(parts, BadTemplate):
         return frozenset()
-    return frozenset(part.name for part in parts if isinstance(part, Reference))
+    return frozenset(part.name for part in parts if isinstance(part, VariableReference))
 
 
-def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -> str | Missing:
+def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -> str | MissingValue:
     """Fill a text in. A place that is empty counts as not said.
 
     A text that is no template stays as it is: `parse` has refused it already.
@@ -113,13 +113,13 @@ def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -
         if isinstance(part, str):
             out.append(part)
             continue
-        value = (places.get(part.name) or None) if part.name in PLACES else variables.get(part.name)
+        value = (places.get(part.name) or None) if part.name in PLACE_NAMES else variables.get(part.name)
         if not value and part.default is not None:
             value = part.default
         if value is None:
-            return Missing(part.name)
+            return MissingValue(part.name)
         if not is_usable(value):
-            return Missing(part.name, "unusable")
+            return MissingValue(part.name, "unusable")
         out.append(value)
     return "".join(out)
 
@@ -142,7 +142,7 @@ def is_usable(text: str) -> bool:
     return True
 
 
-def _why_bad(name: str) -> str:
+def _name_problem(name: str) -> str:
     escape = "to write ${ itself, write $${"
     if name in _OTHERS:
         return f"${{{name}:…}} is another program's spelling; write ${{VAR}}"

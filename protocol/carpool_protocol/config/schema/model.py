@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_protocol.config.schema.expand import PLACES, references
+from carpool_protocol.config.schema.expand import PLACE_NAMES, references
 from carpool_protocol.config.text.problems import KeyPath
 from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Policy, ToolOffer
@@ -21,7 +21,7 @@ Roots = Literal["workspace", "agent"]
 Era = Literal["auto", "legacy", "modern", "match"]
 
 
-class SessionBounds(Struct, frozen=True, kw_only=True):
+class SessionSettings(Struct, frozen=True, kw_only=True):
     """What one session may have open and waiting (rule 3)."""
 
     max_open_calls: int
@@ -39,7 +39,7 @@ class AuditConfig(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
-class Token(Struct, frozen=True):
+class HttpToken(Struct, frozen=True):
     """Who may come in over HTTP, under the name that it has in the file."""
 
     hash: str
@@ -56,7 +56,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     path: str
     stateless: bool
     json_response: bool
-    tokens: dict[str, Token]
+    tokens: dict[str, HttpToken]
     """By the name of the principal."""
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
@@ -241,7 +241,7 @@ class Config(Struct, frozen=True, kw_only=True):
     receive_budget_bytes: int
     argument_budget_bytes: int
     unread_budget_bytes: int
-    session: SessionBounds
+    session: SessionSettings
     audit: AuditConfig
     http: HttpConfig
     workspaces: dict[str, NamedWorkspace]
@@ -274,7 +274,7 @@ def operator_variables(config: Config) -> frozenset[str]:
     servers = filter(takes_operator_variables, config.servers.values())
     return frozenset(
         name for server in servers for _, text in server.templates() for name in references(text)
-    ) - frozenset(PLACES)
+    ) - frozenset(PLACE_NAMES)
 
 
 def variables(config: Config, *, disabled: bool = False) -> frozenset[str]:
@@ -286,4 +286,4 @@ def variables(config: Config, *, disabled: bool = False) -> frozenset[str]:
         for _, text in server.templates()
         for name in references(text)
     }
-    return frozenset(names - PLACES)
+    return frozenset(names - PLACE_NAMES)

@@ -23,7 +23,7 @@ def module_name_problem(name: str) -> str | None:
     return "must be the name of a module, as package.module, not a file"
 
 
-WAYS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
+SERVER_KINDS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
 """The keys of which a server has exactly one, each with what it makes of the server."""
 
 ONLY_WITH: Final = {
@@ -36,9 +36,9 @@ ONLY_WITH: Final = {
 """Keys that mean something to servers of one kind alone."""
 
 
-def way_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
+def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     """What is wrong with a server as it is written, each with its place below it."""
-    ways = [way for way in WAYS if way in server]
+    ways = [way for way in SERVER_KINDS if way in server]
     transport = _transport(server)
     if not ways and transport is not None and transport[1] != _PIPES:
         return [((), 'has no url: write "url": "https://…", where the server is')]
@@ -52,11 +52,11 @@ def way_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     (way_here,) = ways
     if transport is not None and (transport[1] == _PIPES) != (way_here != "url"):
         wanted = '"http", "sse" or "url"' if way_here == "url" else f'"{_PIPES}"'
-        return [((transport[0],), f"must be {wanted}: this server is {WAYS[way_here]}")]
+        return [((transport[0],), f"must be {wanted}: this server is {SERVER_KINDS[way_here]}")]
     if way_here == "url" and "cwd" in server:
         return [(("cwd",), "means nothing to a server over a URL; take it out")]
     return [
-        ((key,), f"goes with `{way}` only, and this server is {WAYS[way_here]}; take it out")
+        ((key,), f"goes with `{way}` only, and this server is {SERVER_KINDS[way_here]}; take it out")
         for key, way in ONLY_WITH.items()
         if server.get(key) and way != way_here
     ]

@@ -103,7 +103,7 @@ def check_root(root: str) -> str | None:
     return None
 
 
-def is_magic(step: str) -> bool:
+def has_wildcard(step: str) -> bool:
     """Whether a step of a path holds a wildcard."""
     return not _MAGIC.isdisjoint(step)
 
@@ -112,6 +112,6 @@ def check_pattern(pattern: str) -> str | None:
     """What is wrong with a pattern of `include`; None when it may be used."""
     if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):
         return "must be a pattern below the directory of this file, like servers.d/*.json"
-    if sum(map(is_magic, pattern.split("/"))) > _MAGIC_STEPS:
+    if sum(map(has_wildcard, pattern.split("/"))) > _MAGIC_STEPS:
         return f"may have *, ? and [ in {_MAGIC_STEPS} of its steps; more would search whole trees"
     return None

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from carpool_protocol.carrier.remote import check_header_name, check_url
 from carpool_protocol.config.schema.expand import BadTemplate, read_template
-from carpool_protocol.config.schema.model import Token
+from carpool_protocol.config.schema.model import HttpToken
 from carpool_protocol.config.schema.settings import Setting
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath, did_you_mean
@@ -49,14 +49,14 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Shells take other names for functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
 
 
-class Refusal(Struct, frozen=True):
+class ValueProblem(Struct, frozen=True):
     """One thing wrong with a value, and where inside it."""
 
     inner: KeyPath
     text: str
 
 
-def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> Any:
+def read_value(setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]) -> Any:
     """The value in the form `model` holds it. Meaningless once `refuse` was called."""
     match setting.kind:
         case "switch":
@@ -79,42 +79,44 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], N
             return _token_map(value, refuse)
 
 
-def _switch(value: JsonValue, refuse: Callable[[Refusal], None]) -> bool:
+def _switch(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> bool:
     if isinstance(value, bool):
         return value
     hint = " (without quotes)" if isinstance(value, str) and value.lower() in {"true", "false"} else ""
-    refuse(Refusal((), f"must be true or false{hint}, found {kind_of(value)}"))
+    refuse(ValueProblem((), f"must be true or false{hint}, found {kind_of(value)}"))
     return False
 
 
-def _count(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> int:
+def _count(setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         way_out = setting.no_variables if isinstance(value, str) and "${" in value else ""
         wanted = f"must be a whole number, found {kind_of(value)}{_unquote(value)}"
-        refuse(Refusal((), f"{wanted}; {way_out}" if way_out else wanted))
+        refuse(ValueProblem((), f"{wanted}; {way_out}" if way_out else wanted))
         return 0
     if not setting.low <= value <= setting.high:
-        refuse(Refusal((), f"must be from {setting.low:.0f} to {setting.high:.0f} {setting.unit}"))
+        refuse(ValueProblem((), f"must be from {setting.low:.0f} to {setting.high:.0f} {setting.unit}"))
     return value
 
 
-def _seconds(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Refusal], None]) -> float:
+def _seconds(
+    setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[ValueProblem], None]
+) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        refuse(Refusal(at, f"must be a number of seconds, found {kind_of(value)}{_unquote(value)}"))
+        refuse(ValueProblem(at, f"must be a number of seconds, found {kind_of(value)}{_unquote(value)}"))
         return 0.0
     if value < 0 or (value == 0 and not setting.zero) or value > setting.high:
         least = "0 s or more" if setting.zero else "above 0 s"
-        refuse(Refusal(at, f"must be {least} and at most {setting.high:.0f} s"))
+        refuse(ValueProblem(at, f"must be {least} and at most {setting.high:.0f} s"))
     return float(value)
 
 
-def _text(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Refusal], None]) -> str:
+def _text(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[ValueProblem], None]) -> str:
     if not isinstance(value, str):
-        refuse(Refusal(at, f"must be text, found {kind_of(value)}{_text_hint(setting, value)}"))
+        refuse(ValueProblem(at, f"must be text, found {kind_of(value)}{_text_hint(setting, value)}"))
         return ""
     value = dict(setting.spellings).get(value, value)
     if (why := _why_not_text(setting, value)) is not None:
-        refuse(Refusal(at, why))
+        refuse(ValueProblem(at, why))
     return value
 
 
@@ -138,69 +140,73 @@ def _why_not_text(setting: Setting, value: str) -> str | None:
     return None
 
 
-def _texts(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> tuple[str, ...]:
+def _texts(setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]) -> tuple[str, ...]:
     if not isinstance(value, list):
         hint = " (write it in [ ])" if isinstance(value, str) else ""
-        refuse(Refusal((), f"must be a list of texts, found {kind_of(value)}{hint}"))
+        refuse(ValueProblem((), f"must be a list of texts, found {kind_of(value)}{hint}"))
         return ()
     return tuple(_text(setting, item, (at,), refuse) for at, item in enumerate(value))
 
 
-def _template_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+def _template_map(
+    setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]
+) -> dict[str, str]:
     if not isinstance(value, dict):
-        refuse(Refusal((), f"must be an object of names and texts, found {kind_of(value)}"))
+        refuse(ValueProblem((), f"must be an object of names and texts, found {kind_of(value)}"))
         return {}
     for name in value:
         if _VARIABLE.fullmatch(name) is None:
             refuse(
-                Refusal(
+                ValueProblem(
                     (name,), "is no name of an environment variable (letters, digits and _, no digit first)"
                 )
             )
     return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
 
 
-def _header_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+def _header_map(setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]) -> dict[str, str]:
     if not isinstance(value, dict):
-        refuse(Refusal((), f"must be an object of names and texts, found {kind_of(value)}"))
+        refuse(ValueProblem((), f"must be an object of names and texts, found {kind_of(value)}"))
         return {}
     seen: set[str] = set()
     for name in value:
         if (why := check_header_name(name)) is not None:
-            refuse(Refusal((name,), why))
+            refuse(ValueProblem((name,), why))
         elif name.lower() in seen:
-            refuse(Refusal((name,), "is written twice: case does not count in the name of a header"))
+            refuse(ValueProblem((name,), "is written twice: case does not count in the name of a header"))
         seen.add(name.lower())
     return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
 
 
-def _seconds_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, float]:
+def _seconds_map(
+    setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]
+) -> dict[str, float]:
     if not isinstance(value, dict):
-        refuse(Refusal((), f"must be an object of names and seconds, found {kind_of(value)}"))
+        refuse(ValueProblem((), f"must be an object of names and seconds, found {kind_of(value)}"))
         return {}
     return {name: _seconds(setting, item, (name,), refuse) for name, item in value.items()}
 
 
-def _token_map(value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, Token]:
+def _token_map(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> dict[str, HttpToken]:
     if not isinstance(value, dict):
-        refuse(Refusal((), f"must be an object of names and hashes, found {kind_of(value)}"))
+        refuse(ValueProblem((), f"must be an object of names and hashes, found {kind_of(value)}"))
         return {}
-    found: dict[str, Token] = {}
+    found: dict[str, HttpToken] = {}
     for name, item in value.items():
         if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-            refuse(Refusal((name,), f"must be a name of 1 to {_LONGEST_NAME} printable characters"))
+            refuse(ValueProblem((name,), f"must be a name of 1 to {_LONGEST_NAME} printable characters"))
         written = item if isinstance(item, dict) else {"hash": item}
         for key in written.keys() - _TOKEN_KEYS:
             meant = did_you_mean(key, _TOKEN_KEYS)
-            refuse(Refusal((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
+            refuse(ValueProblem((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
         digest, profile = written.get("hash"), written.get("profile", "")
         if not isinstance(digest, str) or not _HASH.fullmatch(digest):
             at = (name, "hash") if "hash" in written and written is item else (name,)
-            refuse(Refusal(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
+            refuse(ValueProblem(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
         elif not isinstance(profile, str) or ("profile" in written and not profile):
-            refuse(Refusal((name, "profile"), "must be the name of a profile"))
+            refuse(ValueProblem((name, "profile"), "must be the name of a profile"))
         else:
-            found[name] = Token(digest, profile)
+            found[name] = HttpToken(digest, profile)
     return found
 
 

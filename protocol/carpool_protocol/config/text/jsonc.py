@@ -44,7 +44,7 @@ class Span(NamedTuple):
     """Behind the value."""
 
 
-class Parsed(Struct, frozen=True):
+class ParsedJson(Struct, frozen=True):
     """One text, read."""
 
     value: JsonValue
@@ -69,7 +69,7 @@ class _Stop(Exception):  # noqa: N818  # control flow inside this file: the rest
         self.problem = problem
 
 
-class Allowance:
+class ValueBudget:
     """How many values may be read still, of several texts together: members and elements, at all depths."""
 
     def __init__(self, values: int = sys.maxsize) -> None:
@@ -77,16 +77,16 @@ class Allowance:
 
 
 def parse(
-    text: str, file: str, *, least: str = '{ "mcpServers": {} }', allowance: Allowance | None = None
-) -> Parsed:
+    text: str, file: str, *, least: str = '{ "mcpServers": {} }', allowance: ValueBudget | None = None
+) -> ParsedJson:
     """Read one value. `file` is the name shown in problems, `least` what to write into one that is empty.
     What is read is taken off the `allowance`.
     """
-    reader = _Reader(text, file, least, allowance or Allowance())
+    reader = _Reader(text, file, least, allowance or ValueBudget())
     try:
-        return Parsed(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
+        return ParsedJson(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
     except _Stop as stop:
-        return Parsed(None, reader.lines, [*reader.problems, stop.problem], {}, complete=False)
+        return ParsedJson(None, reader.lines, [*reader.problems, stop.problem], {}, complete=False)
     finally:
         reader.allowance.left -= len(reader.lines)
 
@@ -94,7 +94,7 @@ def parse(
 class _Reader:
     """One pass over one text: a position, and what was found so far."""
 
-    def __init__(self, text: str, file: str, least: str, allowance: Allowance) -> None:
+    def __init__(self, text: str, file: str, least: str, allowance: ValueBudget) -> None:
         self.text = text
         self.file = file
         self.least = least

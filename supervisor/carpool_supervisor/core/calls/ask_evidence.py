@@ -4,9 +4,9 @@ Owns which questions count: each that was asked for a call shows that the server
 asked then get instances of their own, rule 12); one whose agent could not be told shows that its calls must
 not overlap (docs/sharing.md).
 
-Invariants: at most one `Observe` per pool and kind: evidence is for a file, and a server may ask a thousand
-times a second. Once a server is known to ask, its catalog says so.
-Knows nothing of: files, what follows for the sharing mode (`sharing`), open asks.
+Invariants: at most one `RecordEvidence` per pool and kind: evidence is for a file, and a server may ask a
+thousand times a second. Once a server is known to ask, its catalog says so. Knows nothing of: files, what
+follows for the sharing mode (`sharing`), open asks.
 """
 
 from collections.abc import Callable
@@ -14,23 +14,23 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from carpool_protocol.link.messages import Catalog
-from carpool_supervisor.core.model.effects import AnyEffect, Note, Observe
+from carpool_supervisor.core.model.effects import AnyEffect, RecordEvidence, WriteLogLine
 from carpool_supervisor.core.model.pool import Instance, Pool
 from carpool_supervisor.core.model.sharing import EvidenceKind
 
-Out = Callable[[AnyEffect], None]
+Emit = Callable[[AnyEffect], None]
 
 
-def asked(pool: Pool, method: str, out: Out) -> None:
+def record_ask(pool: Pool, method: str, out: Emit) -> None:
     """It asked for a call, whatever became of the question."""
     if not known_to_ask(pool):
         _observe(pool, "asks", method, out)
     if pool.catalog is not None and not pool.catalog.asks:
-        pool.catalog = stamped(pool, pool.catalog)
-        pool.catalog_said = False
+        pool.catalog = with_ask_evidence(pool, pool.catalog)
+        pool.is_catalog_sent = False
 
 
-def asked_ambiguously(instance: Instance, method: str, sessions: int, out: Out) -> None:
+def record_ambiguous_ask(instance: Instance, method: str, sessions: int, out: Emit) -> None:
     """It asked while calls of so many sessions were open, and nothing said for which of them."""
     pool = instance.pool
     if _observe(pool, "asked_ambiguously", f"{method} with calls of {sessions} sessions open", out):
@@ -38,22 +38,24 @@ def asked_ambiguously(instance: Instance, method: str, sessions: int, out: Out) 
             f"{pool.server} #{instance.id} asked ({method}) while calls of {sessions} sessions were open, "
             f"without a sign whose question it was: refused. See `carpool why {pool.server}`."
         )
-        out(Note("warning", text))
+        out(WriteLogLine("warning", text))
 
 
 def known_to_ask(pool: Pool) -> bool:
     """Whether this server has ever asked, now or in an earlier life of ours."""
-    return bool(pool.seen) or any(each.kind in ("asks", "asked_ambiguously") for each in pool.evidence)
+    return bool(pool.seen_evidence) or any(
+        each.kind in ("asks", "asked_ambiguously") for each in pool.evidence
+    )
 
 
-def stamped(pool: Pool, catalog: Catalog) -> Catalog:
+def with_ask_evidence(pool: Pool, catalog: Catalog) -> Catalog:
     """The catalog as it is told: with what is known about the server's asking."""
     return replace(catalog, asks=True) if known_to_ask(pool) and not catalog.asks else catalog
 
 
-def _observe(pool: Pool, kind: EvidenceKind, detail: str, out: Out) -> bool:
-    if kind in pool.seen:
+def _observe(pool: Pool, kind: EvidenceKind, detail: str, out: Emit) -> bool:
+    if kind in pool.seen_evidence:
         return False
-    pool.seen.add(kind)
-    out(Observe(pool.key, kind, detail))
+    pool.seen_evidence.add(kind)
+    out(RecordEvidence(pool.key, kind, detail))
     return True

@@ -16,80 +16,80 @@ from collections.abc import Callable, Iterable
 from carpool_protocol.ids import InstanceId, WireId
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.model.attribution import CAN_ASK
-from carpool_supervisor.core.model.effects import AnyEffect, WriteAgain
+from carpool_supervisor.core.model.effects import AnyEffect, WriteRetry
 from carpool_supervisor.core.model.events import ServerNotReady
-from carpool_supervisor.core.model.lifecycle import State
-from carpool_supervisor.core.model.pool import Instance, OpenCall, Pool
-from carpool_supervisor.core.model.sharing import admits
+from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.model.pool import Instance, Pool, PoolCall
+from carpool_supervisor.core.model.sharing import may_take_call
 
 
-class Later:
+class PendingRetries:
     """All resting calls of one supervisor."""
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
-        self._out = out
-        self._pauses: dict[tuple[InstanceId, WireId], OpenCall] = {}
+        self._emit = out
+        self._pauses: dict[tuple[InstanceId, WireId], PoolCall] = {}
         self._due: Deadlines[tuple[InstanceId, WireId]] = Deadlines()
-        self._line: dict[InstanceId, dict[WireId, OpenCall]] = {}
+        self._line: dict[InstanceId, dict[WireId, PoolCall]] = {}
 
-    def __contains__(self, opened: OpenCall) -> bool:
+    def __contains__(self, opened: PoolCall) -> bool:
         """Whether it is in line."""
         return any(opened.wire in line and line[opened.wire] is opened for line in self._line.values())
 
     # --- a call rests ----------------------------------------------------------------------------------
 
-    def rest(self, opened: OpenCall) -> None:
+    def await_retry(self, opened: PoolCall) -> None:
         """Its server wants something of it: nothing of it runs."""
-        opened.resting = True
+        opened.awaits_retry = True
         self._forget(opened)
 
-    def wait(self, instance: Instance, event: ServerNotReady, now: float) -> None:
+    def server_not_ready(self, instance: Instance, event: ServerNotReady, now: float) -> None:
         """The server wants a pause for this call."""
         opened = instance.in_flight.get(event.wire)
         if opened is not None:
-            self.rest(opened)
+            self.await_retry(opened)
             self._pauses[instance.id, event.wire] = opened
             self._due.arm((instance.id, event.wire), now, event.pause_s)
 
     # --- it goes on ------------------------------------------------------------------------------------
 
-    def again(self, opened: OpenCall) -> None:
+    def retry(self, opened: PoolCall) -> None:
         """All that was wanted is there: say it again, or put it in line."""
         instance = opened.instance
         assert instance is not None
-        if not opened.resting or _goes(opened, instance):
-            self._say(opened, instance)
+        if not opened.awaits_retry or _may_run(opened, instance):
+            self._write_retry(opened, instance)
         else:
             self._line.setdefault(instance.id, {})[opened.wire] = opened
 
-    def serve(self, pool: Pool) -> list[OpenCall]:
+    def retry_waiting(self, pool: Pool) -> list[PoolCall]:
         """Say those again whose lane is free now."""
-        said: list[OpenCall] = []
+        said: list[PoolCall] = []
         for instance_id in [each for each in self._line if each in pool.instances]:
             instance = pool.instances[instance_id]
             for opened in list(self._line[instance_id].values()):
-                if _goes(opened, instance):
+                if _may_run(opened, instance):
                     self._forget(opened)
-                    self._say(opened, instance)
+                    self._write_retry(opened, instance)
                     said.append(opened)
         return said
 
-    def overdue(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """These pauses are over."""
         for which in self._due.due(now):
-            self.again(self._pauses.pop(which))
+            self.retry(self._pauses.pop(which))
 
-    def _say(self, opened: OpenCall, instance: Instance) -> None:
-        if instance.state in (State.SERVING, State.DRAINING):
-            opened.resting = False
-            self._out(WriteAgain(instance.id, opened.wire))
+    def _write_retry(self, opened: PoolCall, instance: Instance) -> None:
+        if instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
+            opened.awaits_retry = False
+            self._emit(WriteRetry(instance.id, opened.wire))
 
-    def over(self, opened: OpenCall) -> None:
+    def call_ended(self, opened: PoolCall) -> None:
         """It has ended while it rested."""
-        opened.resting = False
+        opened.awaits_retry = False
         self._forget(opened)
 
-    def _forget(self, opened: OpenCall) -> None:
+    def _forget(self, opened: PoolCall) -> None:
         """It neither pauses nor is in line."""
         assert opened.instance is not None
         which = opened.instance.id, opened.wire
@@ -103,7 +103,7 @@ class Later:
         """When the first pause is over."""
         return self._due.next_deadline()
 
-    def check(self, calls: Iterable[OpenCall]) -> None:
+    def check(self, calls: Iterable[PoolCall]) -> None:
         """Assert every invariant. `calls`: all open calls."""
         for instance_id, line in self._line.items():
             assert line, "an empty line is kept"
@@ -112,23 +112,25 @@ class Later:
                 assert instance is not None
                 assert instance.id == instance_id
                 assert instance.in_flight[wire] is opened, f"call {opened.call.call} is in line and over"
-                assert opened.resting
+                assert opened.awaits_retry
                 assert not opened.asks, f"call {opened.call.call} is in line and waits for its agent"
-                assert not _goes(opened, instance), f"call {opened.call.call} is in line and could go"
+                assert not _may_run(opened, instance), f"call {opened.call.call} is in line and could go"
         for opened in calls:
-            if not opened.resting:
+            if not opened.awaits_retry:
                 continue
             found = opened.instance
             assert found is not None, f"call {opened.call.call} rests where it never ran"
             in_line = opened.wire in self._line.get(found.id, ())
             pauses = (found.id, opened.wire) in self._pauses
-            talks = found.state in (State.SERVING, State.DRAINING)
+            talks = found.state in (InstanceState.SERVING, InstanceState.DRAINING)
             assert opened.asks or in_line or pauses or not talks, f"call {opened.call.call} rests for ever"
         assert len(self._pauses) == len(self._due)
         assert all(each in self._due for each in self._pauses), "a pause never ends"
         self._due.check()
 
 
-def _goes(opened: OpenCall, instance: Instance) -> bool:
+def _may_run(opened: PoolCall, instance: Instance) -> bool:
     can_ask = opened.call.method in CAN_ASK
-    return admits(instance.pool.mode, can_ask=can_ask, asking_in_flight=int(instance.has_asker()))
+    return may_take_call(
+        instance.pool.mode, can_ask=can_ask, asking_in_flight=int(instance.has_asking_call())
+    )

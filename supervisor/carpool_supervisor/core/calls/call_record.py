@@ -15,7 +15,14 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId, whole_of
-from carpool_protocol.link.messages import Answered, Call, Failed, Recorded, RecordedCall, RecordedSession
+from carpool_protocol.link.messages import (
+    Call,
+    CallAnswered,
+    CallFailed,
+    CallsRecorded,
+    RecordedCall,
+    RecordedSession,
+)
 
 MAX_KEPT_BYTES: Final = 96 * 1024 * 1024
 """Of answers. While no broker is there the shell stops reading from servers before that."""
@@ -31,10 +38,10 @@ _LINK: Final = (
 )
 _UNKNOWN: Final = "Nothing is known of it any more."
 
-End = Answered | Failed
+CallEnd = CallAnswered | CallFailed
 
 
-class Entry:
+class CallRecordEntry:
     """One call."""
 
     __slots__ = ("caller", "digest", "end", "key", "method", "request", "session", "target")
@@ -47,7 +54,7 @@ class Entry:
         self.method = call.method
         self.target = call.target
         self.caller = call.caller
-        self.end: End | None = None
+        self.end: CallEnd | None = None
         """How it ended; None while it is open."""
 
     def recorded(self, call: CallId, *, parked: bool = False) -> RecordedCall:
@@ -67,30 +74,30 @@ class Entry:
         )
 
 
-class Record:
+class CallRecord:
     """All calls of one supervisor that a broker may still ask for."""
 
     def __init__(self) -> None:
-        self._open: dict[CallId, Entry] = {}
-        self._ended: dict[CallId, Entry] = {}
+        self._open: dict[CallId, CallRecordEntry] = {}
+        self._ended: dict[CallId, CallRecordEntry] = {}
         """In the order in which they ended."""
-        self._bare: dict[CallId, Entry] = {}
+        self._bare: dict[CallId, CallRecordEntry] = {}
         """Ended, and how is forgotten."""
-        self.fleeting: set[SessionId] = set()
+        self.unresumable: set[SessionId] = set()
         """Sessions that nobody brings to another broker."""
         self._gone: dict[SessionId, None] = {}
         """Sessions given up, the latest last. One whose carrier was cut off may come to another broker."""
         self.kept_bytes = 0
 
-    def enter(self, call: Call) -> bool:
+    def add_call(self, call: Call) -> bool:
         """A broker has sent it. False: it has done so before."""
         number = call.call
         if number in self._open or number in self._ended or number in self._bare:
             return False
-        self._open[number] = Entry(call)
+        self._open[number] = CallRecordEntry(call)
         return True
 
-    def ended(self, end: End) -> None:
+    def call_ended(self, end: CallEnd) -> None:
         """This is said of it, once. Nothing happens for a call that nobody wants any more."""
         entry = self._open.pop(end.call, None)
         if entry is None:
@@ -103,23 +110,23 @@ class Record:
 
     def _make_room(self) -> None:
         while self.kept_bytes > MAX_KEPT_BYTES and self._ended:
-            self._strip(next(iter(self._ended)), _TOO_LARGE)
+            self._drop_answer(next(iter(self._ended)), _TOO_LARGE)
 
-    def answered(self, call: CallId) -> None:
+    def broker_ended_call(self, call: CallId) -> None:
         """The broker has ended it by itself, and its answer is on its way."""
         if call in self._open or call in self._ended:
-            self._strip(call, _UNKNOWN)
+            self._drop_answer(call, _UNKNOWN)
 
-    def _strip(self, call: CallId, text: str) -> None:
+    def _drop_answer(self, call: CallId, text: str) -> None:
         """Forget how it ended, or will end, but not that it was there."""
         entry = self._open.pop(call, None)
         if entry is None:
             entry = self._ended.pop(call)
             self.kept_bytes -= _size(entry.end)
-        entry.end = Failed(call, "lost", "maybe", text)
+        entry.end = CallFailed(call, "lost", "maybe", text)
         self._bare[call] = entry
 
-    def forget(self, calls: Iterable[CallId]) -> None:
+    def forget_calls(self, calls: Iterable[CallId]) -> None:
         """Their answers are where they belong, or nobody wants them."""
         ended, is_open, bare = self._ended, self._open, self._bare
         for call in calls:
@@ -129,40 +136,40 @@ class Record:
             elif is_open.pop(call, None) is None:
                 bare.pop(call, None)
 
-    def forget_session(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """Its agent is gone."""
         every = (*self._open.items(), *self._ended.items(), *self._bare.items())
-        self.forget([call for call, entry in every if whole_of(entry.session) == session])
-        if session in self.fleeting:
-            self.fleeting.discard(session)  # it comes to no other broker
+        self.forget_calls([call for call, entry in every if whole_of(entry.session) == session])
+        if session in self.unresumable:
+            self.unresumable.discard(session)  # it comes to no other broker
         elif whole_of(session) == session:
             self._gone[session] = None
             if len(self._gone) > MAX_GONE:
                 del self._gone[next(iter(self._gone))]
 
-    def end_fleeting(self) -> list[SessionId]:
+    def end_unresumable(self) -> list[SessionId]:
         """Another broker begins: forget these sessions. Returns them."""
-        over = sorted(self.fleeting)
+        over = sorted(self.unresumable)
         for session in over:
-            self.forget_session(session)
+            self.session_closed(session)
         return over
 
-    def cut_off(self) -> None:
+    def mark_open_cancelled(self) -> None:
         """All that is open is cancelled now. Nobody may take such a call for one that no server saw."""
         for call in list(self._open):
-            self._strip(call, _LINK)
+            self._drop_answer(call, _LINK)
 
     # --- a broker that begins ----------------------------------------------------------------------------
 
-    def told(
+    def as_messages(
         self, holders: Iterable[tuple[SessionId, ServerName]], asked: Callable[[CallId], bool]
-    ) -> list[Recorded]:
+    ) -> list[CallsRecorded]:
         """Everything, as messages. `holders`: who has a lease of what, or is to hear that it is lost;
         `asked`: whether the agent behind an open call is asked for something in rounds.
         """
         for call, entry in list(self._ended.items()):
-            if isinstance(entry.end, Answered) and entry.end.task:  # it was cancelled with its broker
-                self._strip(call, _NO_TASK)
+            if isinstance(entry.end, CallAnswered) and entry.end.task:  # it was cancelled with its broker
+                self._drop_answer(call, _NO_TASK)
         calls = [
             *(e.recorded(call, parked=asked(call)) for call, e in self._open.items()),
             *(e.recorded(call) for each in (self._bare, self._ended) for call, e in each.items()),
@@ -173,17 +180,17 @@ class Record:
         sessions = [RecordedSession(session, sorted(servers)) for session, servers in held.items()]
         sessions += [RecordedSession(session, gone=True) for session in self._gone if session not in held]
         messages = [
-            Recorded([], calls[at : at + CALLS_PER_MESSAGE], last=False)
+            CallsRecorded([], calls[at : at + CALLS_PER_MESSAGE], last=False)
             for at in range(0, len(calls), CALLS_PER_MESSAGE)
         ]
-        return [*messages, Recorded(sessions, [])]
+        return [*messages, CallsRecorded(sessions, [])]
 
-    def resumed(self, call: CallId) -> End | None:
+    def end_of_call(self, call: CallId) -> CallEnd | None:
         """What is to be said of it now: how it ended; None while it is open. It stays in the record."""
         if call in self._open:
             return None
         entry = self._ended.get(call) or self._bare.get(call)
-        return Failed(call, "lost", "maybe", _UNKNOWN) if entry is None else entry.end
+        return CallFailed(call, "lost", "maybe", _UNKNOWN) if entry is None else entry.end
 
     def check(self, calls: Collection[CallId]) -> None:
         """Assert every invariant. `calls`: all that are open at the desk."""
@@ -194,5 +201,5 @@ class Record:
         assert self.kept_bytes == sum(map(_size, kept)) <= MAX_KEPT_BYTES
 
 
-def _size(end: End | None) -> int:
-    return len(end.body) if isinstance(end, Answered) else 0
+def _size(end: CallEnd | None) -> int:
+    return len(end.body) if isinstance(end, CallAnswered) else 0

@@ -14,10 +14,10 @@ from typing import Literal
 
 from carpool_protocol.ids import CallId
 from carpool_protocol.machine.deadlines import Deadlines
-from carpool_supervisor.core.model.pool import Calls, OpenCall
+from carpool_supervisor.core.model.pool import Calls, PoolCall
 
 
-class Limits:
+class CallTimeouts:
     """The limits of all calls in flight."""
 
     def __init__(self) -> None:
@@ -27,20 +27,20 @@ class Limits:
     def __len__(self) -> int:
         return len(self._idle) + len(self._total)
 
-    def begin(self, opened: OpenCall, max_total_s: float, now: float) -> None:
+    def call_started(self, opened: PoolCall, max_total_s: float, now: float) -> None:
         """This call is written."""
         opened.total_at = now + max_total_s
-        if opened.timeout_s <= max_total_s and not opened.stands_still:
+        if opened.timeout_s <= max_total_s and not opened.is_idle_paused:
             # The total limit cannot be reached without progress.
             self._idle.arm(opened.call.call, now, opened.timeout_s)
         else:
             self._total.arm(opened.call.call, now, max_total_s)
 
-    def restart(self, opened: OpenCall, now: float) -> None:
+    def restart_idle(self, opened: PoolCall, now: float) -> None:
         """There was a word of it: it may be silent for its whole time again, until the total limit comes
         first. Nothing changes while its time stands still.
         """
-        if opened.stands_still:
+        if opened.is_idle_paused:
             return
         call = opened.call.call
         if now + opened.timeout_s <= opened.total_at:
@@ -49,17 +49,17 @@ class Limits:
         elif self._idle.disarm(call):
             self._total.arm(call, now, opened.total_at - now)
 
-    def stand_still(self, opened: OpenCall, now: float) -> None:
+    def pause_idle(self, opened: PoolCall, now: float) -> None:
         """Its silence does not count from here on; `restart` ends that."""
         if self._idle.disarm(opened.call.call):
             self._total.arm(opened.call.call, now, opened.total_at - now)
 
-    def end(self, call: CallId) -> None:
+    def call_ended(self, call: CallId) -> None:
         """It runs no more."""
         if not self._idle.disarm(call):
             self._total.disarm(call)
 
-    def over(self, now: float) -> Iterator[tuple[CallId, Literal["timed_out", "ran_too_long"]]]:
+    def expired(self, now: float) -> Iterator[tuple[CallId, Literal["timed_out", "ran_too_long"]]]:
         """Calls whose time is over, and which limit that was."""
         for call in self._idle.due(now):
             yield call, "timed_out"
@@ -73,7 +73,7 @@ class Limits:
             return total if idle is None else idle
         return min(idle, total)
 
-    def check_call(self, call: CallId, opened: OpenCall | None) -> None:
+    def check_call(self, call: CallId, opened: PoolCall | None) -> None:
         """Assert that it has one deadline while it runs, else none. `opened`: None once it is over."""
         runs = opened is not None and opened.instance is not None
         assert (call in self._idle) + (call in self._total) == runs, f"call {call} has not one deadline"

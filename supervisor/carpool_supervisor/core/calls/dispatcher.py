@@ -1,7 +1,7 @@
 """Which instance runs which call, how long, and how each call ends.
 
 Owns the open calls: placement, waiting lines, wire ids, and what ends them. Every call that enters leaves
-exactly once, as `Answered`, as `Failed`, or cancelled without a word.
+exactly once, as `CallAnswered`, as `CallFailed`, or cancelled without a word.
 
 Invariants (`check`): a wire id names at most one open call of its instance and is never reused;
 a call is either in its pool's line or in flight on one instance, with one deadline (`call_timeouts`); nobody
@@ -15,31 +15,36 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from carpool_protocol.ids import CallId, SessionId, WireId, call_name
-from carpool_protocol.link.messages import Answered, Call, Failed, Payload, Progressed
-from carpool_supervisor.core.calls.between_rounds import Later
-from carpool_supervisor.core.calls.call_timeouts import Limits
-from carpool_supervisor.core.calls.leases import Leases, StateLost
-from carpool_supervisor.core.calls.placement import check_line, find, only_lanes_decide, pinned
-from carpool_supervisor.core.calls.queue_timeouts import Patience
+from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallProgressed, Payload
+from carpool_supervisor.core.calls.between_rounds import PendingRetries
+from carpool_supervisor.core.calls.call_timeouts import CallTimeouts
+from carpool_supervisor.core.calls.leases import LeaseLost, Leases
+from carpool_supervisor.core.calls.placement import (
+    check_line,
+    find_instance,
+    find_task_instance,
+    only_free_slots_decide,
+)
+from carpool_supervisor.core.calls.queue_timeouts import QueueTimeouts
 from carpool_supervisor.core.calls.refusals import (
-    GONE_POOL,
-    no_entry,
+    POOL_REPLACED,
+    refusal_now,
     state_lost_text,
     timeout_text,
-    waited_text,
+    wait_expired_text,
 )
-from carpool_supervisor.core.calls.server_requests import Asks
+from carpool_supervisor.core.calls.server_requests import ServerAsks
 from carpool_supervisor.core.model.attribution import CAN_ASK
-from carpool_supervisor.core.model.effects import AnyEffect, Note, WriteCall, WriteCancel
+from carpool_supervisor.core.model.effects import AnyEffect, WriteCall, WriteCancel, WriteLogLine
 from carpool_supervisor.core.model.events import ServerAnswered
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import (
-    MAX_LINGERING,
+    MAX_ABANDONED,
+    AbandonedCall,
     Calls,
     Instance,
-    Lingering,
-    OpenCall,
     Pool,
+    PoolCall,
     Pools,
     timeout_of,
 )
@@ -48,20 +53,25 @@ NAMED_CALLS: Final = 20
 """Of the calls that end with an instance so many are named in the log; the others are counted."""
 
 
-class Desk:
+class Dispatcher:
     """All open calls of the supervisor."""
 
     def __init__(
-        self, pools: Pools, asks: Asks, leases: Leases, later: Later, out: Callable[[AnyEffect], None]
+        self,
+        pools: Pools,
+        asks: ServerAsks,
+        leases: Leases,
+        later: PendingRetries,
+        out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
         self._asks = asks
-        self._later = later
+        self._retries = later
         self._leases = leases
-        self._out = out
+        self._emit = out
         self.calls: Calls = {}
-        self.limits = Limits()
-        self.waits = Patience(pools, leases, out)
+        self.timeouts = CallTimeouts()
+        self.queue_timeouts = QueueTimeouts(pools, leases, out)
         self.late_answers = 0
         self.unknown_answers = 0
 
@@ -70,26 +80,29 @@ class Desk:
     def admit(self, call: Call, now: float) -> Pool | None:
         """Place a call, put it in line, or refuse it. Returns the pool if it should grow."""
         if call.instance:  # about a task: where that runs, at once or not at all
-            there = pinned(call, self._pools, self._leases)
-            if isinstance(there, Failed):
-                self._out(there)
+            there = find_task_instance(call, self._pools, self._leases)
+            if isinstance(there, CallFailed):
+                self._emit(there)
             else:
-                opened = self.calls[call.call] = OpenCall(call, timeout_of(there.pool.policy, call))
+                opened = self.calls[call.call] = PoolCall(call, timeout_of(there.pool.policy, call))
                 self._place(opened, there, now)
             return None
         pool = self._pools.get(call.key)
-        refusal = no_entry(pool, now)
+        refusal = refusal_now(pool, now)
         if pool is None or refusal is not None:
-            slug, text, retry_after_s = refusal or GONE_POOL
-            self._out(Failed(call.call, slug, "no", text, retry_after_s))
+            slug, text, retry_after_s = refusal or POOL_REPLACED
+            self._emit(CallFailed(call.call, slug, "no", text, retry_after_s))
             return None
-        opened = OpenCall(call, timeout_of(pool.policy, call))
+        opened = PoolCall(call, timeout_of(pool.policy, call))
         self.calls[call.call] = opened
         if pool.plain:
-            instance = None if pool.waiting else pool.pick()
-        elif not pool.waiting.has(call.session) and (verdict := self._goes(pool, opened, now)) != "waits":
+            instance = None if pool.queue else pool.pick_instance()
+        elif (
+            not pool.queue.has_session(call.session)
+            and (verdict := self._try_place(pool, opened, now)) != "waits"
+        ):
             if verdict == "told":
-                self.serve_versions(pool, now)
+                self.place_waiting_elsewhere(pool, now)
             return pool
         else:
             instance = None
@@ -97,159 +110,161 @@ class Desk:
             self._wait(pool, opened, now)
             return pool
         self._place(opened, instance, now)
-        busy = len(instance.in_flight) > pool.policy.scale_up_at and len(pool.serving) < pool.most
+        busy = len(instance.in_flight) > pool.policy.scale_up_at and len(pool.serving) < pool.max_instances
         return pool if busy else None
 
-    def serve(self, pool: Pool, now: float) -> None:
+    def place_waiting(self, pool: Pool, now: float) -> None:
         """Place what waits, as far as instances can take it: first what goes on there."""
-        for opened in self._later.serve(pool):
-            self.limits.restart(opened, now)
+        for opened in self._retries.retry_waiting(pool):
+            self.timeouts.restart_idle(opened, now)
         if not pool.plain:
-            self._serve_each(pool, now)
+            self._place_by_session(pool, now)
             return
-        while pool.waiting:
-            instance = pool.pick()
+        while pool.queue:
+            instance = pool.pick_instance()
             if instance is None:
                 return
-            call = pool.waiting.pop()
-            self.waits.end(call)
+            call = pool.queue.pop()
+            self.queue_timeouts.call_left_queue(call)
             self._place(self.calls[call], instance, now)
 
-    def lowest(self, oldest: CallId) -> CallId:
+    def lowest_placeable(self, oldest: CallId) -> CallId:
         """The lowest number of a call that may still be placed: one that was is placed again if its instance
         never got it. `oldest`: of those that are still to come.
         """
         return min((oldest, *self.calls))
 
-    def freed(self, instance: Instance, now: float) -> None:
+    def instance_freed(self, instance: Instance, now: float) -> None:
         """This instance takes calls again, or its holder has lost it: who waited for that goes on, also where
         its pool was replaced.
         """
-        self.serve(instance.pool, now)
-        self.serve_versions(instance.pool, now)
+        self.place_waiting(instance.pool, now)
+        self.place_waiting_elsewhere(instance.pool, now)
 
-    def serve_versions(self, pool: Pool, now: float) -> None:
+    def place_waiting_elsewhere(self, pool: Pool, now: float) -> None:
         """The lines of all other pools of its server: those before it and those after it."""
         for other in self._pools.values():
-            if other.waiting and other.server == pool.server and other is not pool:
-                self.serve(other, now)
+            if other.queue and other.server == pool.server and other is not pool:
+                self.place_waiting(other, now)
 
-    def _serve_each(self, pool: Pool, now: float) -> None:
+    def _place_by_session(self, pool: Pool, now: float) -> None:
         """Sessions take turns, but one that cannot go holds up no other. Calls that wait in other pools are
         served last: that may serve this pool again.
         """
         told = False
-        alike = bool(pool.waiting) and only_lanes_decide(pool, self._leases)
+        alike = bool(pool.queue) and only_free_slots_decide(pool, self._leases)
         moved = True
         while moved:
             moved = False
             full: set[bool] = set()
             been: set[SessionId] = set()
-            for session in pool.waiting.sessions():
-                call = pool.waiting.head(session)
+            for session in pool.queue.sessions():
+                call = pool.queue.head(session)
                 can_ask = self.calls[call].call.method in CAN_ASK
-                if can_ask in full or pool.waiting.turn_of(session) in been:
+                if can_ask in full or pool.queue.turn_of(session) in been:
                     continue  # where one of a kind finds no lane none does, and those of one have one turn
-                verdict = self._goes(pool, self.calls[call], now)
+                verdict = self._try_place(pool, self.calls[call], now)
                 if verdict == "waits":
                     if alike:
                         full.add(can_ask)
                 else:
                     told = told or verdict == "told"
-                    been.add(pool.waiting.turn_of(session))
-                    pool.waiting.pop_for(session)
-                    self.waits.end(call)
-                    self._left_line(pool, session)
+                    been.add(pool.queue.turn_of(session))
+                    pool.queue.pop_for(session)
+                    self.queue_timeouts.call_left_queue(call)
+                    self._session_left_queue(pool, session)
                     moved = True
         if told:
-            self.serve_versions(pool, now)
+            self.place_waiting_elsewhere(pool, now)
 
-    def _goes(self, pool: Pool, opened: OpenCall, now: float) -> Literal["waits", "leaves", "told"]:
+    def _try_place(self, pool: Pool, opened: PoolCall, now: float) -> Literal["waits", "leaves", "told"]:
         """Place this call, or end it because the state that it counts on is gone. `told`: it is the first
         that hears of this loss, and calls of its session that wait in other pools of the server are to hear
         of it too.
         """
         is_news = self._leases.any_lost and self._leases.has_lost(opened.call.session, pool.server)
-        found = find(opened.call, pool, self._pools, self._leases, now)
+        found = find_instance(opened.call, pool, self._pools, self._leases, now)
         if found is None:
             return "waits"
-        if isinstance(found, StateLost):
+        if isinstance(found, LeaseLost):
             del self.calls[opened.call.call]
-            self._out(Failed(opened.call.call, "state_lost", "no", state_lost_text(found.cause)))
+            self._emit(CallFailed(opened.call.call, "state_lost", "no", state_lost_text(found.cause)))
             return "told" if is_news else "leaves"
         self._place(opened, found, now)
         return "leaves"
 
-    def _place(self, opened: OpenCall, instance: Instance, now: float) -> None:
+    def _place(self, opened: PoolCall, instance: Instance, now: float) -> None:
         wire = WireId(instance.next_wire)
         instance.next_wire += 1
         instance.calls += 1
         instance.in_flight[wire] = opened
         opened.instance, opened.wire = instance, wire
         if not instance.pool.plain:
-            self._leases.began(instance.id)
+            self._leases.call_started(instance.id)
         call = opened.call
-        self.limits.begin(opened, instance.pool.policy.max_total_s, now)
+        self.timeouts.call_started(opened, instance.pool.policy.max_total_s, now)
         if instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake":
             # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
-            call, opened.trace = self._asks.trace(call)
-        self._out(WriteCall(instance.id, wire, call))
+            call, opened.trace = self._asks.with_trace(call)
+        self._emit(WriteCall(instance.id, wire, call))
 
-    def _wait(self, pool: Pool, opened: OpenCall, now: float) -> None:
+    def _wait(self, pool: Pool, opened: PoolCall, now: float) -> None:
         call = opened.call
-        for dropped in pool.waiting.add(call.session, call.call, opened.size_bytes, call.principal):
-            self.waits.end(dropped)
+        for dropped in pool.queue.add(call.session, call.call, opened.size_bytes, call.principal):
+            self.queue_timeouts.call_left_queue(dropped)
             session = self.calls.pop(dropped).call.session
-            self._out(Failed(dropped, "waiting_line_full", "no", "", 1.0))
-            self._left_line(pool, session)
+            self._emit(CallFailed(dropped, "waiting_line_full", "no", "", 1.0))
+            self._session_left_queue(pool, session)
         if call.call in self.calls:
-            self.waits.begin(opened, pool, now)
+            self.queue_timeouts.call_queued(opened, pool, now)
 
     # --- the server speaks -----------------------------------------------------------------------------
 
-    def answered(self, instance: Instance, event: ServerAnswered, now: float) -> bool:
+    def call_answered(self, instance: Instance, event: ServerAnswered, now: float) -> bool:
         """The server's answer. False when it belongs to no open call: late, double, or made up."""
-        opened = self._off(instance, event.wire, now)
+        opened = self._remove_in_flight(instance, event.wire, now)
         if opened is not None:
             call = opened.call.call
             if event.state_lost and self._leases.holder(instance.id) is not None:
                 # Carpool's own word: more calls may be on their way to what is gone.
-                self._leases.tell_by_server(opened.call, instance.pool.server)
-                self._out(Failed(call, "state_lost", "no", state_lost_text("remote")))
-            elif event.is_error and opened.urls_first:
-                self._out(Answered(call, True, event.body, True, urls=opened.urls))
+                self._leases.loss_reported_by_server(opened.call, instance.pool.server)
+                self._emit(CallFailed(call, "state_lost", "no", state_lost_text("remote")))
+            elif event.is_error and opened.url_elicitation_first:
+                self._emit(CallAnswered(call, True, event.body, True, urls=opened.urls))
             elif event.task:
                 task, ttl_ms, where = event.task, event.task_ttl_ms, instance.id
-                self._out(Answered(call, False, event.body, task=task, task_ttl_ms=ttl_ms, instance=where))
+                self._emit(
+                    CallAnswered(call, False, event.body, task=task, task_ttl_ms=ttl_ms, instance=where)
+                )
             else:
-                self._out(Answered(call, event.is_error, event.body, False, event.ttl_ms, event.public))
+                self._emit(CallAnswered(call, event.is_error, event.body, False, event.ttl_ms, event.public))
         if not instance.pool.plain:  # a late answer too frees a lane
-            self.freed(instance, now)
-        elif instance.pool.waiting:
-            self.serve(instance.pool, now)
+            self.instance_freed(instance, now)
+        elif instance.pool.queue:
+            self.place_waiting(instance.pool, now)
         return opened is not None
 
-    def unreadable(self, instance: Instance, wire: WireId, fault: str, text: str, now: float) -> None:
+    def answer_unreadable(self, instance: Instance, wire: WireId, fault: str, text: str, now: float) -> None:
         """The server's answer breaks the protocol: its call ends at once (rule 17)."""
-        opened = self._off(instance, wire, now)
+        opened = self._remove_in_flight(instance, wire, now)
         if opened is not None:
-            self._out(Failed(opened.call.call, fault, "maybe", text))
-            self._note(instance, f"its answer was none ({fault})", opened)
-        self.serve(instance.pool, now)
+            self._emit(CallFailed(opened.call.call, fault, "maybe", text))
+            self._log_ended_calls(instance, f"its answer was none ({fault})", opened)
+        self.place_waiting(instance.pool, now)
 
-    def progressed(self, instance: Instance, wire: WireId, params: Payload, now: float) -> None:
+    def call_progressed(self, instance: Instance, wire: WireId, params: Payload, now: float) -> None:
         """Progress restarts the idle deadline, until the total one comes first."""
         opened = instance.in_flight.get(wire)
         if opened is None:
             return
-        self.limits.restart(opened, now)
+        self.timeouts.restart_idle(opened, now)
         if opened.call.wants_progress:
-            self._out(Progressed(opened.call.call, params))
+            self._emit(CallProgressed(opened.call.call, params))
 
-    def _off(self, instance: Instance, wire: WireId, now: float) -> OpenCall | None:
+    def _remove_in_flight(self, instance: Instance, wire: WireId, now: float) -> PoolCall | None:
         opened = instance.in_flight.pop(wire, None)
         if opened is None:
-            if instance.lingering.pop(wire, None) is not None:
+            if instance.abandoned.pop(wire, None) is not None:
                 self.late_answers += 1
             else:
                 self.unknown_answers += 1
@@ -257,53 +272,53 @@ class Desk:
         if not instance.in_flight:
             instance.idle_since = now
         if not instance.pool.plain:
-            self._leases.ended(instance.id, now)
+            self._leases.call_ended(instance.id, now)
         call = opened.call.call
         del self.calls[call]
-        self.limits.end(call)
+        self.timeouts.call_ended(call)
         if opened.asks:
             self._asks.call_ended(opened, now)
-        if opened.resting:
-            self._later.over(opened)
+        if opened.awaits_retry:
+            self._retries.call_ended(opened)
         return opened
 
     # --- a call ends without an answer -----------------------------------------------------------------
 
-    def cancel(self, call: CallId, reason: str, now: float) -> Pool | None:
+    def cancel_call(self, call: CallId, reason: str, now: float) -> Pool | None:
         """The agent no longer wants it. Returns the pool whose instance may now be drained."""
         opened = self.calls.get(call)
         if opened is None:
             return None
         if opened.instance is None:
-            self._leave_line(self._pools[opened.call.key], opened)
+            self._leave_queue(self._pools[opened.call.key], opened)
             return None
         pool = opened.instance.pool
-        self._linger(opened, reason, now)
-        self.serve(pool, now)
+        self._abandon(opened, reason, now)
+        self.place_waiting(pool, now)
         return pool
 
-    def overdue(self, now: float) -> list[Pool]:
+    def fire_timers(self, now: float) -> list[Pool]:
         """End the calls whose deadline has passed. Returns the pools that lost a call in flight."""
-        for call in self.waits.over(now):
+        for call in self.queue_timeouts.expired(now):
             opened = self.calls[call]
             pool = self._pools[opened.call.key]
-            self._leave_line(pool, opened)
-            self._out(Failed(call, "waited_too_long", "no", waited_text(pool, now), 5.0))
-        self.waits.tell(self.calls, now)
+            self._leave_queue(pool, opened)
+            self._emit(CallFailed(call, "waited_too_long", "no", wait_expired_text(pool, now), 5.0))
+        self.queue_timeouts.send_notices(self.calls, now)
         touched: dict[str, Pool] = {}
-        for call, slug in self.limits.over(now):
+        for call, slug in self.timeouts.expired(now):
             opened = self.calls[call]
             assert opened.instance is not None
             pool = opened.instance.pool
             text = timeout_text(slug, pool, opened)
-            if opened in self._later:
+            if opened in self._retries:
                 text = f"It waited for its turn to go on, while other calls ran on that instance. {text}"
-            self._note(opened.instance, f"it has not answered in time ({slug})", opened)
-            self._linger(opened, "timed out", now)
-            self._out(Failed(call, slug, "maybe", text))
+            self._log_ended_calls(opened.instance, f"it has not answered in time ({slug})", opened)
+            self._abandon(opened, "timed out", now)
+            self._emit(CallFailed(call, slug, "maybe", text))
             touched[pool.key] = pool
         for pool in touched.values():
-            self.serve(pool, now)
+            self.place_waiting(pool, now)
         return list(touched.values())
 
     def instance_lost(
@@ -312,121 +327,123 @@ class Desk:
         """No answer can come from this instance any more: its calls end, or wait again if never delivered."""
         self._asks.instance_lost(instance, now)
         again = set(unwritten)
-        undelivered: list[OpenCall] = []
-        delivered: list[OpenCall] = []
+        undelivered: list[PoolCall] = []
+        delivered: list[PoolCall] = []
         for wire in list(instance.in_flight):
-            opened = self._off(instance, wire, now)
+            opened = self._remove_in_flight(instance, wire, now)
             if opened is None:  # pragma: no cover - we iterate over what is there
                 continue
             if wire in again:
                 undelivered.append(opened)
             else:
-                self._out(Failed(opened.call.call, slug, "maybe", text))
+                self._emit(CallFailed(opened.call.call, slug, "maybe", text))
                 delivered.append(opened)
         if delivered:
-            self._note(instance, f"it is gone, and with it ({slug})", *delivered)
-        instance.lingering.clear()
+            self._log_ended_calls(instance, f"it is gone, and with it ({slug})", *delivered)
+        instance.abandoned.clear()
         self._place_again(undelivered, now)
 
-    def undelivered(self, instance: Instance, unwritten: Iterable[WireId], now: float) -> None:
+    def calls_undelivered(self, instance: Instance, unwritten: Iterable[WireId], now: float) -> None:
         """These calls never reached this instance, which takes no more: they go elsewhere."""
         found = [wire for wire in unwritten if wire in instance.in_flight]
-        self._place_again([opened for wire in found if (opened := self._off(instance, wire, now))], now)
+        self._place_again(
+            [opened for wire in found if (opened := self._remove_in_flight(instance, wire, now))], now
+        )
 
-    def _place_again(self, undelivered: list[OpenCall], now: float) -> None:
+    def _place_again(self, undelivered: list[PoolCall], now: float) -> None:
         """Each is the next of its session again. One that can run nowhere else ends."""
         for opened in reversed(undelivered):
             if opened.call.instance:
-                self._out(Failed(opened.call.call, "unavailable", "no", "", 1.0))
+                self._emit(CallFailed(opened.call.call, "unavailable", "no", "", 1.0))
             else:
-                self._back_to_line(opened, now)
+                self._requeue(opened, now)
         for key in {opened.call.key for opened in undelivered} & self._pools.keys():
-            self.serve(self._pools[key], now)
+            self.place_waiting(self._pools[key], now)
 
-    def _note(self, instance: Instance, what: str, *calls: OpenCall) -> None:
+    def _log_ended_calls(self, instance: Instance, what: str, *calls: PoolCall) -> None:
         """Calls that end badly are in the log under the names that agents, audit and story have for them."""
         named = ", ".join(call_name(each.call.call) for each in calls[:NAMED_CALLS])
         more = f" and {len(calls) - NAMED_CALLS} more" if len(calls) > NAMED_CALLS else ""
-        self._out(Note("warning", f"{instance.pool.server} #{instance.id}: {what}: {named}{more}"))
+        self._emit(WriteLogLine("warning", f"{instance.pool.server} #{instance.id}: {what}: {named}{more}"))
 
-    def _back_to_line(self, opened: OpenCall, now: float) -> None:
+    def _requeue(self, opened: PoolCall, now: float) -> None:
         """It was never delivered: it is the next of its session again."""
         call = opened.call
         pool = self._pools.get(call.key)  # after a reload not always that of the instance it was placed on
-        refusal = no_entry(pool, now)
+        refusal = refusal_now(pool, now)
         if pool is None or refusal is not None:  # nobody is going to serve that line any more
-            slug, text, retry_after_s = refusal or GONE_POOL
-            self._out(Failed(call.call, slug, "no", text, retry_after_s))
+            slug, text, retry_after_s = refusal or POOL_REPLACED
+            self._emit(CallFailed(call.call, slug, "no", text, retry_after_s))
             return
         opened.instance = None
         self.calls[call.call] = opened
-        pool.waiting.put_back(call.session, call.call, opened.size_bytes, call.principal)
-        self.waits.begin(opened, pool, now)
+        pool.queue.put_back(call.session, call.call, opened.size_bytes, call.principal)
+        self.queue_timeouts.call_queued(opened, pool, now)
 
     def fail_waiting(self, pool: Pool, slug: str, text: str, retry_after_s: float | None = None) -> None:
         """Nobody will serve this line: each call in it ends, not delivered."""
-        for session in pool.waiting.sessions():
-            self.fail_waiting_of(session, pool, slug, text, retry_after_s)
+        for session in pool.queue.sessions():
+            self.fail_waiting_of_session(session, pool, slug, text, retry_after_s)
 
-    def fail_waiting_of(
+    def fail_waiting_of_session(
         self, session: SessionId, pool: Pool, slug: str, text: str, retry_after_s: float | None = None
     ) -> None:
         """The same for the calls of one session."""
-        for call in pool.waiting.of(session):
-            self._leave_line(pool, self.calls[call])
-            self._out(Failed(call, slug, "no", text, retry_after_s))
+        for call in pool.queue.for_session(session):
+            self._leave_queue(pool, self.calls[call])
+            self._emit(CallFailed(call, slug, "no", text, retry_after_s))
 
     def abandon_all(self, now: float) -> None:
         """Nobody is left who wants any answer: cancel everything, say nothing."""
         for opened in list(self.calls.values()):
             if opened.instance is None:
-                self._leave_line(self._pools[opened.call.key], opened)
+                self._leave_queue(self._pools[opened.call.key], opened)
             else:
-                self._linger(opened, "the agent is gone", now)
+                self._abandon(opened, "the agent is gone", now)
         for pool in self._pools.values():
             for instance in pool.instances.values():
-                instance.disown()
+                instance.forget_sessions()
 
     def is_asked(self, call: CallId) -> bool:
         """Whether the agent behind it is asked for something that a retry brings (stateless era)."""
         opened = self.calls.get(call)
         return opened is not None and opened.asks > 0 and opened.call.can is not None
 
-    def _leave_line(self, pool: Pool, opened: OpenCall) -> None:
+    def _leave_queue(self, pool: Pool, opened: PoolCall) -> None:
         call = opened.call.call
-        pool.waiting.remove(opened.call.session, call)
-        self.waits.end(call)
+        pool.queue.remove(opened.call.session, call)
+        self.queue_timeouts.call_left_queue(call)
         del self.calls[call]
-        self._left_line(pool, opened.call.session)
+        self._session_left_queue(pool, opened.call.session)
 
-    def _left_line(self, pool: Pool, session: SessionId) -> None:
-        if not pool.plain and not pool.waiting.has(session):
+    def _session_left_queue(self, pool: Pool, session: SessionId) -> None:
+        if not pool.plain and not pool.queue.has_session(session):
             self._leases.stop_waiting(session, pool.key)
 
-    def _linger(self, opened: OpenCall, reason: str, now: float) -> None:
+    def _abandon(self, opened: PoolCall, reason: str, now: float) -> None:
         instance = opened.instance
         assert instance is not None
         wire = opened.wire
-        self._off(instance, wire, now)
+        self._remove_in_flight(instance, wire, now)
         call = opened.call
-        instance.lingering[wire] = Lingering(
+        instance.abandoned[wire] = AbandonedCall(
             call.call, call.session, call.method in CAN_ASK, opened.trace, now, now + opened.timeout_s
         )
-        if len(instance.lingering) > MAX_LINGERING and self._leases.holder(instance.id) is not None:
-            del instance.lingering[next(iter(instance.lingering))]
-        if instance.state in (State.SERVING, State.DRAINING):
-            self._out(WriteCancel(instance.id, wire, reason))
+        if len(instance.abandoned) > MAX_ABANDONED and self._leases.holder(instance.id) is not None:
+            del instance.abandoned[next(iter(instance.abandoned))]
+        if instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
+            self._emit(WriteCancel(instance.id, wire, reason))
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of any call."""
-        each = (self.limits.next_deadline(), self.waits.next_deadline())
+        each = (self.timeouts.next_deadline(), self.queue_timeouts.next_deadline())
         return min((at for at in each if at is not None), default=None)
 
     def check_call(self, call: CallId) -> None:
         """Assert that this call has the limits of where it is, and none once it is over."""
         opened = self.calls.get(call)
-        self.limits.check_call(call, opened)
-        self.waits.check_call(call, opened)
+        self.timeouts.check_call(call, opened)
+        self.queue_timeouts.check_call(call, opened)
         if opened is not None and opened.instance is not None:
             assert opened.instance.in_flight.get(opened.wire) is opened, f"call {call} is not where it runs"
             holder = self._leases.holder(opened.instance.id)
@@ -437,12 +454,12 @@ class Desk:
         for call in self.calls:
             self.check_call(call)
         in_flight = sum(len(i.in_flight) for p in self._pools.values() for i in p.instances.values())
-        waiting = sum(len(p.waiting) for p in self._pools.values())
+        waiting = sum(len(p.queue) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"
         for pool in self._pools.values():
             for each in pool.serving:
                 held = self._leases.holder(each.id) is not None
-                assert held or len(each.lingering) < MAX_LINGERING, f"instance {each.id} is to be replaced"
+                assert held or len(each.abandoned) < MAX_ABANDONED, f"instance {each.id} is to be replaced"
             check_line(pool, self.calls, self._pools, self._leases)
-        self.limits.check(self.calls)
-        self.waits.check(self.calls)
+        self.timeouts.check(self.calls)
+        self.queue_timeouts.check(self.calls)

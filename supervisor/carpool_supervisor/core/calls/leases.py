@@ -4,7 +4,7 @@ A lease is a session's exclusive hold on an instance of a pool in mode `session`
 holds one instance of a server at most, whichever of that server's pools it calls. A lease dies with its
 holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is ended, never
 leased again: no MCP method resets a server. A lease that ends underneath its holder, after it had been used,
-leaves a mark: the next call of that session to that server is not executed but told `StateLost`, once, and so
+leaves a mark: the next call of that session to that server is not executed but told `LeaseLost`, once, and so
 are all others that its agent sent before it could know (`told_losses`). So every call asks right before it is
 written, also one that has waited. A lease of a pool that is replaced lasts as long as its instance drains. A
 mark is about a server, not about one pool of it: whatever pool serves the session when it calls again,
@@ -27,12 +27,12 @@ from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.told_losses import ToldLosses
-from carpool_supervisor.core.model.loss_causes import Cause
+from carpool_supervisor.core.model.loss_causes import LossCause
 
 IDLE_S: Final = 1800.0
 
 
-class Held(Struct, frozen=True):
+class LeaseHeld(Struct, frozen=True):
     """The session's calls run on this instance."""
 
     instance: InstanceId
@@ -40,17 +40,17 @@ class Held(Struct, frozen=True):
     """The lease began just now."""
 
 
-class StateLost(Struct, frozen=True):
+class LeaseLost(Struct, frozen=True):
     """Answer this one call `state_lost` (not delivered); the next one gets a fresh instance."""
 
-    cause: Cause
+    cause: LossCause
 
 
-class Waits(Struct, frozen=True):
+class LeaseQueued(Struct, frozen=True):
     """No instance is free: the call waits, and the pool should grow."""
 
 
-class Ended(Struct, frozen=True):
+class LeaseEnded(Struct, frozen=True):
     """This lease is over: end the instance."""
 
     instance: InstanceId
@@ -84,8 +84,8 @@ class Leases:
         self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
         self._servers: dict[PoolKey, ServerName] = {}
         """What each pool is one of."""
-        self._lost: dict[tuple[SessionId, ServerName], Cause] = {}
-        self.told: ToldLosses[Cause] = ToldLosses()
+        self._lost: dict[tuple[SessionId, ServerName], LossCause] = {}
+        self.told_losses: ToldLosses[LossCause] = ToldLosses()
         """What was lost and told, and which calls hear the same."""
         self._idle: Deadlines[InstanceId] = Deadlines()
 
@@ -96,35 +96,35 @@ class Leases:
 
     # --- a session comes -------------------------------------------------------------------------------
 
-    def ask(self, session: SessionId, pool: PoolKey, now: float) -> Held | StateLost | Waits:
+    def acquire(self, session: SessionId, pool: PoolKey, now: float) -> LeaseHeld | LeaseLost | LeaseQueued:
         """A call of this session is there. Asking again while it waits keeps its place."""
         server = self._servers[pool]
-        loss = self.tell(session, server)
+        loss = self.take_loss(session, server)
         if loss is not None:
             return loss
         lease = self._held.get((session, server))
         if lease is not None:
-            return Held(lease.instance, fresh=False)
+            return LeaseHeld(lease.instance, fresh=False)
         spares = self._spares.get(pool)
         if spares:
             instance, _ = spares.popitem(last=False)
             del self._pool_of_spare[instance]
             self._begin(instance, pool, session, now)
-            return Held(instance, fresh=True)
+            return LeaseHeld(instance, fresh=True)
         self._waiting.setdefault(pool, OrderedDict()).setdefault(session, None)
-        return Waits()
+        return LeaseQueued()
 
-    def tell(self, session: SessionId, server: ServerName) -> StateLost | None:
+    def take_loss(self, session: SessionId, server: ServerName) -> LeaseLost | None:
         """What this session has lost of this server: once."""
         cause = self._lost.pop((session, server), None)
-        return None if cause is None else StateLost(cause)
+        return None if cause is None else LeaseLost(cause)
 
-    def tell_by_server(self, call: Call, server: ServerName) -> None:
+    def loss_reported_by_server(self, call: Call, server: ServerName) -> None:
         """Carpool's own bridge has told this call that its server knows the session no more."""
-        if self.told.hears(call, server) is None:
-            self.told.tell(call, server, "remote")
+        if self.told_losses.cause_for_call(call, server) is None:
+            self.told_losses.loss_told(call, server, "remote")
         else:
-            self.told.tell_too(call, server)
+            self.told_losses.add_call(call, server)
 
     def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
         """Its last waiting call has ended."""
@@ -134,7 +134,7 @@ class Leases:
             if not line:
                 del self._waiting[pool]
 
-    def began(self, instance: InstanceId) -> None:
+    def call_started(self, instance: InstanceId) -> None:
         """A call was written to it. No lease is idle while a call is in flight."""
         lease = self._by_instance.get(instance)
         if lease is not None:
@@ -142,7 +142,7 @@ class Leases:
             lease.used = True
             self._idle.disarm(instance)
 
-    def ended(self, instance: InstanceId, now: float) -> None:
+    def call_ended(self, instance: InstanceId, now: float) -> None:
         """A call that began is over for its agent. (Rule 5's sense would not do: a conforming server never
         answers what was cancelled, so one cancel would make a lease last for ever.)
         """
@@ -154,7 +154,7 @@ class Leases:
 
     # --- an instance comes -----------------------------------------------------------------------------
 
-    def offer(self, instance: InstanceId, pool: PoolKey, now: float) -> SessionId | None:
+    def instance_offered(self, instance: InstanceId, pool: PoolKey, now: float) -> SessionId | None:
         """An instance that never served anybody is fit: leased to who waits longest, else kept as a spare.
         The waiting calls of the session that is returned ask again.
         """
@@ -183,35 +183,39 @@ class Leases:
 
     # --- a lease ends ----------------------------------------------------------------------------------
 
-    def session_ended(self, session: SessionId) -> list[Ended]:
+    def session_closed(self, session: SessionId) -> list[LeaseEnded]:
         """The holder is gone, and its leases, marks and places in line with it."""
         for pool in [pool for pool, line in self._waiting.items() if session in line]:
             self.stop_waiting(session, pool)
         for key in [key for key in self._lost if key[0] == session]:
             del self._lost[key]
-        self.told.session_ended(session)
-        return [self._end(lease) for lease in self._of(session)]
+        self.told_losses.session_closed(session)
+        return [self._end(lease) for lease in self._of_session(session)]
 
     def sessions(self) -> set[SessionId]:
         """Whoever holds, has lost or waits for an instance."""
         known = {session for session, _ in (*self._held, *self._lost)}
-        return known.union(self.told.sessions(), *self._waiting.values())
+        return known.union(self.told_losses.sessions(), *self._waiting.values())
 
     def holders(self) -> set[tuple[SessionId, ServerName]]:
         """Who holds an instance of which server, or is to be told that one is lost."""
         return {*self._held, *self._lost}
 
-    def all_lost(self, cause: Cause) -> list[Ended]:
+    def all_lost(self, cause: LossCause) -> list[LeaseEnded]:
         """Sessions live on, but nobody knows any more which."""
-        return [ended for each in list(self._by_instance) if (ended := self.lose(each, cause)) is not None]
+        return [
+            ended
+            for each in list(self._by_instance)
+            if (ended := self.instance_lost(each, cause)) is not None
+        ]
 
-    def unused(self, instance: InstanceId) -> None:
+    def mark_unused(self, instance: InstanceId) -> None:
         """No call that began was delivered: there is no state to lose."""
         lease = self._by_instance.get(instance)
         if lease is not None:
             lease.used = False
 
-    def lose(self, instance: InstanceId, cause: Cause) -> Ended | None:
+    def instance_lost(self, instance: InstanceId, cause: LossCause) -> LeaseEnded | None:
         """The instance has died or must end. None when nobody held it (a spare is forgotten)."""
         lease = self._by_instance.get(instance)
         if lease is not None:
@@ -225,46 +229,48 @@ class Leases:
                 del self._spares[spare_of]
         return None
 
-    def lost_before(self, session: SessionId, server: ServerName, cause: Cause) -> None:
+    def loss_reported_by_broker(self, session: SessionId, server: ServerName, cause: LossCause) -> None:
         """The broker tells of a lease that is none of ours, or none any more."""
         self._lost[session, server] = cause
 
-    def withdraw(self, pool: PoolKey) -> None:
+    def withdraw_pool(self, pool: PoolKey) -> None:
         """The pool leases nothing any more: its spares are ordinary instances, nobody waits for a lease."""
         self._waiting.pop(pool, None)
         for instance in self._spares.pop(pool, ()):
             del self._pool_of_spare[instance]
 
-    def removed(self, pool: PoolKey) -> list[Ended]:
+    def pool_removed(self, pool: PoolKey) -> list[LeaseEnded]:
         """The server is no longer configured: leases end. It may come back, and then whoever has lost one is
         told so.
         """
-        self.withdraw(pool)
+        self.withdraw_pool(pool)
         over = [
-            self.lose(lease.instance, "reload") for lease in list(self._held.values()) if lease.pool == pool
+            self.instance_lost(lease.instance, "reload")
+            for lease in list(self._held.values())
+            if lease.pool == pool
         ]
         return [ended for ended in over if ended is not None]
 
-    def pool_gone(self, pool: PoolKey) -> list[Ended]:
+    def pool_gone(self, pool: PoolKey) -> list[LeaseEnded]:
         """Nothing is left of the pool but what sessions are to be told."""
-        over = self.removed(pool)
+        over = self.pool_removed(pool)
         self._limits.pop(pool, None)
         self._servers.pop(pool, None)
         return over
 
-    def overdue(self, now: float) -> list[Ended]:
+    def fire_timers(self, now: float) -> list[LeaseEnded]:
         """End the leases that were idle for too long."""
-        over = [self.lose(instance, "idle") for instance in self._idle.due(now)]
+        over = [self.instance_lost(instance, "idle") for instance in self._idle.due(now)]
         return [ended for ended in over if ended is not None]
 
     def next_deadline(self) -> float | None:
-        """When `overdue` has something to do at the latest."""
+        """When `fire_timers` has something to do at the latest."""
         return self._idle.next_deadline()
 
-    def yielding(self, waiting: Collection[SessionId]) -> InstanceId | None:
-        """At the process cap: the lease to end first (`lose` it as `needed`). Of the sessions that wait for
-        an instance of any pool while they hold one with nothing in flight, the longest idle; so two that
-        wait for each other's cannot last.
+    def pick_victim(self, waiting: Collection[SessionId]) -> InstanceId | None:
+        """At the process cap: the lease to end first (`instance_lost` it as `needed`). Of the sessions that
+        wait for an instance of any pool while they hold one with nothing in flight, the longest idle; so
+        two that wait for each other's cannot last.
         """
         idle = [
             (self._idle.deadline_of(lease.instance) or 0.0, lease.instance)
@@ -273,16 +279,16 @@ class Leases:
         ]
         return min(idle)[1] if idle else None
 
-    def busy(self, instance: InstanceId) -> bool:
+    def is_busy(self, instance: InstanceId) -> bool:
         """Whether a call of its holder is open on it."""
         lease = self._by_instance.get(instance)
         return lease is not None and lease.in_flight > 0
 
-    def _end(self, lease: _Lease) -> Ended:
+    def _end(self, lease: _Lease) -> LeaseEnded:
         del self._by_instance[lease.instance]
         del self._held[lease.session, lease.server]
         self._idle.disarm(lease.instance)
-        return Ended(lease.instance, lease.session, lease.pool)
+        return LeaseEnded(lease.instance, lease.session, lease.pool)
 
     # --- who has what ----------------------------------------------------------------------------------
 
@@ -291,7 +297,7 @@ class Leases:
         lease = self._by_instance.get(instance)
         return None if lease is None else lease.session
 
-    def place(self, session: SessionId, server: ServerName) -> tuple[PoolKey, InstanceId] | None:
+    def held_instance(self, session: SessionId, server: ServerName) -> tuple[PoolKey, InstanceId] | None:
         """The instance of this server that this session holds, and of which pool it is."""
         lease = self._held.get((session, server))
         return None if lease is None else (lease.pool, lease.instance)
@@ -299,18 +305,18 @@ class Leases:
     @property
     def any_lost(self) -> bool:
         """Whether anybody is to be told of anything."""
-        return bool(self._lost) or bool(self.told)
+        return bool(self._lost) or bool(self.told_losses)
 
     def has_lost(self, session: SessionId, server: ServerName) -> bool:
-        """Whether `tell` would have something to say."""
+        """Whether `take_loss` would have something to say."""
         return (session, server) in self._lost
 
-    def concern(self, server: ServerName) -> bool:
+    def concerns_server(self, server: ServerName) -> bool:
         """Whether anybody holds an instance of this server, or is to be told that one is lost."""
         held = any(each == server for held in (self._held, self._lost) for _, each in held)
-        return held or self.told.concern(server)
+        return held or self.told_losses.concerns_server(server)
 
-    def knows(self, instance: InstanceId) -> bool:
+    def knows_instance(self, instance: InstanceId) -> bool:
         """Whether it is leased or a spare."""
         return instance in self._by_instance or instance in self._pool_of_spare
 
@@ -318,19 +324,19 @@ class Leases:
         """Whether it is kept warm for who comes next."""
         return instance in self._pool_of_spare
 
-    def spares(self, pool: PoolKey) -> int:
+    def spare_count(self, pool: PoolKey) -> int:
         """How many warm instances nobody holds."""
         return len(self._spares.get(pool, ()))
 
-    def waiting(self, pool: PoolKey) -> tuple[SessionId, ...]:
+    def waiting_sessions(self, pool: PoolKey) -> tuple[SessionId, ...]:
         """Who waits, first come first."""
         return tuple(self._waiting.get(pool, ()))
 
-    def in_line(self, pool: PoolKey) -> int:
+    def waiting_count(self, pool: PoolKey) -> int:
         """How many sessions wait."""
         return len(self._waiting.get(pool, ()))
 
-    def _of(self, session: SessionId) -> list[_Lease]:
+    def _of_session(self, session: SessionId) -> list[_Lease]:
         return [lease for (holder, _), lease in self._held.items() if holder == session]
 
     def check(self) -> None:
@@ -353,7 +359,7 @@ class Leases:
         spares = {instance: pool for pool, each in self._spares.items() for instance in each}
         assert spares == self._pool_of_spare
         self._idle.check()
-        self.told.check()
+        self.told_losses.check()
 
 
 def _count(each: Iterable[bool]) -> int:

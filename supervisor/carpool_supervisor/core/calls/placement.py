@@ -1,156 +1,167 @@
 """Which instance takes a call where instances are not all alike: lanes, leases, a pool that was replaced.
 
-A plain pool (`Pool.plain`) never comes here: any of its instances will do (`Pool.pick`). Else, in this order:
-the word that a lease was lost; the instance that the session holds of this server, be it of a pool before
-this one, while that drains (rule 15), or of one after it; a new lease; in mode `serial` an instance with a
-free lane (rule 5). So all versions of a server are one to a session: it holds one instance of them, and what
-it loses at one it is told at any. A call about a task has but one place, whatever its pool (`pinned`).
+A plain pool (`Pool.plain`) never comes here: any of its instances will do (`Pool.pick_instance`). Else, in
+this order: the word that a lease was lost; the instance that the session holds of this server, be it of a
+pool before this one, while that drains (rule 15), or of one after it; a new lease; in mode `serial` an
+instance with a free lane (rule 5). So all versions of a server are one to a session: it holds one instance
+of them, and what it loses at one it is told at any. A call about a task has but one place, whatever its
+pool (`find_task_instance`).
 
 Knows nothing of: waiting, deadlines, how instances start and end.
 """
 
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.link.messages import Call, Failed
-from carpool_supervisor.core.calls.leases import Held, Leases, StateLost
+from carpool_protocol.link.messages import Call, CallFailed
+from carpool_supervisor.core.calls.leases import LeaseHeld, LeaseLost, Leases
 from carpool_supervisor.core.model.attribution import CAN_ASK
-from carpool_supervisor.core.model.lifecycle import State
-from carpool_supervisor.core.model.pool import Calls, Instance, Pool, Pools, not_plain
-from carpool_supervisor.core.model.sharing import admits
+from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.model.pool import Calls, Instance, Pool, Pools, mark_not_plain
+from carpool_supervisor.core.model.sharing import may_take_call
 
 
-def find(call: Call, pool: Pool, pools: Pools, leases: Leases, now: float) -> Instance | StateLost | None:
+def find_instance(
+    call: Call, pool: Pool, pools: Pools, leases: Leases, now: float
+) -> Instance | LeaseLost | None:
     """Where this call runs now. None: it waits, and its session has a place in the line for leases where
     those decide.
     """
     session = call.session
     if leases.any_lost:
-        lost = _lost(call, pool.server, leases)
+        lost = _loss_for_call(call, pool.server, leases)
         if lost is not None:
             return lost
-    mine = _held(session, pool.server, pools, leases)
+    mine = _held_by_session(session, pool.server, pools, leases)
     if mine is not None:
         return mine if mine.has_room() else None
     if pool.mode != "session":
-        return free_lane(pool, can_ask=call.method in CAN_ASK)
-    found = leases.ask(session, pool.key, now)
-    if not isinstance(found, Held):
+        return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK)
+    found = leases.acquire(session, pool.key, now)
+    if not isinstance(found, LeaseHeld):
         return None
-    not_plain(pool.server, pools)
+    mark_not_plain(pool.server, pools)
     instance = pool.instances[found.instance]
     return instance if instance.has_room() else None
 
 
-def pinned(call: Call, pools: Pools, leases: Leases) -> Instance | Failed:
+def find_task_instance(call: Call, pools: Pools, leases: Leases) -> Instance | CallFailed:
     """Where a call about a task runs: where that does, also while that drains."""
     pool = pools.get(call.key)
     instance = None if pool is None else pool.instances.get(call.instance)
     if instance is None or leases.holder(instance.id) not in (None, call.session):
-        return Failed(call.call, "unknown_task", "no", "")
-    if instance.state not in (State.SERVING, State.DRAINING):
-        return Failed(call.call, "unknown_task", "no", "")
-    return instance if instance.has_room() else Failed(call.call, "unavailable", "no", "", 1.0)
+        return CallFailed(call.call, "unknown_task", "no", "")
+    if instance.state not in (InstanceState.SERVING, InstanceState.DRAINING):
+        return CallFailed(call.call, "unknown_task", "no", "")
+    return instance if instance.has_room() else CallFailed(call.call, "unavailable", "no", "", 1.0)
 
 
-def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
-    """Whether `find` would have something for it. Changes nothing: for `check`."""
-    if leases.has_lost(call.session, pool.server) or leases.told.hears(call, pool.server) is not None:
+def could_be_placed(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
+    """Whether `find_instance` would have something for it. Changes nothing: for `check`."""
+    if (
+        leases.has_lost(call.session, pool.server)
+        or leases.told_losses.cause_for_call(call, pool.server) is not None
+    ):
         return True
-    mine = _held(call.session, pool.server, pools, leases)
+    mine = _held_by_session(call.session, pool.server, pools, leases)
     if mine is not None:
         return mine.has_room()
     if pool.mode == "session":
-        return leases.spares(pool.key) > 0
-    return free_lane(pool, can_ask=call.method in CAN_ASK) is not None
+        return leases.spare_count(pool.key) > 0
+    return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK) is not None
 
 
-def only_lanes_decide(pool: Pool, leases: Leases) -> bool:
+def only_free_slots_decide(pool: Pool, leases: Leases) -> bool:
     """Whether where a call of this pool goes depends on nothing but free lanes, so for all of a kind alike:
     nobody holds or has lost an instance of its server.
     """
-    return pool.mode != "session" and not leases.concern(pool.server)
+    return pool.mode != "session" and not leases.concerns_server(pool.server)
 
 
-def free_lane(pool: Pool, *, can_ask: bool) -> Instance | None:
+def instance_with_free_slot(pool: Pool, *, can_ask: bool) -> Instance | None:
     """The instance with the fewest unanswered calls that this mode lets take one more."""
     free = [
         each
         for each in pool.serving
-        if each.has_room() and admits(pool.mode, can_ask=can_ask, asking_in_flight=int(each.has_asker()))
+        if each.has_room()
+        and may_take_call(pool.mode, can_ask=can_ask, asking_in_flight=int(each.has_asking_call()))
     ]
     return min(free, key=lambda each: len(each.in_flight), default=None)
 
 
-def waiting_for_themselves(pool: Pool) -> list[SessionId]:
+def self_blocked_sessions(pool: Pool) -> list[SessionId]:
     """Sessions in line for a lane of which one is held by an asking call of their own, while no lane comes
     free unless an agent answers (rule 14). An agent that calls the server in order to answer it would wait
     for itself.
     """
-    if pool.mode != "serial" or not pool.waiting:
+    if pool.mode != "serial" or not pool.queue:
         return []
     asked: set[SessionId] = set()
     for instance in pool.instances.values():
-        askers = [each for each in instance.in_flight.values() if each.asks and not each.resting]
+        askers = [each for each in instance.in_flight.values() if each.asks and not each.awaits_retry]
         sessions = {each.call.session for each in askers}
-        if instance.state is State.SERVING and not sessions:
+        if instance.state is InstanceState.SERVING and not sessions:
             return []
-        if instance.state in (State.SPAWNING, State.GREETING):
+        if instance.state in (InstanceState.SPAWNING, InstanceState.GREETING):
             return []
-        if instance.state is State.SERVING:
+        if instance.state is InstanceState.SERVING:
             asked |= sessions
-    return [session for session in pool.waiting.sessions() if session in asked]
+    return [session for session in pool.queue.sessions() if session in asked]
 
 
-def stranded(pool: Pool, pools: Pools, leases: Leases) -> list[SessionId]:
+def stranded_sessions(pool: Pool, pools: Pools, leases: Leases) -> list[SessionId]:
     """Sessions in the line of a pool that is not wanted, for which nothing is left there: no instance starts
     any more, and those that are there are none they could have.
     """
     states = {each.state for each in pool.instances.values()}
-    if states & {State.SPAWNING, State.GREETING} or (pool.mode != "session" and State.SERVING in states):
+    if states & {InstanceState.SPAWNING, InstanceState.GREETING} or (
+        pool.mode != "session" and InstanceState.SERVING in states
+    ):
         return []
-    return [each for each in pool.waiting.sessions() if _held(each, pool.server, pools, leases) is None]
+    return [
+        each for each in pool.queue.sessions() if _held_by_session(each, pool.server, pools, leases) is None
+    ]
 
 
-def heirs(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
+def successors(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
     """The pools in its place (two, where its agents are told apart now): those that are wanted, else those
     that still have a line.
     """
-    after = [each for each in pools.values() if pool.key in each.older]
-    after = [each for each in after if each.wanted] or [each for each in after if each.waiting]
+    after = [each for each in pools.values() if pool.key in each.replaced_pools]
+    after = [each for each in after if each.wanted] or [each for each in after if each.queue]
     return tuple(each.key for each in after)
 
 
 def check_head(pool: Pool) -> None:
     """Assert that nobody waits where all instances are alike and one has room."""
-    assert not (pool.plain and pool.waiting and pool.pick()), f"{pool.key} has a line and room"
+    assert not (pool.plain and pool.queue and pool.pick_instance()), f"{pool.key} has a line and room"
 
 
 def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
     """Assert that nobody in this line could go."""
-    pool.waiting.check()
+    pool.queue.check()
     check_head(pool)
     if pool.plain:
         return
-    for session in pool.waiting.sessions():
-        head = calls[pool.waiting.head(session)].call
-        assert not could_go(head, pool, pools, leases), f"{session} waits and could go"
+    for session in pool.queue.sessions():
+        head = calls[pool.queue.head(session)].call
+        assert not could_be_placed(head, pool, pools, leases), f"{session} waits and could go"
 
 
-def _lost(call: Call, server: ServerName, leases: Leases) -> StateLost | None:
+def _loss_for_call(call: Call, server: ServerName, leases: Leases) -> LeaseLost | None:
     """What this call is told instead of being run: a loss that is news to its session, or one that its agent
     could not know of yet.
     """
-    lost = leases.tell(call.session, server)
+    lost = leases.take_loss(call.session, server)
     if lost is not None:
-        leases.told.tell(call, server, lost.cause)
+        leases.told_losses.loss_told(call, server, lost.cause)
         return lost
-    cause = leases.told.hears(call, server)
+    cause = leases.told_losses.cause_for_call(call, server)
     if cause is None:
         return None
-    leases.told.tell_too(call, server)
-    return StateLost(cause)
+    leases.told_losses.add_call(call, server)
+    return LeaseLost(cause)
 
 
-def _held(session: SessionId, server: ServerName, pools: Pools, leases: Leases) -> Instance | None:
+def _held_by_session(session: SessionId, server: ServerName, pools: Pools, leases: Leases) -> Instance | None:
     """The instance of any version of this server that is this session's."""
-    place = leases.place(session, server)
+    place = leases.held_instance(session, server)
     return None if place is None else pools[place[0]].instances[place[1]]

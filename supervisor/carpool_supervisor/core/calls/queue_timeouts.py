@@ -15,23 +15,23 @@ from typing import Final
 import msgspec
 
 from carpool_protocol.ids import CallId, RawJson
-from carpool_protocol.link.messages import Progressed
+from carpool_protocol.link.messages import CallProgressed
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.effects import AnyEffect
-from carpool_supervisor.core.model.pool import Calls, OpenCall, Pool, Pools
+from carpool_supervisor.core.model.pool import Calls, Pool, PoolCall, Pools
 
 NOTICE_S: Final = 5.0
 """An agent that waits hears of it this often."""
 
 
-class Patience:
+class QueueTimeouts:
     """The limits of all calls in line."""
 
     def __init__(self, pools: Pools, leases: Leases, out: Callable[[AnyEffect], None]) -> None:
         self._pools = pools
         self._leases = leases
-        self._out = out
+        self._emit = out
         self._limits: Deadlines[CallId] = Deadlines()
         self._notices: Deadlines[CallId] = Deadlines()
 
@@ -41,49 +41,51 @@ class Patience:
     def __len__(self) -> int:
         return len(self._limits)
 
-    def begin(self, opened: OpenCall, pool: Pool, now: float) -> None:
+    def call_queued(self, opened: PoolCall, pool: Pool, now: float) -> None:
         """This call is in line."""
         self._limits.arm(opened.call.call, now, pool.policy.wait_s)
         if opened.call.wants_progress:
-            self._tell(opened, pool, now)
+            self._send_notice(opened, pool, now)
 
-    def end(self, call: CallId) -> None:
+    def call_left_queue(self, call: CallId) -> None:
         """It is in line no more."""
         self._limits.disarm(call)
         self._notices.disarm(call)
 
-    def over(self, now: float) -> list[CallId]:
+    def expired(self, now: float) -> list[CallId]:
         """The calls that have waited for too long."""
         over = self._limits.due(now)
         for call in over:
             self._notices.disarm(call)
         return over
 
-    def tell(self, calls: Calls, now: float) -> None:
+    def send_notices(self, calls: Calls, now: float) -> None:
         """Give notice to those who are due."""
         for call in self._notices.due(now):
             opened = calls[call]
-            self._tell(opened, self._pools[opened.call.key], now)
+            self._send_notice(opened, self._pools[opened.call.key], now)
 
-    def _tell(self, opened: OpenCall, pool: Pool, now: float) -> None:
+    def _send_notice(self, opened: PoolCall, pool: Pool, now: float) -> None:
         call = opened.call
         self._notices.arm(call.call, now, NOTICE_S)
         left_s = (self._limits.deadline_of(call.call) or now) - now
-        if left_s <= 0 or (opened.told_s is not None and left_s >= opened.told_s):
+        if left_s <= 0 or (opened.announced_wait_s is not None and left_s >= opened.announced_wait_s):
             return  # it waits for a second time: nothing that would step back
-        opened.told_s = left_s
+        opened.announced_wait_s = left_s
         text = (
-            f"Waiting for an instance of {pool.server}: {self._ahead(opened, pool)} ahead,"
+            f"Waiting for an instance of {pool.server}: {self._count_ahead(opened, pool)} ahead,"
             f" at most {left_s:.0f} s more."
         )
-        self._out(Progressed(call.call, RawJson(msgspec.json.encode({"progress": -left_s, "message": text}))))
+        self._emit(
+            CallProgressed(call.call, RawJson(msgspec.json.encode({"progress": -left_s, "message": text})))
+        )
 
-    def _ahead(self, opened: OpenCall, pool: Pool) -> str:
+    def _count_ahead(self, opened: PoolCall, pool: Pool) -> str:
         session = opened.call.session
-        if session in (line := self._leases.waiting(pool.key)):
+        if session in (line := self._leases.waiting_sessions(pool.key)):
             agents = line.index(session)
             return f"{agents} agent{'' if agents == 1 else 's'}"
-        calls = pool.waiting.ahead(session, opened.call.call)
+        calls = pool.queue.count_ahead(session, opened.call.call)
         return f"{calls} call{'' if calls == 1 else 's'}"
 
     def next_deadline(self) -> float | None:
@@ -101,7 +103,7 @@ class Patience:
         assert len(self._limits) == waiting, "a limit of a call that does not wait"
         assert len(self._notices) <= waiting, "a notice to an agent that does not wait"
 
-    def check_call(self, call: CallId, opened: OpenCall | None) -> None:
+    def check_call(self, call: CallId, opened: PoolCall | None) -> None:
         """Assert that it waits with a limit and is told so, or neither. `opened`: None once it is over."""
         if opened is None or opened.instance is not None:
             assert call not in self._limits, f"call {call} waits no more and has a limit"

@@ -7,10 +7,10 @@ Knows nothing of: who is told, and when (`dispatcher`, `instances`).
 
 from typing import Final, Literal
 
-from carpool_supervisor.core.model.loss_causes import CAUSES, Cause
-from carpool_supervisor.core.model.pool import OpenCall, Pool
+from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
+from carpool_supervisor.core.model.pool import Pool, PoolCall
 
-GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)
+POOL_REPLACED = ("draining", "Its configuration has just changed.", 0.5)
 
 
 LAST_WORDS_CHARS: Final = 400
@@ -19,24 +19,24 @@ PROBE_S: Final = 5.0
 """While one start shows whether a server is well again: others may ask again after so long."""
 
 
-def no_entry(pool: Pool | None, now: float) -> tuple[str, str, float | None] | None:
+def refusal_now(pool: Pool | None, now: float) -> tuple[str, str, float | None] | None:
     """Why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
     if pool is None or not pool.wanted:
-        return GONE_POOL
+        return POOL_REPLACED
     if pool.stopped:
         return ("stopped", "", None)
     if not pool.serving:
         match pool.restart.breaker:
             case "open":
-                return broken(pool, now)
-            case "half_open" if pool.waiting:
-                return (broken(pool, now)[0], last_error(pool), PROBE_S)
+                return start_refusal(pool, now)
+            case "half_open" if pool.queue:
+                return (start_refusal(pool, now)[0], last_error(pool), PROBE_S)
             case _:
                 pass
     return None
 
 
-def broken(pool: Pool, now: float) -> tuple[str, str, float | None]:
+def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:
     """Nothing starts here now: (fault, detail, retry_after_s). A model is not told to wait for a program that
     is not installed.
     """
@@ -49,18 +49,18 @@ def broken(pool: Pool, now: float) -> tuple[str, str, float | None]:
 
 def last_error(pool: Pool) -> str:
     """What went wrong last, as a sentence, or nothing."""
-    return f"Its last error: {told_error(pool)}." if pool.last_error else ""
+    return f"Its last error: {public_error(pool)}." if pool.last_error else ""
 
 
-def told_error(pool: Pool) -> str:
+def public_error(pool: Pool) -> str:
     """What went wrong last, with what the server itself said before it could serve anybody (rule 7), unless
     that is the same once more.
     """
-    told = pool.last_words and pool.last_error not in pool.last_words
-    return f"{pool.last_error}: {pool.last_words}" if told else pool.last_error
+    told = pool.telling_stderr_line and pool.last_error not in pool.telling_stderr_line
+    return f"{pool.last_error}: {pool.telling_stderr_line}" if told else pool.last_error
 
 
-def left_out(pool: Pool) -> str:
+def left_out_text(pool: Pool) -> str:
     """What its server offers beyond the bounds, and so is left out."""
     return "" if pool.catalog is None else pool.catalog.left_out
 
@@ -71,7 +71,7 @@ _NO_CARPOOL: Final = (
 """What Python says where a server is a module (`python`) is no advice."""
 
 
-def last_words(stderr: str) -> str:
+def telling_stderr_line(stderr: str) -> str:
     """The line that tells most, of what a program wrote before it ended: the last one at the margin.
 
     What Python, node and most others end with; a stack and the version of node are none.
@@ -88,7 +88,7 @@ def last_words(stderr: str) -> str:
     return words + (_NO_CARPOOL if "No module named 'carpool'" in words else "")
 
 
-OWN_LANE = (
+SELF_BLOCKED = (
     "unavailable",
     "A call of this session waits there for an answer of its agent, and every other instance is taken so too."
     " Answer that first.",
@@ -97,7 +97,7 @@ OWN_LANE = (
 """(fault, detail, retry_after_s) for an agent that would wait for itself (rule 14)."""
 
 
-def broken_text(pool: Pool) -> str:
+def cannot_start_text(pool: Pool) -> str:
     """For the operator: why nothing starts now, and until when."""
     failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
     left = f"left alone for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
@@ -108,35 +108,35 @@ def broken_text(pool: Pool) -> str:
     )
 
 
-def waited_text(pool: Pool, now: float) -> str:
+def wait_expired_text(pool: Pool, now: float) -> str:
     """The limit that was reached, and why nothing was free."""
     text = f"The limit is {pool.policy.wait_s:g} s."
     if _lacks_room(pool, now):
         return (
-            f"{text} It may have up to {pool.most} instances and has {pool.active()}: the limit of all"
-            " servers together (max_instances), or starts of others, left no room for one more."
+            f"{text} It may have up to {pool.max_instances} instances and has {pool.active_count()}: the"
+            " limit of all servers together (max_instances), or starts of others, left no room for one more."
         )
     if not pool.serving:
         return f"{text} {last_error(pool)}".rstrip()
-    if pool.mode == "session" and len(pool.serving) >= pool.most:
-        return f"{text} Each agent has an instance of its own, and all {pool.most} are taken."
+    if pool.mode == "session" and len(pool.serving) >= pool.max_instances:
+        return f"{text} Each agent has an instance of its own, and all {pool.max_instances} are taken."
     return text
 
 
 def _lacks_room(pool: Pool, now: float) -> bool:
     """It should have one more, and nothing of its own holds that up."""
-    active = pool.active()
+    active = pool.active_count()
     if (pool.stop_first and active < len(pool.instances)) or (pool.start_after and not pool.instances):
         return False  # it waits for older ones to end
-    return active < min(pool.target, pool.most) and pool.not_before <= now
+    return active < min(pool.target, pool.max_instances) and pool.not_before <= now
 
 
-def state_lost_text(cause: Cause) -> str:
+def state_lost_text(cause: LossCause) -> str:
     """Why what the session had built up there is gone."""
-    return f"It ended because {CAUSES[cause]}."
+    return f"It ended because {LOSS_CAUSES[cause]}."
 
 
-def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: OpenCall) -> str:
+def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: PoolCall) -> str:
     """The limit that was reached."""
     return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
 

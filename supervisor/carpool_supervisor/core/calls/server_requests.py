@@ -22,22 +22,22 @@ import msgspec
 from msgspec.structs import replace
 
 from carpool_protocol.ids import AskId, InstanceId, RawJson, SessionId, WireId
-from carpool_protocol.link.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Call
+from carpool_protocol.link.messages import AnswerAsk, AskOpened, AskWithdrawn, Call, ForwardAskProgress
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls import ask_evidence
-from carpool_supervisor.core.calls.paused_timeouts import Standstill
-from carpool_supervisor.core.calls.url_elicitations import Elicitations
-from carpool_supervisor.core.model.attribution import ON_LADDER, Attributed, Reason, attribute
+from carpool_supervisor.core.calls.paused_timeouts import PausedTimeouts
+from carpool_supervisor.core.calls.url_elicitations import UrlElicitations
+from carpool_supervisor.core.model.attribution import AGENT_METHODS, Attributed, RefusalReason, attribute
 from carpool_supervisor.core.model.effects import AnyEffect, WriteAskAnswer, WriteAskProgress
 from carpool_supervisor.core.model.events import (
-    ElicitationEnded,
+    ElicitationCompleted,
     ServerAsked,
-    ServerWithdrew,
-    TaskBegan,
-    UrlsOffered,
+    ServerCancelledAsk,
+    TaskCreated,
+    UrlElicitationRequired,
 )
-from carpool_supervisor.core.model.lifecycle import ENDING, State
-from carpool_supervisor.core.model.pool import Instance, OpenCall
+from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
+from carpool_supervisor.core.model.pool import Instance, PoolCall
 from carpool_supervisor.core.model.trace_context import TraceKey, with_traceparent
 
 MAX_OPEN_ASKS: Final = 256
@@ -53,7 +53,7 @@ _INVALID_REQUEST: Final = -32600
 _NO_METHOD: Final = -32601
 _INTERNAL: Final = -32603
 
-_REFUSALS: Final[dict[Reason, tuple[int, str]]] = {
+_REFUSALS: Final[dict[RefusalReason, tuple[int, str]]] = {
     "not for agents": (_NO_METHOD, "carpool passes only sampling and elicitation on to agents."),
     "no call": (
         _INTERNAL,
@@ -76,14 +76,14 @@ _REFUSALS: Final[dict[Reason, tuple[int, str]]] = {
 class OpenAsk:
     """One question between its arrival and its one answer."""
 
-    __slots__ = ("calls", "id", "in_round", "instance", "request", "said", "said_again", "token")
+    __slots__ = ("calls", "id", "in_round", "instance", "is_announced_again", "message", "request", "token")
 
-    def __init__(self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[OpenCall]) -> None:
+    def __init__(self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[PoolCall]) -> None:
         self.id = ask
         self.instance = instance
         self.request = event.id
         """The server's own request id, byte for byte."""
-        self.said_again = False
+        self.is_announced_again = False
         """To a broker that has taken over: one that belongs to several calls is said with the first."""
         self.in_round = event.facts.wire is not None
         """Stateless era: nothing waits for it in the server; after the last answer the call is said again."""
@@ -91,7 +91,7 @@ class OpenAsk:
         """The server's own progress token; absent when it wants none."""
         self.calls = calls
         """The live calls it may be about."""
-        self.said = Asked(
+        self.message = AskOpened(
             calls[0].call.call,
             ask,
             event.facts.method,
@@ -108,14 +108,14 @@ class OpenAsk:
         return self.calls[0].call.session
 
 
-class Asks:
+class ServerAsks:
     """All open asks of one supervisor."""
 
-    standstill: Standstill
+    paused_timeouts: PausedTimeouts
     """Set once, by who composes both: the desk, whose limits stand still, needs the asks too."""
 
     def __init__(self, out: Callable[[AnyEffect], None], life: bytes) -> None:
-        self._out = out
+        self._emit = out
         self._life = life
         self._prefix = blake2b(b"asks", key=life, digest_size=4).hexdigest()  # agents see it: no secret
         self._asked = 0
@@ -123,18 +123,18 @@ class Asks:
         self._open: dict[AskId, OpenAsk] = {}
         self._of: dict[InstanceId, dict[RawJson, OpenAsk]] = {}
         self._due: Deadlines[AskId] = Deadlines()
-        self._elicitations = Elicitations(out)
+        self._elicitations = UrlElicitations(out)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def on(self, instance: InstanceId) -> int:
+    def open_count(self, instance: InstanceId) -> int:
         """How many are open on this instance."""
         return len(self._of.get(instance, ()))
 
     # --- before a question -----------------------------------------------------------------------------
 
-    def trace(self, call: Call) -> tuple[Call, TraceKey]:
+    def with_trace(self, call: Call) -> tuple[Call, TraceKey]:
         """The call as it is to be written, with a trace context of its own, and the key of that.
 
         Numbered by themselves: call ids begin anew with a new broker.
@@ -143,14 +143,14 @@ class Asks:
         self._traced += 1
         return replace(call, meta=meta), key
 
-    def task_began(self, instance: Instance, event: TaskBegan) -> None:
+    def task_created(self, instance: Instance, event: TaskCreated) -> None:
         """The server runs a call as this task of its own, and will name it when it asks."""
         if not _may_run(instance, event.wire):
             return
         tasks = instance.tasks
         claimed = tasks.get(event.task, event.wire)
         tasks[event.task] = event.wire if claimed == event.wire else NOBODY
-        if len(tasks) > TASKS_KEPT + 2 * (len(instance.in_flight) + len(instance.lingering)):
+        if len(tasks) > TASKS_KEPT + 2 * (len(instance.in_flight) + len(instance.abandoned)):
             for task in [task for task, wire in tasks.items() if not _may_run(instance, wire)]:
                 del tasks[task]
 
@@ -173,20 +173,20 @@ class Asks:
             self._refuse(instance, event, _INTERNAL, text)
             return False
         pool = instance.pool
-        candidates = instance.candidates()
+        candidates = instance.ask_candidates()
         found = attribute(event.facts, candidates, instance.tasks, held=pool.mode == "session")
         if isinstance(found, Attributed):
             self._ask(instance, event, found, now)
-            if event.facts.method in ON_LADDER:
-                ask_evidence.asked(pool, event.facts.method, self._out)
+            if event.facts.method in AGENT_METHODS:
+                ask_evidence.record_ask(pool, event.facts.method, self._emit)
             return False
         self._refuse(instance, event, *_REFUSALS[found.reason])
         if found.is_evidence:
             sessions = len({each.session for each in candidates if each.can_ask})
-            ask_evidence.asked_ambiguously(instance, event.facts.method, sessions, self._out)
+            ask_evidence.record_ambiguous_ask(instance, event.facts.method, sessions, self._emit)
         if found.reason in ("ambiguous", "over"):
-            ask_evidence.asked(pool, event.facts.method, self._out)
-        return found.tainted and pool.mode == "concurrent" and instance.state is State.SERVING
+            ask_evidence.record_ask(pool, event.facts.method, self._emit)
+        return found.tainted and pool.mode == "concurrent" and instance.state is InstanceState.SERVING
 
     def _ask(self, instance: Instance, event: ServerAsked, found: Attributed, now: float) -> None:
         self._asked += 1
@@ -197,39 +197,39 @@ class Asks:
         self._due.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
         instance.asks += not ask.in_round
         for opened in calls:
-            self.standstill.ask_opened(opened, now, in_round=ask.in_round)
+            self.paused_timeouts.ask_opened(opened, now, in_round=ask.in_round)
         if event.elicitation:
-            self._elicitations.sent(instance.id, event.elicitation, found.session)
-        self._out(ask.said)
+            self._elicitations.elicitation_sent(instance.id, event.elicitation, found.session)
+        self._emit(ask.message)
 
     def _refuse(self, instance: Instance, event: ServerAsked, code: int, text: str) -> None:
-        self._out(WriteAskAnswer(instance.id, event.id, is_error=True, body=_error(code, text)))
+        self._emit(WriteAskAnswer(instance.id, event.id, is_error=True, body=_error(code, text)))
         wire = event.facts.wire
         if wire is not None and wire in instance.in_flight:
-            self.standstill.ask_refused(instance.in_flight[wire])
+            self.paused_timeouts.ask_refused(instance.in_flight[wire])
 
-    def server_withdrew(self, instance: Instance, event: ServerWithdrew, now: float) -> None:
+    def server_cancelled_ask(self, instance: Instance, event: ServerCancelledAsk, now: float) -> None:
         """The server no longer wants it. It expects no answer (MCP 2025-11-25, basic/utilities/cancellation);
         one that crossed was legal too. An id that is not open says nothing.
         """
         ask = self._of.get(instance.id, {}).get(event.id)
         if ask is not None:
-            self._end(ask, now)
+            self._end_ask(ask, now)
             self._withdraw(ask, event.reason or "the server no longer wants an answer")
 
-    def urls_offered(self, instance: Instance, event: UrlsOffered) -> None:
+    def url_elicitation_required(self, instance: Instance, event: UrlElicitationRequired) -> None:
         """The agent behind this call will hear when these are done."""
         opened = instance.in_flight.get(event.wire)
         if opened is not None:
-            opened.urls_first = True
+            opened.url_elicitation_first = True
             if opened.call.can is not None:
                 opened.urls = event.urls
             for elicitation in event.elicitations:
-                self._elicitations.sent(instance.id, elicitation, opened.call.session)
+                self._elicitations.elicitation_sent(instance.id, elicitation, opened.call.session)
 
-    def elicitation_ended(self, instance: Instance, event: ElicitationEnded) -> None:
+    def elicitation_completed(self, instance: Instance, event: ElicitationCompleted) -> None:
         """Whoever was sent there hears of it."""
-        self._elicitations.ended(instance.id, event)
+        self._elicitations.elicitation_completed(instance.id, event)
 
     # --- the agent speaks ------------------------------------------------------------------------------
 
@@ -238,20 +238,20 @@ class Asks:
         ask = self._open.get(answer.ask)
         if ask is not None:
             self._answer(ask, answer.body, is_error=answer.is_error)
-            self._end(ask, now)
+            self._end_ask(ask, now)
 
-    def agent_progressed(self, progress: AskProgressed) -> None:
+    def agent_progressed(self, progress: ForwardAskProgress) -> None:
         """The agent says how far it is."""
         ask = self._open.get(progress.ask)
         if ask is not None and ask.token and ask.instance.state not in ENDING:
-            self._out(WriteAskProgress(ask.instance.id, ask.token, progress.params))
+            self._emit(WriteAskProgress(ask.instance.id, ask.token, progress.params))
 
-    def session_gone(self, session: SessionId, now: float) -> None:
+    def session_closed(self, session: SessionId, now: float) -> None:
         """The agent is gone. Its calls were cancelled one by one before, and their asks with them."""
-        self._elicitations.session_gone(session)
+        self._elicitations.session_closed(session)
         for ask in [ask for ask in self._open.values() if ask.session == session]:
             self._give_up(ask, "The agent is gone.")
-            self._end(ask, now)
+            self._end_ask(ask, now)
 
     def abandon_all(self, now: float) -> None:
         """The broker has forgotten whom it asked: servers hear so, the broker hears nothing."""
@@ -263,23 +263,23 @@ class Asks:
                 self._give_up(ask, "The agent is gone.")
         self._elicitations.abandon_all()
 
-    def broker_came(self) -> None:
+    def broker_connected(self) -> None:
         """It has heard of nothing."""
         for ask in self._open.values():
-            ask.said_again = False
+            ask.is_announced_again = False
 
-    def say_again(self, opened: OpenCall) -> None:
+    def announce_again(self, opened: PoolCall) -> None:
         """Another broker takes this call over: it hears of what is open for it."""
         if opened.asks:
             assert opened.instance is not None
             for ask in self._of[opened.instance.id].values():
-                if opened in ask.calls and not ask.said_again:
-                    ask.said_again = True
-                    self._out(replace(ask.said, call=opened.call.call))
+                if opened in ask.calls and not ask.is_announced_again:
+                    ask.is_announced_again = True
+                    self._emit(replace(ask.message, call=opened.call.call))
 
     # --- calls and instances end -----------------------------------------------------------------------
 
-    def call_ended(self, opened: OpenCall, now: float) -> None:
+    def call_ended(self, opened: PoolCall, now: float) -> None:
         """This call is over, however, and no longer in flight: what was asked for it alone is withdrawn, and
         the server told so.
         """
@@ -306,13 +306,13 @@ class Asks:
 
     # --- time passes -----------------------------------------------------------------------------------
 
-    def overdue(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """No agent has answered these in time."""
         for ask_id in self._due.due(now):
             ask = self._open[ask_id]
             limit_s = ask.instance.pool.policy.ask_timeout_s
             self._give_up(ask, f"The agent has not answered this within {limit_s:g} s.")
-            self._end(ask, now)
+            self._end_ask(ask, now)
             self._withdraw(ask, f"it was not answered within {limit_s:g} s")
 
     def next_deadline(self) -> float | None:
@@ -321,16 +321,16 @@ class Asks:
 
     # ---------------------------------------------------------------------------------------------------
 
-    def _end(self, ask: OpenAsk, now: float) -> None:
+    def _end_ask(self, ask: OpenAsk, now: float) -> None:
         """The ask is over, and its calls go on: where they are said again for it, with its answer."""
         self._forget(ask, now)
         for opened in ask.calls:
-            self.standstill.ask_closed(opened, now)
+            self.paused_timeouts.ask_closed(opened, now)
 
     def _forget(self, ask: OpenAsk, now: float) -> None:
         if not ask.in_round:
             ask.instance.asks -= 1
-            ask.instance.asks_over_at = now
+            ask.instance.asks_closed_at = now
         del self._open[ask.id]
         self._due.disarm(ask.id)
         asked = self._of[ask.instance.id]
@@ -343,14 +343,14 @@ class Asks:
 
     def _answer(self, ask: OpenAsk, body: RawJson, *, is_error: bool) -> None:
         if ask.instance.state not in ENDING:
-            self._out(WriteAskAnswer(ask.instance.id, ask.request, is_error, body))
+            self._emit(WriteAskAnswer(ask.instance.id, ask.request, is_error, body))
 
     def _withdraw(self, ask: OpenAsk, reason: str) -> None:
-        self._out(AskWithdrawn(ask.id, reason))
+        self._emit(AskWithdrawn(ask.id, reason))
 
-    def check(self, calls: Iterable[OpenCall]) -> None:
+    def check(self, calls: Iterable[PoolCall]) -> None:
         """Assert every invariant. `calls`: all open calls."""
-        counts: dict[OpenCall, int] = {}
+        counts: dict[PoolCall, int] = {}
         for asked in self._of.values():
             instance = next(iter(asked.values())).instance
             waited_for = sum(not ask.in_round for ask in asked.values())
@@ -371,7 +371,7 @@ class Asks:
 
 
 def _may_run(instance: Instance, wire: WireId) -> bool:
-    return wire in instance.in_flight or wire in instance.lingering
+    return wire in instance.in_flight or wire in instance.abandoned
 
 
 def _error(code: int, text: str) -> RawJson:

@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.link.messages import CancelTask, TaskTold, WatchTasks
+from carpool_protocol.link.messages import CancelTask, SetTaskSubscriptions, TaskStatusChanged
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.model.effects import AnyEffect, WriteTaskCancel, WriteWatchTasks
+from carpool_supervisor.core.model.effects import AnyEffect, WriteTaskCancel, WriteTaskSubscriptions
 from carpool_supervisor.core.model.events import ServerAnswered, TaskChanged
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance
 
 MAX_HELD_S: Final = 24 * 3600.0
 """Longer no instance is kept for a task, whatever its server says."""
 
 
-class Held:
+class TaskHolds:
     """All such tasks of one supervisor. `relax`: an instance may have nothing open any more."""
 
     def __init__(
@@ -37,80 +37,80 @@ class Held:
     ) -> None:
         self._instances = instances
         self._leases = leases
-        self._relax = relax
-        self._out = out
+        self._recheck_draining = relax
+        self._emit = out
         self._due: Deadlines[tuple[InstanceId, str]] = Deadlines()
 
-    def answered(self, instance: Instance, event: ServerAnswered, now: float) -> None:
+    def call_answered(self, instance: Instance, event: ServerAnswered, now: float) -> None:
         """A call was answered with a task, or with the end of the task that it was about."""
         opened = instance.in_flight.get(event.wire)
         if event.task and opened is None:
             if _talks(instance):
-                self._out(WriteTaskCancel(instance.id, event.task))
+                self._emit(WriteTaskCancel(instance.id, event.task))
         elif event.task:
             self._hold(instance, event, now)
         elif opened is not None:
             self._release(instance, opened.call.target, now)
 
     def _hold(self, instance: Instance, event: ServerAnswered, now: float) -> None:
-        if event.task not in instance.held:
-            instance.held.add(event.task)
-            self._leases.began(instance.id)
+        if event.task not in instance.held_tasks:
+            instance.held_tasks.add(event.task)
+            self._leases.call_started(instance.id)
         ttl_s = MAX_HELD_S if event.task_ttl_ms < 0 else min(event.task_ttl_ms / 1000, MAX_HELD_S)
         self._due.arm((instance.id, event.task), now, ttl_s)
 
     def _release(self, instance: Instance, task: str, now: float) -> bool:
         """False where it was not held."""
-        if task not in instance.held:
+        if task not in instance.held_tasks:
             return False
-        instance.held.remove(task)
+        instance.held_tasks.remove(task)
         self._due.disarm((instance.id, task))
-        self._leases.ended(instance.id, now)
-        if not instance.busy:
+        self._leases.call_ended(instance.id, now)
+        if not instance.is_busy:
             instance.idle_since = now
-            self._relax(instance, now)
+            self._recheck_draining(instance, now)
         return True
 
     # --- the broker ------------------------------------------------------------------------------------
 
-    def watch(self, word: WatchTasks) -> None:
+    def set_subscriptions(self, word: SetTaskSubscriptions) -> None:
         """Agents want to hear of these tasks of an instance."""
         instance = self._instances.get(word.instance)
         if instance is not None and _talks(instance):
-            self._out(WriteWatchTasks(instance.id, tuple(word.tasks)))
+            self._emit(WriteTaskSubscriptions(instance.id, tuple(word.tasks)))
 
-    def cancel(self, word: CancelTask, now: float) -> None:
+    def cancel_task(self, word: CancelTask, now: float) -> None:
         """Nobody can ask for it any more. One whose end was told has nothing to cancel."""
         instance = self._instances.get(word.instance)
         if instance is not None:
             self._cancel(instance, word.task, now)
 
     def _cancel(self, instance: Instance, task: str, now: float) -> None:
-        if task in instance.held and _talks(instance):
-            self._out(WriteTaskCancel(instance.id, task))
+        if task in instance.held_tasks and _talks(instance):
+            self._emit(WriteTaskCancel(instance.id, task))
         self._release(instance, task, now)
 
     def abandon_all(self, now: float) -> None:
         """Another broker came, or the same that has forgotten them all."""
         for instance in list(self._instances.values()):
-            for task in sorted(instance.held):
+            for task in sorted(instance.held_tasks):
                 self._cancel(instance, task, now)
 
     # --- the instance, and time ------------------------------------------------------------------------
 
-    def changed(self, instance: Instance, event: TaskChanged, now: float) -> None:
+    def task_changed(self, instance: Instance, event: TaskChanged, now: float) -> None:
         """It told how far a task is, to whoever wants to hear of it."""
-        self._out(TaskTold(instance.id, event.task, event.params))
+        self._emit(TaskStatusChanged(instance.id, event.task, event.params))
         if event.over:
             self._release(instance, event.task, now)
 
-    def gone(self, instance: Instance) -> None:
+    def instance_exited(self, instance: Instance) -> None:
         """The process is gone, and its tasks with it."""
-        for task in instance.held:
+        for task in instance.held_tasks:
             self._due.disarm((instance.id, task))
-        instance.held.clear()
+        instance.held_tasks.clear()
 
-    def overdue(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """The server may have forgotten these by now."""
         for instance_id, task in self._due.due(now):
             self._release(self._instances[instance_id], task, now)
@@ -121,11 +121,11 @@ class Held:
 
     def check(self) -> None:
         """Assert every invariant."""
-        held = {(each.id, task) for each in self._instances.values() for task in each.held}
+        held = {(each.id, task) for each in self._instances.values() for task in each.held_tasks}
         assert len(held) == len(self._due), "a task is held for ever, or for nobody"
         assert all(each in self._due for each in held)
         self._due.check()
 
 
 def _talks(instance: Instance) -> bool:
-    return instance.state in (State.SERVING, State.DRAINING)
+    return instance.state in (InstanceState.SERVING, InstanceState.DRAINING)

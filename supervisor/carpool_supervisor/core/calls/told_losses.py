@@ -22,7 +22,7 @@ Key = tuple[SessionId, ServerName]
 UNWRITTEN: Final = CallId(-1)
 
 
-class _Entry(Generic[C]):
+class _ToldLoss(Generic[C]):
     """One loss that an agent hears of."""
 
     __slots__ = ("calls", "cause", "upto")
@@ -39,33 +39,33 @@ class ToldLosses(Generic[C]):
     """All losses of one supervisor that were told at least once. `C`: what a cause is."""
 
     def __init__(self) -> None:
-        self._entries: dict[Key, _Entry[C]] = {}
+        self._entries: dict[Key, _ToldLoss[C]] = {}
         self._entry_of: dict[CallId, Key] = {}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def tell(self, call: Call, server: ServerName, cause: C) -> None:
+    def loss_told(self, call: Call, server: ServerName, cause: C) -> None:
         """This call is the first that hears of a loss."""
         key = call.session, server
         self._forget(key)
-        self._entries[key] = _Entry(cause)
+        self._entries[key] = _ToldLoss(cause)
         self._add(key, call.call)
 
-    def hears(self, call: Call, server: ServerName) -> C | None:
+    def cause_for_call(self, call: Call, server: ServerName) -> C | None:
         """Why this call is not run either; None: it may run."""
         entry = self._entries.get((call.session, server))
         if entry is None or call.call > entry.upto != UNWRITTEN:
             return None
         return entry.cause
 
-    def tell_too(self, call: Call, server: ServerName) -> None:
-        """This call hears what `hears` says."""
+    def add_call(self, call: Call, server: ServerName) -> None:
+        """This call hears what `cause_for_call` says."""
         key = call.session, server
         if self._entries[key].upto == UNWRITTEN:
             self._add(key, call.call)
 
-    def written(self, calls: Iterable[CallId], newest: CallId) -> None:
+    def answers_written(self, calls: Iterable[CallId], newest: CallId) -> None:
         """The answers of these calls are with their carriers. `newest`: the last call read by then."""
         for call in calls:
             key = self._entry_of.get(call)
@@ -76,13 +76,13 @@ class ToldLosses(Generic[C]):
                 entry.calls.clear()
                 entry.upto = max(newest, call)
 
-    def passed(self, oldest: CallId) -> None:
+    def calls_passed(self, oldest: CallId) -> None:
         """No call below this number comes any more: a loss that concerns only such calls is over."""
         over = [key for key, entry in self._entries.items() if UNWRITTEN < entry.upto < oldest]
         for key in over:
             del self._entries[key]
 
-    def cancelled(self, call: CallId) -> tuple[Key, C] | None:
+    def call_cancelled(self, call: CallId) -> tuple[Key, C] | None:
         """Its agent does not hear the answer to this call. The loss that nobody has heard of by that."""
         key = self._entry_of.pop(call, None)
         if key is None:
@@ -94,7 +94,7 @@ class ToldLosses(Generic[C]):
         del self._entries[key]
         return key, entry.cause
 
-    def session_ended(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """Its agent is gone."""
         for key in [key for key in self._entries if key[0] == session]:
             self._forget(key)
@@ -103,7 +103,7 @@ class ToldLosses(Generic[C]):
         """Whose losses these are."""
         return {session for session, _ in self._entries}
 
-    def concern(self, server: ServerName) -> bool:
+    def concerns_server(self, server: ServerName) -> bool:
         """Whether calls of this server may still come that have to hear of a loss."""
         return any(key[1] == server for key in self._entries)
 

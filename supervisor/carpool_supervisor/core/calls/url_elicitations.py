@@ -13,22 +13,22 @@ from collections.abc import Callable
 from typing import Final
 
 from carpool_protocol.ids import InstanceId, SessionId
-from carpool_protocol.link.messages import Elicited
+from carpool_protocol.link.messages import ElicitationFinished
 from carpool_supervisor.core.model.effects import AnyEffect
-from carpool_supervisor.core.model.events import ElicitationEnded
+from carpool_supervisor.core.model.events import ElicitationCompleted
 
 MAX_ELICITATIONS: Final = 1024
 """Per instance. A server that never says that they are done would fill our memory."""
 
 
-class Elicitations:
+class UrlElicitations:
     """The elicitation ids that are out, of all instances."""
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
-        self._out = out
+        self._emit = out
         self._sent: dict[InstanceId, dict[str, SessionId | None]] = {}
 
-    def sent(self, instance: InstanceId, elicitation: str, session: SessionId) -> None:
+    def elicitation_sent(self, instance: InstanceId, elicitation: str, session: SessionId) -> None:
         """This session was sent to the URL of this id."""
         out = self._sent.setdefault(instance, {})
         others = elicitation in out and out[elicitation] != session
@@ -37,13 +37,13 @@ class Elicitations:
         if len(out) > MAX_ELICITATIONS:
             del out[next(iter(out))]
 
-    def ended(self, instance: InstanceId, event: ElicitationEnded) -> None:
+    def elicitation_completed(self, instance: InstanceId, event: ElicitationCompleted) -> None:
         """It is done: whoever was sent there hears of it; an id that is not out says nothing."""
         session = self._sent.get(instance, {}).pop(event.elicitation, None)
         if session is not None:
-            self._out(Elicited(session, event.params))
+            self._emit(ElicitationFinished(session, event.params))
 
-    def session_gone(self, session: SessionId) -> None:
+    def session_closed(self, session: SessionId) -> None:
         """Its ids stay as nobody's: who is given one of them later must not hear of the earlier errand."""
         for out in self._sent.values():
             for elicitation, whose in out.items():

@@ -24,7 +24,7 @@ from carpool_supervisor.core.model.trace_context import TraceKey, issued, issued
 CAN_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 """The methods during which a server may ask."""
 
-ON_LADDER: Final = frozenset({"sampling/createMessage", "elicitation/create"})
+AGENT_METHODS: Final = frozenset({"sampling/createMessage", "elicitation/create"})
 """What a server may ask an agent. `roots/list` is answered by us or refused (rule 6), unless it came as the
 answer to a call: then it is certain whose it is.
 """
@@ -33,10 +33,10 @@ ROOTS: Final = "roots/list"
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
-Rung = Literal["round", "task", "trace", "only call", "only session"]
+AttributionStep = Literal["round", "task", "trace", "only call", "only session"]
 """What attributed: shown in the story of the call."""
 
-Reason = Literal["no call", "ambiguous", "over", "not for agents"]
+RefusalReason = Literal["no call", "ambiguous", "over", "not for agents"]
 """`no call`: asked outside any call that can ask, or for one that has been answered. `ambiguous`: it may
 belong to several agents. `over`: a call that has ended for its agent may have asked, and nobody else's.
 `not for agents`: roots and whatever else is not on the ladder.
@@ -83,13 +83,13 @@ class Attributed(Struct, frozen=True):
     """The live calls it may be about, the newest first: one, or several of that session where nothing tells
     them apart.
     """
-    by: Rung
+    by: AttributionStep
 
 
-class Refused(Struct, frozen=True):
+class AskRefused(Struct, frozen=True):
     """Nobody is asked; the server gets an error at once."""
 
-    reason: Reason
+    reason: RefusalReason
     tainted: bool = False
     """It was refused for a call that is over and may still ask: so will every question be that does not say
     whose it is, until that call is answered.
@@ -120,38 +120,42 @@ def _task_of(meta: RawJson) -> str | None:
 
 def attribute(
     ask: AskFacts, candidates: Sequence[InFlight], tasks: Mapping[str, WireId], *, held: bool = False
-) -> Attributed | Refused:
+) -> Attributed | AskRefused:
     """Who is asked, by the ladder. `candidates`: everything in flight on the asking instance, in rule 5's
     sense. `tasks`: the call behind each task of that instance. `held`: the instance is one session's for as
     long as it lives, so that session's own calls that are over do not taint it: no other agent can be meant,
     and to replace it would cost the session its state.
     """
-    if ask.method not in ON_LADDER and (ask.wire is None or ask.method != ROOTS):
-        return Refused("not for agents")
+    if ask.method not in AGENT_METHODS and (ask.wire is None or ask.method != ROOTS):
+        return AskRefused("not for agents")
     if ask.wire is not None:
-        return _settle([each for each in candidates if each.wire == ask.wire], "round") or Refused("no call")
+        return _settle([each for each in candidates if each.wire == ask.wire], "round") or AskRefused(
+            "no call"
+        )
     if ask.related_task is not None:
         # A task we do not know cannot be anybody's on a lower rung: it may have outlived its call.
         wire = tasks.get(ask.related_task)
-        return _settle([each for each in candidates if each.wire == wire], "task") or Refused("no call")
+        return _settle([each for each in candidates if each.wire == wire], "task") or AskRefused("no call")
     if ask.trace is not None:
         found = _by_trace(ask.trace, candidates, whole=ask.whole)
         if found is not None:
             return found
         if ask.ours:  # the call was answered, and what it left running asks: nobody else's question
-            return Refused("no call")
+            return AskRefused("no call")
     askers = [each for each in candidates if each.can_ask]
     if not askers:
-        return Refused("no call")
+        return AskRefused("no call")
     if all(each.over for each in askers):
-        return Refused("over", tainted=True)
+        return AskRefused("over", tainted=True)
     several = len({each.session for each in askers}) > 1
     if any(each.over for each in askers) and (several or not held):  # rule 5
-        return Refused("ambiguous" if several else "over", tainted=True)
-    return _settle(askers, "only call" if len(askers) == 1 else "only session") or Refused("ambiguous")
+        return AskRefused("ambiguous" if several else "over", tainted=True)
+    return _settle(askers, "only call" if len(askers) == 1 else "only session") or AskRefused("ambiguous")
 
 
-def _by_trace(trace: TraceKey, candidates: Sequence[InFlight], *, whole: bool) -> Attributed | Refused | None:
+def _by_trace(
+    trace: TraceKey, candidates: Sequence[InFlight], *, whole: bool
+) -> Attributed | AskRefused | None:
     """The call with this very context; else the calls of this trace, if they are one session's (a server
     with a tracer of its own keeps the trace id and changes the span id).
     """
@@ -159,10 +163,10 @@ def _by_trace(trace: TraceKey, candidates: Sequence[InFlight], *, whole: bool) -
     exact = [each for each in same if each.trace == trace]
     if not same or (whole and not exact):
         return None
-    return _settle(exact if len(exact) == 1 else same, "trace") or Refused("ambiguous")
+    return _settle(exact if len(exact) == 1 else same, "trace") or AskRefused("ambiguous")
 
 
-def _settle(matches: Sequence[InFlight], by: Rung) -> Attributed | Refused | None:
+def _settle(matches: Sequence[InFlight], by: AttributionStep) -> Attributed | AskRefused | None:
     """The one session of all matches. Refused where only calls match that have ended; None for no or
     several.
     """
@@ -170,6 +174,6 @@ def _settle(matches: Sequence[InFlight], by: Rung) -> Attributed | Refused | Non
         return None
     live = [each for each in matches if not each.over]
     if not live:
-        return Refused("over")
+        return AskRefused("over")
     wires = sorted((each.wire for each in live), reverse=True)
     return Attributed(live[0].session, tuple(wires), by)

@@ -1,7 +1,7 @@
 """What the supervisor core wants done: imperative, values only.
 
-Link messages to the broker are effects as they are (`Answered`, `Failed`, `Progressed`,
-`Catalog`, `PoolChanged`, `Operated`). Effects are performed in order.
+Link messages to the broker are effects as they are (`CallAnswered`, `CallFailed`, `CallProgressed`,
+`Catalog`, `PoolChanged`, `OperationEnded`). Effects are performed in order.
 
 Knows nothing of: how any of it is done.
 """
@@ -12,32 +12,32 @@ from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, WireId
 from carpool_protocol.link.messages import (
-    Answered,
-    Asked,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
+    CallsRecorded,
     Catalog,
-    Elicited,
+    ElicitationFinished,
     Era,
-    Failed,
-    Logged,
-    Operated,
+    LogForSession,
+    OperationEnded,
     Payload,
     PoolChanged,
-    Progressed,
-    Recorded,
-    TaskTold,
+    ResourceChanged,
+    TaskStatusChanged,
     Text,
-    Updated,
 )
 from carpool_supervisor.core.model.sharing import EvidenceKind
 
 
-class Effect(Struct, frozen=True, tag=True):
+class SupervisorEffect(Struct, frozen=True, tag=True):
     """Root of the supervisor's own effects."""
 
 
-class Spawn(Effect, frozen=True):
+class Spawn(SupervisorEffect, frozen=True):
     """Start a process of this pool and greet it."""
 
     instance: InstanceId
@@ -48,26 +48,26 @@ class Spawn(Effect, frozen=True):
     """The one to greet it in first."""
 
 
-class GreetOtherwise(Effect, frozen=True):
+class GreetInOtherEra(SupervisorEffect, frozen=True):
     """The instance has not answered: greet it in the other era too."""
 
     instance: InstanceId
 
 
-class GiveUpList(Effect, frozen=True):
+class GiveUpListRequest(SupervisorEffect, frozen=True):
     """Give up the list request that is out: its answer has not come for so long."""
 
     instance: InstanceId
     after_s: float
 
 
-class Relist(Effect, frozen=True):
+class RereadLists(SupervisorEffect, frozen=True):
     """Have the instance tell its lists again."""
 
     instance: InstanceId
 
 
-class WriteCall(Effect, frozen=True):
+class WriteCall(SupervisorEffect, frozen=True):
     """Hand the call to the instance under this wire id."""
 
     instance: InstanceId
@@ -75,7 +75,7 @@ class WriteCall(Effect, frozen=True):
     call: Call
 
 
-class WriteCancel(Effect, frozen=True):
+class WriteCancel(SupervisorEffect, frozen=True):
     """Tell the instance that nobody waits for this wire id any more."""
 
     instance: InstanceId
@@ -83,7 +83,7 @@ class WriteCancel(Effect, frozen=True):
     reason: Text
 
 
-class WriteAskAnswer(Effect, frozen=True):
+class WriteAskAnswer(SupervisorEffect, frozen=True):
     """Answer a request of the server."""
 
     instance: InstanceId
@@ -94,14 +94,14 @@ class WriteAskAnswer(Effect, frozen=True):
     body: Payload
 
 
-class WriteAgain(Effect, frozen=True):
+class WriteRetry(SupervisorEffect, frozen=True):
     """What the server wanted before it goes on with this call is there, or its pause over: say it again."""
 
     instance: InstanceId
     wire: WireId
 
 
-class WriteAskProgress(Effect, frozen=True):
+class WriteAskProgress(SupervisorEffect, frozen=True):
     """Tell the server how far its agent is with a request of the server's."""
 
     instance: InstanceId
@@ -111,15 +111,15 @@ class WriteAskProgress(Effect, frozen=True):
     """The notification's params without `progressToken`."""
 
 
-class Observe(Effect, frozen=True):
-    """Keep a piece of evidence about the program of this pool; `PoolKnown` follows."""
+class RecordEvidence(SupervisorEffect, frozen=True):
+    """Keep a piece of evidence about the program of this pool; `PoolKnowledgeChanged` follows."""
 
     key: PoolKey
     kind: EvidenceKind
     detail: str
 
 
-class ObserveEra(Effect, frozen=True):
+class RecordEra(SupervisorEffect, frozen=True):
     """An instance of this pool has greeted in this era: remember that, and who it said it is."""
 
     key: PoolKey
@@ -129,20 +129,20 @@ class ObserveEra(Effect, frozen=True):
     server_info: Payload
 
 
-class Probe(Effect, frozen=True):
+class WriteProbe(SupervisorEffect, frozen=True):
     """Ping the instance."""
 
     instance: InstanceId
 
 
-class WriteLevel(Effect, frozen=True):
+class WriteLevel(SupervisorEffect, frozen=True):
     """Tell the instance from which level on log messages are wanted."""
 
     instance: InstanceId
     level: str
 
 
-class WriteWatch(Effect, frozen=True):
+class WriteSubscriptions(SupervisorEffect, frozen=True):
     """Subscribe to resources, and end subscriptions."""
 
     instance: InstanceId
@@ -150,21 +150,21 @@ class WriteWatch(Effect, frozen=True):
     drop: tuple[str, ...]
 
 
-class WriteWatchTasks(Effect, frozen=True):
+class WriteTaskSubscriptions(SupervisorEffect, frozen=True):
     """Have the instance tell how far these tasks are, and no others any more."""
 
     instance: InstanceId
     tasks: tuple[str, ...]
 
 
-class WriteTaskCancel(Effect, frozen=True):
+class WriteTaskCancel(SupervisorEffect, frozen=True):
     """Tell the instance that nobody comes back for this task."""
 
     instance: InstanceId
     task: str
 
 
-class KeepLog(Effect, frozen=True):
+class KeepServerLog(SupervisorEffect, frozen=True):
     """A log message that cannot be told to any agent: into the server's log file, for operators."""
 
     instance: InstanceId
@@ -172,26 +172,26 @@ class KeepLog(Effect, frozen=True):
     params: Payload
 
 
-class CloseStdin(Effect, frozen=True):
+class CloseStdin(SupervisorEffect, frozen=True):
     """Ask the instance politely to end."""
 
     instance: InstanceId
 
 
-class SignalGroup(Effect, frozen=True):
+class SignalGroup(SupervisorEffect, frozen=True):
     """Signal the instance's whole process group."""
 
     instance: InstanceId
     signal: Literal["TERM", "KILL"]
 
 
-class Forget(Effect, frozen=True):
+class ReleaseInstance(SupervisorEffect, frozen=True):
     """The instance is gone: release what the shell holds for it."""
 
     instance: InstanceId
 
 
-class Note(Effect, frozen=True):
+class WriteLogLine(SupervisorEffect, frozen=True):
     """A line for the supervisor's log, and for that of the server that it is about."""
 
     level: Literal["info", "warning", "error"]
@@ -205,37 +205,37 @@ OwnEffect = (
     | WriteCall
     | WriteCancel
     | WriteLevel
-    | WriteWatch
-    | WriteWatchTasks
+    | WriteSubscriptions
+    | WriteTaskSubscriptions
     | WriteTaskCancel
-    | KeepLog
+    | KeepServerLog
     | WriteAskAnswer
     | WriteAskProgress
-    | WriteAgain
-    | GreetOtherwise
-    | GiveUpList
-    | Relist
-    | Observe
-    | ObserveEra
-    | Probe
+    | WriteRetry
+    | GreetInOtherEra
+    | GiveUpListRequest
+    | RereadLists
+    | RecordEvidence
+    | RecordEra
+    | WriteProbe
     | CloseStdin
     | SignalGroup
-    | Forget
-    | Note
+    | ReleaseInstance
+    | WriteLogLine
 )
 LinkEffect = (
-    Answered
-    | Failed
-    | Progressed
+    CallAnswered
+    | CallFailed
+    | CallProgressed
     | Catalog
     | PoolChanged
-    | Operated
-    | Logged
-    | Updated
-    | Asked
+    | OperationEnded
+    | LogForSession
+    | ResourceChanged
+    | AskOpened
     | AskWithdrawn
-    | Elicited
-    | TaskTold
-    | Recorded
+    | ElicitationFinished
+    | TaskStatusChanged
+    | CallsRecorded
 )
 AnyEffect = OwnEffect | LinkEffect

@@ -1,7 +1,7 @@
 """What can happen to the supervisor: past tense, values only.
 
 Owns the vocabulary of the supervisor core's input beside the link messages, which are
-events as they come (`Call`, `CancelCall`, `Wanted`, `Discover`, `Operate`). Payloads are
+events as they come (`Call`, `CancelCall`, `SetPools`, `DiscoverCatalog`, `Operate`). Payloads are
 opaque and annotated so that a journal keeps their length only.
 
 Knows nothing of: JSON, pipes, pids' meaning.
@@ -14,53 +14,53 @@ from msgspec import Struct
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    AskProgressed,
-    Bereft,
+    AnswersWritten,
     Call,
     CancelCall,
     CancelTask,
     Catalog,
-    Discover,
+    DiscoverCatalog,
     Era,
-    Fleeting,
+    ForwardAskProgress,
     Need,
+    OpenSessions,
     Operate,
     Payload,
-    Resume,
-    SessionGone,
-    SessionRekeyed,
-    Sessions,
+    ResumeCall,
+    SessionEnded,
+    SessionNotResumable,
+    SessionPoolChanged,
+    SessionStateLost,
     SetLevel,
+    SetPools,
+    SetResourceSubscriptions,
+    SetTaskSubscriptions,
     Text,
-    Wanted,
-    Watch,
-    WatchTasks,
-    Written,
 )
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.sharing import Evidence
-from carpool_supervisor.core.model.well_known import Entry
+from carpool_supervisor.core.model.well_known import WellKnownServer
 
 
-class Event(Struct, frozen=True, tag=True):
+class SupervisorEvent(Struct, frozen=True, tag=True):
     """Root of the supervisor's own events."""
 
 
-class BrokerCame(Event, frozen=True):
+class BrokerConnected(SupervisorEvent, frozen=True):
     """A broker greeted, for the first time or again: what was open before is nobody's now."""
 
     same: bool = False
     """The one that was there before: the link was cut, and its sessions live on."""
 
 
-class InstanceSpawned(Event, frozen=True):
+class InstanceSpawned(SupervisorEvent, frozen=True):
     """The process runs; greeting begins."""
 
     instance: InstanceId
     pid: int
 
 
-class SpawnFailed(Event, frozen=True):
+class SpawnFailed(SupervisorEvent, frozen=True):
     """The process could not be started at all."""
 
     instance: InstanceId
@@ -73,7 +73,7 @@ class SpawnFailed(Event, frozen=True):
     """
 
 
-class InstanceGreeted(Event, frozen=True):
+class InstanceGreeted(SupervisorEvent, frozen=True):
     """The instance has greeted as MCP and told its catalog: it is fit."""
 
     instance: InstanceId
@@ -81,7 +81,7 @@ class InstanceGreeted(Event, frozen=True):
     """Its `key` is the pool's."""
 
 
-class GreetingFailed(Event, frozen=True):
+class GreetingFailed(SupervisorEvent, frozen=True):
     """The instance speaks, but not MCP as we know it."""
 
     instance: InstanceId
@@ -90,7 +90,7 @@ class GreetingFailed(Event, frozen=True):
     """Where that fits a server of the other era: what it did, a clause without advice."""
 
 
-class EraRefused(Event, frozen=True):
+class EraRefused(SupervisorEvent, frozen=True):
     """The instance does not speak this era, and was greeted in the other."""
 
     instance: InstanceId
@@ -99,14 +99,14 @@ class EraRefused(Event, frozen=True):
     """What it did, a clause."""
 
 
-class CatalogRead(Event, frozen=True):
+class CatalogRead(SupervisorEvent, frozen=True):
     """A serving instance told its catalog anew."""
 
     instance: InstanceId
     catalog: Catalog
 
 
-class ListsOld(Event, frozen=True):
+class ListsChanged(SupervisorEvent, frozen=True):
     """A serving instance says that its lists are old. They were read so often that they are not read again
     before `Relist`.
     """
@@ -114,7 +114,7 @@ class ListsOld(Event, frozen=True):
     instance: InstanceId
 
 
-class ListsLost(Event, frozen=True):
+class ListAnswerLost(SupervisorEvent, frozen=True):
     """An answer to a list request could not be read, or never came: what was known stays. All lists are to be
     read again later.
     """
@@ -126,7 +126,7 @@ class ListsLost(Event, frozen=True):
     """Why; empty where that has been said."""
 
 
-class ListAsked(Event, frozen=True):
+class ListRequestChanged(SupervisorEvent, frozen=True):
     """A list request is out, or none any more."""
 
     instance: InstanceId
@@ -134,7 +134,7 @@ class ListAsked(Event, frozen=True):
     """Empty: none is."""
 
 
-class ServerAnswered(Event, frozen=True):
+class ServerAnswered(SupervisorEvent, frozen=True):
     """An answer with one of our wire ids. Whether it is late or unknown is for the core to say."""
 
     instance: InstanceId
@@ -155,7 +155,7 @@ class ServerAnswered(Event, frozen=True):
     """
 
 
-class AnswerUnreadable(Event, frozen=True):
+class AnswerUnreadable(SupervisorEvent, frozen=True):
     """A line that belongs to this wire id but is no answer (rules 16 and 17)."""
 
     instance: InstanceId
@@ -164,7 +164,7 @@ class AnswerUnreadable(Event, frozen=True):
     text: str
 
 
-class ServerProgressed(Event, frozen=True):
+class ServerProgressed(SupervisorEvent, frozen=True):
     """Progress for one of our tokens, which are wire ids."""
 
     instance: InstanceId
@@ -172,7 +172,7 @@ class ServerProgressed(Event, frozen=True):
     params: Payload
 
 
-class ServerAsked(Event, frozen=True):
+class ServerAsked(SupervisorEvent, frozen=True):
     """The server sent a request that only an agent can answer (`attribution.ON_LADDER`)."""
 
     instance: InstanceId
@@ -191,7 +191,7 @@ class ServerAsked(Event, frozen=True):
     """Stateless era: the server's own key for it."""
 
 
-class ServerWithdrew(Event, frozen=True):
+class ServerCancelledAsk(SupervisorEvent, frozen=True):
     """The server cancelled a request of its own."""
 
     instance: InstanceId
@@ -199,7 +199,7 @@ class ServerWithdrew(Event, frozen=True):
     reason: Text
 
 
-class UrlsOffered(Event, frozen=True):
+class UrlElicitationRequired(SupervisorEvent, frozen=True):
     """The answer that follows sends its agent to URLs first (-32042)."""
 
     instance: InstanceId
@@ -210,7 +210,7 @@ class UrlsOffered(Event, frozen=True):
     """The elicitations as the server wrote them."""
 
 
-class ElicitationEnded(Event, frozen=True):
+class ElicitationCompleted(SupervisorEvent, frozen=True):
     """`notifications/elicitation/complete`."""
 
     instance: InstanceId
@@ -218,7 +218,7 @@ class ElicitationEnded(Event, frozen=True):
     params: Payload
 
 
-class TaskBegan(Event, frozen=True):
+class TaskCreated(SupervisorEvent, frozen=True):
     """The server runs this call as a task of its own, which the adapter drives to its end."""
 
     instance: InstanceId
@@ -226,7 +226,7 @@ class TaskBegan(Event, frozen=True):
     task: str
 
 
-class TaskChanged(Event, frozen=True):
+class TaskChanged(SupervisorEvent, frozen=True):
     """A task that agents come back for is as far as this (`notifications/tasks`)."""
 
     instance: InstanceId
@@ -236,7 +236,7 @@ class TaskChanged(Event, frozen=True):
     params: Payload
 
 
-class ServerLogged(Event, frozen=True):
+class ServerLogged(SupervisorEvent, frozen=True):
     """`notifications/message`: it names no call in either era."""
 
     instance: InstanceId
@@ -244,7 +244,7 @@ class ServerLogged(Event, frozen=True):
     params: Payload
 
 
-class ResourceUpdated(Event, frozen=True):
+class ResourceUpdated(SupervisorEvent, frozen=True):
     """A resource, or a part of one, that we subscribed to has changed."""
 
     instance: InstanceId
@@ -252,7 +252,7 @@ class ResourceUpdated(Event, frozen=True):
     params: Payload
 
 
-class ServerNotReady(Event, frozen=True):
+class ServerNotReady(SupervisorEvent, frozen=True):
     """Stateless era: the server wants this call said again a little later."""
 
     instance: InstanceId
@@ -260,33 +260,33 @@ class ServerNotReady(Event, frozen=True):
     pause_s: float
 
 
-class InstanceHeard(Event, frozen=True):
+class StdoutReceived(SupervisorEvent, frozen=True):
     """At least one byte came on stdout."""
 
     instance: InstanceId
 
 
-class ProbeAnswered(Event, frozen=True):
+class ProbeAnswered(SupervisorEvent, frozen=True):
     """The instance answered our ping."""
 
     instance: InstanceId
 
 
-class ServerMisspoke(Event, frozen=True):
+class ServerLineRejected(SupervisorEvent, frozen=True):
     """A line that is no message or no message for us: dropped, shown as `last_error`."""
 
     instance: InstanceId
     text: str
 
 
-class StdinBlocked(Event, frozen=True):
+class StdinBlocked(SupervisorEvent, frozen=True):
     """The instance does not read (`blocked`), or reads again."""
 
     instance: InstanceId
     blocked: bool
 
 
-class StdinBroken(Event, frozen=True):
+class StdinBroken(SupervisorEvent, frozen=True):
     """The process has closed its stdin, though it may still run: nothing more can be delivered to it."""
 
     instance: InstanceId
@@ -294,20 +294,20 @@ class StdinBroken(Event, frozen=True):
     """Calls of which not every byte was handed to the process: not delivered."""
 
 
-class StdoutPaused(Event, frozen=True):
+class StdoutPaused(SupervisorEvent, frozen=True):
     """We do not read what the instance writes (`paused`), or read it again."""
 
     instance: InstanceId
     paused: bool
 
 
-class StdoutClosed(Event, frozen=True):
+class StdoutClosed(SupervisorEvent, frozen=True):
     """No answer can come any more, though the process may still run."""
 
     instance: InstanceId
 
 
-class InstanceExited(Event, frozen=True):
+class InstanceExited(SupervisorEvent, frozen=True):
     """The process is gone and every byte it wrote has been read."""
 
     instance: InstanceId
@@ -320,30 +320,30 @@ class InstanceExited(Event, frozen=True):
     jitter: float
 
 
-class PoolKnown(Event, frozen=True):
-    """What is known about the program of a pool: told after each `Wanted` for pools that are new, and again
+class PoolKnowledgeChanged(SupervisorEvent, frozen=True):
+    """What is known about the program of a pool: told after each `SetPools` for pools that are new, and again
     when there is more evidence.
     """
 
     key: PoolKey
-    entry: Entry | None
+    entry: WellKnownServer | None
     evidence: tuple[Evidence, ...]
     era: Era | None = None
     """Which it speaks, where that was found out by the other one not working."""
 
 
-class MemoryMeasured(Event, frozen=True):
+class MemoryMeasured(SupervisorEvent, frozen=True):
     """How much memory instances with a limit of it hold now, their descendants included."""
 
     sizes: tuple[tuple[InstanceId, int], ...]
     """RSS in bytes."""
 
 
-class ClockJumped(Event, frozen=True):
+class ClockJumped(SupervisorEvent, frozen=True):
     """The machine slept: every instance is probed before it is used."""
 
 
-class StopWanted(Event, frozen=True):
+class StopRequested(SupervisorEvent, frozen=True):
     """The supervisor shall end: drain nothing, stop everything."""
 
 
@@ -354,24 +354,24 @@ InstanceEvent = (
     | GreetingFailed
     | EraRefused
     | CatalogRead
-    | ListsOld
-    | ListsLost
-    | ListAsked
+    | ListsChanged
+    | ListAnswerLost
+    | ListRequestChanged
     | ServerAnswered
     | AnswerUnreadable
     | ServerProgressed
     | ServerLogged
     | ServerAsked
-    | ServerWithdrew
-    | UrlsOffered
-    | ElicitationEnded
-    | TaskBegan
+    | ServerCancelledAsk
+    | UrlElicitationRequired
+    | ElicitationCompleted
+    | TaskCreated
     | TaskChanged
     | ServerNotReady
     | ResourceUpdated
-    | InstanceHeard
+    | StdoutReceived
     | ProbeAnswered
-    | ServerMisspoke
+    | ServerLineRejected
     | StdinBlocked
     | StdinBroken
     | StdoutPaused
@@ -379,38 +379,40 @@ InstanceEvent = (
     | InstanceExited
 )
 """Of one instance: all of these have an `instance`."""
-OwnEvent = BrokerCame | PoolKnown | MemoryMeasured | ClockJumped | StopWanted | InstanceEvent
+OwnEvent = (
+    BrokerConnected | PoolKnowledgeChanged | MemoryMeasured | ClockJumped | StopRequested | InstanceEvent
+)
 LinkEvent = (
-    Wanted
-    | Discover
+    SetPools
+    | DiscoverCatalog
     | Call
     | CancelCall
     | Operate
     | SetLevel
-    | Watch
+    | SetResourceSubscriptions
     | AnswerAsk
-    | AskProgressed
-    | SessionGone
-    | Fleeting
-    | SessionRekeyed
-    | Sessions
-    | Bereft
-    | WatchTasks
+    | ForwardAskProgress
+    | SessionEnded
+    | SessionNotResumable
+    | SessionPoolChanged
+    | OpenSessions
+    | SessionStateLost
+    | SetTaskSubscriptions
     | CancelTask
-    | Written
-    | Resume
+    | AnswersWritten
+    | ResumeCall
 )
 AnyEvent = OwnEvent | LinkEvent
 
-SPOKEN = (
+SIGNS_OF_LIFE = (
     InstanceGreeted,
     CatalogRead,
-    ListsOld,
+    ListsChanged,
     AnswerUnreadable,
     ServerProgressed,
-    InstanceHeard,
+    StdoutReceived,
     ProbeAnswered,
-    ServerMisspoke,
+    ServerLineRejected,
     ServerNotReady,
     EraRefused,
     TaskChanged,
@@ -418,5 +420,5 @@ SPOKEN = (
 """Events that came out of an instance: signs of life, like an answer (rule 8)."""
 
 
-PASSING = (ServerProgressed, ServerLogged, ResourceUpdated)
+NOTIFICATIONS = (ServerProgressed, ServerLogged, ResourceUpdated)
 """What servers may say many times a second: no pool is another one for it."""

@@ -21,7 +21,7 @@ from carpool_protocol.ids import CallId, SessionId, whole_of
 _Line = deque[tuple[CallId, int]]
 
 
-class _Whole:
+class _Share:
     """One principal in line, or one session that is nobody's."""
 
     __slots__ = ("calls", "parts", "size_bytes")
@@ -33,7 +33,7 @@ class _Whole:
         self.size_bytes = 0
 
 
-class Waiting:
+class FairQueue:
     """Calls in line, by session."""
 
     def __init__(self, max_calls: int, max_bytes: int) -> None:
@@ -41,7 +41,7 @@ class Waiting:
         self.max_bytes = max_bytes
         self.calls = 0
         self.size_bytes = 0
-        self._turns: OrderedDict[SessionId, _Whole] = OrderedDict()
+        self._turns: OrderedDict[SessionId, _Share] = OrderedDict()
         """By principal or whole session, next turn first."""
         self._owners: dict[SessionId, SessionId] = {}
         """Whose turn it is when it is that of a session or part that has calls in line: a key of `_turns`."""
@@ -101,7 +101,7 @@ class Waiting:
         rounds = zip_longest(*(each.parts for each in self._turns.values()))
         return [session for each in rounds for session in each if session is not None]
 
-    def has(self, session: SessionId) -> bool:
+    def has_session(self, session: SessionId) -> bool:
         """Whether this session has a call in line."""
         return session in self._owners
 
@@ -113,16 +113,16 @@ class Waiting:
         """The call that `pop_for` would take."""
         return self._turns[self._owners[session]].parts[session][0][0]
 
-    def of(self, session: SessionId) -> list[CallId]:
+    def for_session(self, session: SessionId) -> list[CallId]:
         """The calls of this session, in order."""
         whole = self._owners.get(session)
         return [call for call, _ in self._turns[whole].parts[session]] if whole is not None else []
 
-    def ahead(self, session: SessionId, call: CallId) -> int:
+    def count_ahead(self, session: SessionId, call: CallId) -> int:
         """How many calls go before this one if the turns stay as they are."""
         whole = self._owners[session]
         of_parts = {part: len(line) for part, line in self._turns[whole].parts.items()}
-        among_parts = _before(of_parts, session, self.of(session).index(call))
+        among_parts = _before(of_parts, session, self.for_session(session).index(call))
         of_wholes = {other: each.calls for other, each in self._turns.items()}
         return _before(of_wholes, whole, among_parts)
 
@@ -166,7 +166,7 @@ class Waiting:
             whole = self._owners[session] = SessionId(f"@{principal}") if principal else whole_of(session)
         found = self._turns.get(whole)
         if found is None:
-            found = self._turns[whole] = _Whole()
+            found = self._turns[whole] = _Share()
         line = found.parts.get(session)
         if line is None:
             line = found.parts[session] = deque()

@@ -23,26 +23,26 @@ OVER_RSS: Final = 2
 """So many measurements in a row above the limit: a peak is not a leak."""
 
 
-def calls_of(policy: Policy, generation: int) -> int:
+def max_calls(policy: Policy, generation: int) -> int:
     """After so many calls it has done its time."""
     return policy.limit_calls - int(policy.limit_calls * _part(generation)) or NEVER
 
 
-def age_s_of(policy: Policy, generation: int) -> float:
+def max_age_s(policy: Policy, generation: int) -> float:
     """At this age it has."""
     return policy.limit_age_s * (1.0 - _part(generation)) or float("inf")
 
 
-def past(policy: Policy, generation: int, calls: int, age_s: float) -> str:
+def limit_reached(policy: Policy, generation: int, calls: int, age_s: float) -> str:
     """The limit of calls or age that is reached, as a clause; empty: none."""
-    if calls >= calls_of(policy, generation):
+    if calls >= max_calls(policy, generation):
         return f"it was given {calls} calls (limits.calls: {policy.limit_calls})"
-    if age_s >= age_s_of(policy, generation):
+    if age_s >= max_age_s(policy, generation):
         return f"it is {age_s:.0f} s old (limits.age_s: {policy.limit_age_s:g})"
     return ""
 
 
-def past_rss(policy: Policy, rss_mb: int) -> str:
+def rss_limit_reached(policy: Policy, rss_mb: int) -> str:
     """The same for memory that was measured often enough."""
     return f"its processes hold {rss_mb} MiB (limits.rss_mb: {policy.limit_rss_mb})"
 

@@ -1,7 +1,7 @@
 """The life of one instance: every state, every transition, nothing else.
 
 `docs/states.md` is generated from `TABLE` and `MEANING`. A happening that a state does not
-list is a bug of ours: `follow` raises `InvalidTransition`.
+list is a bug of ours: `next_state` raises `InvalidTransition`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final
 from carpool_protocol.faults.faults import InvalidTransition
 
 
-class State(StrEnum):
+class InstanceState(StrEnum):
     """Where an instance is in its life."""
 
     SPAWNING = "spawning"
@@ -24,7 +24,7 @@ class State(StrEnum):
     GONE = "gone"
 
 
-class Happening(StrEnum):
+class LifecycleEvent(StrEnum):
     """What moves an instance on."""
 
     SPAWNED = "spawned"
@@ -36,65 +36,65 @@ class Happening(StrEnum):
     EXITED = "exited"
 
 
-MEANING: Final[Mapping[State, str]] = {
-    State.SPAWNING: "the process is being started",
-    State.GREETING: "the process runs; it has not yet said who it is and what it offers",
-    State.SERVING: "fit: calls are placed on it",
-    State.DRAINING: "takes no new call, except of the session that holds it, and finishes what is open",
-    State.STOPPING: "its stdin is closed; a conforming server ends by itself",
-    State.TERMINATING: "its process group got SIGTERM",
-    State.KILLED: "its process group got SIGKILL",
-    State.GONE: "the process has ended and is reaped",
+MEANING: Final[Mapping[InstanceState, str]] = {
+    InstanceState.SPAWNING: "the process is being started",
+    InstanceState.GREETING: "the process runs; it has not yet said who it is and what it offers",
+    InstanceState.SERVING: "fit: calls are placed on it",
+    InstanceState.DRAINING: "takes no new call, except of the session that holds it; finishes open calls",
+    InstanceState.STOPPING: "its stdin is closed; a conforming server ends by itself",
+    InstanceState.TERMINATING: "its process group got SIGTERM",
+    InstanceState.KILLED: "its process group got SIGKILL",
+    InstanceState.GONE: "the process has ended and is reaped",
 }
 
-TABLE: Final[Mapping[State, Mapping[Happening, State]]] = {
-    State.SPAWNING: {
-        Happening.SPAWNED: State.GREETING,
-        Happening.STOP: State.STOPPING,
-        Happening.CONDEMN: State.TERMINATING,
-        Happening.EXITED: State.GONE,
+TABLE: Final[Mapping[InstanceState, Mapping[LifecycleEvent, InstanceState]]] = {
+    InstanceState.SPAWNING: {
+        LifecycleEvent.SPAWNED: InstanceState.GREETING,
+        LifecycleEvent.STOP: InstanceState.STOPPING,
+        LifecycleEvent.CONDEMN: InstanceState.TERMINATING,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.GREETING: {
-        Happening.GREETED: State.SERVING,
-        Happening.STOP: State.STOPPING,
-        Happening.CONDEMN: State.TERMINATING,
-        Happening.EXITED: State.GONE,
+    InstanceState.GREETING: {
+        LifecycleEvent.GREETED: InstanceState.SERVING,
+        LifecycleEvent.STOP: InstanceState.STOPPING,
+        LifecycleEvent.CONDEMN: InstanceState.TERMINATING,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.SERVING: {
-        Happening.DRAIN: State.DRAINING,
-        Happening.STOP: State.STOPPING,
-        Happening.CONDEMN: State.TERMINATING,
-        Happening.EXITED: State.GONE,
+    InstanceState.SERVING: {
+        LifecycleEvent.DRAIN: InstanceState.DRAINING,
+        LifecycleEvent.STOP: InstanceState.STOPPING,
+        LifecycleEvent.CONDEMN: InstanceState.TERMINATING,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.DRAINING: {
-        Happening.STOP: State.STOPPING,
-        Happening.CONDEMN: State.TERMINATING,
-        Happening.EXITED: State.GONE,
+    InstanceState.DRAINING: {
+        LifecycleEvent.STOP: InstanceState.STOPPING,
+        LifecycleEvent.CONDEMN: InstanceState.TERMINATING,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.STOPPING: {
-        Happening.GRACE_OVER: State.TERMINATING,
-        Happening.CONDEMN: State.TERMINATING,
-        Happening.EXITED: State.GONE,
+    InstanceState.STOPPING: {
+        LifecycleEvent.GRACE_OVER: InstanceState.TERMINATING,
+        LifecycleEvent.CONDEMN: InstanceState.TERMINATING,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.TERMINATING: {
-        Happening.GRACE_OVER: State.KILLED,
-        Happening.EXITED: State.GONE,
+    InstanceState.TERMINATING: {
+        LifecycleEvent.GRACE_OVER: InstanceState.KILLED,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.KILLED: {
-        Happening.GRACE_OVER: State.KILLED,
-        Happening.EXITED: State.GONE,
+    InstanceState.KILLED: {
+        LifecycleEvent.GRACE_OVER: InstanceState.KILLED,
+        LifecycleEvent.EXITED: InstanceState.GONE,
     },
-    State.GONE: {},
+    InstanceState.GONE: {},
 }
 
-ACTIVE: Final = frozenset({State.SPAWNING, State.GREETING, State.SERVING})
+ACTIVE: Final = frozenset({InstanceState.SPAWNING, InstanceState.GREETING, InstanceState.SERVING})
 """States in which an instance counts towards the size of its pool."""
 
-ENDING: Final = frozenset({State.STOPPING, State.TERMINATING, State.KILLED})
+ENDING: Final = frozenset({InstanceState.STOPPING, InstanceState.TERMINATING, InstanceState.KILLED})
 """States in which we have asked the process to end."""
 
 
-def follow(state: State, happening: Happening, who: str) -> State:
+def next_state(state: InstanceState, happening: LifecycleEvent, who: str) -> InstanceState:
     """The state after `happening`. Raises `InvalidTransition` where the table has none."""
     after = TABLE[state].get(happening)
     if after is None:

@@ -6,12 +6,12 @@ Owns the causes and their words for agents. Knows nothing of: leases, who is tol
 from collections.abc import Mapping
 from typing import Final, Literal
 
-Cause = Literal[
+LossCause = Literal[
     "crash", "silent", "mute", "deaf", "idle", "reload", "restart", "needed", "room", "link", "roots",
     "supervisor", "memory", "away", "remote",
 ]  # fmt: skip
 
-CAUSES: Final[Mapping[Cause, str]] = {
+LOSS_CAUSES: Final[Mapping[LossCause, str]] = {
     "crash": "its process ended by itself",
     "silent": "it was silent for too long, and was ended",
     "mute": "it closed its output, and was ended",

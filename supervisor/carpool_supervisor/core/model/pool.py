@@ -14,22 +14,28 @@ from msgspec.structs import replace
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import Call, Catalog, Era, EraWish, Mode, Policy, PoolChanged, PoolState
 from carpool_supervisor.core.model.attribution import CAN_ASK, InFlight
-from carpool_supervisor.core.model.fair_queue import Waiting
-from carpool_supervisor.core.model.instance_limits import NEVER, calls_of
-from carpool_supervisor.core.model.lifecycle import ACTIVE, Happening, State, follow
-from carpool_supervisor.core.model.loss_causes import Cause
+from carpool_supervisor.core.model.fair_queue import FairQueue
+from carpool_supervisor.core.model.instance_limits import NEVER, max_calls
+from carpool_supervisor.core.model.lifecycle import ACTIVE, InstanceState, LifecycleEvent, next_state
+from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.restart_policy import FRESH, RestartState
-from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind, Verdict, decide, most_instances
+from carpool_supervisor.core.model.sharing import (
+    Evidence,
+    EvidenceKind,
+    SharingVerdict,
+    decide_sharing,
+    most_instances,
+)
 from carpool_supervisor.core.model.trace_context import TraceKey
-from carpool_supervisor.core.model.well_known import Entry
+from carpool_supervisor.core.model.well_known import WellKnownServer
 
 
-class OpenCall:
+class PoolCall:
     """One call between its arrival and its one end."""
 
     __slots__ = (
-        "asks", "call", "instance", "resting", "size_bytes", "timeout_s", "told_s", "total_at", "trace",
-        "urls", "urls_first", "wire",
+        "announced_wait_s", "asks", "awaits_retry", "call", "instance", "size_bytes", "timeout_s",
+        "total_at", "trace", "url_elicitation_first", "urls", "wire",
     )  # fmt: skip
 
     def __init__(self, call: Call, timeout_s: float) -> None:
@@ -43,24 +49,24 @@ class OpenCall:
         self.wire = WireId(0)
         self.trace: TraceKey | None = None
         """The trace context it was written with, where its server may ask."""
-        self.told_s: float | None = None
+        self.announced_wait_s: float | None = None
         """How many seconds it had left to wait when its agent last heard of that; they only get fewer."""
-        self.urls_first = False
+        self.url_elicitation_first = False
         """The answer that comes next sends its agent to URLs first."""
         self.urls: tuple[RawJson, ...] = ()
         """To these, where its broker is to know them."""
         self.asks = 0
         """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
-        self.resting = False
+        self.awaits_retry = False
         """Stateless era: it is between two rounds, so nothing of it runs (`between_rounds`)."""
 
     @property
-    def stands_still(self) -> bool:
+    def is_idle_paused(self) -> bool:
         """Whether its idle deadline does: its agent is asked, or the stdout of its instance is not read."""
         return self.asks > 0 or (self.instance is not None and self.instance.unread_since is not None)
 
 
-class Lingering(Struct, frozen=True):
+class AbandonedCall(Struct, frozen=True):
     """A call that ended for its agent and may still run in the server (rule 5)."""
 
     call: CallId
@@ -72,7 +78,7 @@ class Lingering(Struct, frozen=True):
     """So long its silence counts: it may be busy with it."""
 
 
-MAX_LINGERING: Final = 1024
+MAX_ABANDONED: Final = 1024
 """Calls per instance that ended for the agent but not for the server. None is forgotten, for it may still
 ask: an instance that has so many is drained and replaced. Only of a leased one the oldest are forgotten: they
 are its holder's like all others there, so nobody else can be meant, and the holder keeps its state."""
@@ -82,11 +88,11 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at", "generation",
-        "heeded_at", "held", "id", "idle_since", "in_flight", "is_deaf", "last_heard", "lingering",
-        "listing", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
-        "rss_mb", "spawned_at", "state", "suspended", "tasks", "undelivered",
-        "unread_since", "worn", "worn_since",
+        "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "era", "failure", "fit_at",
+        "generation", "held_tasks", "id", "idle_since", "in_flight", "is_stdin_closed", "last_output_at",
+        "limit_reached", "list_request", "next_wire", "over_rss_count", "pid", "pool", "probed_at",
+        "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
+        "suspended", "tasks", "undelivered", "unread_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -99,25 +105,25 @@ class Instance:
         """It has been asked `server/discover` and has said nothing to it."""
         self.refusals: dict[Era, str] = {}
         """What it did when it was greeted in eras that it does not speak."""
-        self.state = State.SPAWNING
+        self.state = InstanceState.SPAWNING
         self.pid = 0
         self.spawned_at = now
         self.fit_at: float | None = None
-        self.last_heard = now
+        self.last_output_at = now
         self.probed_at: float | None = None
         """When the ping went out that is not answered yet."""
         self.unread_since: float | None = None
         """Since when carpool has not read its stdout; None: it reads."""
         self.asks = 0
         """Open asks whose answers the server waits for."""
-        self.asks_over_at = now
+        self.asks_closed_at = now
         """When the last of these was closed."""
-        self.in_flight: dict[WireId, OpenCall] = {}
-        self.lingering: dict[WireId, Lingering] = {}
+        self.in_flight: dict[WireId, PoolCall] = {}
+        self.abandoned: dict[WireId, AbandonedCall] = {}
         """Calls that ended for the agent but may still run (rule 5)."""
         self.tasks: dict[str, WireId] = {}
         """Tasks that the server runs for a call, by its own task id."""
-        self.held: set[str] = set()
+        self.held_tasks: set[str] = set()
         """Tasks that agents come back for, by the server's own id (`held`)."""
         self.next_wire = 1
         self.calls = 0
@@ -126,43 +132,43 @@ class Instance:
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""
-        self.listing = ""
+        self.list_request = ""
         """The method of the list request that is out; empty: none is."""
-        self.is_deaf = False
+        self.is_stdin_closed = False
         """It never will again: it has closed it."""
         self.suspended = False
         """It did not answer a probe: nothing new is placed on it."""
         self.failure: str | None = None
         """Why we end it, where that counts as a failure."""
-        self.cause: Cause = "reload"
+        self.cause: LossCause = "reload"
         """What its holder is told when it is ended while it drains."""
         self.rss_mb = 0
         """Memory of its processes, as last measured, in MiB."""
-        self.over_rss = 0
+        self.over_rss_count = 0
         """So many measurements in a row were above its limit."""
-        self.heeded_at = NEVER
+        self.review_from = NEVER
         """From so many calls on its answers are looked at: a limit is reached, or it is on trial."""
-        self.worn = ""
+        self.limit_reached = ""
         """The limit that it has reached: another is to take its place (`recycling`)."""
-        self.worn_since: float | None = None
+        self.recycle_pending_since: float | None = None
         """It has reached one, and waits for a moment in which nothing runs on it."""
 
-    def heed(self) -> None:
+    def update_review(self) -> None:
         """Have its answers looked at from the right one on."""
-        reached = NEVER if self.worn else calls_of(self.pool.policy, self.generation)
-        self.heeded_at = 0 if self.pool.trial is self else reached
+        reached = NEVER if self.limit_reached else max_calls(self.pool.policy, self.generation)
+        self.review_from = 0 if self.pool.trial is self else reached
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether it counts for the size of its pool."""
-        return self.state in ACTIVE and not self.worn
+        return self.state in ACTIVE and not self.limit_reached
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether it works for anybody."""
-        return bool(self.in_flight or self.held)
+        return bool(self.in_flight or self.held_tasks)
 
-    def candidates(self) -> list[InFlight]:
+    def ask_candidates(self) -> list[InFlight]:
         """Everything in flight in rule 5's sense: what a server may be speaking of."""
         live = [
             InFlight(wire, each.call.session, each.call.method in CAN_ASK, each.trace)
@@ -170,33 +176,33 @@ class Instance:
         ]
         over = [
             InFlight(wire, each.session, each.can_ask, each.trace, over=True)
-            for wire, each in self.lingering.items()
+            for wire, each in self.abandoned.items()
         ]
         return live + over
 
-    def disown(self) -> None:
+    def forget_sessions(self) -> None:
         """The broker lost touch: which of its sessions are still there nobody knows."""
-        for wire, each in self.lingering.items():
-            self.lingering[wire] = replace(each, session=SessionId(""))
+        for wire, each in self.abandoned.items():
+            self.abandoned[wire] = replace(each, session=SessionId(""))
 
     def has_room(self) -> bool:
         """Whether one more call can be written to it."""
         return (
             not self.blocked
             and not self.suspended
-            and len(self.in_flight) < self.pool.room
-            and self.state in (State.SERVING, State.DRAINING)
+            and len(self.in_flight) < self.pool.max_in_flight
+            and self.state in (InstanceState.SERVING, InstanceState.DRAINING)
         )
 
-    def has_asker(self) -> bool:
+    def has_asking_call(self) -> bool:
         """Whether anything that runs, in rule 5's sense, can ask."""
         return any(
-            each.call.method in CAN_ASK and not each.resting for each in self.in_flight.values()
-        ) or any(each.can_ask for each in self.lingering.values())
+            each.call.method in CAN_ASK and not each.awaits_retry for each in self.in_flight.values()
+        ) or any(each.can_ask for each in self.abandoned.values())
 
-    def move(self, happening: Happening) -> None:
+    def transition(self, happening: LifecycleEvent) -> None:
         """Follow the table."""
-        self.state = follow(self.state, happening, f"instance {self.id} of {self.pool.server}")
+        self.state = next_state(self.state, happening, f"instance {self.id} of {self.pool.server}")
 
 
 class Pool:
@@ -206,7 +212,7 @@ class Pool:
         self.key = key
         self.server = server
         self.policy = policy
-        self.room = policy.max_in_flight
+        self.max_in_flight = policy.max_in_flight
         """Unanswered calls that an instance may have: one while it is on trial (`circuit_breaker`)."""
         self.wanted = True
         self.stopped = False
@@ -214,7 +220,7 @@ class Pool:
         self.restart: RestartState = FRESH
         self.not_before = 0.0
         """No start before this time (back-off, open breaker)."""
-        self.missed = False
+        self.start_wanted = False
         """Somebody needed it while its breaker was open."""
         self.trial: Instance | None = None
         """It was let through by the half open breaker, and no call has come back from it yet."""
@@ -222,33 +228,33 @@ class Pool:
         """How many active instances there should be now."""
         self.instances: dict[InstanceId, Instance] = {}
         self.serving: list[Instance] = []
-        self.waiting = Waiting(policy.max_waiting_calls, policy.max_waiting_bytes)
+        self.queue = FairQueue(policy.max_waiting_calls, policy.max_waiting_bytes)
         self.asking = False
         """Greeted with sampling and elicitation declared (rule 12)."""
-        self.wish: EraWish = "handshake"
+        self.era_wish: EraWish = "handshake"
         """As configured."""
         self.known_era: Era | None = None
         """Found out earlier, where that is not configured."""
         self.both_eras: bool | None = None
         """See `PoolChanged`."""
-        self.shy = False
+        self.died_on_discover = False
         """Its last instance ended of a question of the stateless era."""
         self.era: Era = "handshake"
         """How the instance that greeted last is spoken to."""
-        self.relisting = False
+        self.is_relisting = False
         """Its catalog is not current any more: the next one is told even if it says the same."""
-        self.entry: Entry | None = None
+        self.well_known_server: WellKnownServer | None = None
         """What the shipped list says of its program."""
         self.evidence: tuple[Evidence, ...] = ()
-        self.seen: set[EvidenceKind] = set()
+        self.seen_evidence: set[EvidenceKind] = set()
         """Evidence that was seen in this life of the pool."""
-        self.verdict: Verdict = decide(policy.sharing, None, (), ())
+        self.verdict: SharingVerdict = decide_sharing(policy.sharing, None, (), ())
         """How its instances are shared, and why: for placements from now on."""
-        self.most = most_instances(policy, self.verdict.mode, None)
+        self.max_instances = most_instances(policy, self.verdict.mode, None)
         """How many instances it may have."""
         self.plain = self.verdict.mode == "concurrent"
         """Its instances are all alike to every call: no leases, no lanes, nothing to ask but their load."""
-        self.older: tuple[PoolKey, ...] = ()
+        self.replaced_pools: tuple[PoolKey, ...] = ()
         """The pools in whose place it stands after reloads: who holds an instance there keeps it for a while
         (rule 15).
         """
@@ -260,67 +266,69 @@ class Pool:
         """The most verbose log level that is wanted; empty: none."""
         self.uris: tuple[str, ...] = ()
         """Resources whose changes are wanted."""
-        self.old_level = self.old_uris = False
+        self.is_level_stale = self.are_uris_stale = False
         """That is what a broker wanted that has died; the one after it has not said yet what it wants."""
         self.catalog: Catalog | None = None
-        self.catalog_said = False
+        self.is_catalog_sent = False
         self.generations = 0
         self.ever_fit = False
         self.last_error = ""
-        self.last_words = ""
+        self.telling_stderr_line = ""
         """The line of stderr that tells most of a server that never came to serve; for texts alone."""
         self.stderr: list[str] = []
         """The last lines of the instance that failed last."""
-        self.said: PoolChanged | None = None
-        self.said_error = ""
+        self.announced: PoolChanged | None = None
+        self.announced_error = ""
         """The error in it: words of the server do not decide whether something is said."""
         self.operations: list[tuple[int, str, int]] = []
         """(token, verb, generation at that time) of operators who wait."""
 
-    def erred(self, error: str, words: str = "") -> None:
+    def record_error(self, error: str, words: str = "") -> None:
         """This went wrong last."""
-        self.last_error, self.last_words = error, words
+        self.last_error, self.telling_stderr_line = error, words
 
     @property
     def mode(self) -> Mode:
         """How its instances are shared by placements from now on."""
         return self.verdict.mode
 
-    def take_policy(self, policy: Policy) -> None:
+    def set_policy(self, policy: Policy) -> None:
         """It is run in this way from now on."""
         self.policy = policy
-        self.waiting.max_calls, self.waiting.max_bytes = policy.max_waiting_calls, policy.max_waiting_bytes
-        self.room = policy.max_in_flight if self.trial is None else 1
+        self.queue.max_calls, self.queue.max_bytes = policy.max_waiting_calls, policy.max_waiting_bytes
+        self.max_in_flight = policy.max_in_flight if self.trial is None else 1
         for instance in self.instances.values():
-            instance.heed()
+            instance.update_review()
 
-    def try_out(self, instance: "Instance | None") -> None:
+    def set_trial(self, instance: "Instance | None") -> None:
         """Let one call at a time through to this instance, until one has come back; None: no more."""
         before, self.trial = self.trial, instance
-        self.room = self.policy.max_in_flight if instance is None else 1
+        self.max_in_flight = self.policy.max_in_flight if instance is None else 1
         for each in (before, instance):
             if each is not None:
-                each.heed()
+                each.update_review()
 
-    def judge_sharing(self) -> None:
+    def update_sharing(self) -> None:
         """Policy, catalog or evidence are others now."""
         tools = [offer.name for offer in self.catalog.tools] if self.catalog is not None else []
-        self.verdict = decide(self.policy.sharing, self.entry, tools, self.evidence)
-        self.most = most_instances(self.policy, self.verdict.mode, self.entry)
+        self.verdict = decide_sharing(self.policy.sharing, self.well_known_server, tools, self.evidence)
+        self.max_instances = most_instances(self.policy, self.verdict.mode, self.well_known_server)
         if self.verdict.mode != "concurrent":
             self.plain = False  # the way back is `Wishes.tend`'s: leases may be left
 
-    def know(self, entry: Entry | None, evidence: tuple[Evidence, ...], era: Era | None) -> None:
+    def set_knowledge(
+        self, entry: WellKnownServer | None, evidence: tuple[Evidence, ...], era: Era | None
+    ) -> None:
         """More is known about its program."""
-        self.entry, self.evidence, self.known_era = entry, evidence, era
-        self.judge_sharing()
-        few = entry is not None and 0 < self.most <= entry.most
+        self.well_known_server, self.evidence, self.known_era = entry, evidence, era
+        self.update_sharing()
+        few = entry is not None and 0 < self.max_instances <= entry.most
         self.both_eras = era is not None or few
 
-    def pick(self) -> Instance | None:
+    def pick_instance(self) -> Instance | None:
         """The instance with the fewest unanswered calls that can take one more."""
         best: Instance | None = None
-        fewest = self.room
+        fewest = self.max_in_flight
         for instance in self.serving:
             load = len(instance.in_flight)
             if load < fewest and not instance.blocked and not instance.suspended:
@@ -331,20 +339,22 @@ class Pool:
         """How long the next instance may take until it is fit."""
         return self.policy.start_s if self.ever_fit else self.policy.first_start_s
 
-    def active(self) -> int:
+    def active_count(self) -> int:
         """How many instances count towards the pool's size."""
-        return sum(1 for instance in self.instances.values() if instance.counts)
+        return sum(1 for instance in self.instances.values() if instance.is_counted)
 
-    def starting(self) -> bool:
+    def is_starting(self) -> bool:
         """Whether an instance is on its way."""
-        return any(i.state in (State.SPAWNING, State.GREETING) for i in self.instances.values())
+        return any(
+            i.state in (InstanceState.SPAWNING, InstanceState.GREETING) for i in self.instances.values()
+        )
 
-    def being_tried(self) -> bool:
+    def is_being_tried(self) -> bool:
         """Whether it is being found out already if an instance can live: none starts beside that one."""
         ending = any(each.failure is not None for each in self.instances.values())  # its end tells
-        return self.trial is not None or self.starting() or ending
+        return self.trial is not None or self.is_starting() or ending
 
-    def state(self, now: float) -> PoolState:
+    def state_at(self, now: float) -> PoolState:
         """What the broker and people are told."""
         if not self.wanted:
             return "draining"
@@ -356,7 +366,7 @@ class Pool:
             return "breaker_open" if self.policy.open_s else "given_up"
         if self.restart.breaker == "half_open":
             return "half_open"
-        if self.starting():
+        if self.is_starting():
             return "starting"
         if self.target > 0 and self.not_before > now:
             return "backing_off"
@@ -375,11 +385,11 @@ def timeout_of(policy: Policy, call: Call) -> float:
     return policy.timeout_s
 
 
-Calls = dict[CallId, OpenCall]
+Calls = dict[CallId, PoolCall]
 Pools = dict[PoolKey, Pool]
 
 
-def not_plain(server: ServerName, pools: Pools) -> None:
+def mark_not_plain(server: ServerName, pools: Pools) -> None:
     """Somebody holds an instance of this server, or has lost one: calls to all of its pools ask first."""
     for pool in pools.values():
         if pool.server == server:

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from carpool_protocol.link.messages import Mode, Policy
 from carpool_protocol.link.messages import Sharing as Configured
-from carpool_supervisor.core.model.well_known import Entry, program_of
+from carpool_supervisor.core.model.well_known import WellKnownServer, program_of
 
-Source = Literal["config", "list", "tool names", "evidence", "assumed"]
+SharingSource = Literal["config", "list", "tool names", "evidence", "assumed"]
 EvidenceKind = Literal["asked_ambiguously", "probe_diverged", "probe_agreed", "asks"]
 
 STRICTNESS: Final[dict[Mode, int]] = {"concurrent": 0, "serial": 1, "session": 2}
@@ -28,7 +28,7 @@ STRICTNESS: Final[dict[Mode, int]] = {"concurrent": 0, "serial": 1, "session": 2
 MOST_INSTANCES: Final[dict[Mode, int]] = {"concurrent": 1, "serial": 4, "session": 32}
 """`pool.max` by mode, where the configuration does not say it."""
 
-MEANS: Final[dict[EvidenceKind, Mode]] = {
+MODE_OF_EVIDENCE: Final[dict[EvidenceKind, Mode]] = {
     "asked_ambiguously": "serial",
     "probe_diverged": "session",
     "probe_agreed": "concurrent",
@@ -66,19 +66,19 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """For people: methods, tools and counts; never argument values."""
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class SharingVerdict(Struct, frozen=True, kw_only=True):
     """The mode and what speaks for it."""
 
     mode: Mode
     verified: bool
     """False: nobody has looked; it is the assumption that costs least."""
-    source: Source
+    source: SharingSource
     reasons: tuple[str, ...]
     since: str = ""
     """When the deciding evidence was first seen; empty for the other sources."""
 
 
-class Hint(Struct, frozen=True):
+class StatefulNameHint(Struct, frozen=True):
     """Tool names that speak of state kept for one user."""
 
     pattern: str
@@ -90,41 +90,45 @@ HINTS: Final = (
     # A hit costs a process per agent, a miss lets agents see each other's state. So: names of what exists
     # once per process and is moved about by calls; not `page_` or `session_` alone, which wikis and
     # analytics use too.
-    Hint(r"browser_.+", "drives a browser, which shows one page at a time"),
-    Hint(r"(puppeteer|playwright|selenium|webdriver|stagehand|browserbase)_.+", "drives a browser"),
-    Hint(
+    StatefulNameHint(r"browser_.+", "drives a browser, which shows one page at a time"),
+    StatefulNameHint(
+        r"(puppeteer|playwright|selenium|webdriver|stagehand|browserbase)_.+", "drives a browser"
+    ),
+    StatefulNameHint(
         r"page_(navigate|goto|click|type|fill|press|hover|scroll|screenshot|evaluate|reload|wait).*",
         "drives one open page",
     ),
-    Hint(r"(new|select|close|switch|navigate)_(page|tab)", "keeps pages open and one of them selected"),
-    Hint(
+    StatefulNameHint(
+        r"(new|select|close|switch|navigate)_(page|tab)", "keeps pages open and one of them selected"
+    ),
+    StatefulNameHint(
         r"(navigate|navigate_(to|back|forward)|take_snapshot|handle_dialog)", "moves one current page about"
     ),
-    Hint(r"session_(start|open|create|new|begin|end|close|resume|switch)", "keeps sessions open"),
-    Hint(r"(start|open|begin|end|close|resume|switch)_session", "keeps sessions open"),
-    Hint(r"(\w+_)?set_(working_dir|working_directory|workdir|cwd)", "keeps a working directory"),
-    Hint(
+    StatefulNameHint(r"session_(start|open|create|new|begin|end|close|resume|switch)", "keeps sessions open"),
+    StatefulNameHint(r"(start|open|begin|end|close|resume|switch)_session", "keeps sessions open"),
+    StatefulNameHint(r"(\w+_)?set_(working_dir|working_directory|workdir|cwd)", "keeps a working directory"),
+    StatefulNameHint(
         r"(activate|switch|set_active|set_current|open|close)_(project|workspace|solution|presentation)",
         "keeps one project or document open",
     ),
-    Hint(
+    StatefulNameHint(
         r"(switch|select|use|set_active)_(database|connection|database_connection|context|device)",
         "keeps one connection or device selected",
     ),
-    Hint(
+    StatefulNameHint(
         r"(set_breakpoint|step_(over|into|out)|continue_execution|debug_(start|step|continue).*)",
         "holds a program in a debugger",
     ),
-    Hint(
+    StatefulNameHint(
         r"(interact_with_process|read_process_output|send_keys|write_to_terminal|read_terminal.*"
         r"|terminal_(open|create|write|send|read).*)",
         "keeps terminals open",
     ),
-    Hint(
+    StatefulNameHint(
         r"((execute|run|insert)_cell|restart_kernel|(python_)?repl(_.+)?)",
         "keeps an interpreter with variables",
     ),
-    Hint(r"sequential_?thinking(_tools)?", "keeps a line of thought"),
+    StatefulNameHint(r"sequential_?thinking(_tools)?", "keeps a line of thought"),
 )
 
 _hints = [(re.compile(hint.pattern).fullmatch, hint.reason) for hint in HINTS]
@@ -133,7 +137,7 @@ _camel = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _other = re.compile(r"[^a-z0-9]+")
 
 
-def most_instances(policy: Policy, mode: Mode, entry: Entry | None) -> int:
+def most_instances(policy: Policy, mode: Mode, entry: WellKnownServer | None) -> int:
     """How many instances a pool of this policy may have in this mode.
 
     What the shipped list says of the number stands in every shared mode, also one from the config: it is
@@ -155,52 +159,56 @@ def state_in_names(tools: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def decide(
-    configured: Configured, entry: Entry | None, tools: Iterable[str], evidence: Sequence[Evidence]
-) -> Verdict:
+def decide_sharing(
+    configured: Configured, entry: WellKnownServer | None, tools: Iterable[str], evidence: Sequence[Evidence]
+) -> SharingVerdict:
     """The mode for new placements.
 
     `entry`: what the shipped list says about this program. `tools`: the server's own names; empty while the
     catalog is unknown, so decide again when it is read.
     """
     if configured != "auto":
-        return Verdict(mode=configured, verified=True, source="config", reasons=("The config says so.",))
+        return SharingVerdict(
+            mode=configured, verified=True, source="config", reasons=("The config says so.",)
+        )
     base = _without_evidence(entry, tools)
-    # That it asks speaks neither for nor against sharing: `explain` tells it, no verdict rests on it.
+    # That it asks speaks neither for nor against sharing: `explain_sharing` tells it, no verdict rests on it.
     weight = max((each for each in evidence if each.kind != "asks"), key=_weight, default=None)
     if weight is None:
         return base
-    mode = MEANS[weight.kind]
-    reason = sentence_of(weight)
+    mode = MODE_OF_EVIDENCE[weight.kind]
+    reason = evidence_text(weight)
     if STRICTNESS[mode] > STRICTNESS[base.mode]:
         # "Nothing is known" is no reason where something is.
         besides = () if base.source == "assumed" else base.reasons
-        return Verdict(
+        return SharingVerdict(
             mode=mode, verified=True, source="evidence", reasons=(reason, *besides), since=weight.first
         )
     if weight.kind == "probe_agreed" and base.source == "assumed":
-        return Verdict(mode=mode, verified=True, source="evidence", reasons=(reason,), since=weight.first)
+        return SharingVerdict(
+            mode=mode, verified=True, source="evidence", reasons=(reason,), since=weight.first
+        )
     return base
 
 
 def _weight(evidence: Evidence) -> int:
-    return STRICTNESS[MEANS[evidence.kind]]
+    return STRICTNESS[MODE_OF_EVIDENCE[evidence.kind]]
 
 
-def _without_evidence(entry: Entry | None, tools: Iterable[str]) -> Verdict:
+def _without_evidence(entry: WellKnownServer | None, tools: Iterable[str]) -> SharingVerdict:
     if entry is not None:
         reasons = (entry.why, *([entry.note] if entry.note else []), f"Source: {entry.source}")
-        return Verdict(mode=entry.mode, verified=True, source="list", reasons=reasons)
+        return SharingVerdict(mode=entry.mode, verified=True, source="list", reasons=reasons)
     speaks = state_in_names(tools)
     if speaks is not None:
         tool, reason = speaks
         text = f"Its tool {tool} speaks of state: by its name it {reason}."
-        return Verdict(mode="session", verified=False, source="tool names", reasons=(text,))
+        return SharingVerdict(mode="session", verified=False, source="tool names", reasons=(text,))
     text = "Nothing is known about this server: nothing has spoken against sharing so far."
-    return Verdict(mode="concurrent", verified=False, source="assumed", reasons=(text,))
+    return SharingVerdict(mode="concurrent", verified=False, source="assumed", reasons=(text,))
 
 
-def sentence_of(evidence: Evidence) -> str:
+def evidence_text(evidence: Evidence) -> str:
     """One piece of evidence for people."""
     when = (
         evidence.first
@@ -211,7 +219,7 @@ def sentence_of(evidence: Evidence) -> str:
     return f"{_SEEN[evidence.kind]}{detail}: {when}."
 
 
-def admits(mode: Mode, *, can_ask: bool, asking_in_flight: int) -> bool:
+def may_take_call(mode: Mode, *, can_ask: bool, asking_in_flight: int) -> bool:
     """Whether an instance in this mode may be given one more call. `asking_in_flight`: its calls that can
     ask, in rule 5's sense, so those that were cancelled and are not answered too (a tainted `serial`
     instance takes none).
@@ -219,12 +227,12 @@ def admits(mode: Mode, *, can_ask: bool, asking_in_flight: int) -> bool:
     return mode != "serial" or not can_ask or asking_in_flight == 0
 
 
-def explain(
+def explain_sharing(
     server: str,
-    verdict: Verdict,
+    verdict: SharingVerdict,
     *,
     configured: Configured,
-    entry: Entry | None,
+    entry: WellKnownServer | None,
     evidence: Sequence[Evidence],
 ) -> list[str]:
     """What `carpool why SERVER` prints: mode, since when, evidence, how to change it."""
@@ -234,7 +242,7 @@ def explain(
         lines.append(f"Since {verdict.since}.")
     lines.append(f"Decided by: {_SOURCES[verdict.source]}")
     lines += [f"  {reason}" for reason in verdict.reasons]
-    more = [text for each in evidence if (text := sentence_of(each)) not in verdict.reasons]
+    more = [text for each in evidence if (text := evidence_text(each)) not in verdict.reasons]
     if more:
         lines.append("Seen besides:" if verdict.source == "evidence" else "Evidence so far:")
         lines += [f"  {text}" for text in more]
@@ -253,7 +261,7 @@ def explain(
     return lines
 
 
-_SOURCES: Final[dict[Source, str]] = {
+_SOURCES: Final[dict[SharingSource, str]] = {
     "config": "your config.",
     "list": "carpool's list of well-known servers.",
     "tool names": "the names of its tools.",

@@ -21,7 +21,7 @@ import msgspec
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.json_scan import fields, key_text
-from carpool_protocol.wire.traceparent import parse
+from carpool_protocol.wire.traceparent import parse_traceparent
 
 LIFE_BYTES: Final = 16
 """The size of a life's secret."""
@@ -55,11 +55,11 @@ def mint(life: bytes, number: int) -> str:
     return f"00-{trace}-{span}-{_FLAGS}"
 
 
-def hop(agent_traceparent: str, life: bytes, number: int) -> tuple[str, bool]:
+def next_hop(agent_traceparent: str, life: bytes, number: int) -> tuple[str, bool]:
     """The agent's context one hop on: its trace id and flags, our span id. `(minted, False)` for an illegal
     one, whose `tracestate` is then to be dropped (W3C 3.3.1.5).
     """
-    theirs = parse(agent_traceparent)
+    theirs = parse_traceparent(agent_traceparent)
     if theirs is None:
         return mint(life, number), False
     return f"00-{theirs.trace}-{_ids(life, number)[1]}-{theirs.flags}", True
@@ -77,7 +77,7 @@ def with_traceparent(meta: RawJson, life: bytes, number: int, theirs: str = "") 
     trace, span = _ids(life, number)
     text, kept = f"00-{trace}-{span}-{_FLAGS}", False
     if theirs:
-        text, kept = hop(theirs, life, number)
+        text, kept = next_hop(theirs, life, number)
         trace = text[3:35]
     ours = b'"traceparent":"%b"' % text.encode()
     inner = meta[1:-1].strip()
@@ -111,7 +111,7 @@ def key_of(ask_meta: RawJson) -> TraceKey | None:
     if _unwanted(ask_meta) is None:
         return None
     found = fields(ask_meta)
-    theirs = parse(key_text(found.get("traceparent", b"")) or "") if found else None
+    theirs = parse_traceparent(key_text(found.get("traceparent", b"")) or "") if found else None
     return None if theirs is None else TraceKey(theirs.trace, theirs.span)
 
 

@@ -1,9 +1,9 @@
 """What a command line starts, and what is known about that program: the shipped list, as values.
 
 Owns two questions: which program is this (`program_of`, a name without arguments, so without secrets) and
-what does the list say about it (`WellKnown.find`). An npm or PyPI package is recognised behind npx, uvx and
-their like, as `python -m`, as a script in `node_modules` and by the name of its own command; an image
-behind `docker run`.
+what does the list say about it (`WellKnownServers.find`). An npm or PyPI package is recognised behind npx,
+uvx and their like, as `python -m`, as a script in `node_modules` and by the name of its own command; an
+image behind `docker run`.
 
 Invariants: `program_of` never holds an argument's value but the program's own name or path. What is not
 recognised with certainty is not recognised.
@@ -67,7 +67,7 @@ _image_name = re.compile(r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)+(:[\w.-]
 _in_node_modules = re.compile(r".*/node_modules/((?:@[^/]+/)?[^/]+)").match
 
 
-class Program(Struct, frozen=True):
+class LaunchedProgram(Struct, frozen=True):
     """The program that a command line starts."""
 
     kind: Literal["npm", "pypi", "module", "image", "script", "command"]
@@ -77,7 +77,7 @@ class Program(Struct, frozen=True):
         return f"{self.kind}:{self.name}"
 
 
-class Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WellKnownServer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One server of the list."""
 
     title: str
@@ -104,16 +104,16 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     about: str
-    servers: tuple[Entry, ...]
+    servers: tuple[WellKnownServer, ...]
 
 
-class WellKnown:
+class WellKnownServers:
     """The list, indexed by program."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[WellKnownServer]) -> None:
         """Raises ValueError where two entries claim one program."""
         self.entries = tuple(entries)
-        self._index: dict[str, Entry] = {}
+        self._index: dict[str, WellKnownServer] = {}
         for entry in entries:
             for name in _names(entry):
                 if self._index.setdefault(name, entry) is not entry:
@@ -121,18 +121,18 @@ class WellKnown:
                         f"{name} is in the list twice: {self._index[name].title} and {entry.title}"
                     )
 
-    def find(self, argv: Sequence[str]) -> Entry | None:
+    def find(self, argv: Sequence[str]) -> WellKnownServer | None:
         """What the list says about the program of this command line."""
         program = program_of(argv)
         return None if program is None else self._index.get(str(program))
 
 
-def read(data: bytes) -> WellKnown:
+def read_well_known(data: bytes) -> WellKnownServers:
     """The list from its file. Raises ValueError for one that is not of the form."""
-    return WellKnown(msgspec.json.decode(data, type=_File).servers)
+    return WellKnownServers(msgspec.json.decode(data, type=_File).servers)
 
 
-def _names(entry: Entry) -> set[str]:
+def _names(entry: WellKnownServer) -> set[str]:
     pypi = [_folded(name) for name in entry.pypi]
     modules = {*entry.modules, *(name.replace("-", "_") for name in pypi)}
     commands = {*entry.commands, *pypi}
@@ -146,7 +146,7 @@ def _folded(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def program_of(argv: Sequence[str]) -> Program | None:
+def program_of(argv: Sequence[str]) -> LaunchedProgram | None:
     """The program behind the runners, or None where that cannot be said."""
     words = list(argv)
     while words and (_stem(words[0]) == "env" or _assignment(words[0])):
@@ -165,10 +165,10 @@ def program_of(argv: Sequence[str]) -> Program | None:
         return None
     if _INTERPRETERS(first):
         return _interpreted(first, rest)
-    return Program("command", words[0] if "/" in words[0] and not _installed(words[0]) else first)
+    return LaunchedProgram("command", words[0] if "/" in words[0] and not _installed(words[0]) else first)
 
 
-def _run(kind: str, words: list[str]) -> Program | None:
+def _run(kind: str, words: list[str]) -> LaunchedProgram | None:
     match kind:
         case "image":
             return _image(words)
@@ -216,7 +216,7 @@ def _first(words: Sequence[str]) -> int | None:
     return None
 
 
-def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> Program | None:
+def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> LaunchedProgram | None:
     for at, word in enumerate(words):
         option, _, value = word.partition("=")
         if option in _PACKAGE_OPTIONS and not (kind == "pypi" and option == "-p"):
@@ -230,13 +230,13 @@ def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> Program | None:
     return None if at_package is None else _package(kind, words[at_package])
 
 
-def _command(words: list[str]) -> Program | None:
+def _command(words: list[str]) -> LaunchedProgram | None:
     """The command that is run out of a package given as an address."""
     at = _first(words)
-    return None if at is None else Program("command", _stem(words[at]))
+    return None if at is None else LaunchedProgram("command", _stem(words[at]))
 
 
-def _package(kind: Literal["npm", "pypi"], spec: str) -> Program | None:
+def _package(kind: Literal["npm", "pypi"], spec: str) -> LaunchedProgram | None:
     """The name in `@scope/name@1.2`, `name==1.2`, `name[extra]>=1`, `name@latest`; None for an address or a
     path.
     """
@@ -256,10 +256,10 @@ def _package(kind: Literal["npm", "pypi"], spec: str) -> Program | None:
         return None
     if spec.startswith("."):
         return None
-    return Program(kind, found[0] if kind == "npm" else _folded(found[0]))
+    return LaunchedProgram(kind, found[0] if kind == "npm" else _folded(found[0]))
 
 
-def _image(words: list[str]) -> Program | None:
+def _image(words: list[str]) -> LaunchedProgram | None:
     """Options of `docker run` are many and take values: the image is the first word of the form
     host/owner/name.
     """
@@ -269,14 +269,14 @@ def _image(words: list[str]) -> Program | None:
             parts = re.sub(r":[\w.-]+$", "", path).split("/")
             if "." in parts[0] or ":" in parts[0]:
                 parts = parts[1:]
-            return Program("image", "/".join(parts))
+            return LaunchedProgram("image", "/".join(parts))
     return None
 
 
-def _interpreted(interpreter: str, words: list[str]) -> Program | None:
+def _interpreted(interpreter: str, words: list[str]) -> LaunchedProgram | None:
     if words[:1] == ["-m"] or (len(words) > 1 and words[0].startswith("-") and words[1] == "-m"):
         at = words.index("-m") + 1
-        return Program("module", words[at]) if at < len(words) else None
+        return LaunchedProgram("module", words[at]) if at < len(words) else None
     if interpreter in {"bun", "deno"} and words[:1] == ["run"]:
         words = words[1:]
     at_script = _first(words)
@@ -285,5 +285,5 @@ def _interpreted(interpreter: str, words: list[str]) -> Program | None:
     script = words[at_script]
     package = _in_node_modules(script)
     if package and package[1] != ".bin":
-        return Program("npm", package[1])
-    return Program("script", script)
+        return LaunchedProgram("npm", package[1])
+    return LaunchedProgram("script", script)

@@ -13,24 +13,24 @@ Decision: docs/decisions/0018.
 
 from collections.abc import Callable
 
-from carpool_supervisor.core.calls.dispatcher import Desk
-from carpool_supervisor.core.calls.refusals import broken, broken_text, no_entry
-from carpool_supervisor.core.model.effects import AnyEffect, Note
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.calls.dispatcher import Dispatcher
+from carpool_supervisor.core.calls.refusals import cannot_start_text, refusal_now, start_refusal
+from carpool_supervisor.core.model.effects import AnyEffect, WriteLogLine
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.model.restart_policy import after_failure, after_success
-from carpool_supervisor.core.pools.start_queue import Starts
+from carpool_supervisor.core.pools.start_queue import StartQueue
 
 
-class Breakers:
+class CircuitBreakers:
     """The failures of all pools."""
 
-    def __init__(self, desk: Desk, starts: Starts, out: Callable[[AnyEffect], None]) -> None:
-        self._desk = desk
-        self._starts = starts
-        self._out = out
+    def __init__(self, desk: Dispatcher, starts: StartQueue, out: Callable[[AnyEffect], None]) -> None:
+        self._dispatcher = desk
+        self._start_queue = starts
+        self._emit = out
 
-    def failed(
+    def instance_failed(
         self,
         instance: Instance,
         why: str,
@@ -43,52 +43,54 @@ class Breakers:
         """This instance, which is gone, was one failure. `words`: its last ones, where they may be told."""
         pool = instance.pool
         lived_s = 0.0 if instance.fit_at is None else now - instance.fit_at
-        pool.erred(why, words)
+        pool.record_error(why, words)
         pool.restart, pause_s = after_failure(
             pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
         )
         pool.not_before = now + pause_s
-        self._out(Note("warning", f"{pool.server} #{instance.id} {why}", pool.server, instance.id))
+        self._emit(WriteLogLine("warning", f"{pool.server} #{instance.id} {why}", pool.server, instance.id))
         if pool.restart.breaker != "open":
             return
-        pool.missed = False
-        self._starts.hold(pool, now)
+        pool.start_wanted = False
+        self._start_queue.breaker_opened(pool, now)
         if pool.serving:
-            pool.target = max(pool.active(), 1)
+            pool.target = max(pool.active_count(), 1)
             return
         pool.target = 0
-        self._desk.fail_waiting(pool, *(no_entry(pool, now) or broken(pool, now)))
-        self._out(Note("error", f"{pool.server} is {broken_text(pool)}", pool.server, instance.id))
+        self._dispatcher.fail_waiting(pool, *(refusal_now(pool, now) or start_refusal(pool, now)))
+        self._emit(
+            WriteLogLine("error", f"{pool.server} is {cannot_start_text(pool)}", pool.server, instance.id)
+        )
 
-    def missed(self, pool: Pool, now: float) -> None:
+    def start_wanted(self, pool: Pool, now: float) -> None:
         """Somebody needs this pool, and nothing serves: one start as soon as the breaker lets it."""
         if pool.restart.breaker == "open":
-            pool.missed = True
+            pool.start_wanted = True
         elif pool.target == 0:
             pool.target = 1
-            self._starts.want(pool)
-            self._starts.fill(now)
+            self._start_queue.enqueue(pool)
+            self._start_queue.start_queued(now)
 
-    def greeted(self, instance: Instance, now: float) -> None:
+    def instance_greeted(self, instance: Instance, now: float) -> None:
         """It is fit."""
         pool = instance.pool
         if pool.restart.breaker == "half_open":
             if pool.serving == [instance]:
-                pool.try_out(instance)
+                pool.set_trial(instance)
             else:
                 self.close(pool, now)
 
     def close(self, pool: Pool, now: float) -> None:
         """All is well again: instances start as they are needed."""
         pool.restart = after_success(pool.policy, pool.restart)
-        pool.try_out(None)
+        pool.set_trial(None)
         pool.target = max(pool.target, pool.policy.min_instances)
-        self._out(Note("info", f"{pool.server} is well again"))
-        self._desk.serve(pool, now)
-        self._starts.want(pool)
-        self._starts.fill(now)
+        self._emit(WriteLogLine("info", f"{pool.server} is well again"))
+        self._dispatcher.place_waiting(pool, now)
+        self._start_queue.enqueue(pool)
+        self._start_queue.start_queued(now)
 
-    def look(self, instance: Instance, now: float) -> None:
+    def recheck(self, instance: Instance, now: float) -> None:
         """Whether the breaker closes because this instance has lived well since it was half open."""
         pool = instance.pool
         if pool.restart.breaker == "half_open" and instance.fit_at is not None:
@@ -96,17 +98,21 @@ class Breakers:
             if now - since >= pool.policy.healthy_after_s:
                 self.close(pool, now)
 
-    def left(self, instance: Instance) -> None:
+    def instance_left(self, instance: Instance) -> None:
         """It serves no more."""
         if instance.pool.trial is instance:
-            instance.pool.try_out(None)
+            instance.pool.set_trial(None)
 
     def check(self, pools: Pools) -> None:
         """Assert every invariant."""
         for pool in pools.values():
             if pool.trial is not None:
-                assert pool.trial.state is State.SERVING, f"{pool.trial.id} is on trial and does not serve"
+                assert pool.trial.state is InstanceState.SERVING, (
+                    f"{pool.trial.id} is on trial and does not serve"
+                )
                 assert pool.restart.breaker == "half_open"
-            assert pool.room == (1 if pool.trial is not None else pool.policy.max_in_flight)
+            assert pool.max_in_flight == (1 if pool.trial is not None else pool.policy.max_in_flight)
             if pool.restart.breaker == "open" and pool.policy.open_s and pool.wanted and not pool.stopped:
-                assert self._starts.closed or self._starts.remembers(pool), f"{pool.key} is open for ever"
+                assert self._start_queue.closed or self._start_queue.will_start(pool), (
+                    f"{pool.key} is open for ever"
+                )

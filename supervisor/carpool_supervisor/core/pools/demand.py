@@ -9,27 +9,27 @@ Knows nothing of: processes, calls (but that some wait).
 """
 
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool
 
 
-def needed(pool: Pool, leases: Leases) -> int:
+def needed_instances(pool: Pool, leases: Leases) -> int:
     """So many instances have something to do: for them others make room at the process cap."""
     if pool.mode != "session":
         return pool.target
     least = max(pool.policy.min_instances, min(pool.target, 1))
-    return max(least, min(_in_use(pool, leases) + _spent(pool, leases), pool.most))
+    return max(least, min(_in_use(pool, leases) + _unleasable_count(pool, leases), pool.max_instances))
 
 
-def wanted(pool: Pool, leases: Leases) -> int:
+def wanted_instances(pool: Pool, leases: Leases) -> int:
     """So many instances there should be at least, by what is open and in line now."""
     if pool.mode == "serial":
-        lanes = sum(each.counts for each in pool.serving)
-        return min(lanes + len(pool.waiting), pool.most) if pool.waiting else 0
+        lanes = sum(each.is_counted for each in pool.serving)
+        return min(lanes + len(pool.queue), pool.max_instances) if pool.queue else 0
     if pool.mode == "session":
         in_use = _in_use(pool, leases)
         spares = pool.policy.spares if in_use else 0
-        return min(in_use + spares + _spent(pool, leases), pool.most)
+        return min(in_use + spares + _unleasable_count(pool, leases), pool.max_instances)
     return 0
 
 
@@ -40,21 +40,21 @@ def may_end(instance: Instance, leases: Leases) -> bool:
         return False
     kept = pool.policy.min_instances
     if pool.mode == "session":
-        kept = max(kept, wanted(pool, leases))
-    return pool.active() > kept
+        kept = max(kept, wanted_instances(pool, leases))
+    return pool.active_count() > kept
 
 
-def is_spent(instance: Instance, leases: Leases) -> bool:
+def is_unleasable(instance: Instance, leases: Leases) -> bool:
     """It served several sessions before its pool began to lease, or was to be replaced by then: it is never
     leased, and ends.
     """
-    over = instance.calls > 0 or bool(instance.worn)
-    return over and instance.state is State.SERVING and leases.holder(instance.id) is None
+    over = instance.calls > 0 or bool(instance.limit_reached)
+    return over and instance.state is InstanceState.SERVING and leases.holder(instance.id) is None
 
 
 def _in_use(pool: Pool, leases: Leases) -> int:
-    return sum(leases.holder(each.id) is not None for each in pool.serving) + leases.in_line(pool.key)
+    return sum(leases.holder(each.id) is not None for each in pool.serving) + leases.waiting_count(pool.key)
 
 
-def _spent(pool: Pool, leases: Leases) -> int:
-    return sum(is_spent(each, leases) for each in pool.serving)
+def _unleasable_count(pool: Pool, leases: Leases) -> int:
+    return sum(is_unleasable(each, leases) for each in pool.serving)

@@ -3,7 +3,7 @@
 Owns which greeting a process gets first, how long a silent one is waited for before it gets the other, and
 what its end means: some servers end of `server/discover` before they were initialized, and that is no failure
 of theirs. Such a server is started once more and asked for a handshake. What was found out is told
-(`ObserveEra`), so that it is remembered.
+(`RecordEra`), so that it is remembered.
 
 Invariants: an instance is waited for only while it greets; a pool forgives one end until it has been fit.
 Knows nothing of: how an era is worded, files, dates.
@@ -15,93 +15,93 @@ from typing import Final
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import Catalog, Era
 from carpool_protocol.machine.deadlines import Deadlines
-from carpool_supervisor.core.model.effects import AnyEffect, GreetOtherwise, Note, ObserveEra
+from carpool_supervisor.core.model.effects import AnyEffect, GreetInOtherEra, RecordEra, WriteLogLine
 from carpool_supervisor.core.model.events import EraRefused
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool
 
-PATIENCE_S: Final = 10.0
+SILENCE_S: Final = 10.0
 """A server that has not answered `server/discover` by then is sent `initialize` too. To be wrong costs
 little: one that was only slow (npx installs) reads both, and answers in its own order.
 """
 
 
-def first_of(pool: Pool) -> Era:
+def first_greeting(pool: Pool) -> Era:
     """The greeting that its next process gets first."""
-    match pool.wish:
+    match pool.era_wish:
         case "handshake" | "stateless" as fixed:
             return fixed
         case "auto" | "newest" as wish:
-            if pool.shy:
+            if pool.died_on_discover:
                 return "handshake"
             return pool.known_era or ("handshake" if wish == "auto" else "stateless")
 
 
-class Eras:
+class EraGreetings:
     """All greetings whose era is not certain."""
 
     def __init__(self, instances: Mapping[InstanceId, Instance], out: Callable[[AnyEffect], None]) -> None:
         self._instances = instances
-        self._out = out
-        self._patience: Deadlines[InstanceId] = Deadlines()
+        self._emit = out
+        self._silence: Deadlines[InstanceId] = Deadlines()
 
-    def spawned(self, instance: Instance, now: float) -> None:
+    def instance_spawned(self, instance: Instance, now: float) -> None:
         """Its greeting is written."""
-        if instance.pool.wish in ("auto", "newest") and instance.era == "stateless":
+        if instance.pool.era_wish in ("auto", "newest") and instance.era == "stateless":
             instance.probed_era = True
-            self._patience.arm(instance.id, now, PATIENCE_S)
+            self._silence.arm(instance.id, now, SILENCE_S)
 
-    def refused(self, instance: Instance, event: EraRefused) -> None:
+    def era_refused(self, instance: Instance, event: EraRefused) -> None:
         """It lives, and was greeted in the other era."""
-        self._patience.disarm(instance.id)
+        self._silence.disarm(instance.id)
         instance.probed_era = False
         instance.refusals[event.era] = event.text
 
-    def greeted(self, instance: Instance, catalog: Catalog) -> None:
+    def instance_greeted(self, instance: Instance, catalog: Catalog) -> None:
         """It is fit: it speaks this."""
-        self._patience.disarm(instance.id)
+        self._silence.disarm(instance.id)
         pool = instance.pool
-        if pool.wish in ("auto", "newest"):
+        if pool.era_wish in ("auto", "newest"):
             # A refusal of `initialize` after our own `server/discover` is no sign: that may have decided it.
             first = "stateless" if catalog.era == "handshake" else "handshake"
             why = instance.refusals.get(first, "") if instance.era == first else ""
-            if pool.shy and catalog.era == "handshake":
+            if pool.died_on_discover and catalog.era == "handshake":
                 why = why or "ended when it was asked server/discover"
-            pool.shy = False
+            pool.died_on_discover = False
             instance.era = pool.era = catalog.era
-            self._out(ObserveEra(pool.key, catalog.era, why, catalog.server_info))
+            self._emit(RecordEra(pool.key, catalog.era, why, catalog.server_info))
         instance.probed_era = False
 
-    def ended(self, instance: Instance, *, by_itself: bool) -> bool:
+    def instance_ended(self, instance: Instance, *, by_itself: bool) -> bool:
         """It is gone. Whether that is forgiven: it ended of a question that it did not know, and the next one
         gets another. `by_itself`: nobody ended it.
         """
-        self._patience.disarm(instance.id)
+        self._silence.disarm(instance.id)
         pool = instance.pool
-        if not instance.probed_era or instance.fit_at is not None or pool.shy:
+        if not instance.probed_era or instance.fit_at is not None or pool.died_on_discover:
             return False
         if not by_itself and instance.failure is None:
             return False  # we ended it: nobody knows what it would have done
-        pool.shy = True
+        pool.died_on_discover = True
         if by_itself:
             text = f"{pool.server} #{instance.id} ended when it was asked server/discover; initialize is next"
-            self._out(Note("info", text))
+            self._emit(WriteLogLine("info", text))
         return by_itself
 
-    def overdue(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """These have been silent for long enough."""
-        for instance_id in self._patience.due(now):
+        for instance_id in self._silence.due(now):
             instance = self._instances[instance_id]
-            if instance.state is State.GREETING:
-                instance.refusals["stateless"] = f"said nothing to server/discover for {PATIENCE_S:g} s"
-                self._out(GreetOtherwise(instance_id))
+            if instance.state is InstanceState.GREETING:
+                instance.refusals["stateless"] = f"said nothing to server/discover for {SILENCE_S:g} s"
+                self._emit(GreetInOtherEra(instance_id))
 
     def next_deadline(self) -> float | None:
         """When the first patience ends."""
-        return self._patience.next_deadline()
+        return self._silence.next_deadline()
 
     def check(self) -> None:
         """Assert every invariant."""
-        self._patience.check()
+        self._silence.check()
         for instance in self._instances.values():
-            assert instance.id not in self._patience or instance.fit_at is None, "fit, and still waited for"
+            assert instance.id not in self._silence or instance.fit_at is None, "fit, and still waited for"

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from carpool_supervisor.core.model.pool import Instance
 
 
-class Judgement(Enum):
+class LivenessVerdict(Enum):
     """What to do about an instance that serves."""
 
     NOTHING = auto()
@@ -28,24 +28,28 @@ class Judgement(Enum):
     """No call may take as long as it has been silent."""
 
 
-def judge(instance: Instance, now: float, *, may_end: bool) -> Judgement:
+def judge_liveness(instance: Instance, now: float, *, may_end: bool) -> LivenessVerdict:
     """What the silence of a serving instance means at this moment. `may_end`: its pool can do without it."""
     pool = instance.pool
     policy = pool.policy
-    idle = not instance.busy and now - instance.idle_since >= policy.idle_s
-    if idle and may_end and not pool.waiting:
-        return Judgement.END_IDLE
+    idle = not instance.is_busy and now - instance.idle_since >= policy.idle_s
+    if idle and may_end and not pool.queue:
+        return LivenessVerdict.END_IDLE
     if instance.unread_since is not None:
-        return Judgement.NOTHING
+        return LivenessVerdict.NOTHING
     if instance.probed_at is None:
-        return Judgement.PROBE if now - instance.last_heard >= policy.probe_s else Judgement.NOTHING
-    silent_s = now - max(instance.probed_at, instance.last_heard)
+        return (
+            LivenessVerdict.PROBE
+            if now - instance.last_output_at >= policy.probe_s
+            else LivenessVerdict.NOTHING
+        )
+    silent_s = now - max(instance.probed_at, instance.last_output_at)
     longest = [opened.timeout_s for opened in instance.in_flight.values()]
-    until = max((each.until for each in instance.lingering.values()), default=0.0)
-    counted_s = 0.0 if instance.asks else min(silent_s, now - instance.asks_over_at)
+    until = max((each.until for each in instance.abandoned.values()), default=0.0)
+    counted_s = 0.0 if instance.asks else min(silent_s, now - instance.asks_closed_at)
     if counted_s >= max([policy.probe_s, policy.timeout_s, *longest]) and now >= until:
-        return Judgement.CONDEMN
-    return Judgement.SUSPEND if silent_s >= policy.probe_s else Judgement.NOTHING
+        return LivenessVerdict.CONDEMN
+    return LivenessVerdict.SUSPEND if silent_s >= policy.probe_s else LivenessVerdict.NOTHING
 
 
 def leave_out_pause(instance: Instance, now: float) -> None:
@@ -53,8 +57,8 @@ def leave_out_pause(instance: Instance, now: float) -> None:
     since = instance.unread_since
     assert since is not None
     instance.unread_since = None
-    instance.last_heard = _shifted(instance.last_heard, since, now)
-    instance.asks_over_at = _shifted(instance.asks_over_at, since, now)
+    instance.last_output_at = _shifted(instance.last_output_at, since, now)
+    instance.asks_closed_at = _shifted(instance.asks_closed_at, since, now)
     if instance.probed_at is not None:
         instance.probed_at = _shifted(instance.probed_at, since, now)
 

@@ -1,19 +1,19 @@
 """What operators say of a pool (`start`, `stop`, `restart`) and when it has taken effect.
 
-Owns the words that wait for their effect: each is answered with `Operated` exactly once.
+Owns the words that wait for their effect: each is answered with `OperationEnded` exactly once.
 Knows nothing of: how instances start and end (`instances`).
 """
 
 from collections.abc import Callable, Iterator
 
-from carpool_protocol.link.messages import Operate, Operated
-from carpool_supervisor.core.calls.refusals import broken_text
+from carpool_protocol.link.messages import Operate, OperationEnded
+from carpool_supervisor.core.calls.refusals import cannot_start_text
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.model.restart_policy import after_operator
 
 
-def take_word(pool: Pool, word: Operate) -> None:
+def begin_operation(pool: Pool, word: Operate) -> None:
     """Write the word down; for `start` and `restart` earlier failures no longer count."""
     pool.operations.append((word.token, word.verb, pool.generations))
     if word.verb == "stop":
@@ -22,13 +22,13 @@ def take_word(pool: Pool, word: Operate) -> None:
         return
     pool.stopped = False
     pool.restart = after_operator(pool.restart)
-    pool.not_before, pool.missed = 0.0, False
-    pool.try_out(None)
+    pool.not_before, pool.start_wanted = 0.0, False
+    pool.set_trial(None)
     if word.verb == "restart" or pool.target == 0:
         pool.target = max(pool.target, pool.policy.min_instances, 1)
 
 
-def settled(pool: Pool) -> Iterator[Operated]:
+def finished_operations(pool: Pool) -> Iterator[OperationEnded]:
     """The answers for operators whose word has taken effect, or cannot; they count as given."""
     waiting, pool.operations = pool.operations, []
     for token, verb, generation in waiting:
@@ -36,13 +36,13 @@ def settled(pool: Pool) -> Iterator[Operated]:
         if answer is None:
             pool.operations.append((token, verb, generation))
         else:
-            yield Operated(token, *answer)
+            yield OperationEnded(token, *answer)
 
 
-def dismiss(pool: Pool, out: Callable[[AnyEffect], None]) -> None:
+def end_operations(pool: Pool, out: Callable[[AnyEffect], None]) -> None:
     """The pool goes: whoever waits for it hears so."""
     for token, verb, _ in pool.operations:
-        out(Operated(token, ok=verb == "stop", text="is no longer configured"))
+        out(OperationEnded(token, ok=verb == "stop", text="is no longer configured"))
     pool.operations = []
 
 
@@ -54,7 +54,7 @@ def _effect_of(pool: Pool, verb: str, generation: int) -> tuple[bool, str] | Non
     if pool.stopped:
         return False, "was stopped meanwhile"
     if pool.restart.breaker == "open":
-        return False, broken_text(pool)
+        return False, cannot_start_text(pool)
     if pool.serving and (verb == "start" or any(i.generation > generation for i in pool.serving)):
         return True, "serving"
     return None

@@ -10,24 +10,30 @@ Nothing is recycled while the breaker of its pool is not closed: nothing could t
 
 Invariant (`check`): a pool has one worn instance that serves at most, and a worn one has no holder. Knows
 nothing of: how memory is measured, what the limits mean (`instance_limits`), how an instance ends
-(`instances`).
+(`by_id`).
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.model.effects import AnyEffect, Note
+from carpool_supervisor.core.model.effects import AnyEffect, WriteLogLine
 from carpool_supervisor.core.model.events import MemoryMeasured
-from carpool_supervisor.core.model.instance_limits import NEVER, OVER_RSS, is_over_rss, past, past_rss
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.instance_limits import (
+    NEVER,
+    OVER_RSS,
+    is_over_rss,
+    limit_reached,
+    rss_limit_reached,
+)
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
-from carpool_supervisor.core.pools.instances import Roster
+from carpool_supervisor.core.pools.instances import Instances
 
 IN_USE_S: Final = 60.0
 """Whoever had a call so recently is likely to have another: a replacement greets first."""
 
-LOOK_S: Final = 5.0
+RECHECK_S: Final = 5.0
 """Ages are looked at this often."""
 
 
@@ -35,113 +41,115 @@ class Recycling:
     """The worn instances of all pools."""
 
     def __init__(
-        self, pools: Pools, roster: Roster, leases: Leases, out: Callable[[AnyEffect], None]
+        self, pools: Pools, roster: Instances, leases: Leases, out: Callable[[AnyEffect], None]
     ) -> None:
         self._pools = pools
-        self._roster = roster
+        self._instances = roster
         self._leases = leases
-        self._out = out
-        self._look_at: float | None = None
+        self._emit = out
+        self._recheck_at: float | None = None
 
     # --- who has reached a limit -------------------------------------------------------------------------
 
-    def measured(self, event: MemoryMeasured, now: float) -> None:
+    def memory_measured(self, event: MemoryMeasured, now: float) -> None:
         """So much memory the processes of these instances hold."""
         for instance_id, size_bytes in event.sizes:
-            instance = self._roster.instances.get(instance_id)
+            instance = self._instances.by_id.get(instance_id)
             if instance is None:
                 continue
             instance.rss_mb = size_bytes >> 20
             over = is_over_rss(instance.pool.policy, instance.rss_mb)
-            instance.over_rss = instance.over_rss + 1 if over else 0
-            self.look(instance, now)
+            instance.over_rss_count = instance.over_rss_count + 1 if over else 0
+            self.recheck(instance, now)
 
-    def look(self, instance: Instance, now: float) -> None:
+    def recheck(self, instance: Instance, now: float) -> None:
         """Whether it has reached a limit, and what becomes of it then."""
         pool = instance.pool
-        if instance.state is not State.SERVING or instance.worn or pool.trial is instance:
+        if instance.state is not InstanceState.SERVING or instance.limit_reached or pool.trial is instance:
             return
-        instance.heeded_at = NEVER  # whatever it is, `_look_at` comes back to it
-        rss = past_rss(pool.policy, instance.rss_mb) if instance.over_rss >= OVER_RSS else ""
-        reached = rss or past(pool.policy, instance.generation, instance.calls, now - instance.spawned_at)
+        instance.review_from = NEVER  # whatever it is, `_recheck_at` comes back to it
+        rss = rss_limit_reached(pool.policy, instance.rss_mb) if instance.over_rss_count >= OVER_RSS else ""
+        reached = rss or limit_reached(
+            pool.policy, instance.generation, instance.calls, now - instance.spawned_at
+        )
         if not reached:
-            instance.worn_since = None
-            instance.heed()
+            instance.recycle_pending_since = None
+            instance.update_review()
             return
         is_held = self._leases.holder(instance.id) is not None
-        if pool.restart.breaker != "closed" or not pool.wanted or any(i.worn for i in pool.serving):
+        if pool.restart.breaker != "closed" or not pool.wanted or any(i.limit_reached for i in pool.serving):
             return
         if is_held and not rss:
             return
-        if not is_held and self._waits(instance, now):
+        if not is_held and self._should_wait(instance, now):
             return
         text = f"{pool.server} #{instance.id} is to be replaced: {reached}"
-        self._out(Note("info", text, pool.server, instance.id))
+        self._emit(WriteLogLine("info", text, pool.server, instance.id))
         if is_held:
-            self._roster.wind_down(instance, now, "memory")
+            self._instances.wind_down(instance, now, "memory")
         elif not _in_use(instance, now):
-            self._roster.spare(instance, now)
-        instance.worn = reached
+            self._instances.end_without_replacement(instance, now)
+        instance.limit_reached = reached
         if instance in pool.serving and (pool.stop_first or pool.mode == "session"):
-            self._roster.drain(instance, now)
-        self._roster.starts.want(pool)
-        self._roster.starts.fill(now)
+            self._instances.drain(instance, now)
+        self._instances.start_queue.enqueue(pool)
+        self._instances.start_queue.start_queued(now)
         self._watch(now)
 
-    def _waits(self, instance: Instance, now: float) -> bool:
+    def _should_wait(self, instance: Instance, now: float) -> bool:
         """Whether it is better to wait for a moment in which nothing runs there."""
         pool = instance.pool
         if not (pool.stop_first and instance.in_flight):
             return False
-        if instance.worn_since is None:
-            instance.worn_since = now
-        if now >= instance.worn_since + pool.policy.drain_s:
+        if instance.recycle_pending_since is None:
+            instance.recycle_pending_since = now
+        if now >= instance.recycle_pending_since + pool.policy.drain_s:
             return False
-        instance.heeded_at = 0  # any answer may be the last one
+        instance.review_from = 0  # any answer may be the last one
         self._watch(now)
         return True
 
     # --- who gives way -----------------------------------------------------------------------------------
 
-    def greeted(self, instance: Instance, now: float) -> None:
+    def instance_greeted(self, instance: Instance, now: float) -> None:
         """A new instance is fit: perhaps in the place of a worn one."""
-        self._give_way(instance.pool, now)
+        self._end_replaced(instance.pool, now)
         self._watch(now)
 
-    def overdue(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """Look at ages, and at what was put off."""
-        if self._look_at is not None and self._look_at <= now:
-            self._look_at = None
-            for instance in list(self._roster.instances.values()):
+        if self._recheck_at is not None and self._recheck_at <= now:
+            self._recheck_at = None
+            for instance in list(self._instances.by_id.values()):
                 if _has_limits(instance.pool):
-                    self.look(instance, now)
+                    self.recheck(instance, now)
             for pool in self._pools.values():
-                self._give_way(pool, now)
+                self._end_replaced(pool, now)
             self._watch(now)
 
-    def _give_way(self, pool: Pool, now: float) -> None:
+    def _end_replaced(self, pool: Pool, now: float) -> None:
         """End the worn instance when as many others serve as there should be."""
-        worn = [instance for instance in pool.serving if instance.worn]
-        fresh = sum(not (instance.worn or instance.suspended) for instance in pool.serving)
+        worn = [instance for instance in pool.serving if instance.limit_reached]
+        fresh = sum(not (instance.limit_reached or instance.suspended) for instance in pool.serving)
         if worn and fresh >= max(pool.target, 1):
-            self._roster.drain(worn[0], now)
+            self._instances.drain(worn[0], now)
 
     def _watch(self, now: float) -> None:
-        if self._look_at is not None:
+        if self._recheck_at is not None:
             return
-        running = {each.pool.key: each.pool for each in self._roster.instances.values()}
-        ages = [pool.policy.limit_age_s or LOOK_S * 4 for pool in running.values() if _has_limits(pool)]
+        running = {each.pool.key: each.pool for each in self._instances.by_id.values()}
+        ages = [pool.policy.limit_age_s or RECHECK_S * 4 for pool in running.values() if _has_limits(pool)]
         if ages:
-            self._look_at = now + min(max(min(ages) / 4, 0.05), LOOK_S)
+            self._recheck_at = now + min(max(min(ages) / 4, 0.05), RECHECK_S)
 
     def next_deadline(self) -> float | None:
-        """When `overdue` has something to do."""
-        return self._look_at
+        """When `fire_timers` has something to do."""
+        return self._recheck_at
 
     def check(self) -> None:
         """Assert every invariant."""
         for pool in self._pools.values():
-            worn = [instance for instance in pool.serving if instance.worn]
+            worn = [instance for instance in pool.serving if instance.limit_reached]
             assert len(worn) <= 1, f"{pool.key} replaces several at once"
             assert not any(self._leases.holder(instance.id) for instance in worn), "a worn one is held"
             assert not (worn and pool.stop_first), f"{pool.key} would run two beside each other"
@@ -149,7 +157,7 @@ class Recycling:
 
 def _in_use(instance: Instance, now: float) -> bool:
     pool = instance.pool
-    busy = instance.in_flight or pool.waiting or pool.operations
+    busy = instance.in_flight or pool.queue or pool.operations
     return bool(busy or pool.policy.min_instances) or now - instance.idle_since < IN_USE_S
 
 

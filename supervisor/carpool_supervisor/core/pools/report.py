@@ -6,20 +6,20 @@ Pure. Knows nothing of: memory and CPU (the shell adds them), who reads it.
 from carpool_protocol.ids import SessionId
 from carpool_protocol.link.messages import InstanceReport, PoolReport
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.calls.refusals import left_out, told_error
-from carpool_supervisor.core.model.instance_limits import past
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.calls.refusals import left_out_text, public_error
+from carpool_supervisor.core.model.instance_limits import limit_reached
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool
 
 
-def report(pool: Pool, now: float, leases: Leases) -> PoolReport:
+def report_pool(pool: Pool, now: float, leases: Leases) -> PoolReport:
     """A pool as it is now."""
     return PoolReport(
         key=pool.key,
         server=pool.server,
-        state=pool.state(now),
+        state=pool.state_at(now),
         sharing=pool.mode,
-        waiting=len(pool.waiting),
+        waiting=len(pool.queue),
         restarts=pool.restart.restarts,
         last_error=_problem(pool),
         stderr_tail=list(pool.stderr),
@@ -33,7 +33,7 @@ def report(pool: Pool, now: float, leases: Leases) -> PoolReport:
 
 def _problem(pool: Pool) -> str:
     """What went wrong last, and what its server offers beyond the bounds; what both say once."""
-    told, over = told_error(pool), left_out(pool)
+    told, over = public_error(pool), left_out_text(pool)
     if told in over or over in told:
         return max(told, over, key=len)
     return f"{told}; {over}"
@@ -59,7 +59,7 @@ def _instance(instance: Instance, now: float, leases: Leases) -> InstanceReport:
 
 
 def _state_text(instance: Instance, leases: Leases) -> str:
-    if instance.state is not State.SERVING:
+    if instance.state is not InstanceState.SERVING:
         return instance.state.value
     if instance.suspended:
         return "suspended"
@@ -68,7 +68,13 @@ def _state_text(instance: Instance, leases: Leases) -> str:
 
 def _why(instance: Instance, leases: Leases, now: float) -> str:
     """Why it is on its way out, where that is a limit."""
-    if instance.worn or instance.state is not State.SERVING or leases.holder(instance.id) is None:
-        return instance.worn
-    reached = past(instance.pool.policy, instance.generation, instance.calls, now - instance.spawned_at)
+    if (
+        instance.limit_reached
+        or instance.state is not InstanceState.SERVING
+        or leases.holder(instance.id) is None
+    ):
+        return instance.limit_reached
+    reached = limit_reached(
+        instance.pool.policy, instance.generation, instance.calls, now - instance.spawned_at
+    )
     return f"{reached}; replaced when its lease ends" if reached else ""

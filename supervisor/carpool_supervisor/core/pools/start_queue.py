@@ -19,19 +19,19 @@ from typing import Final
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.model.lifecycle import ENDING, State
-from carpool_supervisor.core.model.loss_causes import Cause
+from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
+from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.model.restart_policy import after_pause
-from carpool_supervisor.core.pools.demand import needed
+from carpool_supervisor.core.pools.demand import needed_instances
 
 GREETING_TURN_S: Final = 5.0
 """After this long a greeting no longer holds up the next start."""
-LEAVING: Final = ENDING | {State.DRAINING}
+LEAVING: Final = ENDING | {InstanceState.DRAINING}
 """States of a process that is on its way out."""
 
 
-class Starts:
+class StartQueue:
     """The queue of starts. `start` begins an instance, `drain` ends one to make room."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Starts:
         leases: Leases,
         *,
         start: Callable[[Pool, float], Instance],
-        drain: Callable[[Instance, float, Cause], None],
+        drain: Callable[[Instance, float, LossCause], None],
     ) -> None:
         self._pools = pools
         self._instances = instances
@@ -51,56 +51,56 @@ class Starts:
         self.max_processes = 64
         self.max_greeting = 3
         self._queue: OrderedDict[PoolKey, None] = OrderedDict()
-        self.turns: Deadlines[InstanceId] = Deadlines()
+        self.greeting_turns: Deadlines[InstanceId] = Deadlines()
         """Greetings that still hold one of the `max_greeting` places (rule 2)."""
-        self.delays: Deadlines[PoolKey] = Deadlines()
+        self.backoffs: Deadlines[PoolKey] = Deadlines()
         """Pools in back-off."""
         self.closed = False
         self._promised = 0
-        """In one pass of `fill`: needs that wait for the end of a process that is on its way out."""
+        """In one pass of `start_queued`: needs that wait for the end of a process that is on its way out."""
 
-    def want(self, pool: Pool) -> None:
+    def enqueue(self, pool: Pool) -> None:
         """Queue the pool if it has too few instances."""
         if falls_short(pool):
             self._queue[pool.key] = None
 
-    def hurry(self, pool: Pool) -> None:
+    def move_to_front(self, pool: Pool) -> None:
         """If it is in the queue, it is the next."""
         if pool.key in self._queue:
             self._queue.move_to_end(pool.key, last=False)
 
-    def hold(self, pool: Pool, now: float) -> None:
+    def breaker_opened(self, pool: Pool, now: float) -> None:
         """Its breaker is open: nothing starts before it is half open."""
-        self.unwant(pool.key)
+        self.drop(pool.key)
         if pool.policy.open_s and pool.wanted and not self.closed:
-            self.delays.arm(pool.key, now, pool.not_before - now)
+            self.backoffs.arm(pool.key, now, pool.not_before - now)
 
-    def unwant(self, key: PoolKey) -> None:
+    def drop(self, key: PoolKey) -> None:
         """Start nothing for this pool, now or after its back-off."""
         self._queue.pop(key, None)
-        self.delays.disarm(key)
+        self.backoffs.disarm(key)
 
     def close(self) -> None:
         """Start nothing any more."""
         self.closed = True
         for key in list(self._pools):
-            self.unwant(key)
+            self.drop(key)
 
-    def due(self, now: float) -> None:
+    def requeue_due(self, now: float) -> None:
         """Back-offs that are over go back into the queue, and what is missed of pools whose breaker was open
         for long enough; greetings that took long lose their turn.
         """
-        for key in self.delays.due(now):
+        for key in self.backoffs.due(now):
             pool = self._pools[key]
             if pool.restart.breaker == "open":
                 pool.restart = after_pause(pool.restart)
                 always = pool.policy.min_instances or pool.policy.auto_connect
-                if pool.missed or always or pool.serving:
+                if pool.start_wanted or always or pool.serving:
                     pool.target = max(pool.target, 1)
-            self.want(pool)
-        self.turns.due(now)
+            self.enqueue(pool)
+        self.greeting_turns.due(now)
 
-    def fill(self, now: float) -> None:
+    def start_queued(self, now: float) -> None:
         """Start what is queued, as far as it may be: what is needed, then spares."""
         if self.closed:
             return
@@ -119,7 +119,7 @@ class Starts:
     def _is_unasked(self, key: PoolKey) -> bool:
         """Whether nobody waits for an instance: then it is to be listed, or to stand ready."""
         pool = self._pools.get(key)
-        return pool is None or not pool.waiting
+        return pool is None or not pool.queue
 
     def _ready(self, key: PoolKey, now: float) -> Pool | None:
         """The queued pool, if it may start something now. Who has enough, or backs off, leaves the queue."""
@@ -129,7 +129,7 @@ class Starts:
             return None
         if pool.not_before > now:
             del self._queue[key]
-            self.delays.arm(key, now, pool.not_before - now)
+            self.backoffs.arm(key, now, pool.not_before - now)
             return None
         return None if self._must_wait_for_others(pool) else pool
 
@@ -137,15 +137,15 @@ class Starts:
         """`stop_first`: the old one holds a port or a lock until it has ended."""
         if pool.start_after in self._pools:
             return True
-        return pool.stop_first and pool.active() < len(pool.instances)
+        return pool.stop_first and pool.active_count() < len(pool.instances)
 
     def _is_in_need(self, pool: Pool) -> bool:
-        return falls_short(pool) and pool.active() < needed(pool, self._leases)
+        return falls_short(pool) and pool.active_count() < needed_instances(pool, self._leases)
 
     def _fill_needs(self, pool: Pool, now: float) -> bool:
         """False when no pool may start anything now."""
         while self._is_in_need(pool):
-            if len(self.turns) >= self.max_greeting:
+            if len(self.greeting_turns) >= self.max_greeting:
                 return False
             if len(self._instances) >= self._cap_for(pool):
                 self._make_room(pool, now)
@@ -157,7 +157,7 @@ class Starts:
         for key in list(self._queue):
             pool = self._ready(key, now)
             while pool is not None and falls_short(pool):
-                if len(self.turns) >= self.max_greeting:
+                if len(self.greeting_turns) >= self.max_greeting:
                     return
                 if len(self._instances) >= self._cap_for(pool):
                     break
@@ -165,21 +165,25 @@ class Starts:
 
     def _begin(self, pool: Pool, now: float) -> None:
         instance = self._start(pool, now)
-        self.turns.arm(instance.id, now, GREETING_TURN_S)
+        self.greeting_turns.arm(instance.id, now, GREETING_TURN_S)
         if not falls_short(pool):
             self._queue.pop(pool.key, None)
 
     def _cap_for(self, pool: Pool) -> int:
         """A replacement may exceed the cap by one, or a full machine could never restart anything."""
-        replaces = any(i.worn or i.state is State.DRAINING for i in pool.instances.values())
+        replaces = any(i.limit_reached or i.state is InstanceState.DRAINING for i in pool.instances.values())
         return self.max_processes + (1 if replaces else 0)
 
     def _make_room(self, needy: Pool, now: float) -> None:
         """End as many instances as this pool needs more of, less those whose end is on its way already. Of
         what costs somebody something only one ends at a time: the need may be over when that is gone.
         """
-        more = needed(needy, self._leases) - needy.active() if needy.restart.breaker == "closed" else 1
-        for _ in range(min(more, self.max_greeting - len(self.turns))):
+        more = (
+            needed_instances(needy, self._leases) - needy.active_count()
+            if needy.restart.breaker == "closed"
+            else 1
+        )
+        for _ in range(min(more, self.max_greeting - len(self.greeting_turns))):
             if not self._is_room_coming(needy, ENDING):
                 found = self._idle_victim(needy)
                 if found is None and not self._is_room_coming(needy, LEAVING):
@@ -188,24 +192,25 @@ class Starts:
                         return
                 if found is not None:
                     victim, cause = found
-                    if victim.pool is not needy and victim.counts:
-                        victim.pool.target = max(victim.pool.active() - 1, 0)
+                    if victim.pool is not needy and victim.is_counted:
+                        victim.pool.target = max(victim.pool.active_count() - 1, 0)
                     self._drain(victim, now, cause)
             self._promised += 1
 
-    def _is_room_coming(self, needy: Pool, states: Collection[State]) -> bool:
+    def _is_room_coming(self, needy: Pool, states: Collection[InstanceState]) -> bool:
         """Whether a process in one of these states leaves room that no other need waits for. One that is only
         worn may drain for a day: its end is no promise.
         """
         leaving = sum(
-            i.state in states and not (i.worn and i.state is State.DRAINING) for i in self._instances.values()
+            i.state in states and not (i.limit_reached and i.state is InstanceState.DRAINING)
+            for i in self._instances.values()
         )
         return len(self._instances) - leaving + self._promised < self._cap_for(needy)
 
     def _is_any_ending(self) -> bool:
         return any(i.state in ENDING for i in self._instances.values())
 
-    def _idle_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+    def _idle_victim(self, needy: Pool) -> tuple[Instance, LossCause] | None:
         """Which instance may go at no cost (rule 14): the least recently used idle one that nobody holds;
         else one that only starts to be a spare.
         """
@@ -215,25 +220,29 @@ class Starts:
         spare = self._spare_to_be(needy)
         return None if spare is None else (spare, "room")
 
-    def _costly_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+    def _costly_victim(self, needy: Pool) -> tuple[Instance, LossCause] | None:
         """Which instance has to go where none is idle: one that a session holds idly while it waits for
         another. For a pool that has none at all also one of several of another pool: every server with demand
         is sure of one.
         """
-        yielding = self._leases.yielding(self._waiting_for_more())
+        yielding = self._leases.pick_victim(self._waiting_for_more())
         if yielding is not None:
             return self._instances[yielding], "needed"
-        if needy.active():
+        if needy.active_count():
             return None
-        several = [i for i in self._free(needy) if i.pool.active() > 1]
+        several = [i for i in self._free(needy) if i.pool.active_count() > 1]
         if several:
-            return max(several, key=lambda i: i.pool.active()), "room"
-        held = [i for i in self._others(needy) if i.pool.active() > 1 and not self._leases.busy(i.id)]
+            return max(several, key=lambda i: i.pool.active_count()), "room"
+        held = [
+            i for i in self._others(needy) if i.pool.active_count() > 1 and not self._leases.is_busy(i.id)
+        ]
         return (min(held, key=lambda i: i.idle_since), "room") if held else None
 
     def _others(self, needy: Pool) -> list[Instance]:
         """What serves in other pools."""
-        return [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
+        return [
+            i for i in self._instances.values() if i.state is InstanceState.SERVING and i.pool is not needy
+        ]
 
     def _free(self, needy: Pool) -> list[Instance]:
         """Those of them that nobody holds."""
@@ -243,8 +252,8 @@ class Starts:
         """The youngest instance that has not greeted, of a pool with more than it needs."""
         for instance in reversed(self._instances.values()):
             pool = instance.pool
-            starts = instance.state in (State.SPAWNING, State.GREETING)
-            if starts and pool is not needy and pool.active() > needed(pool, self._leases):
+            starts = instance.state in (InstanceState.SPAWNING, InstanceState.GREETING)
+            if starts and pool is not needy and pool.active_count() > needed_instances(pool, self._leases):
                 return instance
         return None
 
@@ -253,32 +262,32 @@ class Starts:
         return {
             session
             for pool in self._pools.values()
-            for session in pool.waiting.sessions()
-            if self._leases.place(session, pool.server) is None
+            for session in pool.queue.sessions()
+            if self._leases.held_instance(session, pool.server) is None
         }
 
     def next_deadline(self) -> float | None:
         """When a back-off or a turn ends."""
-        delays, turns = self.delays.next_deadline(), self.turns.next_deadline()
+        delays, turns = self.backoffs.next_deadline(), self.greeting_turns.next_deadline()
         if delays is None or turns is None:
             return turns if delays is None else delays
         return min(delays, turns)
 
-    def remembers(self, pool: Pool) -> bool:
+    def will_start(self, pool: Pool) -> bool:
         """Whether something will start for this pool without another event."""
-        return pool.key in self._queue or pool.key in self.delays
+        return pool.key in self._queue or pool.key in self.backoffs
 
 
 def falls_short(pool: Pool) -> bool:
     """Whether the pool should have more instances than it has."""
-    if pool.active() >= pool.target or not pool.wanted or pool.stopped:
+    if pool.active_count() >= pool.target or not pool.wanted or pool.stopped:
         return False
     return pool.restart.breaker == "closed" or (
-        pool.restart.breaker == "half_open" and not pool.being_tried()
+        pool.restart.breaker == "half_open" and not pool.is_being_tried()
     )
 
 
 def _can_spare(instance: Instance) -> bool:
     pool = instance.pool
-    busy = instance.busy or pool.waiting or pool.operations
-    return not busy and pool.active() > pool.policy.min_instances
+    busy = instance.is_busy or pool.queue or pool.operations
+    return not busy and pool.active_count() > pool.policy.min_instances

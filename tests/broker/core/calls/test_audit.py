@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_broker.core.calls.audit import bare_uri, subject, with_name
+from carpool_broker.core.calls.audit import audit_subject, bare_uri, with_call_id
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.effects import Audited, Reply
+from carpool_broker.core.model.effects import Reply, WriteAudit
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, RawJson, call_of
-from carpool_protocol.link.messages import Answered, Call, Caller, Failed, RecordedCall
+from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallOrigin, RecordedCall
 from tests.behaviours import behaviour
 from tests.broker import recovery_rig
 from tests.broker.core.test_broker import ONE, Rig
@@ -19,8 +19,8 @@ from tests.broker.core.test_broker import ONE, Rig
 BODY = RawJson(b'{"content":[]}')
 
 
-def audited(effects: list[Any]) -> list[Audited]:
-    return [each for each in effects if isinstance(each, Audited)]
+def audited(effects: list[Any]) -> list[WriteAudit]:
+    return [each for each in effects if isinstance(each, WriteAudit)]
 
 
 def rig() -> Rig:
@@ -35,9 +35,9 @@ def test_a_call_has_one_record_when_its_server_has_answered_and_it_comes_before_
     one = rig()
     assert audited(one.call("a__x")) == []
     one.now += 1.5
-    effects = one.feed(Answered(CallId(1), is_error=False, body=BODY))
+    effects = one.feed(CallAnswered(CallId(1), is_error=False, body=BODY))
     (record,) = audited(effects)
-    assert [type(each) for each in effects] == [Audited, Reply]
+    assert [type(each) for each in effects] == [WriteAudit, Reply]
     assert (record.server, record.target, record.method) == ("a", "x", "tools/call")
     assert (record.outcome, record.delivered, record.call) == ("ok", "yes", 1)
     assert record.duration_s == pytest.approx(1.5)
@@ -48,7 +48,7 @@ def test_a_call_has_one_record_when_its_server_has_answered_and_it_comes_before_
 def test_an_error_of_the_server_is_told_from_a_result() -> None:
     one = rig()
     one.call("a__x")
-    (record,) = audited(one.feed(Answered(CallId(1), is_error=True, body=RawJson(b"{}"))))
+    (record,) = audited(one.feed(CallAnswered(CallId(1), is_error=True, body=RawJson(b"{}"))))
     assert (record.outcome, record.delivered) == ("error", "yes")
 
 
@@ -63,7 +63,7 @@ def test_a_call_that_is_refused_has_a_record_with_the_name_that_its_agent_used()
 def test_a_call_that_failed_says_whether_a_server_can_have_seen_it() -> None:
     one = rig()
     one.call("a__x")
-    (record,) = audited(one.feed(Failed(CallId(1), "instance_died", "maybe", "It died.")))
+    (record,) = audited(one.feed(CallFailed(CallId(1), "instance_died", "maybe", "It died.")))
     assert (record.outcome, record.delivered) == ("instance_died", "maybe")
 
 
@@ -71,8 +71,8 @@ def test_a_cancelled_call_and_one_whose_agent_left_have_records() -> None:
     one = rig()
     one.call("a__x", "1")
     one.call("b__y", "2")
-    (cancelled,) = audited(one.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no more")))
-    (left,) = audited(one.feed(ev.AgentLeft(ONE)))
+    (cancelled,) = audited(one.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "no more")))
+    (left,) = audited(one.feed(ev.SessionClosed(ONE)))
     assert [(each.outcome, each.delivered) for each in (cancelled, left)] == [("cancelled", "maybe")] * 2
     assert (cancelled.server, left.server) == ("a", "b")
 
@@ -83,13 +83,13 @@ def test_without_a_trail_nothing_is_said_and_it_can_be_switched_on_between_two_c
     one.call("a__x", "1")
     one.core.audit(True)
     one.call("b__y", "2")
-    (first,) = audited(one.feed(Answered(CallId(1), is_error=False, body=BODY)))
-    (second,) = audited(one.feed(Answered(CallId(2), is_error=False, body=BODY)))
+    (first,) = audited(one.feed(CallAnswered(CallId(1), is_error=False, body=BODY)))
+    (second,) = audited(one.feed(CallAnswered(CallId(2), is_error=False, body=BODY)))
     assert first.duration_s < 0, "nobody has seen it begin"
     assert second.duration_s == 0
     one.core.audit(False)
     one.call("a__x", "3")
-    assert audited(one.feed(Answered(CallId(3), is_error=False, body=BODY))) == []
+    assert audited(one.feed(CallAnswered(CallId(3), is_error=False, body=BODY))) == []
 
 
 @behaviour("audit:broker-death")
@@ -97,7 +97,7 @@ def test_a_call_that_an_earlier_broker_opened_is_put_down_under_its_old_id_by_th
     one = recovery_rig.RecoveryRig()
     one.core.audit(True)
     call = recovery_rig.recorded(3)
-    asked = ev.AgentCalled(recovery_rig.ONE, RawJson(b"1"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT)
+    asked = ev.CallRequested(recovery_rig.ONE, RawJson(b"1"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT)
     one.resume(asked)
     one.link(call)
     (record,) = audited(one.answer(call.call))
@@ -109,7 +109,7 @@ def test_a_call_that_an_earlier_broker_opened_is_put_down_under_its_old_id_by_th
 def test_a_call_of_an_earlier_broker_that_nobody_comes_back_for_is_put_down_with_what_is_known() -> None:
     one = recovery_rig.RecoveryRig()
     one.core.audit(True)
-    caller = Caller(recovery_rig.ONE, "claude", 42, "shim", "ci", "reader")
+    caller = CallOrigin(recovery_rig.ONE, "claude", 42, "shim", "ci", "reader")
     one.link(
         recovery_rig.recorded(3, method="tools/call", caller=caller),
         recovery_rig.recorded(4, request="2", ended=True),
@@ -166,15 +166,15 @@ def test_of_a_uri_nothing_is_said_that_may_be_a_value(uri: str, bare: str) -> No
 @behaviour("audit:no-values")
 @given(st.text())
 def test_no_query_of_a_uri_is_ever_said(text: str) -> None:
-    said = subject("resources/read", f"x://host/path?{text}&secret=hunter2")
+    said = audit_subject("resources/read", f"x://host/path?{text}&secret=hunter2")
     assert "hunter2" not in said
     assert "?" not in said
 
 
 def test_a_completion_is_about_its_prompt_or_its_template_and_a_task_is_not_named() -> None:
-    assert subject("completion/complete", '{"type":"ref/prompt","name":"greet"}') == "greet"
-    assert subject("completion/complete", '{"type":"ref/resource","uri":"x:///{a}?b"}') == "x:///{a}"
-    assert subject("tasks/get", "task-1") == ""
+    assert audit_subject("completion/complete", '{"type":"ref/prompt","name":"greet"}') == "greet"
+    assert audit_subject("completion/complete", '{"type":"ref/resource","uri":"x:///{a}?b"}') == "x:///{a}"
+    assert audit_subject("tasks/get", "task-1") == ""
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_a_completion_is_about_its_prompt_or_its_template_and_a_task_is_not_name
 )
 @behaviour("audit:one-id")
 def test_a_server_is_told_which_call_it_is_and_no_agent_can_say_that_itself(meta: bytes, sent: bytes) -> None:
-    found = with_name(RawJson(meta), "c7")
+    found = with_call_id(RawJson(meta), "c7")
     assert json.loads(found) == json.loads(sent)
     assert found.count(b"arpool/") == 1
-    assert len(found) == len(with_name(RawJson(b" " * len(meta)), "c7")), "a journal replays with blanks"
+    assert len(found) == len(with_call_id(RawJson(b" " * len(meta)), "c7")), "a journal replays with blanks"
 
 
 def test_what_a_server_is_told_more_counts_against_what_the_link_may_carry() -> None:

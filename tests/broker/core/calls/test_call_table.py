@@ -3,20 +3,28 @@
 from typing import Any
 
 from carpool_broker.core import invariants
-from carpool_broker.core.calls.call_table import Ledger
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.effects import Reply, ReportProgress
-from carpool_broker.core.model.events import AgentCalled, SourceId
+from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.effects import Reply, SendProgress
+from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed
+from carpool_protocol.link.messages import (
+    Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
+    CancelCall,
+    Policy,
+    PoolSpec,
+)
 from carpool_protocol.machine.timers import Timers
 from tests.behaviours import behaviour
 
 KEY = PoolKey("s:1")
 ONE, TWO = SessionId("s1"), SessionId("s2")
-BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=100, wait_s=4.0)
+BOUNDS = SessionBounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=100, wait_s=4.0)
 
 
 class Rig:
@@ -24,14 +32,14 @@ class Rig:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO)}
         self.timers: BrokerTimers = Timers(ORDER)
-        self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append, self.timers)
+        self.ledger = CallTable(self.sessions, BOUNDS, self.effects.append, self.timers)
         self.ledger.admission.credit_bytes = credit
         self.now = 100.0
 
     def call(
         self, request: str, session: SessionId = ONE, size: int = 0, token: RawJson = ABSENT
     ) -> list[Any]:
-        asked = AgentCalled(session, RawJson(request.encode()), "s__t", RawJson(b" " * size), ABSENT, token)
+        asked = CallRequested(session, RawJson(request.encode()), "s__t", RawJson(b" " * size), ABSENT, token)
         owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = KEY, ServerName("s"), "t"
         self.ledger.admission.admit(owed, self.now)
@@ -44,7 +52,7 @@ class Rig:
         return done
 
     def answer(self, call: int) -> list[Any]:
-        self.ledger.answered(Answered(CallId(call), is_error=False, body=EMPTY_OBJECT), self.now)
+        self.ledger.call_answered(CallAnswered(CallId(call), is_error=False, body=EMPTY_OBJECT), self.now)
         return self.done()
 
     def wait(self, duration_s: float) -> list[Any]:
@@ -105,7 +113,7 @@ def test_without_credit_nothing_goes_and_then_sessions_take_turns() -> None:
         rig.call(str(n), ONE)
     rig.call("0", TWO)
     rig.ledger.admission.credit_bytes = 100
-    rig.ledger.admission.pump_all(rig.now)
+    rig.ledger.admission.send_queued_of_all(rig.now)
     assert [(e.session, e.call) for e in rig.done()] == [(ONE, 1), (TWO, 3)]
 
 
@@ -116,11 +124,11 @@ def test_a_session_that_was_at_its_bound_when_credit_came_is_not_forgotten_when_
     rig.ledger.admission.credit_bytes = 0
     rig.call("3")
     rig.ledger.admission.credit_bytes = 64
-    rig.ledger.admission.pump_all(rig.now)
+    rig.ledger.admission.send_queued_of_all(rig.now)
     rig.ledger.admission.credit_bytes = 0
     rig.answer(1)
     rig.ledger.admission.credit_bytes = 64
-    rig.ledger.admission.pump_all(rig.now)
+    rig.ledger.admission.send_queued_of_all(rig.now)
     assert calls(rig.done()) == [3]
 
 
@@ -141,7 +149,7 @@ def test_the_backstop_ends_a_forgotten_call_as_maybe_and_drops_its_late_answer()
     spec = PoolSpec(
         key=KEY, server=ServerName("s"), argv=[], env={}, cwd="/", policy=Policy(wait_s=1.0, max_total_s=10.0)
     )
-    rig.ledger.learn_limits([spec])
+    rig.ledger.set_pool_timeouts([spec])
     rig.call("1")
     assert rig.wait(15.9) == []
     cancel, reply = rig.wait(0.2)
@@ -169,7 +177,7 @@ def test_everything_of_an_agent_that_is_gone_is_cancelled() -> None:
     rig = Rig()
     for n in range(3):
         rig.call(str(n))
-    rig.ledger.forget(rig.sessions[ONE])
+    rig.ledger.session_closed(rig.sessions[ONE])
     assert rig.done() == [CancelCall(CallId(n), "the agent is gone", answered=True) for n in (1, 2)]
     assert not rig.ledger.calls
 
@@ -179,11 +187,11 @@ def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on
     rig = Rig()
     for n in range(3):
         rig.call(str(n))
-    rig.ledger.supervisor_went()
+    rig.ledger.supervisor_lost()
     replies = rig.done()
     assert [(r.id, b'"link_broken"' in r.body) for r in replies] == [(b"0", True), (b"1", True)]
     rig.ledger.admission.credit_bytes = 1000
-    rig.ledger.admission.pump_all(rig.now)
+    rig.ledger.admission.send_queued_of_all(rig.now)
     assert calls(rig.done()) == [3]
 
 
@@ -193,14 +201,14 @@ def test_progress_reaches_only_who_gave_a_token() -> None:
     rig.call("1", token=RawJson(b'"tok"'))
     rig.call("2")
     for n in (1, 2, 9):
-        rig.ledger.progressed(Progressed(CallId(n), EMPTY_OBJECT))
-    assert rig.done() == [ReportProgress(ONE, RawJson(b'"tok"'), EMPTY_OBJECT, RawJson(b"1"))]
+        rig.ledger.call_progressed(CallProgressed(CallId(n), EMPTY_OBJECT))
+    assert rig.done() == [SendProgress(ONE, RawJson(b'"tok"'), EMPTY_OBJECT, RawJson(b"1"))]
 
 
 def test_a_fault_of_another_release_keeps_its_honest_half() -> None:
     rig = Rig()
     rig.call("1")
-    rig.ledger.failed(Failed(CallId(1), "not_known_here", "maybe", "It fell."), rig.now)
+    rig.ledger.call_failed(CallFailed(CallId(1), "not_known_here", "maybe", "It fell."), rig.now)
     (reply,) = rig.done()
     assert b'"delivered":"maybe"' in reply.body
     assert b"It fell." in reply.body

@@ -9,22 +9,28 @@ from typing import Any
 import pytest
 
 from carpool_broker.core.calls import input_required
-from carpool_broker.core.calls.request_state import Tokens
+from carpool_broker.core.calls.request_state import RequestStateTokens
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.capabilities import Asker, Capabilities
-from carpool_broker.core.model.effects import Input, LetGo, ReplyStateless, ReportProgress, RequireInput
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
+from carpool_broker.core.model.effects import (
+    ForgetRecordedCall,
+    ReplyStateless,
+    RequiredInput,
+    RequireInput,
+    SendProgress,
+)
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
     CancelCall,
-    Failed,
-    Logged,
-    Progressed,
-    SessionGone,
+    LogForSession,
+    SessionEnded,
     SetLevel,
 )
 from tests.behaviours import behaviour
@@ -69,12 +75,12 @@ def test_questions_of_one_burst_are_one_round_and_each_answer_goes_where_it_was_
     (said,) = rig.wait(0.005)
     assert (said.session, said.id) == (ONE, R1)
     assert said.inputs == (
-        Input("ask-q1", SAMPLING, PARAMS, ServerName("a")),
-        Input("who", ELICITATION, PARAMS, ServerName("a")),
+        RequiredInput("ask-q1", SAMPLING, PARAMS, ServerName("a")),
+        RequiredInput("who", ELICITATION, PARAMS, ServerName("a")),
     )
     effects = rig.call_tool("2", state=said.state, given={"who": MORE, "ask-q1": SAID})
     assert effects == [answer_to("q2", MORE), answer_to("q1", SAID)]
-    answer = rig.feed(Answered(call, is_error=False, body=RESULT))
+    answer = rig.feed(CallAnswered(call, is_error=False, body=RESULT))
     assert answer == [ReplyStateless(ONE, R2, is_error=False, body=RESULT, method="tools/call", call=call)]
 
 
@@ -118,7 +124,7 @@ def test_the_id_of_a_request_that_was_answered_so_may_be_used_again() -> None:
     _, said = rig.park("1")
     other = rig.call("1").call
     assert rig.call_tool("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
-    (reply,) = rig.feed(Answered(other, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(other, is_error=False, body=RESULT))
     assert reply.id == R1
 
 
@@ -146,7 +152,7 @@ def test_what_this_very_request_has_not_declared_is_refused(
 ) -> None:
     rig = StatelessRig()
     rig.call("0", by=ASKING)  # the session is one that can be asked; this request is not
-    call = rig.call("1", by=Asker(can)).call
+    call = rig.call("1", by=StatelessAgent(can)).call
     (answer,) = rig.ask(call, "q1", method, needs=needs)
     assert isinstance(answer, AnswerAsk)
     assert answer.is_error
@@ -155,7 +161,7 @@ def test_what_this_very_request_has_not_declared_is_refused(
 
 def test_roots_are_asked_of_who_declares_them() -> None:
     rig = StatelessRig()
-    call = rig.call("1", by=Asker(Capabilities(roots=True))).call
+    call = rig.call("1", by=StatelessAgent(Capabilities(roots=True))).call
     assert rig.ask(call, "q1", "roots/list") == []
     (said,) = rig.wait(1.0)
     assert said.inputs[0].method == "roots/list"
@@ -185,7 +191,7 @@ def test_a_question_that_is_taken_back_is_not_put() -> None:
     rig.ask(call)
     rig.feed(AskWithdrawn(AskId("q1"), ""))
     assert rig.wait(1.0) == []
-    (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(call, is_error=False, body=RESULT))
     assert reply.id == R1
 
 
@@ -196,7 +202,7 @@ def test_a_question_that_is_taken_back_later_needs_no_answer_any_more() -> None:
     assert rig.call_tool("2", state=said.state, given={"ask-q1": SAID, "ask-q2": MORE}) == [
         answer_to("q2", MORE)
     ]
-    (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(call, is_error=False, body=RESULT))
     assert reply.id == R2
 
 
@@ -211,7 +217,7 @@ def test_answers_that_come_with_the_first_request_are_given_to_what_is_asked_und
     assert rig.ask(call.call, "q1", name="where") == [answer_to("q1", MORE)]
     assert rig.ask(call.call, "q2", name="who") == [answer_to("q2", SAID)]
     assert rig.wait(1.0) == []
-    (reply,) = rig.feed(Answered(call.call, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(call.call, is_error=False, body=RESULT))
     assert reply.id == R1
 
 
@@ -267,7 +273,7 @@ def test_a_token_is_good_once() -> None:
     call, said = rig.park()
     rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert refused(rig.call_tool("3", state=said.state, given={"ask-q1": MORE}))
-    rig.feed(Answered(call, is_error=False, body=RESULT))
+    rig.feed(CallAnswered(call, is_error=False, body=RESULT))
     assert refused(rig.call_tool("4", state=said.state, given={"ask-q1": MORE}))
 
 
@@ -332,7 +338,7 @@ def test_two_brokers_make_different_tokens() -> None:
     one = StatelessRig()
     _, said = one.park()
     other = StatelessRig()
-    other.core.parked.tokens = Tokens(b"another")
+    other.core.parked_calls.state_tokens = RequestStateTokens(b"another")
     _, elsewhere = other.park()
     assert said.state != elsewhere.state
     assert refused(one.call_tool("2", state=elsewhere.state, given={"ask-q1": SAID}))
@@ -344,7 +350,7 @@ def test_two_brokers_make_different_tokens() -> None:
 def test_an_answer_that_comes_while_nobody_is_there_is_kept_for_the_retry() -> None:
     rig = StatelessRig()
     call, said = rig.park()
-    assert rig.feed(Answered(call, is_error=False, body=RESULT)) == []
+    assert rig.feed(CallAnswered(call, is_error=False, body=RESULT)) == []
     (reply,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert (reply.id, reply.body) == (R2, RESULT)
     assert refused(rig.call_tool("3", state=said.state))
@@ -353,7 +359,7 @@ def test_an_answer_that_comes_while_nobody_is_there_is_kept_for_the_retry() -> N
 def test_so_is_a_failure() -> None:
     rig = StatelessRig()
     call, said = rig.park()
-    assert rig.feed(Failed(call, "timed_out", "maybe", "Too slow.")) == []
+    assert rig.feed(CallFailed(call, "timed_out", "maybe", "Too slow.")) == []
     (reply,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert b"timed_out" in reply.body
 
@@ -361,7 +367,7 @@ def test_so_is_a_failure() -> None:
 def test_a_supervisor_that_goes_ends_what_is_parked_and_the_retry_hears_of_it() -> None:
     rig = StatelessRig()
     _, said = rig.park()
-    assert rig.feed(ev.SupervisorWent()) == []
+    assert rig.feed(ev.SupervisorLost()) == []
     (reply,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert b"link_broken" in reply.body
 
@@ -372,7 +378,9 @@ def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
     assert rig.wait(29.0) == []
     (cancel, let_go) = rig.wait(2.0)
     assert cancel == CancelCall(call, "the agent did not bring in time what it wants", answered=True)
-    assert let_go == LetGo(ONE, call), "its agent may not have read what is wanted, and is not to say it anew"
+    assert let_go == ForgetRecordedCall(ONE, call), (
+        "its agent may not have read what is wanted, and is not to say it anew"
+    )
     assert refused(rig.call_tool("2", state=said.state, given={"ask-q1": SAID}))
     assert rig.core.next_deadline() is None
 
@@ -380,65 +388,67 @@ def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
 def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
     rig = StatelessRig(park_s=30.0)
     call, _ = rig.park()
-    rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert rig.wait(31.0) == [LetGo(ONE, call)], "nor need the supervisor remember it, once that was read"
+    rig.feed(CallAnswered(call, is_error=False, body=RESULT))
+    assert rig.wait(31.0) == [ForgetRecordedCall(ONE, call)], (
+        "nor need the supervisor remember it, once that was read"
+    )
     assert rig.core.next_deadline() is None
 
 
 def test_cancelling_the_request_that_was_answered_does_nothing_and_that_of_the_retry_ends_the_call() -> None:
     rig = StatelessRig()
     call, said = rig.park()
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []
     rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
-    assert rig.feed(ev.AgentCancelled(ONE, R2, "enough")) == [CancelCall(call, "enough")]
+    assert rig.feed(ev.RequestCancelled(ONE, R2, "enough")) == [CancelCall(call, "enough")]
 
 
 def test_a_call_that_is_cancelled_while_questions_are_gathered_puts_none() -> None:
     rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call)
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "enough")) == [CancelCall(call, "enough")]
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "enough")) == [CancelCall(call, "enough")]
     assert rig.wait(10.0) == []
 
 
 def test_an_agent_that_goes_takes_its_parked_calls_along() -> None:
     rig = StatelessRig()
     call, _ = rig.park()
-    cancel, gone = rig.feed(ev.AgentLeft(ONE))
-    assert (cancel.call, gone) == (call, SessionGone(ONE))
+    cancel, gone = rig.feed(ev.SessionClosed(ONE))
+    assert (cancel.call, gone) == (call, SessionEnded(ONE))
     assert rig.core.next_deadline() is None
 
 
 def test_progress_is_held_back_and_the_latest_of_it_goes_on_under_the_new_token() -> None:
     rig = StatelessRig()
     call, said = rig.park("1", token='"one"')
-    assert rig.feed(Progressed(call, RawJson(b'{"progress":1}'))) == []
-    assert rig.feed(Progressed(call, RawJson(b'{"progress":2}'))) == []
+    assert rig.feed(CallProgressed(call, RawJson(b'{"progress":1}'))) == []
+    assert rig.feed(CallProgressed(call, RawJson(b'{"progress":2}'))) == []
     effects = rig.call_tool("2", state=said.state, given={"ask-q1": SAID}, token='"two"')
-    report = ReportProgress(ONE, RawJson(b'"two"'), RawJson(b'{"progress":2}'), R2)
+    report = SendProgress(ONE, RawJson(b'"two"'), RawJson(b'{"progress":2}'), R2)
     assert effects == [answer_to("q1"), report]
-    (further,) = rig.feed(Progressed(call, RawJson(b'{"progress":3}')))
+    (further,) = rig.feed(CallProgressed(call, RawJson(b'{"progress":3}')))
     assert further.token == b'"two"'
 
 
 def test_no_log_message_is_said_between_rounds_and_the_level_is_the_new_requests() -> None:
     rig = StatelessRig()
-    loud = Asker(ASKING.capabilities, level="debug")
+    loud = StatelessAgent(ASKING.capabilities, level="debug")
     call = next(each.call for each in rig.call_tool("1", by=loud) if isinstance(each, Call))
     rig.ask(call)
     (said,) = rig.wait(1.0)
-    assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, call)) == []
+    assert rig.feed(LogForSession(ONE, "error", EMPTY_OBJECT, call)) == []
     effects = rig.call_tool("2", state=said.state, given={"ask-q1": SAID}, by=ASKING)
     assert SetLevel(A, "") in effects
-    assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, call)) == []
+    assert rig.feed(LogForSession(ONE, "error", EMPTY_OBJECT, call)) == []
 
 
 def test_what_cannot_be_kept_is_told_as_lost() -> None:
     rig = StatelessRig()
     call, said = rig.park()
     other, also = rig.park("3", "q3")
-    rig.feed(Answered(call, is_error=False, body=RawJson(b" " * 50 * 1024 * 1024)))
-    rig.feed(Answered(other, is_error=False, body=RawJson(b" " * 50 * 1024 * 1024)))
+    rig.feed(CallAnswered(call, is_error=False, body=RawJson(b" " * 50 * 1024 * 1024)))
+    rig.feed(CallAnswered(other, is_error=False, body=RawJson(b" " * 50 * 1024 * 1024)))
     (reply,) = rig.call_tool("4", state=also.state)
     assert b'"lost"' in reply.body
     (reply,) = rig.call_tool("5", state=said.state)
@@ -458,7 +468,7 @@ def test_agents_of_a_shared_session_that_do_not_come_back_leave_room_for_the_oth
     rig = StatelessRig()
     many = SessionId("s9")
     rig.feed(
-        ev.AgentCame(
+        ev.SessionOpened(
             session=many, source=ev.SourceId("daemon"), agent="", pid=1, carrier="http",
             shared=True, anonymous=True, max_open_calls=5,
         )
@@ -473,15 +483,17 @@ def test_agents_of_a_shared_session_that_do_not_come_back_leave_room_for_the_oth
 # --- a server that sends its user to URLs first ---------------------------------------------------------
 
 
-def urls_first(call: CallId, urls: tuple[RawJson, ...]) -> Answered:
-    return Answered(call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=tuple(urls))
+def urls_first(call: CallId, urls: tuple[RawJson, ...]) -> CallAnswered:
+    return CallAnswered(call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=tuple(urls))
 
 
 def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_there() -> None:
     rig = StatelessRig()
     call = rig.call("1")
     (said, let_go) = rig.feed(urls_first(call.call, URLS))
-    assert let_go == LetGo(ONE, call.call), "once it has been read the retry says all that is needed"
+    assert let_go == ForgetRecordedCall(ONE, call.call), (
+        "once it has been read the retry says all that is needed"
+    )
     assert [(each.method, each.params) for each in said.inputs] == [(ELICITATION, url) for url in URLS]
     keys = [each.key for each in said.inputs]
     (again,) = rig.call_tool("2", state=said.state, given={keys[0]: SAID})
@@ -490,7 +502,7 @@ def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_
     assert isinstance(repeated, Call)
     assert (repeated.target, repeated.params) == (call.target, call.params)
     assert repeated.call != call.call
-    (reply,) = rig.feed(Answered(repeated.call, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(repeated.call, is_error=False, body=RESULT))
     assert reply.id == R3
 
 
@@ -502,7 +514,9 @@ def test_a_user_who_does_not_agree_ends_the_call() -> None:
 
 
 @pytest.mark.parametrize(("by", "urls"), [(PLAIN, URLS), (ASKING, ())])
-def test_who_cannot_be_sent_there_is_told_what_the_server_wants(by: Asker, urls: tuple[RawJson, ...]) -> None:
+def test_who_cannot_be_sent_there_is_told_what_the_server_wants(
+    by: StatelessAgent, urls: tuple[RawJson, ...]
+) -> None:
     rig = StatelessRig()
     (reply,) = rig.feed(urls_first(rig.call("1", by=by).call, urls))
     assert b"needs_url" in reply.body
@@ -522,7 +536,9 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
 def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None:
     rig = StatelessRig()
     call, said = rig.park()
-    assert rig.feed(urls_first(call, URLS[:1])) == [LetGo(ONE, call)], "what it was told may be unread"
+    assert rig.feed(urls_first(call, URLS[:1])) == [ForgetRecordedCall(ONE, call)], (
+        "what it was told may be unread"
+    )
     (again,) = rig.call_tool("2", state=said.state, given={"ask-q1": SAID})
     assert [each.params for each in again.inputs] == [URLS[0]]
     (sent,) = rig.call_tool("3", state=again.state, given={again.inputs[0].key: SAID})
@@ -538,15 +554,15 @@ def test_a_parked_call_of_a_shared_session_is_resumed_by_whoever_has_its_token()
     rig.come(many, shared=True, anonymous=True)
     call, said = rig.park("@1 1", session=many)
     assert rig.call_tool("@2 1", session=many, state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
-    (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
+    (reply,) = rig.feed(CallAnswered(call, is_error=False, body=RESULT))
     assert reply.id == b"@2 1"
 
 
 def test_a_question_for_a_call_that_is_over_is_answered_with_an_error() -> None:
     rig = StatelessRig()
     call = rig.call("1").call
-    rig.feed(Answered(call, is_error=False, body=RESULT))
-    (answer,) = rig.feed(Asked(call, AskId("q1"), SAMPLING, PARAMS, False))
+    rig.feed(CallAnswered(call, is_error=False, body=RESULT))
+    (answer,) = rig.feed(AskOpened(call, AskId("q1"), SAMPLING, PARAMS, False))
     assert answer.is_error
 
 
@@ -554,7 +570,7 @@ def test_agents_of_the_handshake_era_are_asked_as_before() -> None:
     rig = StatelessRig()
     rig.come(TWO)
     rig.initialize(TWO, Capabilities(sampling=True))
-    (sent,) = rig.feed(ev.AgentCalled(TWO, R1, "a__x", EMPTY_OBJECT, RawJson(b""), RawJson(b"")))
+    (sent,) = rig.feed(ev.CallRequested(TWO, R1, "a__x", EMPTY_OBJECT, RawJson(b""), RawJson(b"")))
     (asked,) = rig.ask(sent.call)
     assert asked.request == R1
 
@@ -567,7 +583,9 @@ def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
     monkeypatch.setattr(input_required, "MAX_HELD_BYTES", 1000)
     answer = RawJson(b'{"content":[],"x":"%b"}' % (b"a" * 900))
     for call, _ in rounds:
-        rig.feed(Answered(call, is_error=False, body=answer))  # every invariant holds, the bound among them
+        rig.feed(
+            CallAnswered(call, is_error=False, body=answer)
+        )  # every invariant holds, the bound among them
     bodies = []
     for number, (_, said) in enumerate(rounds):
         (reply,) = rig.call_tool(f"1{number}", state=said.state, given={"ask-q1": SAID})

@@ -14,7 +14,7 @@ from msgspec import Struct
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
-from carpool_protocol.link.messages import AnswerAsk, Answered, AskWithdrawn, Call, CancelCall, Failed
+from carpool_protocol.link.messages import AnswerAsk, AskWithdrawn, Call, CallAnswered, CallFailed, CancelCall
 from tests.broker.stateless_rig import RESULT, StatelessRig
 from tests.kit.broker_rig import supervisor_comes
 
@@ -135,7 +135,7 @@ class ParkedMachine(RuleBasedStateMachine):
             self.owed = {who: digest for who, digest in self.owed.items() if who[0] != session}
             for token in self.tokens:
                 token.used = token.used or token.session == session
-            self.feed(ev.AgentLeft(session))
+            self.feed(ev.SessionClosed(session))
 
     @rule(session=SESSIONS, digest=DIGESTS)
     def calls_something(self, session: SessionId, digest: str) -> None:
@@ -203,7 +203,7 @@ class ParkedMachine(RuleBasedStateMachine):
     def cancels(self, pick: int) -> None:
         session, request = list(self.owed)[pick % len(self.owed)]
         del self.owed[session, request]
-        self.feed(ev.AgentCancelled(session, request, ""))
+        self.feed(ev.RequestCancelled(session, request, ""))
 
     # --- the supervisor -----------------------------------------------------------------------------------
 
@@ -230,11 +230,11 @@ class ParkedMachine(RuleBasedStateMachine):
         del self.calls[call]
         self.asks = {ask: its for ask, its in self.asks.items() if its != call}
         if how == "fail":
-            self.feed(Failed(call, "timed_out", "maybe", ""))
+            self.feed(CallFailed(call, "timed_out", "maybe", ""))
         elif how == "urls":
-            self.feed(Answered(call, is_error=True, body=RESULT, urls_first=True, urls=(RESULT,)))
+            self.feed(CallAnswered(call, is_error=True, body=RESULT, urls_first=True, urls=(RESULT,)))
         else:
-            self.feed(Answered(call, is_error=False, body=RESULT))
+            self.feed(CallAnswered(call, is_error=False, body=RESULT))
         self.request_of.pop(call, None)
 
     @rule()
@@ -242,7 +242,7 @@ class ParkedMachine(RuleBasedStateMachine):
         self.calls.clear()
         self.asks.clear()
         self.request_of.clear()
-        self.feed(ev.SupervisorWent())
+        self.feed(ev.SupervisorLost())
         supervisor_comes(self.feed)
 
     @rule(dt=st.sampled_from([0.001, 0.01, 20.0, 61.0]))
@@ -257,16 +257,16 @@ class ParkedMachine(RuleBasedStateMachine):
     @invariant()
     def the_core_agrees_with_the_model(self) -> None:
         core = self.rig.core
-        assert {(s.id, request) for s in core.sessions.values() for request in s.owed} == set(self.owed)
-        assert set(core.ledger.calls) <= set(self.calls)
+        assert {(s.id, request) for s in core.sessions.values() for request in s.open_calls} == set(self.owed)
+        assert set(core.call_table.calls) <= set(self.calls)
 
     def teardown(self) -> None:
         """Time alone ends everything, and leaves nothing."""
         for call in list(self.calls):
-            if call in self.calls and call in self.rig.core.ledger.calls:
+            if call in self.calls and call in self.rig.core.call_table.calls:
                 del self.calls[call]
                 self.asks = {ask: its for ask, its in self.asks.items() if its != call}
-                self.feed(Answered(call, is_error=False, body=RESULT))
+                self.feed(CallAnswered(call, is_error=False, body=RESULT))
         self.wait(PARK_S + 1.0)
         assert not self.owed
         assert self.rig.core.next_deadline() is None

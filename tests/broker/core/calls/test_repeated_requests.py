@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carpool_broker.core.calls.repeated_requests import AGAIN_S, MAX_EARLY
+from carpool_broker.core.calls.repeated_requests import MAX_EARLY, REPEAT_WAIT_S
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.effects import LetGo, ReplyStateless, RequireInput, SendAsk, WithdrawAsk
+from carpool_broker.core.model.effects import (
+    ForgetRecordedCall,
+    ReplyStateless,
+    RequireInput,
+    SendAsk,
+    WithdrawAsk,
+)
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, call_of
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
     AskWithdrawn,
     Call,
+    CallAnswered,
     CancelCall,
     RecordedCall,
-    Resume,
+    ResumeCall,
 )
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import ONE, OTHER, RESULT, TWO, A, RecoveryRig, called, recorded, says
@@ -30,8 +36,8 @@ SAID = RawJson(b'{"role":"assistant"}')
 MORE = RawJson(b'{"action":"accept"}')
 
 
-def agent_says(ask: str) -> ev.AgentAnswered:
-    return ev.AgentAnswered(ONE, AskId(ask), is_error=False, body=SAID)
+def agent_says(ask: str) -> ev.AskAnswered:
+    return ev.AskAnswered(ONE, AskId(ask), is_error=False, body=SAID)
 
 
 def answer_to(ask: str, body: RawJson = SAID) -> AnswerAsk:
@@ -48,7 +54,7 @@ def test_what_an_agent_was_asked_before_is_open_and_not_asked_again() -> None:
     rig.resume(called(), asks=("q1",))
     assert rig.ask(OLD, "q1") == []
     assert rig.feed(agent_says("q1")) == [answer_to("q1")]
-    assert of_kind(rig.wait(AGAIN_S), WithdrawAsk) == []
+    assert of_kind(rig.wait(REPEAT_WAIT_S), WithdrawAsk) == []
 
 
 def test_an_answer_is_kept_for_a_call_of_the_record_whatever_supervisor_its_carrier_knows() -> None:
@@ -90,7 +96,7 @@ def test_a_question_that_is_not_said_again_is_taken_back_from_the_agent_in_time(
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1", "q2"))
     rig.feed(agent_says("q2"))
-    (taken,) = of_kind(rig.wait(AGAIN_S), WithdrawAsk)
+    (taken,) = of_kind(rig.wait(REPEAT_WAIT_S), WithdrawAsk)
     assert taken.ask == "q1", "the other one it has answered"
     assert rig.core.next_deadline() is not None, "the call is open still"
 
@@ -100,7 +106,7 @@ def test_a_question_that_the_server_takes_back_first_is_taken_back_from_the_agen
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1",))
     assert rig.feed(AskWithdrawn(AskId("q1"), "over")) == [WithdrawAsk(ONE, AskId("q1"), "over")]
-    assert of_kind(rig.wait(AGAIN_S), WithdrawAsk) == []
+    assert of_kind(rig.wait(REPEAT_WAIT_S), WithdrawAsk) == []
 
 
 def test_questions_of_another_supervisor_are_over_at_once() -> None:
@@ -124,7 +130,7 @@ def test_an_answer_to_a_question_of_nobody_is_kept_for_sessions_that_came_back_o
     rig.come()
     rig.feed(called())
     assert rig.feed(agent_says("q1")) == []
-    call = next(iter(rig.core.ledger.calls))
+    call = next(iter(rig.core.call_table.calls))
     assert [type(each) for each in rig.ask(call, "q1")] == [SendAsk]
 
 
@@ -145,7 +151,7 @@ def parked(*asks: tuple[str, str]) -> tuple[RecordedCall, RequireInput]:
     return recorded(call.call, parked=True), said
 
 
-def first_call(rig: RecoveryRig, record: RecordedCall, *calls: ev.AgentCalled) -> list[Any]:
+def first_call(rig: RecoveryRig, record: RecordedCall, *calls: ev.CallRequested) -> list[Any]:
     rig.link(record)
     return rig.resume(*calls, greets=False)
 
@@ -156,7 +162,7 @@ def test_a_retry_at_the_next_broker_resumes_its_call_and_answers_what_is_asked_a
     rig = RecoveryRig()
     first_call(rig, record)
     retry = says("2", state=said.state, given={"ask-q1": SAID, "who": MORE})
-    assert rig.feed(retry) == [Resume(record.call)]
+    assert rig.feed(retry) == [ResumeCall(record.call)]
     assert rig.ask(record.call, "q1") == [answer_to("q1")]
     assert rig.ask(record.call, "q2", "who") == [answer_to("q2", MORE)]
     (reply,) = rig.answer(record.call)
@@ -170,7 +176,7 @@ def test_a_retry_that_was_under_way_when_the_broker_died_resumes_its_call_too() 
     retry = says("2", state=said.state, given={"ask-q1": SAID})
     rig = RecoveryRig()
     rig.resume(retry, greets=False)
-    assert of_kind(rig.link(record), Resume) == [Resume(record.call)]
+    assert of_kind(rig.link(record), ResumeCall) == [ResumeCall(record.call)]
     assert rig.ask(record.call, "q1") == [answer_to("q1")]
 
 
@@ -179,7 +185,7 @@ def test_a_retry_waits_for_the_record() -> None:
     rig = RecoveryRig()
     rig.resume(greets=False)
     assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == []
-    assert of_kind(rig.link(record), Resume) == [Resume(record.call)]
+    assert of_kind(rig.link(record), ResumeCall) == [ResumeCall(record.call)]
 
 
 def test_what_a_retry_does_not_bring_is_wanted_again_under_the_same_key() -> None:
@@ -206,7 +212,7 @@ def test_an_answer_is_not_given_to_a_later_question_of_the_same_name() -> None:
 def test_a_request_that_was_never_told_what_is_wanted_is_told_now() -> None:
     record, _ = parked(("q1", ""))
     rig = RecoveryRig()
-    assert of_kind(first_call(rig, record, says("1")), Resume) == [Resume(record.call)]
+    assert of_kind(first_call(rig, record, says("1")), ResumeCall) == [ResumeCall(record.call)]
     rig.ask(record.call, "q1")
     (said,) = of_kind(rig.wait(0.01), RequireInput)
     assert said.id == b"1"
@@ -220,7 +226,7 @@ def test_tokens_are_good_for_their_session_and_their_request_at_every_broker() -
     for wrong in (
         says("2", state=said.state, session=TWO),
         says("2", state=said.state[:-1] + ("0" if said.state[-1] != "0" else "1")),
-        ev.AgentCalled(
+        ev.CallRequested(
             ONE, RawJson(b"2"), "a__x", EMPTY_OBJECT, RawJson(b""), RawJson(b""),
             by=says().by, digest="another", state=said.state,
         ),
@@ -233,7 +239,7 @@ def test_a_parked_call_that_no_retry_comes_for_is_cancelled_in_time() -> None:
     record, said = parked(("q1", ""))
     rig = RecoveryRig()
     assert of_kind(first_call(rig, record), CancelCall) == []
-    assert [each.call for each in of_kind(rig.wait(rig.core.ledger.bounds.park_s), CancelCall)] == [
+    assert [each.call for each in of_kind(rig.wait(rig.core.call_table.bounds.park_s), CancelCall)] == [
         record.call
     ]
     assert b"bad_request_state" in rig.feed(says("2", state=said.state))[0].body
@@ -243,7 +249,7 @@ def test_a_call_that_ended_while_its_agent_was_asked_is_given_to_the_retry() -> 
     record, said = parked(("q1", ""))
     rig = RecoveryRig()
     first_call(rig, recorded(record.call, ended=True))
-    assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == [Resume(record.call)]
+    assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == [ResumeCall(record.call)]
     (reply,) = rig.answer(record.call)
     assert (reply.id, reply.body) == (b"2", RESULT)
 
@@ -266,9 +272,13 @@ def test_a_call_whose_user_was_sent_to_urls_is_said_again_by_the_next_broker(rem
     rig.come(greets=False)
     (call,) = of_kind(rig.feed(says()), Call)
     url = RawJson(b'{"mode":"url"}')
-    effects = rig.feed(Answered(call.call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
+    effects = rig.feed(
+        CallAnswered(call.call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,))
+    )
     (said, let_go) = effects
-    assert let_go == LetGo(ONE, call.call), "nothing of it need be remembered once its agent knows"
+    assert let_go == ForgetRecordedCall(ONE, call.call), (
+        "nothing of it need be remembered once its agent knows"
+    )
     retry = says("2", state=said.state, given={said.inputs[0].key: MORE})
     after, open_before = RecoveryRig(), RecoveryRig()
     for rig in (after, open_before):
@@ -286,7 +296,7 @@ def test_a_retry_of_a_call_that_had_ended_is_good_once_at_the_next_broker_too() 
     (call,) = of_kind(rig.feed(says()), Call)
     url = RawJson(b'{"mode":"url"}')
     sent_away = {"is_error": True, "body": EMPTY_OBJECT, "urls_first": True, "urls": (url,)}
-    said, _ = rig.feed(Answered(call.call, **sent_away))  # type: ignore[arg-type]
+    said, _ = rig.feed(CallAnswered(call.call, **sent_away))  # type: ignore[arg-type]
     after = RecoveryRig()
     after.link()
     after.resume(greets=False)
@@ -295,7 +305,7 @@ def test_a_retry_of_a_call_that_had_ended_is_good_once_at_the_next_broker_too() 
     )
     assert [type(each) for each in first] == [Call]
     assert b"bad_request_state" in second[0].body
-    said, _ = after.feed(Answered(first[0].call, **sent_away))  # type: ignore[arg-type]
+    said, _ = after.feed(CallAnswered(first[0].call, **sent_away))  # type: ignore[arg-type]
     third = says("4", state=said.state, given={said.inputs[0].key: MORE})
     assert [type(each) for each in after.feed(third)] == [Call], "the token of a later round is another"
 
@@ -305,7 +315,7 @@ def test_a_token_for_a_call_of_an_earlier_broker_that_ends_here_is_good_once() -
     rig.link(recorded(7))
     rig.resume(says(), greets=False)
     url = RawJson(b'{"mode":"url"}')
-    said, _ = rig.feed(Answered(OLD, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
+    said, _ = rig.feed(CallAnswered(OLD, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
     first, second = (
         rig.feed(says(request, state=said.state, given={said.inputs[0].key: MORE})) for request in "23"
     )
@@ -348,7 +358,7 @@ def test_a_retry_and_its_first_request_under_one_name_do_not_become_the_same_cal
     rig.link(record)
     retry = says("2", state=wanted.state, given={"k": SAID})
     effects = rig.resume(retry, says("1"), greets=False)
-    assert of_kind(effects, Resume) == [Resume(record.call)]
+    assert of_kind(effects, ResumeCall) == [ResumeCall(record.call)]
     assert of_kind(effects, Call) == [], "the first one may have been run"
     assert [reply.id for reply in of_kind(effects, ReplyStateless)] == [b"1"]
 
@@ -358,7 +368,7 @@ def test_a_parked_call_that_its_agent_gives_up_before_the_record_is_heard_is_can
     record, _ = parked(("q1", ""))
     rig = RecoveryRig()
     rig.resume(says("1"), greets=False)
-    rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no more"))
+    rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "no more"))
     record = replace(record, request=RawJson(b"1"))
     assert [each.call for each in of_kind(rig.link(record), CancelCall)] == [record.call]
 
@@ -368,7 +378,7 @@ def test_the_time_of_a_parked_call_goes_on_while_the_link_is_cut() -> None:
     record, _ = parked(("q1", ""))
     rig = RecoveryRig()
     first_call(rig, record)
-    park_s = rig.core.ledger.bounds.park_s
+    park_s = rig.core.call_table.bounds.park_s
     assert not of_kind(rig.wait(park_s - 1.0), CancelCall)
     rig.unlink()
     rig.link(record)

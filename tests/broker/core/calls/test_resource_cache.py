@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_broker.core.calls.resource_cache import MAX_CHANGES, MAX_TTL_MS, Current, Fresh
+from carpool_broker.core.calls.resource_cache import MAX_CHANGES, MAX_TTL_MS, CachedRead, ResourceCache
 from carpool_protocol.ids import PoolKey, RawJson, SessionId
 from tests.behaviours import behaviour
 
@@ -16,20 +16,27 @@ ANN, BERT = SessionId("ann"), SessionId("bert")
 BODY = RawJson(b'{"contents":[]}')
 
 
-def keep(fresh: Fresh, uri: str = "x:1", session: SessionId = ANN, key: PoolKey = KEY, **more: Any) -> None:
+def keep(
+    fresh: ResourceCache, uri: str = "x:1", session: SessionId = ANN, key: PoolKey = KEY, **more: Any
+) -> None:
     now = more.pop("now", 0.0)
     body = more.pop("body", BODY)
-    fresh.keep(
-        key, uri, session, body, now, **{"ttl_ms": 1000, "public": False, "since": fresh.moment(), **more}
+    fresh.store(
+        key,
+        uri,
+        session,
+        body,
+        now,
+        **{"ttl_ms": 1000, "public": False, "since": fresh.change_count(), **more},
     )
     fresh.check()
 
 
 @behaviour("eras:hints")
 def test_a_private_answer_is_given_to_its_own_session_while_it_is_current() -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh)
-    assert fresh.find(KEY, "x:1", ANN, 0.25) == Current(BODY, 750, public=False)
+    assert fresh.find(KEY, "x:1", ANN, 0.25) == CachedRead(BODY, 750, public=False)
     assert fresh.find(KEY, "x:1", BERT, 0.25) is None
     assert fresh.find(KEY, "x:2", ANN, 0.25) is None
     assert fresh.find(OTHER, "x:1", ANN, 0.25) is None
@@ -40,9 +47,9 @@ def test_a_private_answer_is_given_to_its_own_session_while_it_is_current() -> N
 
 @behaviour("eras:hints")
 def test_a_public_answer_is_given_to_everybody_and_a_private_one_after_it_takes_its_place() -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh, public=True)
-    assert fresh.find(KEY, "x:1", BERT, 0.5) == Current(BODY, 500, public=True)
+    assert fresh.find(KEY, "x:1", BERT, 0.5) == CachedRead(BODY, 500, public=True)
     keep(fresh, public=False, now=0.5)
     assert fresh.find(KEY, "x:1", BERT, 0.6) is None
     assert fresh.find(KEY, "x:1", ANN, 0.6) is not None
@@ -61,13 +68,13 @@ def test_a_public_answer_is_given_to_everybody_and_a_private_one_after_it_takes_
 )
 def test_an_answer_that_a_change_has_overtaken_is_not_kept(key: PoolKey, updated: str, stays: bool) -> None:
     """Its server may have read the resource before it changed it, and said so first."""
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh, body=RawJson(b"old"))
-    since = fresh.moment()
+    since = fresh.change_count()
     if updated:
-        fresh.changed(key, updated)
+        fresh.resource_changed(key, updated)
     else:
-        fresh.forget(key)
+        fresh.forget_pool(key)
     keep(fresh, since=since)
     assert (fresh.find(KEY, "x:1", ANN, 0.0) is not None) == stays
     keep(fresh)
@@ -75,13 +82,13 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(key: PoolKey, updated
 
 
 def test_an_answer_is_not_kept_where_it_is_not_known_what_has_changed_since_it_was_asked_for() -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh, since=-1)
-    since = fresh.moment()
+    since = fresh.change_count()
     for number in range(MAX_CHANGES):
-        fresh.changed(KEY, f"y:{number}")
+        fresh.resource_changed(KEY, f"y:{number}")
     keep(fresh, "x:2", since=since)
-    fresh.changed(KEY, "y:last")
+    fresh.resource_changed(KEY, "y:last")
     keep(fresh, "x:3", since=since)
     found = [fresh.find(KEY, f"x:{number}", ANN, 0.0) is not None for number in (1, 2, 3)]
     assert found == [False, True, False]
@@ -89,14 +96,14 @@ def test_an_answer_is_not_kept_where_it_is_not_known_what_has_changed_since_it_w
 
 @pytest.mark.parametrize("ttl_ms", [-1, 0])
 def test_an_answer_without_a_time_is_not_kept_and_makes_the_one_before_it_old(ttl_ms: int) -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh)
     keep(fresh, ttl_ms=ttl_ms)
     assert fresh.find(KEY, "x:1", ANN, 0.0) is None
 
 
 def test_nothing_is_current_for_ever() -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh, ttl_ms=10**15 - 1)
     assert fresh.find(KEY, "x:1", ANN, MAX_TTL_MS / 1000 + 1) is None
 
@@ -115,29 +122,29 @@ def test_nothing_is_current_for_ever() -> None:
     ],
 )
 def test_a_change_makes_a_resource_old_and_what_it_is_a_part_of(uri: str, updated: str, stays: bool) -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh, uri)
     keep(fresh, uri, key=OTHER)
-    fresh.changed(KEY, updated)
+    fresh.resource_changed(KEY, updated)
     fresh.check()
     assert (fresh.find(KEY, uri, ANN, 0.0) is not None) == stays
     assert fresh.find(OTHER, uri, ANN, 0.0) is not None, "of another server"
 
 
 def test_a_pool_that_changed_and_a_session_that_is_gone_leave_nothing() -> None:
-    fresh = Fresh()
+    fresh = ResourceCache()
     keep(fresh)
     keep(fresh, "x:2", BERT)
     keep(fresh, "x:1", key=OTHER)
-    fresh.forget_session(BERT)
+    fresh.session_closed(BERT)
     assert len(fresh) == 2
-    fresh.forget(KEY)
+    fresh.forget_pool(KEY)
     assert len(fresh) == 1
     fresh.check()
 
 
 def test_the_least_recently_used_go_first_and_what_is_too_large_is_not_kept() -> None:
-    fresh = Fresh(max_bytes=100, max_entries=3)
+    fresh = ResourceCache(max_bytes=100, max_entries=3)
     for uri in ("x:1", "x:2", "x:3"):
         keep(fresh, uri, body=RawJson(b" " * 20))
     fresh.find(KEY, "x:1", ANN, 0.0)
@@ -158,7 +165,7 @@ class FreshMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fresh = Fresh(max_bytes=60, max_entries=3)
+        self.fresh = ResourceCache(max_bytes=60, max_entries=3)
         self.now = 0.0
         self.said: dict[tuple[str, SessionId | None], tuple[bytes, float]] = {}
         self.asked: list[tuple[int, set[str]]] = []
@@ -166,7 +173,7 @@ class FreshMachine(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        self.asked.append((self.fresh.moment(), set()))
+        self.asked.append((self.fresh.change_count(), set()))
 
     @precondition(lambda self: self.asked)
     @rule(
@@ -180,7 +187,7 @@ class FreshMachine(RuleBasedStateMachine):
     def keep(self, uri: str, session: SessionId, ttl_ms: int, public: bool, size: int, *, pick: int) -> None:
         body = RawJson(b"x" * size)
         since, changed = self.asked[-1 - pick % len(self.asked)]
-        self.fresh.keep(KEY, uri, session, body, self.now, ttl_ms=ttl_ms, public=public, since=since)
+        self.fresh.store(KEY, uri, session, body, self.now, ttl_ms=ttl_ms, public=public, since=since)
         self.said.pop((uri, session), None)
         self.said.pop((uri, None), None)
         if ttl_ms > 0 and uri not in changed:
@@ -196,7 +203,7 @@ class FreshMachine(RuleBasedStateMachine):
 
     @rule(uri=URIS)
     def changed(self, uri: str) -> None:
-        self.fresh.changed(KEY, uri)
+        self.fresh.resource_changed(KEY, uri)
         for _, changed in self.asked:
             changed.add(uri)
         for each in [each for each in self.said if each[0] == uri]:

@@ -10,22 +10,22 @@ import pytest
 
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import Reply, SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.model.effects import Reply, SendAsk, SendElicitationComplete, WithdrawAsk
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.era import server_requests
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
-    AskProgressed,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallAnswered,
     CancelCall,
-    Elicited,
-    SessionGone,
+    ElicitationFinished,
+    ForwardAskProgress,
+    SessionEnded,
 )
-from carpool_protocol.wire.capabilities import needs_of
+from carpool_protocol.wire.capabilities import needed_capabilities
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import BrokerRig
 from tests.kit.effects import of_kind
@@ -75,11 +75,11 @@ class Rig(BrokerRig):
         *,
         wants_progress: bool = False,
     ) -> list[Any]:
-        needs = needs_of(method, params)
-        return self.feed(Asked(call, ask, method, params, wants_progress, needs))
+        needs = needed_capabilities(method, params)
+        return self.feed(AskOpened(call, ask, method, params, wants_progress, needs))
 
     def answer_ask(self, session: SessionId = ONE, ask: AskId = Q1, body: RawJson = RESULT) -> list[Any]:
-        return self.feed(ev.AgentAnswered(session, ask, is_error=False, body=body))
+        return self.feed(ev.AskAnswered(session, ask, is_error=False, body=body))
 
 
 def error_of(effects: list[Any], ask: AskId = Q1) -> tuple[int, str]:
@@ -99,7 +99,7 @@ def test_an_agent_that_cannot_be_sent_to_urls_is_told_what_the_server_wants(decl
     rig = Rig()
     rig.come(ONE, declared)
     body = RawJson(b'{"code":-32042,"message":"open","data":{"elicitations":[]}}')
-    (reply,) = rig.feed(Answered(rig.call(ONE), True, body, True))
+    (reply,) = rig.feed(CallAnswered(rig.call(ONE), True, body, True))
     assert isinstance(reply, Reply)
     if declared.url:
         assert (reply.is_error, reply.body) == (True, body)
@@ -128,7 +128,7 @@ def test_only_the_agent_that_was_asked_can_answer_or_tell_of_progress() -> None:
     rig.come(TWO)
     rig.ask(rig.call(ONE), wants_progress=True)
     assert rig.answer_ask(TWO) == []
-    assert rig.feed(ev.AgentProgressed(TWO, Q1, EMPTY_OBJECT)) == []
+    assert rig.feed(ev.AskProgressed(TWO, Q1, EMPTY_OBJECT)) == []
     assert rig.answer_ask(ONE) == [AnswerAsk(Q1, is_error=False, body=RESULT)]
 
 
@@ -156,7 +156,7 @@ def test_an_ask_for_a_call_that_is_over_is_answered_with_an_error() -> None:
     rig = Rig()
     rig.come()
     call = rig.call()
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
     assert error_of(rig.ask(call))[0] == -32603
     assert error_of(rig.ask(CallId(99), Q2), Q2)[0] == -32603
 
@@ -204,8 +204,8 @@ def test_a_journal_that_has_no_params_decides_the_same(capabilities: Capabilitie
     for kept in (params, b" " * len(params)):
         rig = Rig()
         rig.come(capabilities=capabilities)
-        needs = needs_of(SAMPLING, RawJson(params))
-        asked = Asked(rig.call(), Q1, SAMPLING, RawJson(kept), wants_progress=False, needs=needs)
+        needs = needed_capabilities(SAMPLING, RawJson(params))
+        asked = AskOpened(rig.call(), Q1, SAMPLING, RawJson(kept), wants_progress=False, needs=needs)
         decided.append([type(effect) for effect in rig.feed(asked)])
     assert decided[0] == decided[1] == [SendAsk if capabilities.sampling_tools else AnswerAsk]
 
@@ -215,9 +215,9 @@ def test_an_ask_that_says_no_needs_has_those_of_its_method(method: str) -> None:
     rig = Rig()
     rig.come(ONE, Capabilities(sampling=True, form=True))
     rig.come(TWO, Capabilities(url=True))
-    one = Asked(rig.call(ONE), Q1, method, EMPTY_OBJECT, wants_progress=False)
+    one = AskOpened(rig.call(ONE), Q1, method, EMPTY_OBJECT, wants_progress=False)
     assert [type(effect) for effect in rig.feed(one)] == [SendAsk]
-    two = Asked(rig.call(TWO), Q2, method, EMPTY_OBJECT, wants_progress=False)
+    two = AskOpened(rig.call(TWO), Q2, method, EMPTY_OBJECT, wants_progress=False)
     assert error_of(rig.feed(two), Q2)[0] == (-32601 if method == SAMPLING else -32602)
 
 
@@ -250,14 +250,14 @@ def test_an_older_agent_is_asked_in_words_that_it_knows_or_the_server_gets_an_er
         b'{"messages":[{"role":"user","content":[{"type":"text","text":"1"},{"type":"text","text":"2"}]}]}'
     )
     (sent,) = rig.ask(rig.call(), params=two_blocks)
-    line = server_requests.ask(sent)
+    line = server_requests.ask_line(sent)
     assert isinstance(line, bytes)
     assert len(msgspec.json.decode(line)["params"]["messages"]) == 2
     schema = b'{"type":"object","required":["m"],"properties":{"m":{"type":"array"}}}'
     params = RawJson(b'{"message":"?","requestedSchema":%b}' % schema)
     (sent,) = rig.ask(rig.call(), Q2, ELICITATION, params)
-    instead = server_requests.ask(sent)
-    assert isinstance(instead, ev.AgentAnswered)
+    instead = server_requests.ask_line(sent)
+    assert isinstance(instead, ev.AskAnswered)
     code, _ = error_of(rig.feed(instead), Q2)
     assert code == -32602
     assert rig.feed(AskWithdrawn(Q2, "over")) == [], "it was never put to the agent"
@@ -279,7 +279,7 @@ def test_an_agents_error_reaches_the_server_as_an_error_object(said: bytes, code
     rig = Rig()
     rig.come()
     rig.ask(rig.call())
-    assert error_of(rig.feed(ev.AgentAnswered(ONE, Q1, is_error=True, body=RawJson(said)))) == (code, message)
+    assert error_of(rig.feed(ev.AskAnswered(ONE, Q1, is_error=True, body=RawJson(said)))) == (code, message)
 
 
 @behaviour("asks:progress")
@@ -289,17 +289,17 @@ def test_progress_goes_to_a_server_that_wants_it_and_to_no_other() -> None:
     rig.ask(rig.call(), Q1, wants_progress=True)
     rig.ask(rig.call(), Q2, wants_progress=False)
     step = RawJson(b'{"progress":1}')
-    assert rig.feed(ev.AgentProgressed(ONE, Q1, step)) == [AskProgressed(Q1, step)]
-    assert rig.feed(ev.AgentProgressed(ONE, Q2, step)) == []
+    assert rig.feed(ev.AskProgressed(ONE, Q1, step)) == [ForwardAskProgress(Q1, step)]
+    assert rig.feed(ev.AskProgressed(ONE, Q2, step)) == []
     rig.answer_ask()
-    assert rig.feed(ev.AgentProgressed(ONE, Q1, step)) == []
+    assert rig.feed(ev.AskProgressed(ONE, Q1, step)) == []
 
 
 @behaviour("link:free-messages", "pressure:unblocking-lines-are-read")
 def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -> None:
     rig = Rig()
     rig.come()
-    bound = rig.core.ledger.bounds.max_open_calls
+    bound = rig.core.call_table.bounds.max_open_calls
     calls = [rig.call() for _ in range(bound)]
     rig.core.admission.credit_bytes = 0
     asks = [AskId(f"q{n}") for n in range(bound)]
@@ -340,7 +340,7 @@ def test_an_agent_that_cancels_its_own_call_is_told_that_the_question_is_off() -
     rig.come()
     call = rig.call()
     rig.ask(call)
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
     assert rig.feed(AskWithdrawn(Q1, "the call was cancelled")) == [
         WithdrawAsk(ONE, Q1, "the call was cancelled", RawJson(b"1"))
     ]
@@ -354,8 +354,8 @@ def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_i
     mine, other = rig.call(ONE), rig.call(TWO)
     rig.ask(mine, Q1)
     rig.ask(other, Q2)
-    said = rig.feed(ev.AgentLeft(ONE))
-    assert [type(effect) for effect in said] == [CancelCall, AnswerAsk, SessionGone]
+    said = rig.feed(ev.SessionClosed(ONE))
+    assert [type(effect) for effect in said] == [CancelCall, AnswerAsk, SessionEnded]
     assert error_of([said[1]])[0] == -32603
     assert rig.feed(AskWithdrawn(Q1, "the call was cancelled")) == []
     assert len(rig.answer_ask(TWO, Q2)) == 1
@@ -365,7 +365,7 @@ def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off()
     rig = Rig()
     rig.come()
     rig.ask(rig.call())
-    withdrawn = [effect for effect in rig.feed(ev.SupervisorWent()) if isinstance(effect, WithdrawAsk)]
+    withdrawn = [effect for effect in rig.feed(ev.SupervisorLost()) if isinstance(effect, WithdrawAsk)]
     assert [(each.session, each.ask) for each in withdrawn] == [(ONE, Q1)]
     rig.supervisor_comes()
     assert rig.answer_ask() == []
@@ -376,7 +376,7 @@ def test_a_call_that_is_answered_leaves_its_ask_to_whoever_asked() -> None:
     rig.come()
     call = rig.call()
     rig.ask(call)
-    rig.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
+    rig.feed(CallAnswered(call, is_error=False, body=EMPTY_OBJECT))
     withdrawal = WithdrawAsk(ONE, Q1, "the call is over", RawJson(b"1"))
     assert rig.feed(AskWithdrawn(Q1, "the call is over")) == [withdrawal]
 
@@ -390,12 +390,12 @@ def test_the_end_of_an_elicitation_is_told_to_its_agent_if_it_can_know_what_that
     rig = Rig()
     rig.come(ONE, ALL)
     rig.come(TWO, Capabilities(form=True))
-    assert rig.feed(Elicited(ONE, params)) == [SayElicited(ONE, params)]
-    assert rig.feed(Elicited(TWO, params)) == []
-    assert rig.feed(Elicited(SessionId("gone"), params)) == []
+    assert rig.feed(ElicitationFinished(ONE, params)) == [SendElicitationComplete(ONE, params)]
+    assert rig.feed(ElicitationFinished(TWO, params)) == []
+    assert rig.feed(ElicitationFinished(SessionId("gone"), params)) == []
 
 
 def test_an_agent_of_an_older_version_does_not_hear_of_the_end_of_an_elicitation() -> None:
     rig = Rig()
     rig.come(ONE, ALL, version="2025-06-18")
-    assert rig.feed(Elicited(ONE, EMPTY_OBJECT)) == []
+    assert rig.feed(ElicitationFinished(ONE, EMPTY_OBJECT)) == []

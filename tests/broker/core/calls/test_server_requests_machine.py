@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
-from carpool_protocol.link.messages import Answered, Asked, AskWithdrawn
+from carpool_protocol.link.messages import AskOpened, AskWithdrawn, CallAnswered
 from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, SAMPLING, AskBook, says
 from tests.broker.core.calls.test_server_requests import Rig
 
@@ -63,11 +63,11 @@ class AskMachine(RuleBasedStateMachine):
     def a_server_asks(self, pick: int, ask: AskId, method: str) -> None:
         call = self.pick(pick)
         if ask in self.book.unanswered:  # told again
-            assert self.feed(Asked(call, ask, method, EMPTY_OBJECT, wants_progress=True)) == []
+            assert self.feed(AskOpened(call, ask, method, EMPTY_OBJECT, wants_progress=True)) == []
             return
         session = self.book.unanswered[ask] = self.calls[call][0]
-        self.feed(Asked(call, ask, method, EMPTY_OBJECT, wants_progress=True))
-        can = call in self.rig.core.ledger.calls and method in CAN[session]
+        self.feed(AskOpened(call, ask, method, EMPTY_OBJECT, wants_progress=True))
+        can = call in self.rig.core.call_table.calls and method in CAN[session]
         assert (ask in self.book.asked) == can
         assert (ask in self.book.unanswered) == can, "neither asked nor answered"
 
@@ -75,7 +75,7 @@ class AskMachine(RuleBasedStateMachine):
     def a_server_asks_for_a_call_that_is_over(self, call: int, ask: AskId) -> None:
         if ask not in self.book.unanswered:
             self.book.unanswered[ask] = SessionId("nobody")
-            self.feed(Asked(CallId(call), ask, SAMPLING, EMPTY_OBJECT, wants_progress=True))
+            self.feed(AskOpened(CallId(call), ask, SAMPLING, EMPTY_OBJECT, wants_progress=True))
             assert ask not in self.book.unanswered
 
     @rule(session=SESSIONS, pick=PICK, how=st.sampled_from(["result", "error", "progress"]))
@@ -87,9 +87,9 @@ class AskMachine(RuleBasedStateMachine):
             its_own = self.book.asked.get(ask) == session
             body = says(session)
             if how == "progress":
-                effects = self.feed(ev.AgentProgressed(session, ask, body))
+                effects = self.feed(ev.AskProgressed(session, ask, body))
             else:
-                effects = self.feed(ev.AgentAnswered(session, ask, how == "error", body))
+                effects = self.feed(ev.AskAnswered(session, ask, how == "error", body))
             assert len(effects) == its_own
 
     @rule(ask=ASKS, so=RARELY)
@@ -105,7 +105,7 @@ class AskMachine(RuleBasedStateMachine):
     def an_agent_cancels(self, pick: int, so: bool) -> None:
         session, request = self.calls[self.pick(pick)]
         if so and session in self.present:
-            self.feed(ev.AgentCancelled(session, request, ""))
+            self.feed(ev.RequestCancelled(session, request, ""))
 
     @precondition(lambda self: self.calls)
     @rule(pick=PICK, so=RARELY)
@@ -114,13 +114,13 @@ class AskMachine(RuleBasedStateMachine):
             return
         call = self.pick(pick)
         del self.calls[call]
-        self.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
+        self.feed(CallAnswered(call, is_error=False, body=EMPTY_OBJECT))
 
     @rule(session=SESSIONS, so=RARELY)
     def leaves(self, session: SessionId, so: bool) -> None:
         if so and session in self.present:
             self.present.remove(session)  # from now on nothing may be written to it
-            self.feed(ev.AgentLeft(session))
+            self.feed(ev.SessionClosed(session))
             assert session not in self.book.asked.values()
             assert session not in self.book.unanswered.values(), "a server waits for an agent that is gone"
 
@@ -130,7 +130,7 @@ class AskMachine(RuleBasedStateMachine):
             return
         self.book.unanswered.clear()
         self.calls.clear()
-        self.feed(ev.SupervisorWent())
+        self.feed(ev.SupervisorLost())
         assert not self.book.asked, "nobody waits for these answers any more"
         self.rig.supervisor_comes()
 
@@ -141,7 +141,7 @@ class AskMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Every agent can still answer what it was asked."""
         for ask, session in list(self.book.asked.items()):
-            self.feed(ev.AgentAnswered(session, ask, is_error=False, body=says(session)))
+            self.feed(ev.AskAnswered(session, ask, is_error=False, body=says(session)))
         assert not self.book.asked
         assert not self.book.unanswered
 

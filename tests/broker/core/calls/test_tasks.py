@@ -7,24 +7,32 @@ from msgspec.structs import replace
 
 from carpool_broker.core.calls.tasks import MAX_KEPT_S, MAX_TASKS
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.capabilities import Asker, Capabilities
+from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.compiled_profile import Rights
 from carpool_broker.core.model.effects import (
-    Acknowledge,
-    Describe,
+    AcknowledgeListen,
+    AnswerDiscover,
     EndListen,
     ReplyStateless,
     RequireInput,
-    SayTask,
+    SendTaskStatus,
 )
 from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.ids import Epoch, InstanceId, RawJson, SessionId
-from carpool_protocol.link.messages import Answered, Call, CancelTask, Catalog, Failed, TaskTold, WatchTasks
+from carpool_protocol.link.messages import (
+    Call,
+    CallAnswered,
+    CallFailed,
+    CancelTask,
+    Catalog,
+    SetTaskSubscriptions,
+    TaskStatusChanged,
+)
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, StatelessRig
 from tests.kit.broker_rig import supervisor_comes
 
-KNOWS = Asker(Capabilities(form=True), tasks=True)
+KNOWS = StatelessAgent(Capabilities(form=True), tasks=True)
 HERE, THERE = InstanceId(7), InstanceId(8)
 BODY = RawJson(b'{"taskId":"T","status":"working"}')
 
@@ -32,7 +40,7 @@ BODY = RawJson(b'{"taskId":"T","status":"working"}')
 def rigged(**more: Any) -> StatelessRig:
     """Server `a` knows of tasks."""
     rig = StatelessRig(**more)
-    known = rig.core.registry.catalog(A)
+    known = rig.core.registry.told_catalog(A)
     assert isinstance(known, Catalog)
     rig.feed(replace(known, era="stateless", tasks=True))
     return rig
@@ -44,7 +52,7 @@ def begin(
     """A call that became a task; our id of it."""
     call = rig.call(request, **{"by": KNOWS, **more})
     instance = HERE
-    told = Answered(call.call, False, BODY, task=theirs, task_ttl_ms=ttl_ms, instance=instance)
+    told = CallAnswered(call.call, False, BODY, task=theirs, task_ttl_ms=ttl_ms, instance=instance)
     [reply] = [each for each in rig.feed(told) if isinstance(each, ReplyStateless)]
     assert reply.begins_task
     assert reply.body == BODY
@@ -65,16 +73,16 @@ def refused(effects: list[Any]) -> tuple[int, str]:
     return error["code"], error["message"]
 
 
-def discovered(rig: StatelessRig) -> Describe:
-    [described] = rig.feed(ev.AgentDiscovered(ONE, RawJson(b'"d"'), PLAIN))
-    assert isinstance(described, Describe)
+def discovered(rig: StatelessRig) -> AnswerDiscover:
+    [described] = rig.feed(ev.DiscoverRequested(ONE, RawJson(b'"d"'), PLAIN))
+    assert isinstance(described, AnswerDiscover)
     return described
 
 
 def listen(
-    rig: StatelessRig, *tasks: str, session: SessionId = ONE, request: str = "9", by: Asker = KNOWS
+    rig: StatelessRig, *tasks: str, session: SessionId = ONE, request: str = "9", by: StatelessAgent = KNOWS
 ) -> list[Any]:
-    return rig.feed(ev.AgentListened(session, RawJson(request.encode()), by, (), (), tasks))
+    return rig.feed(ev.ListenRequested(session, RawJson(request.encode()), by, (), (), tasks))
 
 
 # --- who is told of tasks --------------------------------------------------------------------------------
@@ -119,9 +127,9 @@ def test_a_task_for_a_retry_that_knows_of_none_is_cancelled_and_its_call_is_lost
     rig = rigged()
     call, said = rig.park("1", by=replace(KNOWS, capabilities=Capabilities(sampling=True)))
     assert isinstance(said, RequireInput)
-    knows_no_more = Asker(Capabilities(sampling=True))
+    knows_no_more = StatelessAgent(Capabilities(sampling=True))
     rig.call_tool("2", by=knows_no_more, state=said.state, given={said.inputs[0].key: RESULT})
-    effects = rig.feed(Answered(call, False, BODY, task="T", instance=HERE))
+    effects = rig.feed(CallAnswered(call, False, BODY, task="T", instance=HERE))
     assert CancelTask(HERE, "T") in effects
     assert any(isinstance(each, ReplyStateless) and b"bad_answer" in bytes(each.body) for each in effects)
 
@@ -137,7 +145,7 @@ def test_what_is_about_a_task_goes_where_it_runs_under_its_servers_id_and_comes_
     [call] = about(rig, task)
     assert isinstance(call, Call)
     assert (call.method, call.target, call.key, call.instance) == ("tasks/get", "T", A, HERE)
-    [reply] = rig.feed(Answered(call.call, False, BODY))
+    [reply] = rig.feed(CallAnswered(call.call, False, BODY))
     assert (reply.task, reply.begins_task, reply.method) == (task, False, "tasks/get")
 
 
@@ -170,7 +178,7 @@ def test_two_tasks_of_one_servers_id_are_two_to_their_agents() -> None:
     mine, theirs = begin(rig), begin(rig, session=TWO)
     listen(rig, mine)
     listen(rig, theirs, session=TWO)
-    told = rig.feed(TaskTold(HERE, "T", BODY))
+    told = rig.feed(TaskStatusChanged(HERE, "T", BODY))
     assert {(each.session, each.task) for each in told} == {(ONE, mine), (TWO, theirs)}
 
 
@@ -188,7 +196,7 @@ def test_a_task_whose_instance_is_gone_is_nobodys_from_then_on() -> None:
     rig = rigged()
     task = begin(rig)
     [call] = about(rig, task)
-    code, text = refused(rig.feed(Failed(call.call, "unknown_task", "no", "")))
+    code, text = refused(rig.feed(CallFailed(call.call, "unknown_task", "no", "")))
     assert code == -32602
     assert "a: T" not in text
     assert refused(about(rig, task)) == refused(about(rig, "never"))
@@ -199,7 +207,7 @@ def test_with_the_supervisor_all_tasks_are_gone_and_what_waited_to_be_said_of_th
     task = begin(rig)
     rig.call("1", by=KNOWS)
     assert about(rig, task, "2") == []
-    effects = rig.feed(ev.SupervisorWent())
+    effects = rig.feed(ev.SupervisorLost())
     assert {bytes(each.id) for each in effects if isinstance(each, ReplyStateless)} == {b"1", b"2"}
     supervisor_comes(rig.feed)
     assert refused(about(rig, task, "3"))[0] == -32602
@@ -210,23 +218,23 @@ def test_a_listen_for_a_task_that_is_gone_with_the_supervisor_ends() -> None:
     rig = rigged()
     task = begin(rig)
     listen(rig, task, request="8")
-    rig.feed(ev.AgentListened(ONE, RawJson(b"9"), KNOWS, ("tools",), ()))
-    effects = rig.feed(ev.SupervisorWent())
+    rig.feed(ev.ListenRequested(ONE, RawJson(b"9"), KNOWS, ("tools",), ()))
+    effects = rig.feed(ev.SupervisorLost())
     assert [each for each in effects if isinstance(each, EndListen)] == [EndListen(ONE, RawJson(b"8"))]
-    assert not [each for each in rig.feed(ev.SupervisorWent()) if isinstance(each, EndListen)]
+    assert not [each for each in rig.feed(ev.SupervisorLost()) if isinstance(each, EndListen)]
 
 
 @behaviour("tasks:listened", "reattach:listens")
 def test_so_does_one_for_a_task_of_a_broker_that_died_and_its_agent_can_listen_anew() -> None:
     rig = rigged()
     for request, tasks in ((b"8", ("t",)), (b"9", ())):
-        rig.feed(ev.AgentGranted(ONE, RawJson(request), ("tools",), (), tasks))
-        said = rig.feed(ev.AgentListened(ONE, RawJson(request), KNOWS, ("tools",), (), ("t", "u")))
-        assert Acknowledge(ONE, RawJson(request), ("tools",), ()) in said, "the line that is swallowed"
+        rig.feed(ev.ListenResumed(ONE, RawJson(request), ("tools",), (), tasks))
+        said = rig.feed(ev.ListenRequested(ONE, RawJson(request), KNOWS, ("tools",), (), ("t", "u")))
+        assert AcknowledgeListen(ONE, RawJson(request), ("tools",), ()) in said, "the line that is swallowed"
         assert EndListen(ONE, RawJson(request)) not in said, "not before all is said"
-    effects = rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
+    effects = rig.feed(ev.SessionResumed(ONE, Epoch(""), (), ()))
     assert [each for each in effects if isinstance(each, EndListen)] == [EndListen(ONE, RawJson(b"8"))]
-    assert Acknowledge(ONE, RawJson(b"8"), (), ()) in listen(rig, "t", request="8")
+    assert AcknowledgeListen(ONE, RawJson(b"8"), (), ()) in listen(rig, "t", request="8")
 
 
 @behaviour("tasks:end-with-agent")
@@ -234,7 +242,7 @@ def test_the_tasks_of_an_agent_that_leaves_are_cancelled() -> None:
     rig = rigged()
     begin(rig)
     begin(rig, theirs="S")
-    left = rig.feed(ev.AgentLeft(ONE))
+    left = rig.feed(ev.SessionClosed(ONE))
     assert [each for each in left if isinstance(each, CancelTask)] == [
         CancelTask(HERE, "T"),
         CancelTask(HERE, "S"),
@@ -245,8 +253,8 @@ def test_the_tasks_of_an_agent_that_leaves_are_cancelled() -> None:
 def test_a_task_for_a_call_that_its_agent_has_cancelled_is_cancelled() -> None:
     rig = rigged()
     call = rig.call("1", by=KNOWS)
-    rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "enough"))
-    assert rig.feed(Answered(call.call, False, BODY, task="T", instance=HERE)) == [CancelTask(HERE, "T")]
+    rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "enough"))
+    assert rig.feed(CallAnswered(call.call, False, BODY, task="T", instance=HERE)) == [CancelTask(HERE, "T")]
 
 
 def test_past_the_bound_no_server_is_told_that_its_agent_knows_of_tasks() -> None:
@@ -254,7 +262,7 @@ def test_past_the_bound_no_server_is_told_that_its_agent_knows_of_tasks() -> Non
     ids = [begin(rig, theirs=f"T{n}") for n in range(MAX_TASKS)]
     call = rig.call("1", by=KNOWS)
     assert not call.tasks
-    rig.feed(Answered(call.call, False, RESULT))
+    rig.feed(CallAnswered(call.call, False, RESULT))
     [asked] = about(rig, ids[0])
     assert asked.tasks
 
@@ -277,27 +285,27 @@ def test_a_listen_hears_of_its_own_tasks_until_it_ends() -> None:
     rig.come(TWO)
     mine, theirs = begin(rig), begin(rig, session=TWO, theirs="S")
     [said, watch] = listen(rig, theirs, mine, "never")
-    assert isinstance(said, Acknowledge)
+    assert isinstance(said, AcknowledgeListen)
     assert said.tasks == (mine,)
-    assert watch == WatchTasks(HERE, ["T"])
-    assert rig.feed(TaskTold(HERE, "T", BODY)) == [SayTask(ONE, mine, BODY, RawJson(b"9"))]
-    assert rig.feed(TaskTold(HERE, "S", BODY)) == []
-    assert rig.feed(TaskTold(THERE, "T", BODY)) == []
-    assert listen(rig, theirs, session=TWO)[1] == WatchTasks(HERE, ["S", "T"])
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"9"), "")) == [WatchTasks(HERE, ["S"])]
-    assert rig.feed(TaskTold(HERE, "T", BODY)) == []
+    assert watch == SetTaskSubscriptions(HERE, ["T"])
+    assert rig.feed(TaskStatusChanged(HERE, "T", BODY)) == [SendTaskStatus(ONE, mine, BODY, RawJson(b"9"))]
+    assert rig.feed(TaskStatusChanged(HERE, "S", BODY)) == []
+    assert rig.feed(TaskStatusChanged(THERE, "T", BODY)) == []
+    assert listen(rig, theirs, session=TWO)[1] == SetTaskSubscriptions(HERE, ["S", "T"])
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"9"), "")) == [SetTaskSubscriptions(HERE, ["S"])]
+    assert rig.feed(TaskStatusChanged(HERE, "T", BODY)) == []
 
 
 def test_a_task_that_is_over_is_watched_no_more() -> None:
     rig = rigged()
     listen(rig, begin(rig, ttl_ms=1000))
-    assert rig.wait(2) == [WatchTasks(HERE, [])]
+    assert rig.wait(2) == [SetTaskSubscriptions(HERE, [])]
 
 
 def test_a_listen_for_tasks_where_there_are_none_hears_of_none() -> None:
     for by in (KNOWS, PLAIN):
         [said] = listen(StatelessRig(), "x", by=by)
-        assert isinstance(said, Acknowledge)
+        assert isinstance(said, AcknowledgeListen)
         assert said.tasks == ()
 
 
@@ -306,8 +314,8 @@ def test_a_task_whose_tool_is_kept_back_now_can_be_ended_and_nothing_else() -> N
     rig = rigged()
     task = begin(rig)
     listen(rig, task)
-    told = TaskTold(HERE, "T", BODY)
-    assert [each for each in rig.feed(told) if isinstance(each, SayTask)]
+    told = TaskStatusChanged(HERE, "T", BODY)
+    assert [each for each in rig.feed(told) if isinstance(each, SendTaskStatus)]
     source = rig.core.sessions[ONE].source
     goal = rig.core.sources.sources[source].goal
     rights = Rights(deny=(capability("mcp:a:x"),))

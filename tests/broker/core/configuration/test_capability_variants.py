@@ -3,17 +3,17 @@
 from typing import Any
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import Reply, SayListChanged
+from carpool_broker.core.model.effects import Reply, SendListChanged
 from carpool_broker.core.model.events import SourceId
 from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
     Credit,
-    Discover,
-    Wanted,
+    DiscoverCatalog,
+    SetPools,
 )
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import names
@@ -31,13 +31,13 @@ class Rig(BrokerRig):
     """A core with a supervisor and servers, each with a pool `s:1` and a pool `s:1?`."""
 
     def __init__(self, *keys: str, max_open_calls: int = 64) -> None:
-        super().__init__(Bounds(max_open_calls=max_open_calls))
+        super().__init__(SessionBounds(max_open_calls=max_open_calls))
         self.wanted: list[str] = []
         self.read(*(keys or ("s:1",)))
         self.supervisor_comes()
 
     def observe(self, effects: list[Any], event: ev.AnyEvent | None) -> None:
-        for wanted in of_kind(effects, Wanted):
+        for wanted in of_kind(effects, SetPools):
             self.wanted = [spec.key for spec in wanted.pools]
 
     def read(self, *keys: str, source: SourceId = DAEMON, **more: Any) -> list[Any]:
@@ -64,11 +64,11 @@ class Rig(BrokerRig):
 
 
 def discovered(effects: list[Any]) -> list[str]:
-    return [effect.key for effect in effects if isinstance(effect, Discover)]
+    return [effect.key for effect in effects if isinstance(effect, DiscoverCatalog)]
 
 
 def told(effects: list[Any]) -> list[SessionId]:
-    return [effect.session for effect in effects if isinstance(effect, SayListChanged)]
+    return [effect.session for effect in effects if isinstance(effect, SendListChanged)]
 
 
 @behaviour("classes:apart")
@@ -86,17 +86,17 @@ def test_each_class_sees_the_server_as_it_was_greeted_for_it() -> None:
 
 def test_an_agent_that_can_be_asked_starts_no_plain_process() -> None:
     rig = Rig()
-    rig.feed(ev.AgentCame(session=ASKING, source=DAEMON, agent="", pid=1, carrier="shim"))
-    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SessionOpened(session=ASKING, source=DAEMON, agent="", pid=1, carrier="shim"))
+    rig.feed(ev.SupervisorLost())
     assert discovered(supervisor_comes(rig.feed)) == [], "its class is not known before it greets"
-    effects = rig.feed(ev.AgentGreeted(ASKING, RawJson(b"0"), "2025-11-25", "x", CAN))
+    effects = rig.feed(ev.InitializeRequested(ASKING, RawJson(b"0"), "2025-11-25", "x", CAN))
     assert discovered(effects) == ["s:1?"]
 
 
 def test_roots_alone_make_no_agent_that_can_be_asked() -> None:
     rig = Rig()
-    rig.feed(ev.AgentCame(session=PLAIN, source=DAEMON, agent="", pid=1, carrier="shim"))
-    greeted = ev.AgentGreeted(PLAIN, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=True))
+    rig.feed(ev.SessionOpened(session=PLAIN, source=DAEMON, agent="", pid=1, carrier="shim"))
+    greeted = ev.InitializeRequested(PLAIN, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=True))
     assert discovered(rig.feed(greeted)) == ["s:1"]
     assert rig.wanted == ["s:1"]
 
@@ -113,7 +113,9 @@ def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None
     assert rig.wanted == ["s:1?"]
     assert rig.listed(PLAIN) == rig.listed(ASKING) == before
     assert rig.call_goes_to(PLAIN, "s__t00") == "s:1?"
-    assert rig.come(SessionId("late"))[0].__class__ is not Discover, "there is nothing left to find out"
+    assert rig.come(SessionId("late"))[0].__class__ is not DiscoverCatalog, (
+        "there is nothing left to find out"
+    )
 
 
 @behaviour("classes:merged")
@@ -154,7 +156,7 @@ def test_calls_that_wait_here_go_where_the_server_is_served_now() -> None:
     assert rig.call(PLAIN, "s__x", b"2") == []
     rig.serve("s:1?", "x")
     assert rig.wanted == ["s:1?"]
-    reply, call = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
+    reply, call = rig.feed(CallAnswered(CallId(1), is_error=False, body=EMPTY_OBJECT))
     assert (reply.id, call.key) == (b"1", "s:1?")
 
 
@@ -164,11 +166,11 @@ def test_calls_that_wait_here_during_a_reload_go_to_the_new_pool() -> None:
     rig.serve("s:1", "x")
     rig.call(PLAIN, "s__x", b"1")
     rig.call(PLAIN, "s__x", b"2")
-    rig.feed(ev.AgentCancelled(PLAIN, RawJson(b"none"), ""))
+    rig.feed(ev.RequestCancelled(PLAIN, RawJson(b"none"), ""))
     rig.read("s:2")
     rig.serve("s:2", "x")
     assert rig.wanted == ["s:2"]
-    _, call = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
+    _, call = rig.feed(CallAnswered(CallId(1), is_error=False, body=EMPTY_OBJECT))
     assert call.key == "s:2"
 
 
@@ -176,7 +178,7 @@ def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
     rig = Rig()
     rig.come(PLAIN)
     rig.serve("s:1", "x")
-    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorLost())
     assert rig.call(PLAIN, "s__x") == []
     rig.read("s:2")
     (call,) = [it for it in supervisor_comes(rig.feed, 10) if isinstance(it, Call)]
@@ -197,8 +199,8 @@ def test_what_waits_for_a_catalog_waits_for_that_of_the_pool_that_took_its_place
 def test_the_command_line_starts_no_second_process() -> None:
     rig = Rig()
     operator = SessionId("operator")
-    rig.feed(ev.AgentCame(session=operator, source=DAEMON, agent="", pid=1, carrier="cli", control=True))
-    rig.feed(ev.AgentGreeted(operator, RawJson(b"0"), "2025-11-25", "carpool"))
+    rig.feed(ev.SessionOpened(session=operator, source=DAEMON, agent="", pid=1, carrier="cli", control=True))
+    rig.feed(ev.InitializeRequested(operator, RawJson(b"0"), "2025-11-25", "carpool"))
     assert rig.wanted == ["s:1"]
     rig.serve("s:1", *THIRTEEN)
     assert rig.call_goes_to(operator, "s__t00") == "s:1"
@@ -236,4 +238,4 @@ def test_the_supervisor_is_told_what_is_wanted_only_when_that_changes() -> None:
     rig = Rig()
     assert [type(effect) for effect in rig.read("s:1")] == []
     rig.come(ASKING)
-    assert not any(isinstance(effect, Wanted) for effect in rig.come(SessionId("another")))
+    assert not any(isinstance(effect, SetPools) for effect in rig.come(SessionId("another")))

@@ -12,30 +12,30 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
+from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
     CancelCall,
     Catalog,
-    Discover,
+    DiscoverCatalog,
     Mode,
     Policy,
     PoolChanged,
     PoolSpec,
     PoolState,
+    SetPools,
     ToolOffer,
-    Wanted,
 )
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.deadlines import deadlines_until
 
-BOUNDS = Bounds(max_open_calls=1, max_waiting_calls=3, max_waiting_bytes=400, wait_s=4.0)
+BOUNDS = SessionBounds(max_open_calls=1, max_waiting_calls=3, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
 LIST_WAIT_S = 2.0
 CAPABILITIES = {
@@ -97,33 +97,33 @@ class ClassesMachine(RuleBasedStateMachine):
         self.perform(self.core.handle(event, self.now))
 
     def perform(self, effects: list[Any]) -> None:
-        moves: list[ef.UseRoots] = []
+        moves: list[ef.ApplyRoots] = []
         for effect in effects:
             match effect:
-                case ef.Reply() | ef.Greet():
+                case ef.Reply() | ef.AnswerInitialize():
                     assert (effect.session, effect.id) in self.owed
                     self.owed.remove((effect.session, effect.id))
                     if isinstance(effect, ef.Reply) and effect.body.startswith(b'{"tools"'):
                         tools = msgspec.json.decode(effect.body)["tools"]
                         self.listed[effect.session] = [tool["name"] for tool in tools]
-                case ef.SayListChanged():
+                case ef.SendListChanged():
                     assert self.listed[effect.session] is not None, "told twice, or without a list"
                     self.listed[effect.session] = None
                 case ef.SendAsk():
                     assert effect.session not in self.asked, "two questions at once"
                     assert CAPABILITIES[effect.session].roots
                     self.asked[effect.session] = effect.ask
-                case ef.UseRoots():
+                case ef.ApplyRoots():
                     moves.append(effect)
                 case Call():
                     self.sent[effect.call] = effect.session
                     self.is_right(effect)
                 case CancelCall():
                     del self.sent[effect.call]
-                case Wanted():
+                case SetPools():
                     self.wanted = {spec.key for spec in effect.pools}
                     self.catalogs = {k: told for k, told in self.catalogs.items() if k in self.wanted}
-                case Discover():
+                case DiscoverCatalog():
                     assert not self.linked or effect.key in self.wanted
                 case _:
                     pass
@@ -172,7 +172,7 @@ class ClassesMachine(RuleBasedStateMachine):
         if after not in {WORKSPACE, *self.here.values()}:
             self.read(after)
         self.here[session] = after
-        self.feed(ev.SessionMoved(session, SourceId(after)))
+        self.feed(ev.SessionSourceChanged(session, SourceId(after)))
         self.leave(before)
 
     def leave(self, roots: str) -> None:
@@ -209,18 +209,20 @@ class ClassesMachine(RuleBasedStateMachine):
             self.here[session], self.listed[session] = WORKSPACE, None
             control = session == "operator"
             self.feed(
-                ev.AgentCame(
+                ev.SessionOpened(
                     session=session, source=SourceId(WORKSPACE), agent="", pid=1, carrier="shim",
                     control=control,
                 )
             )  # fmt: skip
             self.owed.add((session, RawJson(b"0")))
-            greeted = ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "sim", CAPABILITIES[session])
+            greeted = ev.InitializeRequested(
+                session, RawJson(b"0"), "2025-11-25", "sim", CAPABILITIES[session]
+            )
             self.feed(greeted)
 
     @rule(session=SESSIONS)
     def is_ready(self, session: SessionId) -> None:
-        self.feed(ev.AgentReady(session))
+        self.feed(ev.InitializedReceived(session))
 
     @rule(session=SESSIONS)
     def leaves(self, session: SessionId) -> None:
@@ -228,26 +230,26 @@ class ClassesMachine(RuleBasedStateMachine):
             self.owed = {who for who in self.owed if who[0] != session}
             before = self.here.pop(session)
             self.asked.pop(session, None)
-            self.feed(ev.AgentLeft(session))
+            self.feed(ev.SessionClosed(session))
             self.leave(before)
 
     @rule(session=SESSIONS, request=IDS)
     def lists(self, session: SessionId, request: RawJson) -> None:
         if session in self.here and (session, request) not in self.owed:
             self.owed.add((session, request))
-            self.feed(ev.AgentListed(session, request, None))
+            self.feed(ev.ListPageRequested(session, request, None))
 
     @rule(session=SESSIONS, request=IDS, name=st.sampled_from(["a__t", "f__t", "f__u", "t", "a__nothing"]))
     def calls(self, session: SessionId, request: RawJson, name: str) -> None:
         if session in self.here and (session, request) not in self.owed:
             self.owed.add((session, request))
-            self.feed(ev.AgentCalled(session, request, name, EMPTY_OBJECT, ABSENT, ABSENT))
+            self.feed(ev.CallRequested(session, request, name, EMPTY_OBJECT, ABSENT, ABSENT))
 
     @rule(session=SESSIONS, request=IDS)
     def cancels(self, session: SessionId, request: RawJson) -> None:
         if (session, request) in self.owed:
             self.owed.remove((session, request))
-            self.feed(ev.AgentCancelled(session, request, ""))
+            self.feed(ev.RequestCancelled(session, request, ""))
 
     @precondition(lambda self: self.asked)
     @rule(
@@ -256,11 +258,11 @@ class ClassesMachine(RuleBasedStateMachine):
     def an_agent_says_its_roots(self, pick: int, roots: list[str], errs: bool) -> None:
         session = list(self.asked)[pick % len(self.asked)]
         body = RawJson(msgspec.json.encode({"roots": [{"uri": uri} for uri in roots]}))
-        self.feed(ev.AgentAnswered(session, self.asked.pop(session), is_error=errs, body=body))
+        self.feed(ev.AskAnswered(session, self.asked.pop(session), is_error=errs, body=body))
 
     @rule(session=SESSIONS)
     def roots_change(self, session: SessionId) -> None:
-        self.feed(ev.AgentRootsChanged(session))
+        self.feed(ev.RootsListChanged(session))
 
     # --- the supervisor -----------------------------------------------------------------------------------
 
@@ -275,14 +277,14 @@ class ClassesMachine(RuleBasedStateMachine):
         if self.linked:
             self.linked = False
             self.sent.clear()
-            self.feed(ev.SupervisorWent())
+            self.feed(ev.SupervisorLost())
 
     @precondition(lambda self: self.sent)
     @rule(pick=PICK)
     def a_call_is_answered(self, pick: int) -> None:
         call = list(self.sent)[pick % len(self.sent)]
         del self.sent[call]
-        self.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
+        self.feed(CallAnswered(call, is_error=False, body=EMPTY_OBJECT))
 
     @precondition(lambda self: self.linked)
     @rule(

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from carpool_broker.core.configuration.effective_sources import Sources
+from carpool_broker.core.configuration.effective_sources import EffectiveSources
 from carpool_broker.core.model.events import SourceId, SourceRead
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
@@ -58,15 +58,15 @@ class Rig:
     def __init__(self, *readings: SourceRead) -> None:
         self.states: dict[PoolKey, PoolChanged] = {}
         self.registry = Registry(mark="m")
-        self.sources = Sources(self.registry, self.states)
+        self.sources = EffectiveSources(self.registry, self.states)
         for each in readings:
-            self.sources.read(each)
+            self.sources.source_read(each)
 
     def pool(
         self, key: str, state: PoolState, mode: Mode = "concurrent", *, both: bool | None = None
     ) -> bool:
         self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "", mode=mode, both_eras=both)
-        return self.sources.advance(PoolKey(key))
+        return self.sources.pool_changed(PoolKey(key))
 
     def tells(self, key: str, *tools: str, asks: bool = False, era: Era = "handshake") -> bool:
         """The pool greets: its catalog comes."""
@@ -74,8 +74,8 @@ class Rig:
         catalog = Catalog(
             PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks, era=era
         )
-        self.registry.learn(catalog)
-        changed = self.sources.advance(PoolKey(key))
+        self.registry.catalog_received(catalog)
+        changed = self.sources.pool_changed(PoolKey(key))
         state = self.states.get(PoolKey(key))
         if state is None or state.state != "serving":
             changed = self.pool(key, "serving") or changed
@@ -87,10 +87,10 @@ class Rig:
         return [entry.key for entry in scope.servers]
 
     def replaced(self) -> dict[str, str]:
-        return {spec.key: spec.replaces for spec in self.sources.wanted().pools}
+        return {spec.key: spec.replaces for spec in self.sources.wanted_pools().pools}
 
     def wanted(self) -> dict[str, str]:
-        return {spec.key: spec.start_after for spec in self.sources.wanted().pools}
+        return {spec.key: spec.start_after for spec in self.sources.wanted_pools().pools}
 
 
 def test_a_first_reading_is_in_force_at_once() -> None:
@@ -102,21 +102,21 @@ def test_a_first_reading_is_in_force_at_once() -> None:
 def test_a_changed_server_that_serves_stays_until_the_new_pool_serves() -> None:
     rig = Rig(reading("a:1", "b:1"))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2", "b:1"))
+    rig.sources.source_read(reading("a:2", "b:1"))
     assert rig.in_force() == ["a:1", "b:1"]
     assert rig.wanted() == {"a:1": "", "a:2": "", "b:1": ""}
-    assert rig.sources.to_discover() == ["a:2"]
+    assert rig.sources.pools_to_discover() == ["a:2"]
     assert not rig.pool("a:2", "starting")
     assert rig.pool("a:2", "serving")
     assert rig.in_force() == ["a:2", "b:1"]
     assert rig.wanted() == {"a:2": "", "b:1": ""}
-    assert rig.sources.to_discover() == []
+    assert rig.sources.pools_to_discover() == []
 
 
 def test_a_new_pool_that_gives_up_leaves_the_old_one_in_force() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2"))
+    rig.sources.source_read(reading("a:2"))
     assert not rig.pool("a:2", "given_up")
     assert rig.in_force() == ["a:1"]
 
@@ -124,28 +124,28 @@ def test_a_new_pool_that_gives_up_leaves_the_old_one_in_force() -> None:
 def test_a_changed_server_that_does_not_serve_is_replaced_at_once() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "backing_off")
-    rig.sources.read(reading("a:2"))
+    rig.sources.source_read(reading("a:2"))
     assert rig.in_force() == ["a:2"]
 
 
 def test_a_change_taken_back_before_the_new_pool_served_leaves_no_trace() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2"))
-    rig.sources.read(reading("a:1"))
+    rig.sources.source_read(reading("a:2"))
+    rig.sources.source_read(reading("a:1"))
     assert rig.wanted() == {"a:1": ""}
-    assert rig.sources.to_discover() == []
+    assert rig.sources.pools_to_discover() == []
 
 
 def test_stop_first_is_in_force_at_once_and_starts_after_the_old_pool_however_often_it_is_read() -> None:
     rig = Rig(reading("a:1", stop_first=True))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2", stop_first=True))
+    rig.sources.source_read(reading("a:2", stop_first=True))
     assert rig.in_force() == ["a:2"]
     assert rig.wanted() == {"a:2": "a:1"}
-    rig.sources.read(reading("a:2", "b:1", stop_first=True))
+    rig.sources.source_read(reading("a:2", "b:1", stop_first=True))
     assert rig.wanted() == {"a:2": "a:1", "b:1": ""}
-    rig.sources.read(reading("a:1", stop_first=True))
+    rig.sources.source_read(reading("a:1", stop_first=True))
     assert rig.wanted() == {"a:1": "a:2"}
 
 
@@ -154,21 +154,21 @@ def test_stop_first_does_not_wait_for_a_pool_that_another_source_wants_still_unt
 ):
     rig = Rig(reading("a:1"), reading("a:1", source=TWO))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2", stop_first=True))
+    rig.sources.source_read(reading("a:2", stop_first=True))
     assert rig.wanted() == {"a:1": "", "a:2": ""}
     assert rig.replaced() == {"a:1": "", "a:2": "a:1"}, "what was leased there is told as lost"
-    rig.sources.drop(TWO)
+    rig.sources.drop_source(TWO)
     assert rig.wanted() == {"a:2": "a:1"}
 
 
 def test_pools_of_two_sources_are_wanted_once_and_until_the_last_of_them_goes() -> None:
     rig = Rig(reading("a:1", cap=4), reading("a:1", "b:1", source=TWO, cap=9))
     assert rig.wanted() == {"a:1": "", "b:1": ""}
-    assert rig.sources.wanted().max_processes == 9
-    rig.sources.drop(TWO)
+    assert rig.sources.wanted_pools().max_processes == 9
+    rig.sources.drop_source(TWO)
     assert rig.wanted() == {"a:1": ""}
-    rig.sources.drop(TWO)
-    rig.sources.drop(ONE)
+    rig.sources.drop_source(TWO)
+    rig.sources.drop_source(ONE)
     assert rig.wanted() == {}
 
 
@@ -179,32 +179,32 @@ def test_pools_of_two_sources_are_wanted_once_and_until_the_last_of_them_goes() 
 def test_a_pool_says_whose_place_it_takes_from_the_moment_it_is_wanted() -> None:
     rig = Rig(reading("a:1", "b:1"))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2", "b:1"))
+    rig.sources.source_read(reading("a:2", "b:1"))
     assert rig.replaced() == {"a:1": "", "a:2": "a:1", "b:1": ""}
     rig.pool("a:2", "serving")
     assert rig.replaced() == {"a:2": "a:1", "b:1": ""}
-    rig.sources.read(reading("a:3", "b:1", stop_first=True))
+    rig.sources.source_read(reading("a:3", "b:1", stop_first=True))
     assert rig.replaced() == {"a:3": "a:2", "b:1": ""}
 
 
 @behaviour("lease:reload")
 def test_a_pool_that_takes_the_place_of_two_says_both_whichever_agents_came_from_which() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.enter(ONE, asking=False, stateless=True)
-    rig.sources.enter(ONE, asking=True, stateless=True)
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
+    rig.sources.add_variant(ONE, asking=True, stateless=True)
     rig.tells("a:1", "t")
     rig.tells("a:1?", "u")
     assert rig.in_force(stateless=True) == ["a:1"]
     assert rig.in_force(asking=True, stateless=True) == ["a:1?"]
-    rig.sources.read(reading("a:2", match=True))
-    (new,) = [spec for spec in rig.sources.wanted().pools if spec.key == "a:2*"]
+    rig.sources.source_read(reading("a:2", match=True))
+    (new,) = [spec for spec in rig.sources.wanted_pools().pools if spec.key == "a:2*"]
     assert {new.replaces, *new.replaces_too} == {"a:1", "a:1?"}
 
 
 @behaviour("lease:never-silently")
 def test_the_pool_for_both_eras_takes_the_place_of_the_one_that_turned_out_not_to_be_needed() -> None:
     rig = Rig(reading("a:1", match=True))
-    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
     rig.tells("a:1", "t")
     rig.tells("a:1*", "t", era="handshake")
     assert rig.in_force(stateless=True) == ["a:1"]
@@ -214,18 +214,18 @@ def test_the_pool_for_both_eras_takes_the_place_of_the_one_that_turned_out_not_t
 def test_of_two_pools_that_take_turns_only_the_newer_one_takes_a_place() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2"))
+    rig.sources.source_read(reading("a:2"))
     rig.pool("a:2", "serving")
     rig.pool("a:1", "cold")
-    rig.sources.read(reading("a:1"))
+    rig.sources.source_read(reading("a:1"))
     assert rig.replaced() == {"a:2": "", "a:1": "a:2"}
 
 
 def test_a_source_that_comes_later_hides_no_replacement_of_another() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving")
-    rig.sources.read(reading("a:2"))
-    rig.sources.read(reading("a:2", source=TWO))
+    rig.sources.source_read(reading("a:2"))
+    rig.sources.source_read(reading("a:2", source=TWO))
     assert rig.replaced() == {"a:1": "", "a:2": "a:1"}
 
 
@@ -237,18 +237,18 @@ def test_the_asking_pool_is_wanted_once_somebody_can_be_asked_and_stays() -> Non
     rig = Rig(reading("a:1", twins=True))
     assert rig.wanted() == {"a:1": ""}
     assert rig.in_force(asking=True) == ["a:1"], "who only looks starts nothing"
-    assert rig.sources.ask(ONE)
-    assert not rig.sources.ask(ONE)
+    assert rig.sources.add_asking_variant(ONE)
+    assert not rig.sources.add_asking_variant(ONE)
     assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
     assert rig.wanted() == {"a:1": "", "a:1?": ""}
     assert rig.replaced() == {"a:1": "", "a:1?": ""}
-    assert rig.sources.to_discover() == []
+    assert rig.sources.pools_to_discover() == []
 
 
 @behaviour("classes:merged")
 def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     assert not rig.tells("a:1", "x", "y")
     assert rig.tells("a:1?", "y", "x")
     assert rig.in_force() == rig.in_force(asking=True) == ["a:1?"]
@@ -258,25 +258,25 @@ def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
 
 def test_what_was_found_out_holds_when_the_plain_pool_is_gone_and_for_sources_that_come_later() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x")
-    rig.registry.forget(PoolKey("a:1"))
+    rig.registry.forget_pool(PoolKey("a:1"))
     assert not rig.pool("a:1?", "cold")
     assert not rig.tells("a:1?", "x", "z"), "a changed list of the one pool that is left splits nothing"
-    rig.sources.read(reading("a:1", source=TWO, twins=True))
+    rig.sources.source_read(reading("a:1", source=TWO, twins=True))
     assert rig.in_force() == rig.in_force(TWO) == ["a:1?"]
-    rig.sources.drop(ONE)
+    rig.sources.drop_source(ONE)
     assert rig.in_force(TWO) == ["a:1?"]
-    rig.sources.drop(TWO)
-    rig.sources.read(reading("a:1", twins=True))
+    rig.sources.drop_source(TWO)
+    rig.sources.source_read(reading("a:1", twins=True))
     assert rig.in_force() == ["a:1"], "of launches that nobody uses nothing is remembered"
 
 
 @behaviour("classes:apart")
 def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     assert not rig.tells("a:1", "x")
     assert not rig.tells("a:1?", "x", "sample")
     assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
@@ -287,15 +287,15 @@ def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
 @behaviour("classes:merged")
 def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_greets() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     assert not rig.tells("a:1?", "x", asks=True)
     assert rig.tells("a:1?", "x")
-    rig.registry.forget(PoolKey("a:1"))
+    rig.registry.forget_pool(PoolKey("a:1"))
     rig.pool("a:1", "cold")
     assert rig.tells("a:1?", "x", asks=True), "the plain pool is wanted again"
     assert rig.in_force() == ["a:1?"], "nobody meets a broken window"
-    assert rig.sources.to_discover() == ["a:1"]
+    assert rig.sources.pools_to_discover() == ["a:1"]
     assert rig.wanted() == {"a:1": "", "a:1?": ""}
     assert rig.tells("a:1", "x")
     assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
@@ -303,7 +303,7 @@ def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_gr
 
 def test_a_server_shared_as_session_stays_as_it_is() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.pool("a:1", "serving", "session")
     rig.pool("a:1?", "serving", "session")
     rig.tells("a:1", "x")
@@ -318,20 +318,20 @@ def test_a_server_shared_as_session_stays_as_it_is() -> None:
 
 def test_two_pools_become_one_also_while_nothing_runs() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.tells("a:1?", "x")
     rig.pool("a:1?", "cold")
     assert rig.tells("a:1", "x")
     assert rig.in_force() == ["a:1?"]
-    assert rig.sources.to_discover() == []
+    assert rig.sources.pools_to_discover() == []
 
 
 def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.tells("a:1?", "x")
     rig.pool("a:1?", "given_up")
-    rig.registry.learn(
+    rig.registry.catalog_received(
         Catalog(
             PoolKey("a:1"), [ToolOffer("x", RawJson(b"{}"))], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"
         )
@@ -344,11 +344,11 @@ def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> N
 
 def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x", "sample")
-    rig.sources.read(reading("a:2", twins=True))
-    assert rig.sources.to_discover() == ["a:2", "a:2?"]
+    rig.sources.source_read(reading("a:2", twins=True))
+    assert rig.sources.pools_to_discover() == ["a:2", "a:2?"]
     assert rig.tells("a:2?", "x", "sample")
     assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:2?"])
     assert rig.tells("a:2", "x")
@@ -358,10 +358,10 @@ def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
 
 def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x")
-    rig.sources.read(reading("a:2", twins=True))
+    rig.sources.source_read(reading("a:2", twins=True))
     assert rig.in_force() == ["a:1?"]
     assert rig.replaced() == {"a:1?": "", "a:2": "a:1?", "a:2?": "a:1?"}
     rig.tells("a:2?", "x")
@@ -379,8 +379,8 @@ def matched() -> Rig:
     rig.tells("a:1", "t")
     assert rig.in_force(stateless=True) == ["a:1"], "nobody of that era is here"
     assert rig.wanted() == {"a:1": ""}
-    assert rig.sources.enter(ONE, asking=False, stateless=True)
-    assert not rig.sources.enter(ONE, asking=False, stateless=True)
+    assert rig.sources.add_variant(ONE, asking=False, stateless=True)
+    assert not rig.sources.add_variant(ONE, asking=False, stateless=True)
     return rig
 
 
@@ -398,10 +398,10 @@ def test_an_agent_of_the_stateless_era_has_a_pool_of_its_own_where_the_server_sp
 @behaviour("eras:match")
 def test_one_that_can_be_asked_uses_the_same_pool_since_it_says_so_with_each_call() -> None:
     rig = matched()
-    assert rig.sources.enter(ONE, asking=True, stateless=True)
+    assert rig.sources.add_variant(ONE, asking=True, stateless=True)
     assert rig.in_force(asking=True, stateless=True) == ["a:1*"]
     assert rig.wanted() == {"a:1": "", "a:1*": ""}, "no agent of the handshake era can be asked here"
-    assert rig.sources.ask(ONE)
+    assert rig.sources.add_asking_variant(ONE)
     assert rig.in_force(asking=True) == ["a:1?"]
 
 
@@ -412,8 +412,8 @@ def test_a_server_that_turns_out_to_know_the_handshake_only_has_no_pool_for_the_
     assert rig.in_force(stateless=True) == ["a:1"]
     assert rig.wanted() == {"a:1": ""}
     assert rig.replaced() == {"a:1": "a:1*"}, "a lease there ends"
-    rig.registry.forget(PoolKey("a:1*"))
-    rig.sources.read(reading("a:1", match=True, twins=True))
+    rig.registry.forget_pool(PoolKey("a:1*"))
+    rig.sources.source_read(reading("a:1", match=True, twins=True))
     assert rig.in_force(stateless=True) == ["a:1"], "it is not tried again while the launch is in use"
 
 
@@ -421,7 +421,7 @@ def test_a_server_that_turns_out_to_know_the_handshake_only_has_no_pool_for_the_
 def test_a_server_that_turns_out_to_be_stateless_only_has_one_pool_for_both() -> None:
     rig = Rig(reading("a:1", match=True, twins=True))
     rig.tells("a:1", "t", era="stateless")
-    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
     assert rig.in_force(stateless=True) == ["a:1"]
     assert rig.wanted() == {"a:1": ""}
 
@@ -431,7 +431,7 @@ def test_a_server_that_is_known_to_speak_one_era_has_one_pool_without_being_aske
     rig = Rig(reading("a:1", match=True, twins=True))
     assert not rig.pool("a:1", "cold"), "nobody knows yet"
     rig.pool("a:1", "cold", both=True)
-    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
     assert rig.in_force(stateless=True) == ["a:1"]
     assert rig.wanted() == {"a:1": ""}
     assert not rig.pool("a:1", "cold"), "a new supervisor has not read what is known"
@@ -455,7 +455,7 @@ def test_a_server_that_does_not_start_twice_serves_agents_of_both_eras_from_one_
     assert rig.in_force(stateless=True) == ["a:1"]
     assert rig.wanted() == {"a:1": ""}
     alone = Rig(reading("a:1", match=True))
-    alone.sources.enter(ONE, asking=False, stateless=True)
+    alone.sources.add_variant(ONE, asking=False, stateless=True)
     assert not alone.pool("a:1*", "backing_off"), "the other one does not run: nothing says that it would"
     assert alone.in_force(stateless=True) == ["a:1*"]
 
@@ -463,18 +463,18 @@ def test_a_server_that_does_not_start_twice_serves_agents_of_both_eras_from_one_
 def test_what_is_known_counts_for_a_launch_that_gets_a_pool_more_later() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving", both=True)
-    rig.sources.read(reading("a:1", match=True))
-    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.source_read(reading("a:1", match=True))
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
     assert rig.in_force(stateless=True) == ["a:1"]
 
 
 def test_an_agent_stays_with_the_pool_it_has_until_the_one_for_both_serves() -> None:
     rig = Rig(reading("a:1", match=True))
-    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
     rig.pool("a:1*", "serving")
     rig.tells("a:1*", "t")
     assert rig.in_force(stateless=True) == ["a:1*"]
-    assert rig.sources.to_discover() == ["a:1"]
+    assert rig.sources.pools_to_discover() == ["a:1"]
     assert rig.tells("a:1", "t")
     assert rig.in_force(stateless=True) == ["a:1"]
 
@@ -482,8 +482,8 @@ def test_an_agent_stays_with_the_pool_it_has_until_the_one_for_both_serves() -> 
 def test_another_launch_is_tried_anew() -> None:
     rig = matched()
     rig.tells("a:1*", "t")
-    rig.sources.read(reading("a:2", match=True))
-    assert rig.sources.to_discover() == ["a:2", "a:2*"]
+    rig.sources.source_read(reading("a:2", match=True))
+    assert rig.sources.pools_to_discover() == ["a:2", "a:2*"]
     rig.tells("a:2", "t")
     rig.tells("a:2*", "t", era="stateless")
     assert rig.in_force() == ["a:2"]
@@ -492,15 +492,15 @@ def test_another_launch_is_tried_anew() -> None:
 
 def test_a_server_whose_era_is_configured_is_one_for_agents_of_both_eras() -> None:
     rig = Rig(reading("a:1", twins=True))
-    rig.sources.enter(ONE, asking=True, stateless=True)
+    rig.sources.add_variant(ONE, asking=True, stateless=True)
     assert rig.in_force(asking=True, stateless=True) == ["a:1?"]
-    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.add_variant(ONE, asking=False, stateless=True)
     assert rig.in_force(stateless=True) == ["a:1"]
 
 
 def test_a_source_that_goes_takes_all_its_lanes_along() -> None:
     rig = matched()
-    rig.sources.drop(ONE)
+    rig.sources.drop_source(ONE)
     assert rig.wanted() == {}
 
 
@@ -519,9 +519,9 @@ def listed(rig: Rig) -> list[str]:
 def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() -> None:
     rig = Rig(reading("a1"))
     rig.tells("a1", "x")
-    rig.sources.read(replace(reading("a2"), kept=told_before("a2", "y")))
+    rig.sources.source_read(replace(reading("a2"), kept=told_before("a2", "y")))
     assert rig.in_force() == ["a1"]
-    assert rig.sources.to_discover() == ["a2"]
+    assert rig.sources.pools_to_discover() == ["a2"]
     assert rig.tells("a2", "y")
     assert rig.in_force() == ["a2"]
 
@@ -529,7 +529,7 @@ def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() ->
 def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
     kept = told_before("a1", "x") | told_before("a1?", "x")
     rig = Rig(replace(reading("a1", twins=True), kept=kept))
-    rig.sources.ask(ONE)
+    rig.sources.add_asking_variant(ONE)
     rig.pool("a1", "cold")
     rig.pool("a1?", "cold")
     assert rig.in_force() == ["a1"]
@@ -539,8 +539,8 @@ def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
 def test_what_is_kept_goes_with_the_last_source_that_brought_it() -> None:
     rig = Rig(replace(reading("a1"), kept=told_before("a1", "x")))
     assert listed(rig) == ["x"]
-    rig.sources.read(reading("a1", source=TWO))
-    changed = rig.sources.read(reading("a1"))
+    rig.sources.source_read(reading("a1", source=TWO))
+    changed = rig.sources.source_read(reading("a1"))
     assert list(changed.values()) == [frozenset({"tools"})]
     assert listed(rig) == []
 
@@ -549,6 +549,6 @@ def test_a_server_is_unset_where_nothing_else_is_wrong_with_it_in_any_source() -
     one = replace(reading(), misconfigured={A: "unset here", B: "unset here"}, unset=frozenset({A, B}))
     two = replace(reading(source=TWO), misconfigured={A: "wrong"}, untrusted=frozenset({A}))
     for first, second in ((one, two), (two, one)):
-        amiss = Rig(first, second).sources.amiss()
+        amiss = Rig(first, second).sources.problems()
         assert amiss.misconfigured == {A: "wrong", B: "unset here"}
         assert (amiss.unset, amiss.untrusted) == (frozenset({B}), frozenset({A}))

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.configuration.launches import CannotRun, Launch, Surroundings, launch_of, settled
-from carpool_protocol.carrier.remote import Remote, of_environment
+from carpool_broker.core.configuration.launches import (
+    CannotRun,
+    Launch,
+    LaunchEnvironment,
+    launch_of,
+    with_decided_values,
+)
+from carpool_protocol.carrier.remote import Remote, remote_from_environment
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import ServerConfig
 from tests.behaviours import behaviour
@@ -16,7 +22,7 @@ def launched(*, project: bool = False, **keys: Any) -> Launch | str:
     loaded = read_config(json.dumps({"mcpServers": {"s": keys}}), "f.json", project=project)
     assert loaded.config is not None, loaded.problems
     (server,) = loaded.config.servers.values()
-    scope = Surroundings(
+    scope = LaunchEnvironment(
         known={"VENV": "~/venv", "STRICT": "true", "EMPTY": "", "BREAK": "a\nb"},
         project_known={},
         places={"workspace": "/w", "cwd": "/w/deep"},
@@ -26,7 +32,7 @@ def launched(*, project: bool = False, **keys: Any) -> Launch | str:
         roots=None,
         interpreter="/usr/bin/python3",
     )
-    found = settled(server, scope)
+    found = with_decided_values(server, scope)
     launch = launch_of(found, scope) if isinstance(found, ServerConfig) else found
     return launch.text if isinstance(launch, CannotRun) else launch
 
@@ -103,7 +109,7 @@ def test_a_url_is_reached_by_a_child_of_ours_that_is_told_everything_in_its_envi
     assert found.argv == ["/usr/bin/python3", "-P", "-m", "carpool.bridge"]
     assert found.spec(b"s").bridge, "it is believed what became of a call"
     assert found.cwd == "/h"
-    told = of_environment(found.env)
+    told = remote_from_environment(found.env)
     assert told == Remote(
         server="s",
         url="https://h.example/mcp?key=true",

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from carpool_broker.core.configuration.overrides import Switches, is_on
+from carpool_broker.core.configuration.overrides import Overrides, is_on
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.ids import ServerName, SessionId
@@ -40,95 +40,100 @@ def one(name: ServerName, of: Config = PLAIN) -> ServerConfig:
 
 @behaviour("switch:live")
 def test_a_switch_for_everybody_is_stronger_than_the_file() -> None:
-    switches = Switches()
-    assert switches.seen(PLAIN) is PLAIN
-    switches.turn(A, [one(A)], on=False)
-    switches.turn(OFF, [one(OFF)], on=True)
-    assert on(switches.seen(PLAIN)) == ["off"]
-    assert list(switches.seen(PLAIN).servers) == ["a", "off"], "in the order of the file"
+    switches = Overrides()
+    assert switches.apply_to_config(PLAIN) is PLAIN
+    switches.set(A, [one(A)], on=False)
+    switches.set(OFF, [one(OFF)], on=True)
+    assert on(switches.apply_to_config(PLAIN)) == ["off"]
+    assert list(switches.apply_to_config(PLAIN).servers) == ["a", "off"], "in the order of the file"
 
 
 def test_a_switch_that_says_what_the_file_says_is_not_kept() -> None:
-    switches = Switches()
+    switches = Overrides()
     for server, way in ((A, True), (OFF, False)):
-        switches.turn(server, [one(server)], on=not way)
-        switches.turn(server, [one(server)], on=way)
-    assert switches.everyone == {}
-    assert switches.seen(PLAIN) is PLAIN
+        switches.set(server, [one(server)], on=not way)
+        switches.set(server, [one(server)], on=way)
+    assert switches.global_overrides == {}
+    assert switches.apply_to_config(PLAIN) is PLAIN
 
 
 def test_a_switch_is_kept_where_any_file_of_several_says_otherwise() -> None:
-    switches = Switches()
-    switches.turn(A, [one(A), one(A, config(a=True))], on=False)
-    assert switches.everyone == {A: False}
+    switches = Overrides()
+    switches.set(A, [one(A), one(A, config(a=True))], on=False)
+    assert switches.global_overrides == {A: False}
 
 
 @behaviour("switch:session")
 def test_a_sessions_own_switch_concerns_no_other_and_is_stronger() -> None:
-    switches = Switches()
-    switches.turn_for(ONE, one(A), on=False)
-    assert (on(switches.seen(PLAIN, switches.own(ONE))), on(switches.seen(PLAIN, switches.own(TWO)))) == (
+    switches = Overrides()
+    switches.set_for_session(ONE, one(A), on=False)
+    assert (
+        on(switches.apply_to_config(PLAIN, switches.of_session(ONE))),
+        on(switches.apply_to_config(PLAIN, switches.of_session(TWO))),
+    ) == (
         [],
         ["a"],
     )
-    switches.turn_for(TWO, one(OFF), on=True)
-    assert on(switches.seen(PLAIN, switches.own(TWO))) == ["a", "off"]
-    assert (switches.ended(TWO), switches.ended(TWO)) == (True, False)
-    assert switches.own(TWO) == ()
+    switches.set_for_session(TWO, one(OFF), on=True)
+    assert on(switches.apply_to_config(PLAIN, switches.of_session(TWO))) == ["a", "off"]
+    assert (switches.session_closed(TWO), switches.session_closed(TWO)) == (True, False)
+    assert switches.of_session(TWO) == ()
 
 
 def test_a_word_for_everybody_takes_the_sessions_own_back() -> None:
-    switches = Switches()
-    switches.turn_for(ONE, one(A), on=False)
-    switches.turn(A, [one(A)], on=True)
-    assert (switches.everyone, switches.sessions) == ({}, {})
-    switches.turn(A, [one(A)], on=False)
-    switches.turn_for(ONE, one(A), on=True)
-    assert on(switches.seen(PLAIN, switches.own(ONE))) == ["a"]
-    switches.turn(A, [one(A)], on=False)
-    assert on(switches.seen(PLAIN, switches.own(ONE))) == []
+    switches = Overrides()
+    switches.set_for_session(ONE, one(A), on=False)
+    switches.set(A, [one(A)], on=True)
+    assert (switches.global_overrides, switches.session_overrides) == ({}, {})
+    switches.set(A, [one(A)], on=False)
+    switches.set_for_session(ONE, one(A), on=True)
+    assert on(switches.apply_to_config(PLAIN, switches.of_session(ONE))) == ["a"]
+    switches.set(A, [one(A)], on=False)
+    assert on(switches.apply_to_config(PLAIN, switches.of_session(ONE))) == []
 
 
 def test_a_switch_decides_in_place_of_a_variable() -> None:
     late = config(a="${OFF:-true}")
-    switches = Switches()
+    switches = Overrides()
     for way in (True, False):
-        switches.turn(A, [one(A, late)], on=way)
-        (server,) = switches.seen(late).servers.values()
+        switches.set(A, [one(A, late)], on=way)
+        (server,) = switches.apply_to_config(late).servers.values()
         assert (server.disabled, server.late) == (not way, {})
 
 
 def test_what_says_nothing_to_run_stays_off() -> None:
     away = read({"a": {"disabled": True}}, ".mcp.json")
-    switches = Switches()
-    switches.turn(A, [one(A, away)], on=True)
-    assert switches.everyone == {}
-    switches.turn(A, [one(A, config(a=True)), one(A, away)], on=True)
-    assert on(switches.seen(away)) == []
-    assert on(switches.seen(config(a=True))) == ["a"]
+    switches = Overrides()
+    switches.set(A, [one(A, away)], on=True)
+    assert switches.global_overrides == {}
+    switches.set(A, [one(A, config(a=True)), one(A, away)], on=True)
+    assert on(switches.apply_to_config(away)) == []
+    assert on(switches.apply_to_config(config(a=True))) == ["a"]
 
 
 def test_servers_that_have_left_start_with_what_their_files_say() -> None:
-    switches = Switches()
-    switches.turn(A, [one(A)], on=False)
-    switches.turn_for(ONE, one(OFF), on=True)
-    assert switches.forget_all([A, OFF, ServerName("stranger")])
-    assert (switches.everyone, switches.sessions) == ({}, {})
-    assert not switches.forget_all([A])
+    switches = Overrides()
+    switches.set(A, [one(A)], on=False)
+    switches.set_for_session(ONE, one(OFF), on=True)
+    assert switches.servers_removed([A, OFF, ServerName("stranger")])
+    assert (switches.global_overrides, switches.session_overrides) == ({}, {})
+    assert not switches.servers_removed([A])
 
 
 def test_it_says_whose_word_it_is() -> None:
-    switches = Switches()
-    assert switches.why_off(one(OFF)) == "/c.json says so."
-    switches.turn(A, [one(A)], on=False)
-    assert "until carpool stops" in switches.why_off(one(A))
-    switches.turn_for(ONE, one(OFF), on=True)
-    switches.turn_for(TWO, one(A), on=True)
-    switches.turn_for(TWO, one(A), on=False)
-    assert "until carpool stops" in switches.why_off(one(A), switches.own(TWO)), "nothing of its own is left"
-    switches.forget(A)
-    switches.turn_for(ONE, one(A), on=False)
-    assert "for this agent" in switches.why_off(one(A), switches.own(ONE))
+    switches = Overrides()
+    assert switches.disabled_reason(one(OFF)) == "/c.json says so."
+    switches.set(A, [one(A)], on=False)
+    assert "until carpool stops" in switches.disabled_reason(one(A))
+    switches.set_for_session(ONE, one(OFF), on=True)
+    switches.set_for_session(TWO, one(A), on=True)
+    switches.set_for_session(TWO, one(A), on=False)
+    assert "until carpool stops" in switches.disabled_reason(one(A), switches.of_session(TWO)), (
+        "nothing of its own is left"
+    )
+    switches.clear(A)
+    switches.set_for_session(ONE, one(A), on=False)
+    assert "for this agent" in switches.disabled_reason(one(A), switches.of_session(ONE))
 
 
 class Machine(RuleBasedStateMachine):
@@ -136,7 +141,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.switches = Switches()
+        self.switches = Overrides()
         self.everyone: dict[str, bool] = {}
         self.own: dict[tuple[str, str], bool] = {}
 
@@ -149,24 +154,24 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=servers, way=st.booleans())
     def turn(self, name: str, way: bool) -> None:
-        self.switches.turn(ServerName(name), [self.written(name)], on=way)
+        self.switches.set(ServerName(name), [self.written(name)], on=way)
         self.everyone[name] = way
         self.own = {key: each for key, each in self.own.items() if key[1] != name}
 
     @rule(session=sessions, name=servers, way=st.booleans())
     def turn_for(self, session: str, name: str, way: bool) -> None:
-        self.switches.turn_for(SessionId(session), self.written(name), on=way)
+        self.switches.set_for_session(SessionId(session), self.written(name), on=way)
         self.own[session, name] = way
 
     @rule(name=servers)
     def forget(self, name: str) -> None:
-        self.switches.forget(ServerName(name))
+        self.switches.clear(ServerName(name))
         self.everyone.pop(name, None)
         self.own = {key: each for key, each in self.own.items() if key[1] != name}
 
     @rule(session=sessions)
     def end(self, session: str) -> None:
-        self.switches.ended(SessionId(session))
+        self.switches.session_closed(SessionId(session))
         self.own = {key: each for key, each in self.own.items() if key[0] != session}
 
     @invariant()
@@ -174,7 +179,7 @@ class Machine(RuleBasedStateMachine):
         self.switches.check()
         files: Mapping[str, bool | None] = {name: is_on(each) for name, each in self.config.servers.items()}
         for session in ("s1", "s2", "s3"):
-            seen = self.switches.seen(self.config, self.switches.own(SessionId(session)))
+            seen = self.switches.apply_to_config(self.config, self.switches.of_session(SessionId(session)))
             for name, said in files.items():
                 wished = self.own.get((session, name), self.everyone.get(name, said))
                 assert is_on(seen.servers[ServerName(name)]) is wished

@@ -4,23 +4,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from carpool_broker.config.configuration import DAEMON
-from carpool_broker.core.configuration.profiles import frame_of
-from carpool_broker.core.model.bounds import Limits
+from carpool_broker.config.configuration import DEFAULT_SOURCE
+from carpool_broker.core.configuration.profiles import profile_scope
+from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.compiled_profile import NO_RIGHTS
-from carpool_broker.core.model.events import SessionMoved, SourceRead
+from carpool_broker.core.model.events import SessionSourceChanged, SourceRead
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, find
-from carpool_broker.core.registry.uris import Route
-from carpool_broker.core.registry.view import Denied, View
+from carpool_broker.core.registry.resolve import NoTarget, Target, find_target
+from carpool_broker.core.registry.uris import UriRoute
+from carpool_broker.core.registry.view import DeniedName, View
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer
-from carpool_protocol.wire.tool_names import Ambiguous, Unknown, spellings
+from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, spellings
 from tests.behaviours import behaviour
 from tests.kit.synchronous_configuration import SynchronousConfiguration
 
@@ -50,22 +50,24 @@ def frame(servers: dict[str, Any] | None = None, **profile: Any) -> Scope:
     text = json.dumps({"mcpServers": servers or SERVERS, "profiles": {"p": profile}})
     config = read_config(text, "f").config
     assert config is not None
-    found = frame_of(config, "p")
+    found = profile_scope(config, "p")
     entries = tuple(
         ScopeEntry(
             server=name, key=PoolKey(name), prefix=each.tools_prefix, tags=each.tags, max_tools=each.max_tools
         )
         for name, each in config.servers.items()
-        if found.rights.see(name, each.tags) and not each.disabled
+        if found.rights.sees_server(name, each.tags) and not each.disabled
     )
     return Scope(entries, **{name: getattr(found, name) for name in found.__struct_fields__[1:]})
 
 
 def view(servers: dict[str, Any] | None = None, **profile: Any) -> View:
     registry = Registry()
-    registry.learn(catalog("git", "log push status", "ask tell", "file:///a file:///b", "file:///t/{x}"))
-    registry.learn(catalog("hub", "search status", "ask", "file:///b hub://x"))
-    found = registry.retain(frame(servers, **profile))
+    registry.catalog_received(
+        catalog("git", "log push status", "ask tell", "file:///a file:///b", "file:///t/{x}")
+    )
+    registry.catalog_received(catalog("hub", "search status", "ask", "file:///b hub://x"))
+    found = registry.retain_scope(frame(servers, **profile))
     registry.check()
     return found
 
@@ -97,11 +99,11 @@ def test_only_what_is_permitted_is_listed_whatever_its_kind() -> None:
 def test_every_spelling_of_what_is_kept_back_is_refused_and_says_by_which_profile() -> None:
     found = view(allow=["mcp:git", "mcp:hub:status"], deny=["mcp:git:push"])
     for spelling in ("git__push", *spellings("git", "push"), "push"):
-        assert found.resolve(spelling) == Denied(GIT, "push", "p"), spelling
-    assert found.resolve("hub__search") == Denied(HUB, "search", "p")
-    assert isinstance(found.resolve("git__pull"), Unknown)
-    assert isinstance(found.resolve("status"), Ambiguous)
-    refused = find(found, "tools/call", "git__push")
+        assert found.resolve(spelling) == DeniedName(GIT, "push", "p"), spelling
+    assert found.resolve("hub__search") == DeniedName(HUB, "search", "p")
+    assert isinstance(found.resolve("git__pull"), NoSuchName)
+    assert isinstance(found.resolve("status"), AmbiguousName)
+    refused = find_target(found, "tools/call", "git__push")
     assert isinstance(refused, NoTarget)
     assert (refused.fault, refused.server, refused.subject) == ("not_permitted", "git", "push")
     assert refused.detail == "The profile p keeps it back."
@@ -110,23 +112,23 @@ def test_every_spelling_of_what_is_kept_back_is_refused_and_says_by_which_profil
 @behaviour("profiles:leak")
 def test_nothing_that_is_suggested_is_kept_back() -> None:
     found = view(allow=["*"], deny=["mcp:hub:status", "mcp:git:log"])
-    missed = find(found, "tools/call", "git__lag")
+    missed = find_target(found, "tools/call", "git__lag")
     assert isinstance(missed, NoTarget)
     assert "log" not in missed.detail
     status = found.resolve("status")
-    assert not isinstance(status, Ambiguous), "only one of the two is there for it"
-    assert isinstance(find(found, "tools/call", "status"), Target)
+    assert not isinstance(status, AmbiguousName), "only one of the two is there for it"
+    assert isinstance(find_target(found, "tools/call", "status"), Target)
 
 
 @behaviour("profiles:call")
 def test_prompts_and_their_completions_are_refused_like_tools() -> None:
     found = view(allow=["mcp:git", "mcp:hub"], deny=["prompt:git:tell"])
-    assert found.resolve_prompt("git__tell") == Denied(GIT, "tell", "p")
+    assert found.resolve_prompt("git__tell") == DeniedName(GIT, "tell", "p")
     for method, subject in (
         ("prompts/get", "mcp:git:tell"),
         ("completion/complete", '{"type":"ref/prompt","name":"git__tell"}'),
     ):
-        refused = find(found, method, subject)
+        refused = find_target(found, method, subject)
         assert isinstance(refused, NoTarget)
         assert refused.fault == "not_permitted"
 
@@ -134,22 +136,24 @@ def test_prompts_and_their_completions_are_refused_like_tools() -> None:
 @behaviour("profiles:call")
 def test_a_uri_is_judged_by_what_it_leads_to_however_it_is_written() -> None:
     found = view(deny=["resource:git:file:///t/secret*", "resource:git:file:///a", "resource:hub:*"])
-    assert isinstance(found.route("file:///t/open"), Route)
+    assert isinstance(found.route("file:///t/open"), UriRoute)
     for uri in ("file:///t/secret", "file:///a", "carpool+git+file:///a", "carpool+git+file:///t/secret"):
         kept = found.route(uri)
-        assert isinstance(kept, Denied), uri
+        assert isinstance(kept, DeniedName), uri
         assert (kept.server, kept.profile) == ("git", "p")
-    assert found.route("file:///b") == Route(PoolKey("git"), GIT, "file:///b", "listed")
-    assert found.route("hub://x") == Denied(HUB, "hub://x", "p")
-    refused = find(found, "resources/read", "file:///a")
+    assert found.route("file:///b") == UriRoute(PoolKey("git"), GIT, "file:///b", "listed")
+    assert found.route("hub://x") == DeniedName(HUB, "hub://x", "p")
+    refused = find_target(found, "resources/read", "file:///a")
     assert isinstance(refused, NoTarget)
     assert (refused.fault, refused.subject) == ("not_permitted", "file:///a")
     ref = '{"type":"ref/resource","uri":"file:///t/{x}"}'
-    refused = find(found, "completion/complete", ref)
+    refused = find_target(found, "completion/complete", ref)
     assert isinstance(refused, NoTarget), "its values would name what is kept back"
     named = '{"type":"ref/resource","uri":"carpool+git+file:///t/{x}"}'
-    assert isinstance(find(view(deny=["resource:git:file:///a"]), "completion/complete", named), Target)
-    closed = find(view(deny=["resource:git:file:///t/*"]), "completion/complete", ref)
+    assert isinstance(
+        find_target(view(deny=["resource:git:file:///a"]), "completion/complete", named), Target
+    )
+    closed = find_target(view(deny=["resource:git:file:///t/*"]), "completion/complete", ref)
     assert isinstance(closed, NoTarget)
     assert closed.fault == "not_permitted"
 
@@ -173,8 +177,8 @@ class House:
         self.file.write_text(json.dumps({"mcpServers": SERVERS, "profiles": profiles}), encoding="utf-8")
 
     def come(self, session: SessionId, profile: str) -> SourceRead:
-        source, _ = self.configuration.enter(session, attach(profile), {})
-        return self.configuration.resolve(source)
+        source, _ = self.configuration.session_opened(session, attach(profile), {})
+        return self.configuration.resolve_source(source)
 
 
 def attach(profile: str, *, resumes: bool = False) -> Attach:
@@ -193,7 +197,9 @@ def test_a_server_of_which_nothing_is_permitted_is_neither_run_nor_named(tmp_pat
     assert house.come(TWO, "none").specs == ()
     everything = house.come(SessionId("s3"), "all")
     assert [spec.server for spec in everything.specs] == ["git", "hub"]
-    assert everything.scope == house.configuration.resolve(DAEMON).scope, "it shares the view of everybody"
+    assert everything.scope == house.configuration.resolve_source(DEFAULT_SOURCE).scope, (
+        "it shares the view of everybody"
+    )
 
 
 @behaviour("profiles:reload")
@@ -202,28 +208,30 @@ def test_a_profile_that_changes_changes_the_scope_and_one_that_goes_grants_nothi
     source = house.come(ONE, "p").source
     assert house.come(TWO, "p").source == source, "sessions of one profile share"
     house.write(p={"allow": ["mcp:hub"], "max_in_flight": 2})
-    events = [event for event in house.configuration.read_again() if not isinstance(event, SessionMoved)]
+    events = [
+        event for event in house.configuration.read_again() if not isinstance(event, SessionSourceChanged)
+    ]
     (read,) = [event for event in events if isinstance(event, SourceRead) and event.source == source]
     assert [entry.server for entry in read.scope.servers] == ["hub"]
-    assert house.configuration.bounds().profiles == {"p": Limits(max_in_flight=2)}
+    assert house.configuration.bounds().profiles == {"p": ProfileLimits(max_in_flight=2)}
     house.write()
     house.configuration.read_again()
-    gone = house.configuration.resolve(source)
+    gone = house.configuration.resolve_source(source)
     assert (gone.scope.servers, gone.scope.rights, gone.scope.profile) == ((), NO_RIGHTS, "p")
-    assert house.configuration.gone_profiles() == ["p"]
+    assert house.configuration.missing_profiles() == ["p"]
 
 
 @behaviour("profiles:chosen")
 def test_a_profile_that_is_not_there_is_refused_and_one_that_was_meant_is_named(tmp_path: Path) -> None:
     house = House(tmp_path, reader={})
-    objection = house.configuration.objection(attach("raeder"))
+    objection = house.configuration.attach_objection(attach("raeder"))
     assert objection is not None
     assert (objection.why, objection.text) == (
         "unknown_profile",
         "the configuration has no profile of that name (there are: reader); did you mean reader?",
     )
-    assert house.configuration.objection(attach("reader")) is None
-    assert house.configuration.objection(attach("gone", resumes=True)) is None, (
+    assert house.configuration.attach_objection(attach("reader")) is None
+    assert house.configuration.attach_objection(attach("gone", resumes=True)) is None, (
         "it sees nothing, and may stay"
     )
     assert house.come(ONE, "gone").scope.servers == ()

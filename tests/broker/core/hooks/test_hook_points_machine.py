@@ -29,12 +29,12 @@ RULE = st.builds(
     closed=st.booleans(),
     rewrite=st.booleans(),
 )
-VERDICTS: st.SearchStrategy[ev.Verdict] = st.sampled_from(["allow", "allow", "deny", "rewrite", "failed"])
+VERDICTS: st.SearchStrategy[ev.HookVerdict] = st.sampled_from(["allow", "allow", "deny", "rewrite", "failed"])
 
 
 class HooksMachine(BrokerMachine):
     def __init__(self) -> None:
-        self.runs: dict[ev.RunId, ef.RunHook] = {}
+        self.runs: dict[ev.RunId, ef.BeginHook] = {}
         """That the shell has begun, and not said to be over."""
         self.left: set[CallId] = set()
         self.denied: set[CallId] = set()
@@ -44,13 +44,13 @@ class HooksMachine(BrokerMachine):
         rest: list[Any] = []
         for effect in effects:
             match effect:
-                case ef.RunHook():
+                case ef.BeginHook():
                     assert effect.run not in self.runs
                     self.runs[effect.run] = effect
                     assert effect.outcome or effect.call not in self.left, "too late"
                 case ef.EndHook():
                     assert effect.run in self.runs
-                case ef.Note():
+                case ef.LogLine():
                     pass
                 case Call():
                     assert effect.call not in self.left, "sent twice"
@@ -71,7 +71,7 @@ class HooksMachine(BrokerMachine):
 
     @precondition(lambda self: self.runs)
     @rule(pick=PICK, verdict=VERDICTS, size=st.sampled_from([2, 300]))
-    def hook_answers(self, pick: int, verdict: ev.Verdict, size: int = 2) -> None:
+    def hook_answers(self, pick: int, verdict: ev.HookVerdict, size: int = 2) -> None:
         run = list(self.runs)[pick % len(self.runs)]
         what = self.runs.pop(run)
         held = self.core.hooks._held.get(what.call)

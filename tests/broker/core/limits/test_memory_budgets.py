@@ -6,21 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_broker.core import invariants
-from carpool_broker.core.calls.call_table import Ledger
+from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.limits.memory_budgets import (
     COUNTED_BYTES,
-    SLOW_BYTES,
+    GUARANTEED_BYTES,
     SMALL_ANSWER_BYTES,
-    SURE_BYTES,
+    UNREAD_STEP_BYTES,
 )
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.effects import Note, Reply, SayUpdated
-from carpool_broker.core.model.events import AgentCalled, SourceId
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.effects import LogLine, Reply, SendResourceUpdated
+from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import Answered, Call, CancelCall, Progressed
+from carpool_protocol.link.messages import Call, CallAnswered, CallProgressed, CancelCall
 from carpool_protocol.machine.timers import Timers
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import Rig as BrokerRig
@@ -28,7 +28,7 @@ from tests.broker.core.test_broker import code
 
 MIB = 1024 * 1024
 BUDGET = 8 * MIB
-BOUNDS = Bounds(argument_budget_bytes=BUDGET, unread_budget_bytes=BUDGET)
+BOUNDS = SessionBounds(argument_budget_bytes=BUDGET, unread_budget_bytes=BUDGET)
 ONE, TWO, THREE = (SessionId(name) for name in ("s1", "s2", "s3"))
 
 
@@ -39,14 +39,14 @@ class Rig:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO, THREE)}
         self.timers: BrokerTimers = Timers(ORDER)
-        self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append, self.timers)
+        self.ledger = CallTable(self.sessions, BOUNDS, self.effects.append, self.timers)
         self.ledger.admission.credit_bytes = 1 << 40
         self.count = 0
 
     def call(self, session: SessionId, size_bytes: int = 0) -> list[Any]:
         self.count += 1
         params, id_ = RawJson(b" " * size_bytes), RawJson(b"%d" % self.count)
-        asked = AgentCalled(session, id_, "s__t", params, ABSENT, token=id_)
+        asked = CallRequested(session, id_, "s__t", params, ABSENT, token=id_)
         owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = PoolKey("s:1"), ServerName("s"), "t"
         self.ledger.admission.admit(owed, 0.0)
@@ -63,7 +63,9 @@ class Rig:
         return taken
 
     def answer(self, call: int, size_bytes: int = 2) -> list[Any]:
-        self.ledger.answered(Answered(CallId(call), is_error=False, body=RawJson(b" " * size_bytes)), 0.0)
+        self.ledger.call_answered(
+            CallAnswered(CallId(call), is_error=False, body=RawJson(b" " * size_bytes)), 0.0
+        )
         said = self.done()
         dropped = [each for each in said if isinstance(each, CancelCall)]
         replies = [each for each in said if not isinstance(each, CancelCall)]
@@ -73,7 +75,7 @@ class Rig:
         return replies
 
     def unread(self, session: SessionId, size_bytes: int) -> list[Any]:
-        self.ledger.has_read(self.sessions[session], size_bytes, 0.0)
+        self.ledger.unread_changed(self.sessions[session], size_bytes, 0.0)
         return self.done()
 
     def done(self) -> list[Any]:
@@ -95,9 +97,9 @@ def test_who_floods_with_arguments_gets_half_of_the_budget_and_the_next_half_of_
 def test_small_calls_get_in_whatever_others_keep_open() -> None:
     rig = Rig()
     for session in (ONE, TWO):
-        while isinstance(rig.call(session, SURE_BYTES)[0], Call):
+        while isinstance(rig.call(session, GUARANTEED_BYTES)[0], Call):
             pass
-    assert isinstance(rig.call(THREE, SURE_BYTES)[0], Call), "each session is sure of so much"
+    assert isinstance(rig.call(THREE, GUARANTEED_BYTES)[0], Call), "each session is sure of so much"
     for _ in range(30):
         assert isinstance(rig.call(ONE, COUNTED_BYTES)[0], Call), "small ones are not even counted"
 
@@ -109,14 +111,14 @@ def test_arguments_are_kept_no_more_once_their_call_is_answered_cancelled_or_its
     assert isinstance(rig.call(ONE, MIB)[0], Call)
     rig.ledger.cancel(rig.sessions[ONE], RawJson(b"2"), "why", 0.0)
     assert isinstance(rig.call(ONE, MIB)[-1], Call)
-    rig.ledger.forget(rig.sessions[ONE])
+    rig.ledger.session_closed(rig.sessions[ONE])
     assert rig.ledger.arguments.size_bytes == 0
 
 
 @behaviour("pressure:bounded-calls")
 def test_calls_that_wait_for_a_catalog_are_bounded_as_all_others() -> None:
     rig = BrokerRig()
-    rig.core.ledger.bounds = Bounds(max_open_calls=2, max_waiting_calls=3)
+    rig.core.call_table.bounds = SessionBounds(max_open_calls=2, max_waiting_calls=3)
     rig.come()
     refused: list[bytes] = []
     for n in range(7):
@@ -128,7 +130,7 @@ def test_calls_that_wait_for_a_catalog_are_bounded_as_all_others() -> None:
 @behaviour("pressure:unread-answers")
 def test_calls_of_an_agent_that_does_not_read_wait_until_it_reads() -> None:
     rig = Rig()
-    assert rig.unread(ONE, SLOW_BYTES + 1) == []
+    assert rig.unread(ONE, UNREAD_STEP_BYTES + 1) == []
     assert rig.call(ONE) == []
     assert isinstance(rig.call(TWO)[0], Call), "nobody else waits"
     (sent,) = rig.unread(ONE, 0)
@@ -153,22 +155,24 @@ def test_in_place_of_large_answers_beyond_its_share_an_agent_that_does_not_read_
 def test_progress_is_left_out_while_an_agent_does_not_read_and_the_log_says_how_much() -> None:
     rig = Rig()
     rig.call(ONE)
-    rig.unread(ONE, SLOW_BYTES + 1)
+    rig.unread(ONE, UNREAD_STEP_BYTES + 1)
     for _ in range(3):
-        rig.ledger.progressed(Progressed(CallId(1), EMPTY_OBJECT))
+        rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
     assert rig.done() == []
     (note,) = rig.unread(ONE, 0)
-    assert isinstance(note, Note)
+    assert isinstance(note, LogLine)
     assert "3 progress and log messages" in note.text
-    rig.ledger.progressed(Progressed(CallId(1), EMPTY_OBJECT))
+    rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
     assert len(rig.done()) == 1
 
 
 def test_an_agent_that_reads_again_hears_of_the_last_change_of_each_resource() -> None:
     rig = Rig()
-    rig.unread(ONE, SLOW_BYTES + 1)
+    rig.unread(ONE, UNREAD_STEP_BYTES + 1)
     for uri, params in (("a:1", b"{}"), ("b:1", b"{}"), ("a:1", b'{"n":2}')):
-        rig.ledger.unread.updated(SayUpdated(ONE, uri, RawJson(params)), rig.sessions[ONE])
+        rig.ledger.unread.drop_repeated_update(
+            SendResourceUpdated(ONE, uri, RawJson(params)), rig.sessions[ONE]
+        )
     assert rig.done() == []
     assert [(each.uri, each.params) for each in rig.unread(ONE, 0)] == [("a:1", b'{"n":2}'), ("b:1", b"{}")]
 
@@ -177,9 +181,9 @@ def test_nothing_is_counted_for_an_agent_that_is_gone() -> None:
     rig = Rig()
     rig.call(ONE)
     rig.unread(ONE, 5 * MIB)
-    rig.ledger.progressed(Progressed(CallId(1), EMPTY_OBJECT))
-    rig.ledger.forget(rig.sessions[ONE])
-    assert any(isinstance(each, Note) for each in rig.done())
+    rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
+    rig.ledger.session_closed(rig.sessions[ONE])
+    assert any(isinstance(each, LogLine) for each in rig.done())
     assert rig.ledger.unread.size_bytes == 0
 
 
@@ -203,7 +207,7 @@ def test_what_agents_leave_unread_stays_within_the_budget(answers: list[tuple[Se
 def test_what_the_door_says_of_a_session_reaches_the_books() -> None:
     rig = BrokerRig()
     rig.come()
-    rig.feed(ev.AgentUnread(SessionId("s1"), 3 * MIB))
-    assert rig.core.ledger.unread.size_bytes == 3 * MIB
-    rig.feed(ev.AgentLeft(SessionId("s1")))
-    assert rig.core.ledger.unread.size_bytes == 0
+    rig.feed(ev.UnreadChanged(SessionId("s1"), 3 * MIB))
+    assert rig.core.call_table.unread.size_bytes == 3 * MIB
+    rig.feed(ev.SessionClosed(SessionId("s1")))
+    assert rig.core.call_table.unread.size_bytes == 0

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from carpool_broker.core.limits.quotas import Quotas
-from carpool_broker.core.model.bounds import Limits
+from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.effects import Reply
-from carpool_broker.core.model.events import AgentCalled, SourceId
+from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Quota, Session
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from tests.behaviours import behaviour
@@ -23,10 +23,10 @@ class Bounded(Rig):
         super().__init__()
         for session in self.sessions.values():
             session.profile, session.principal = "p", token
-            self.ledger.admission.quotas.enter(session, {"p": Limits(**limits)}, self.now)
+            self.ledger.admission.quotas.session_opened(session, {"p": ProfileLimits(**limits)}, self.now)
 
     def use(self, server: str, request: str, session: SessionId = ONE) -> list[Any]:
-        asked = AgentCalled(session, RawJson(request.encode()), "x", RawJson(b""), ABSENT, ABSENT)
+        asked = CallRequested(session, RawJson(request.encode()), "x", RawJson(b""), ABSENT, ABSENT)
         owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = PoolKey(f"{server}:1"), ServerName(server), "t"
         self.ledger.admission.admit(owed, self.now)
@@ -63,10 +63,10 @@ def test_whoever_leaves_lets_the_others_of_its_token_go_on() -> None:
     assert calls(rig.call("1")) == [1]
     assert calls(rig.call("1", TWO)) == []
     left = rig.sessions[ONE]
-    rig.ledger.forget(left)
-    rig.ledger.admission.quotas.leave(left)
+    rig.ledger.session_closed(left)
+    rig.ledger.admission.quotas.session_closed(left)
     del rig.sessions[ONE]
-    rig.ledger.admission.pump(left, rig.now)
+    rig.ledger.admission.send_queued(left, rig.now)
     assert calls(rig.done()) == [2]
 
 
@@ -78,12 +78,12 @@ def test_a_token_has_no_more_calls_or_servers_by_ending_its_sessions(token: str)
 
     def again() -> None:
         for session in rig.sessions.values():
-            rig.ledger.forget(session)
-            rig.ledger.admission.quotas.leave(session)
+            rig.ledger.session_closed(session)
+            rig.ledger.admission.quotas.session_closed(session)
             session.quota = None
         rig.ledger.admission.quotas.check([])
         for session in rig.sessions.values():
-            rig.ledger.admission.quotas.enter(session, {"p": Limits(**limits)}, rig.now)
+            rig.ledger.admission.quotas.session_opened(session, {"p": ProfileLimits(**limits)}, rig.now)
 
     assert [len(calls(rig.use("a", str(n)))) for n in range(2)] == [1, 1]
     rig.answer(1)
@@ -139,10 +139,10 @@ def test_one_server_more_than_the_bound_is_refused_and_those_before_go_on() -> N
 def test_bounds_that_are_read_again_hold_at_once() -> None:
     rig = Bounded(max_in_flight=1, calls_per_minute=100)
     assert [calls(rig.call(str(n))) for n in range(2)] == [[1], []]
-    rig.ledger.admission.quotas.limit({"p": Limits(max_in_flight=2)})
-    rig.ledger.admission.pump(rig.sessions[ONE], rig.now)
+    rig.ledger.admission.quotas.set_limits({"p": ProfileLimits(max_in_flight=2)})
+    rig.ledger.admission.send_queued(rig.sessions[ONE], rig.now)
     assert calls(rig.done()) == [2]
-    rig.ledger.admission.quotas.limit({})
+    rig.ledger.admission.quotas.set_limits({})
     quota = rig.sessions[ONE].quota
     assert quota is not None
     assert quota.has_room
@@ -154,18 +154,18 @@ def test_an_account_lives_as_long_as_one_of_its_sessions(profile: str) -> None:
     sessions = [Session(name, SourceId("d"), "", 1, "http") for name in (ONE, TWO, THREE)]
     for session in sessions:
         session.profile, session.principal = profile, "ann" if session.id != THREE else ""
-        quotas.enter(session, {}, 0.0)
+        quotas.session_opened(session, {}, 0.0)
     quotas.check(sessions)
     one, two, three = (session.quota for session in sessions)
     assert (one is two, one is three) == (True, not profile)
     while sessions:
-        quotas.leave(sessions.pop())
+        quotas.session_closed(sessions.pop())
         quotas.check(sessions)
 
 
 def test_a_clock_that_stands_still_gives_nothing_and_takes_nothing() -> None:
-    quota = Quota(("session s1", "p"), Limits(calls_per_minute=60))
-    assert [quota.take(5.0) for _ in range(60)] == [0.0] * 60
-    assert quota.take(5.0) == pytest.approx(1.0)
-    assert quota.take(4.0) == pytest.approx(1.0)
-    assert quota.take(5.0) == 0.0
+    quota = Quota(("session s1", "p"), ProfileLimits(calls_per_minute=60))
+    assert [quota.take_token(5.0) for _ in range(60)] == [0.0] * 60
+    assert quota.take_token(5.0) == pytest.approx(1.0)
+    assert quota.take_token(4.0) == pytest.approx(1.0)
+    assert quota.take_token(5.0) == 0.0

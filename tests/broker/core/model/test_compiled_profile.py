@@ -31,12 +31,12 @@ def rights(allow: list[str], deny: list[str] | None = None) -> Rights:
 @behaviour("profiles:patterns")
 def test_deny_is_stronger_and_what_nobody_allows_is_not_permitted() -> None:
     found = rights(["mcp:git:*", "prompt:git:a"], ["mcp:git:push*"])
-    assert found.permit("tool", "git", (), "log")
-    assert not found.permit("tool", "git", (), "push_all")
-    assert not found.permit("tool", "hub", (), "log")
-    assert found.permit("prompt", "git", (), "a")
-    assert not found.permit("prompt", "git", (), "b")
-    assert not found.permit("resource", "git", (), "a")
+    assert found.permits("tool", "git", (), "log")
+    assert not found.permits("tool", "git", (), "push_all")
+    assert not found.permits("tool", "hub", (), "log")
+    assert found.permits("prompt", "git", (), "a")
+    assert not found.permits("prompt", "git", (), "b")
+    assert not found.permits("resource", "git", (), "a")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_deny_is_stronger_and_what_nobody_allows_is_not_permitted() -> None:
     ],
 )
 def test_a_server_of_which_nothing_can_be_permitted_is_not_there(found: Rights, seen: bool) -> None:
-    assert found.see("git", ("code",)) is seen
+    assert found.sees_server("git", ("code",)) is seen
 
 
 @given(RIGHTS, st.sampled_from(("a", "b", "ab")), st.sampled_from(((), ("a",))), st.sampled_from(("a", "b")))
@@ -62,22 +62,22 @@ def test_a_server_is_there_where_anything_of_it_is_permitted(
     found: Rights, server: str, tags: tuple[str, ...], name: str
 ) -> None:
     for kind in KINDS:
-        if found.permit(kind, server, tags, name):
-            assert found.reach(kind, server, tags)
-            assert found.see(server, tags)
+        if found.permits(kind, server, tags, name):
+            assert found.may_permit(kind, server, tags)
+            assert found.sees_server(server, tags)
     if found.are_all:
-        assert all(found.permit(kind, server, tags, name) for kind in KINDS)
+        assert all(found.permits(kind, server, tags, name) for kind in KINDS)
 
 
 @behaviour("profiles:uris")
 @pytest.mark.parametrize("climbing", ["..", "%2e%2e", "%252E.", "..\\x\\.."])
 def test_a_uri_leads_out_of_no_directory_that_is_allowed_or_denied(climbing: str) -> None:
     uri = f"file:///public/{climbing}/secret/key"
-    assert not rights(["resource:fs:file:///public/*"]).permit("resource", "fs", (), uri)
-    assert not rights(["*"], ["resource:fs:file:///secret/*"]).permit("resource", "fs", (), uri)
-    assert not rights(["*"], ["resource:fs:file:///other"]).permit("resource", "fs", (), uri)
-    assert rights(["mcp:fs"], ["mcp:fs:write", "resource:git:*"]).permit("resource", "fs", (), uri)
-    assert rights(["resource:*:*"]).permit("resource", "fs", (), uri)
+    assert not rights(["resource:fs:file:///public/*"]).permits("resource", "fs", (), uri)
+    assert not rights(["*"], ["resource:fs:file:///secret/*"]).permits("resource", "fs", (), uri)
+    assert not rights(["*"], ["resource:fs:file:///other"]).permits("resource", "fs", (), uri)
+    assert rights(["mcp:fs"], ["mcp:fs:write", "resource:git:*"]).permits("resource", "fs", (), uri)
+    assert rights(["resource:*:*"]).permits("resource", "fs", (), uri)
 
 
 @behaviour("profiles:uris")
@@ -94,7 +94,7 @@ def test_a_uri_leads_out_of_no_directory_that_is_allowed_or_denied(climbing: str
 )
 def test_what_is_denied_is_denied_in_every_spelling(uri: str) -> None:
     for pattern in ("resource:fs:file:///secret/*", "resource:*:file:///secret/key"):
-        assert not rights(["*"], [pattern]).permit("resource", "fs", (), uri)
-        assert rights(["*"], [pattern]).permit(
+        assert not rights(["*"], [pattern]).permits("resource", "fs", (), uri)
+        assert rights(["*"], [pattern]).permits(
             "resource", "fs", (), uri.replace("key", "").replace("ecret", "et")
         )

@@ -6,10 +6,16 @@ import msgspec
 import pytest
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.effects import LetGo, Reply, SayListChanged, TellServed, TellStateful
+from carpool_broker.core.model.effects import (
+    ForgetRecordedCall,
+    Reply,
+    SendListChanged,
+    SetStatefulServers,
+    SetSupervisorEpoch,
+)
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.recovery.recovery import GRACE_S, UNREAD
-from carpool_broker.transport.resume import Returning
+from carpool_broker.core.recovery.recovery import RESUME_GRACE_S, UNREAD
+from carpool_broker.transport.resume import SessionResume
 from carpool_protocol.carrier.attach import ResumeSession
 from carpool_protocol.ids import (
     EMPTY_OBJECT,
@@ -22,23 +28,23 @@ from carpool_protocol.ids import (
     call_of,
 )
 from carpool_protocol.link.messages import (
-    Bereft,
+    AnswersWritten,
     Call,
+    CallFailed,
+    CallProgressed,
+    CallsRecorded,
     CancelCall,
-    Failed,
-    Fleeting,
     Mode,
+    OpenSessions,
     PoolChanged,
-    Progressed,
-    Recorded,
     RecordedSession,
-    Resume,
-    SessionGone,
+    ResumeCall,
+    SessionEnded,
     SessionNote,
-    Sessions,
+    SessionNotResumable,
+    SessionStateLost,
     SetLevel,
-    Wanted,
-    Written,
+    SetPools,
 )
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import (
@@ -80,12 +86,12 @@ def test_a_request_that_is_in_the_record_is_resumed_under_its_old_number_and_ans
     rig = RecoveryRig()
     effects = []
     if first == "session":
-        assert of_kind(rig.resume(called()), Resume) == [], "nothing is known yet"
+        assert of_kind(rig.resume(called()), ResumeCall) == [], "nothing is known yet"
         effects += rig.link(recorded(7, ended=ended))
     else:
         rig.link(recorded(7, ended=ended))
         effects += rig.resume(called())
-    assert of_kind(effects, Resume) == [Resume(OLD)]
+    assert of_kind(effects, ResumeCall) == [ResumeCall(OLD)]
     assert of_kind(effects, Call) == []
     assert rig.answer(OLD) == [Reply(ONE, RawJson(b"1"), is_error=False, body=RESULT, call=OLD)]
     assert rig.answer(OLD) == []
@@ -96,16 +102,16 @@ def test_what_a_resumed_call_says_goes_to_its_agent_and_its_cancel_to_its_server
     rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(msgspec.structs.replace(called(), token=RawJson(b'"p"')))
-    (told,) = rig.feed(Progressed(OLD, EMPTY_OBJECT))
+    (told,) = rig.feed(CallProgressed(OLD, EMPTY_OBJECT))
     assert told.token == b'"p"'
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "why")) == [CancelCall(OLD, "why")]
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "why")) == [CancelCall(OLD, "why")]
 
 
 def test_a_resumed_call_that_the_record_has_lost_meanwhile_is_lost_here_too() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called())
-    (reply,) = rig.feed(Failed(OLD, "lost", "maybe", ""))
+    (reply,) = rig.feed(CallFailed(OLD, "lost", "maybe", ""))
     assert code(reply) == "lost"
 
 
@@ -148,17 +154,17 @@ def test_each_use_of_an_id_is_the_call_that_was_asked_for(
     used = frozenset([asked.id] if again else [])
     effects = rig.link(*told) if first == "record" else []
     rig.come(keeps=True)
-    effects += rig.feed(ev.AgentResumed(ONE, EPOCH, (asked,), (), (), used))
+    effects += rig.feed(ev.SessionResumed(ONE, EPOCH, (asked,), (), (), used))
     effects += rig.link(*told) if first == "session" else []
     rig.core.check()
     resumed = [call_of(0, becomes)] if isinstance(becomes, int) else []
-    assert [each.call for each in of_kind(effects, Resume)] == resumed
-    sent = [call for call, owed in rig.core.ledger.calls.items() if owed.stage == "sent"]
+    assert [each.call for each in of_kind(effects, ResumeCall)] == resumed
+    sent = [call for call, owed in rig.core.call_table.calls.items() if owed.stage == "sent"]
     assert [call for call in sent if call not in resumed] == [call_of(1, 2)] * (becomes == "new")
     assert [code(each) for each in of_kind(effects, Reply) if each.id == asked.id] == ["link_broken"] * (
         becomes == "lost"
     )
-    let_go = {each.call for each in of_kind(effects, LetGo)}
+    let_go = {each.call for each in of_kind(effects, ForgetRecordedCall)}
     assert let_go == {each.call for each in told} - set(resumed), "nobody waits for the others"
 
 
@@ -224,7 +230,7 @@ def test_a_request_that_waits_for_the_record_can_be_cancelled_and_is_not_taken_t
     rig.resume(called())
     (twice,) = rig.feed(called())
     assert twice.is_error
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "why")) == []
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "why")) == []
     assert of_kind(rig.link(recorded(7)), CancelCall) == [
         CancelCall(OLD, "the agent does not wait for it", answered=True)
     ]
@@ -233,17 +239,17 @@ def test_a_request_that_waits_for_the_record_can_be_cancelled_and_is_not_taken_t
 def test_a_record_in_pieces_is_known_with_its_last_one() -> None:
     rig = RecoveryRig()
     rig.resume(called())
-    rig.feed(ev.SupervisorCame(1000, EPOCH))
-    assert rig.feed(Recorded([], [recorded(6, TWO)], last=False)) == []
-    assert of_kind(rig.feed(Recorded([], [recorded(7)])), Resume) == [Resume(OLD)]
+    rig.feed(ev.SupervisorConnected(1000, EPOCH))
+    assert rig.feed(CallsRecorded([], [recorded(6, TWO)], last=False)) == []
+    assert of_kind(rig.feed(CallsRecorded([], [recorded(7)])), ResumeCall) == [ResumeCall(OLD)]
 
 
 def test_of_two_calls_with_one_id_the_later_is_the_one_that_is_open() -> None:
     rig = RecoveryRig()
     rig.link(recorded(9), recorded(7, ended=True))
     effects = rig.resume(called())
-    assert of_kind(effects, Resume) == [Resume(call_of(0, 9))]
-    assert of_kind(effects, LetGo) == [LetGo(ONE, OLD)]
+    assert of_kind(effects, ResumeCall) == [ResumeCall(call_of(0, 9))]
+    assert of_kind(effects, ForgetRecordedCall) == [ForgetRecordedCall(ONE, OLD)]
 
 
 def test_a_call_that_nobody_claims_is_cancelled_and_one_that_has_ended_is_forgotten() -> None:
@@ -251,7 +257,10 @@ def test_a_call_that_nobody_claims_is_cancelled_and_one_that_has_ended_is_forgot
     rig.link(recorded(7), recorded(8, request="2", ended=True))
     effects = rig.resume()
     assert of_kind(effects, CancelCall) == [CancelCall(OLD, "the agent does not wait for it", answered=True)]
-    assert of_kind(effects, LetGo) == [LetGo(ONE, OLD), LetGo(ONE, call_of(0, 8))]
+    assert of_kind(effects, ForgetRecordedCall) == [
+        ForgetRecordedCall(ONE, OLD),
+        ForgetRecordedCall(ONE, call_of(0, 8)),
+    ]
 
 
 @behaviour("calls:isolation")
@@ -260,14 +269,14 @@ def test_a_session_finds_its_own_calls_only() -> None:
     rig.link(recorded(7, TWO))
     (call,) = of_kind(rig.resume(called()), Call)
     assert call.session == ONE
-    assert of_kind(rig.resume(called(session=TWO), session=TWO), Resume) == [Resume(OLD)]
+    assert of_kind(rig.resume(called(session=TWO), session=TWO), ResumeCall) == [ResumeCall(OLD)]
 
 
 def test_more_calls_than_a_session_may_have_open_are_resumed_and_new_ones_wait() -> None:
     rig = RecoveryRig()
     requests = [str(number) for number in range(64)]
     rig.link(*[recorded(number + 1, request=request) for number, request in enumerate(requests)])
-    assert len(of_kind(rig.resume(*map(called, requests)), Resume)) == 64
+    assert len(of_kind(rig.resume(*map(called, requests)), ResumeCall)) == 64
     assert rig.feed(called("new")) == []
     (reply, call) = rig.answer(call_of(0, 1))
     assert (reply.id, call.request) == (b"0", b"new")
@@ -295,7 +304,7 @@ def test_what_the_record_has_is_resumed_however_many_answers_the_agent_had_not_r
     rig = RecoveryRig()
     requests = [str(number) for number in range(400)]
     rig.link(*(recorded(number, request=str(number), ended=True) for number in range(400)))
-    assert len(of_kind(rig.resume(*map(called, requests)), Resume)) == 400
+    assert len(of_kind(rig.resume(*map(called, requests)), ResumeCall)) == 400
 
 
 def test_a_supervisor_that_goes_takes_resumed_calls_with_it() -> None:
@@ -314,7 +323,7 @@ def test_after_a_broken_link_the_same_supervisor_is_told_what_has_ended_here() -
     again = recorded(0)
     effects = rig.link(msgspec.structs.replace(again, call=call.call))
     assert of_kind(effects, CancelCall) == [CancelCall(call.call, "the link was down", answered=True)]
-    assert of_kind(effects, Resume) == []
+    assert of_kind(effects, ResumeCall) == []
 
 
 @behaviour("calls:honest-delivery")
@@ -329,8 +338,8 @@ def test_what_ended_here_with_the_link_is_remembered_until_its_agent_has_read_th
         (call,) = of_kind(rig.resume(called()), Call)
     assert [code(reply) for reply in rig.unlink()] == ["link_broken"]
     effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
-    assert of_kind(effects, Written) == [], "the reply may be unread"
-    assert of_kind(effects, LetGo) == [LetGo(ONE, call.call)]
+    assert of_kind(effects, AnswersWritten) == [], "the reply may be unread"
+    assert of_kind(effects, ForgetRecordedCall) == [ForgetRecordedCall(ONE, call.call)]
 
 
 def test_what_ended_with_the_link_and_whose_agent_is_gone_is_remembered_no_longer() -> None:
@@ -339,10 +348,10 @@ def test_what_ended_with_the_link_and_whose_agent_is_gone_is_remembered_no_longe
     rig.come()
     (call,) = rig.feed(called())
     rig.unlink()
-    rig.feed(ev.AgentLeft(ONE))
+    rig.feed(ev.SessionClosed(ONE))
     effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
-    assert of_kind(effects, SessionGone) == [SessionGone(ONE)]
-    assert of_kind(effects, LetGo) == []
+    assert of_kind(effects, SessionEnded) == [SessionEnded(ONE)]
+    assert of_kind(effects, ForgetRecordedCall) == []
 
 
 def test_call_numbers_of_two_brokers_never_meet() -> None:
@@ -359,7 +368,7 @@ def test_call_numbers_of_two_brokers_never_meet() -> None:
 
 
 def notes(effects: list[Any]) -> list[list[SessionId]]:
-    return [[note.session for note in each.live] for each in of_kind(effects, Sessions)]
+    return [[note.session for note in each.live] for each in of_kind(effects, OpenSessions)]
 
 
 @behaviour("death:broker-pause")
@@ -372,44 +381,44 @@ def test_who_comes_back_with_a_list_hears_that_it_has_changed_also_when_it_is_to
     if known:
         rig.link()
     rig.come(keeps=True)
-    listed = rig.feed(ev.AgentListed(ONE, RawJson(b'"l"'), None))
-    told = rig.feed(ev.AgentResumed(ONE, EPOCH, (), ()))
+    listed = rig.feed(ev.ListPageRequested(ONE, RawJson(b'"l"'), None))
+    told = rig.feed(ev.SessionResumed(ONE, EPOCH, (), ()))
     if not known:
         assert of_kind([*listed, *told], Reply) == []
-        rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
-        rig.feed(Recorded([], []))
+        rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
+        rig.feed(CallsRecorded([], []))
         told = [*rig.catalog(A, "x"), *rig.catalog(B, "y")]
     assert of_kind([*listed, *told], Reply)
-    assert of_kind(told, SayListChanged) == [SayListChanged(ONE)]
-    assert of_kind(rig.catalog(B, "z"), SayListChanged) == [], "it has not listed again"
+    assert of_kind(told, SendListChanged) == [SendListChanged(ONE)]
+    assert of_kind(rig.catalog(B, "z"), SendListChanged) == [], "it has not listed again"
 
 
 def test_a_first_broker_waits_for_nobody() -> None:
     rig = RecoveryRig(life=0)
-    assert [each.complete for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [True]
-    effects = rig.feed(Recorded([], []))
+    assert [each.complete for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [True]
+    effects = rig.feed(CallsRecorded([], []))
     assert notes(effects) == [[]]
-    assert of_kind(effects, Wanted) == []
+    assert of_kind(effects, SetPools) == []
 
 
 @behaviour("death:broker-pause")
 def test_pools_and_sessions_that_are_remembered_stay_until_everybody_is_back() -> None:
     rig = RecoveryRig()
-    assert [each.complete for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [False]
-    assert notes(rig.feed(Recorded([], [recorded(7), recorded(8, TWO)]))) == [[ONE, TWO]]
-    assert of_kind(rig.resume(called()), Wanted) == []
-    assert of_kind(rig.wait(GRACE_S + 1.0), Wanted) == [], "one may still come"
+    assert [each.complete for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [False]
+    assert notes(rig.feed(CallsRecorded([], [recorded(7), recorded(8, TWO)]))) == [[ONE, TWO]]
+    assert of_kind(rig.resume(called()), SetPools) == []
+    assert of_kind(rig.wait(RESUME_GRACE_S + 1.0), SetPools) == [], "one may still come"
     effects = rig.resume(called(session=TWO), session=TWO)
-    assert [each.complete for each in of_kind(effects, Wanted)] == [True]
+    assert [each.complete for each in of_kind(effects, SetPools)] == [True]
     assert notes(effects) == [[ONE, TWO]]
     assert rig.core.recovery.everybody
 
 
 def test_sessions_of_which_nothing_is_remembered_are_waited_for_too() -> None:
     rig = RecoveryRig()
-    assert [each.complete for each in of_kind(rig.link(), Wanted)] == []
+    assert [each.complete for each in of_kind(rig.link(), SetPools)] == []
     rig.resume()
-    assert [each.complete for each in of_kind(rig.wait(GRACE_S), Wanted)] == [True]
+    assert [each.complete for each in of_kind(rig.wait(RESUME_GRACE_S), SetPools)] == [True]
 
 
 def test_a_session_that_is_not_back_in_time_is_gone_and_its_calls_are_cancelled() -> None:
@@ -418,7 +427,7 @@ def test_a_session_that_is_not_back_in_time_is_gone_and_its_calls_are_cancelled(
     effects = rig.wait(RETURN_S)
     cancelled = [(each.call, each.reason) for each in of_kind(effects, CancelCall)]
     assert cancelled == [(OLD, "the agent is gone"), (call_of(0, 9), "the agent is gone")]
-    assert of_kind(effects, SessionGone) == [SessionGone(ONE)]
+    assert of_kind(effects, SessionEnded) == [SessionEnded(ONE)]
     assert notes(effects) == [[]]
     assert rig.core.next_deadline() is None
 
@@ -436,9 +445,9 @@ def test_no_call_of_a_session_is_forgotten_before_the_session_is_known_to_be_gon
     rig.link(recorded(7, ended=ended))
     if by == "itself":
         rig.resume(called())
-    gone = rig.feed(ev.AgentLeft(ONE)) if by == "itself" else rig.wait(RETURN_S)
-    assert of_kind(gone, SessionGone) == [SessionGone(ONE)]
-    assert of_kind(gone, Written) == []
+    gone = rig.feed(ev.SessionClosed(ONE)) if by == "itself" else rig.wait(RETURN_S)
+    assert of_kind(gone, SessionEnded) == [SessionEnded(ONE)]
+    assert of_kind(gone, AnswersWritten) == []
     assert all(each.answered for each in of_kind(gone, CancelCall))
 
 
@@ -457,12 +466,12 @@ def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> 
     rig.wait(100.0)
     found = [rig.core.recovery.may_return]  # no supervisor has told what it remembers
     rig.link()
-    rig.wait(GRACE_S + 1.0)
+    rig.wait(RESUME_GRACE_S + 1.0)
     assert rig.core.recovery.everybody
     rig.unlink()
     rig.link(epoch=OTHER)
     found.append(rig.core.recovery.may_return)
-    rig.wait(RETURN_S - GRACE_S)
+    rig.wait(RETURN_S - RESUME_GRACE_S)
     found.append(rig.core.recovery.may_return)
     rig.unlink()
     rig.link()
@@ -473,10 +482,10 @@ def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> 
 def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> None:
     rig = RecoveryRig()
     rig.resume(called())
-    rig.feed(ev.AgentLeft(ONE))
+    rig.feed(ev.SessionClosed(ONE))
     effects = rig.link(recorded(7), held={ONE: [SERVER]})
     assert of_kind(effects, CancelCall) == [CancelCall(OLD, "the agent is gone", answered=True)]
-    assert of_kind(effects, SessionGone) == [SessionGone(ONE)]
+    assert of_kind(effects, SessionEnded) == [SessionEnded(ONE)]
     assert notes(effects) == [[]]
 
 
@@ -484,9 +493,9 @@ def test_an_agent_that_comes_back_and_leaves_takes_all_of_its_record_along() -> 
     rig = RecoveryRig()
     rig.link(recorded(7, parked=True), recorded(8, request="2"))
     rig.resume(called("2"))
-    effects = rig.feed(ev.AgentLeft(ONE))
+    effects = rig.feed(ev.SessionClosed(ONE))
     assert {each.call for each in of_kind(effects, CancelCall)} == {OLD, call_of(0, 8)}
-    assert effects.index(SessionGone(ONE)) > max(map(effects.index, of_kind(effects, CancelCall)))
+    assert effects.index(SessionEnded(ONE)) > max(map(effects.index, of_kind(effects, CancelCall)))
 
 
 def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it_is_lost() -> None:
@@ -495,7 +504,7 @@ def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it
     rig.resume()
     rig.feed(PoolChanged(A, "serving", "", None, "session"))
     rig.unlink()
-    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), OpenSessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
 
 
@@ -505,11 +514,11 @@ def test_what_a_session_held_at_a_supervisor_that_died_is_said_to_the_next_one_b
     rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     rig.unlink()
-    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), OpenSessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
     rig.resume()
     rig.unlink()
-    (said,) = of_kind(rig.link(epoch=EPOCH), Sessions)
+    (said,) = of_kind(rig.link(epoch=EPOCH), OpenSessions)
     assert said.live == [SessionNote(ONE, [SERVER])], "that one died too, before it had told"
 
 
@@ -523,7 +532,7 @@ def test_state_that_a_call_of_the_record_may_have_left_is_lost_with_the_supervis
     rig.link(recorded(7))
     rig.feed(PoolChanged(A, "serving", "", None, mode))
     rig.unlink()
-    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), OpenSessions)
     assert [note.bereft for note in said.live] == [lost] * bool(lost)
 
 
@@ -532,7 +541,7 @@ def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_
     rig.link(held={ONE: [SERVER]})
     rig.unlink()
     rig.resume()
-    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), OpenSessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
 
 
@@ -540,13 +549,13 @@ def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_
 def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_its_first_call() -> None:
     rig = RecoveryRig()
     rig.link()
-    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="client", fleeting=True))
-    rig.feed(ev.AgentGreeted(ONE, RawJson(b'"i"'), "2025-11-25", "x", ALL))
-    assert [type(each) for each in rig.feed(called())] == [Fleeting, Call]
+    rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="client", fleeting=True))
+    rig.feed(ev.InitializeRequested(ONE, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+    assert [type(each) for each in rig.feed(called())] == [SessionNotResumable, Call]
     assert [type(each) for each in rig.feed(called("2"))] == [Call]
     assert [type(each) for each in rig.feed(called("3", "b__y"))] == [Call]
     rig.unlink()
-    (said,) = of_kind(rig.link(epoch=OTHER), Sessions)
+    (said,) = of_kind(rig.link(epoch=OTHER), OpenSessions)
     assert said.live == [SessionNote(ONE, fleeting=True)], "a supervisor that comes hears it with the others"
 
 
@@ -562,12 +571,12 @@ def test_a_session_that_no_supervisor_knows_is_said_to_have_lost_what_its_carrie
     rig = RecoveryRig()
     if first == "session":
         effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
-        assert of_kind(effects, Bereft) == []
+        assert of_kind(effects, SessionStateLost) == []
         effects = rig.link()
     else:
         rig.link()
         effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
-    assert of_kind(effects, Bereft) == [Bereft(ONE, [ServerName("b")])]
+    assert of_kind(effects, SessionStateLost) == [SessionStateLost(ONE, [ServerName("b")])]
 
 
 @behaviour("lease:everything-died")
@@ -575,15 +584,19 @@ def test_a_session_that_the_supervisor_knows_has_lost_nothing() -> None:
     rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     effects = rig.resume(stateful=("a",))
-    assert of_kind(effects, Bereft) == []
-    assert of_kind(effects, TellStateful) == [TellStateful(ONE, (ServerName("a"),))], "its carrier goes on"
+    assert of_kind(effects, SessionStateLost) == []
+    assert of_kind(effects, SetStatefulServers) == [SetStatefulServers(ONE, (ServerName("a"),))], (
+        "its carrier goes on"
+    )
 
 
 def test_a_session_that_comes_too_late_has_lost_its_state() -> None:
     rig = RecoveryRig()
-    rig.feed(ev.SupervisorCame(1000, EPOCH))
-    rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
-    assert of_kind(rig.resume(stateful=("a",)), Bereft) == [Bereft(ONE, [ServerName("a")])]
+    rig.feed(ev.SupervisorConnected(1000, EPOCH))
+    rig.feed(CallsRecorded([RecordedSession(ONE, gone=True)], []))
+    assert of_kind(rig.resume(stateful=("a",)), SessionStateLost) == [
+        SessionStateLost(ONE, [ServerName("a")])
+    ]
 
 
 def test_the_loss_is_said_before_any_call_of_the_session() -> None:
@@ -597,8 +610,8 @@ def test_the_loss_is_said_before_any_call_of_the_session() -> None:
     rig.feed(called("2"))
     rig.catalog(A, "x")
     effects = rig.link()
-    kinds = [type(each) for each in effects if isinstance(each, Bereft | Call)]
-    assert kinds == [Bereft, Call]
+    kinds = [type(each) for each in effects if isinstance(each, SessionStateLost | Call)]
+    assert kinds == [SessionStateLost, Call]
 
 
 def test_a_carrier_hears_of_a_server_in_mode_session_when_the_first_call_goes_there_and_only_then() -> None:
@@ -607,11 +620,11 @@ def test_a_carrier_hears_of_a_server_in_mode_session_when_the_first_call_goes_th
     rig.come(keeps=True)
     rig.feed(PoolChanged(A, "serving", "", None, "session"))
     rig.feed(PoolChanged(B, "serving", "", None, "concurrent"))
-    assert of_kind(rig.feed(called("1", "b__y")), TellStateful) == []
+    assert of_kind(rig.feed(called("1", "b__y")), SetStatefulServers) == []
     effects = rig.feed(called("2"))
-    assert [type(each) for each in effects] == [TellStateful, Call]
+    assert [type(each) for each in effects] == [SetStatefulServers, Call]
     assert effects[0].servers == ("a",)
-    assert of_kind(rig.feed(called("3")), TellStateful) == []
+    assert of_kind(rig.feed(called("3")), SetStatefulServers) == []
 
 
 def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_called() -> None:
@@ -622,8 +635,10 @@ def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_c
     rig.come(THREE, fleeting=True)
     rig.feed(called())
     rig.feed(called(session=THREE))
-    told = of_kind(rig.feed(PoolChanged(A, "serving", "", None, "session")), TellStateful)
-    assert told == [TellStateful(ONE, (ServerName("a"),))], "not who has not called, or does not come back"
+    told = of_kind(rig.feed(PoolChanged(A, "serving", "", None, "session")), SetStatefulServers)
+    assert told == [SetStatefulServers(ONE, (ServerName("a"),))], (
+        "not who has not called, or does not come back"
+    )
 
 
 # --- what is told ---------------------------------------------------------------------------------------
@@ -633,19 +648,22 @@ def test_carriers_may_say_the_new_supervisor_only_when_what_they_had_sent_under_
     rig = RecoveryRig()
     rig.resume(called(), epoch=OTHER)
     rig.come(TWO)
-    rig.feed(ev.SupervisorCame(1000, EPOCH))
-    effects = rig.feed(Recorded([], []))
-    assert set(of_kind(effects, TellServed)) == {TellServed(ONE, EPOCH), TellServed(TWO, EPOCH)}
+    rig.feed(ev.SupervisorConnected(1000, EPOCH))
+    effects = rig.feed(CallsRecorded([], []))
+    assert set(of_kind(effects, SetSupervisorEpoch)) == {
+        SetSupervisorEpoch(ONE, EPOCH),
+        SetSupervisorEpoch(TWO, EPOCH),
+    }
     (lost,) = of_kind(effects, Reply)
-    assert effects.index(lost) < effects.index(TellServed(ONE, EPOCH))
+    assert effects.index(lost) < effects.index(SetSupervisorEpoch(ONE, EPOCH))
 
 
 def test_nothing_of_a_supervisor_is_used_before_its_record_is_told() -> None:
     rig = RecoveryRig()
     rig.come()
-    assert [type(each) for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [Wanted]
+    assert [type(each) for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [SetPools]
     assert of_kind(rig.feed(called()), Call) == []
-    effects = rig.feed(Recorded([], []))
+    effects = rig.feed(CallsRecorded([], []))
     assert of_kind(effects, Call) == [], "no catalog has come"
     (call,) = of_kind(rig.catalog(A, "x"), Call)
     assert call.request == b"1"
@@ -659,7 +677,7 @@ def test_what_was_told_of_a_pool_before_the_session_that_wants_it_is_back_is_not
     rig.feed(PoolChanged(key, "serving", "", None, "session"))
     rig.configure(project, key)
     rig.come(source=project)
-    rig.feed(ev.AgentResumed(ONE, EPOCH, (), ()))
+    rig.feed(ev.SessionResumed(ONE, EPOCH, (), ()))
     assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["p__z"]
     assert rig.core.states[key].mode == "session"
 
@@ -668,10 +686,10 @@ def test_levels_and_subscriptions_are_said_when_those_who_are_back_have_said_the
     rig = RecoveryRig()
     rig.link(recorded(7), idle=(TWO,))
     rig.come()
-    effects = rig.feed(ev.AgentSetLevel(ONE, RawJson(b"5"), "info"))
-    effects += rig.feed(ev.AgentResumed(ONE, EPOCH, (called(),), ()))
+    effects = rig.feed(ev.LogLevelRequested(ONE, RawJson(b"5"), "info"))
+    effects += rig.feed(ev.SessionResumed(ONE, EPOCH, (called(),), ()))
     assert of_kind(effects, SetLevel) == [], "what the broker before had said is still in force"
-    later = rig.wait(GRACE_S)
+    later = rig.wait(RESUME_GRACE_S)
     assert of_kind(later, SetLevel) == [SetLevel(A, "info"), SetLevel(B, "info")]
     assert of_kind(rig.wait(RETURN_S), SetLevel) == []
 
@@ -694,25 +712,25 @@ def test_a_new_call_of_a_stateless_agent_that_can_be_asked_goes_where_it_can_be(
 
 
 def test_a_greeting_that_was_not_answered_is_heard_before_the_requests_that_came_after_it() -> None:
-    back = Returning(ONE, EPOCH, ResumeSession(session=ONE, secret="", open=3))
-    greeting = ev.AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x", ALL)
-    for meaning in (greeting, ev.AgentReady(ONE), called()):
-        back.replays(b"")
-        back.take(meaning)
-    resumed, rest = back.end()
-    assert back.greetings == [greeting, ev.AgentReady(ONE)]
+    back = SessionResume(ONE, EPOCH, ResumeSession(session=ONE, secret="", open=3))
+    greeting = ev.InitializeRequested(ONE, RawJson(b"0"), "2025-11-25", "x", ALL)
+    for meaning in (greeting, ev.InitializedReceived(ONE), called()):
+        back.is_replayed(b"")
+        back.add(meaning)
+    resumed, rest = back.finish()
+    assert back.greetings == [greeting, ev.InitializedReceived(ONE)]
     assert [call.id for call in resumed.calls] == [b"1"]
     assert rest == []
 
 
 def test_a_request_whose_id_was_open_already_is_refused_by_the_next_broker_as_well() -> None:
-    back = Returning(ONE, EPOCH, ResumeSession(session=ONE, secret="", open=2))
+    back = SessionResume(ONE, EPOCH, ResumeSession(session=ONE, secret="", open=2))
     for name in ("a__x", "b__y"):
-        back.replays(b"")
-        back.take(called(name=name))
-    resumed, rest = back.end()
+        back.is_replayed(b"")
+        back.add(called(name=name))
+    resumed, rest = back.finish()
     assert [call.name for call in resumed.calls] == ["a__x"]
-    assert [again.name for again in rest if isinstance(again, ev.AgentCalled)] == ["b__y"]
+    assert [again.name for again in rest if isinstance(again, ev.CallRequested)] == ["b__y"]
 
 
 def test_a_failure_names_the_call_as_people_see_it() -> None:
@@ -720,15 +738,15 @@ def test_a_failure_names_the_call_as_people_see_it() -> None:
     rig.link(recorded(7))
     rig.come()
     [call] = of_kind(rig.feed(called()), Call)
-    [reply] = of_kind(rig.feed(Failed(call.call, "unheard_of", "maybe", "It is gone.")), Reply)
+    [reply] = of_kind(rig.feed(CallFailed(call.call, "unheard_of", "maybe", "It is gone.")), Reply)
     assert b"c1.1" in reply.body
 
 
 @behaviour("death:broker-pause")
 def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_run_anew() -> None:
     rig = RecoveryRig()
-    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
-    rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
+    rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
+    rig.feed(CallsRecorded([RecordedSession(ONE, gone=True)], []))
     rig.catalog(A, "x")
     effects = rig.resume(called())
     assert of_kind(effects, Call) == []
@@ -738,13 +756,13 @@ def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_ru
 def test_what_a_pool_that_is_away_offers_is_not_told_for_a_moment_when_it_is_wanted_again() -> None:
     rig = RecoveryRig()
     rig.configure(DAEMON)
-    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
-    rig.feed(Recorded([RecordedSession(TWO)], []))
+    rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
+    rig.feed(CallsRecorded([RecordedSession(TWO)], []))
     rig.catalog(A, "x")
     rig.feed(PoolChanged(A, "stopped", "", None, "session"))
     rig.come(ONE)
-    rig.feed(ev.AgentListed(ONE, RawJson(b"1"), None))
-    assert of_kind(rig.configure(DAEMON, A), SayListChanged) == []
-    assert of_kind(rig.feed(PoolChanged(A, "serving", "", None, "session")), SayListChanged) == [
-        SayListChanged(ONE, "tools")
+    rig.feed(ev.ListPageRequested(ONE, RawJson(b"1"), None))
+    assert of_kind(rig.configure(DAEMON, A), SendListChanged) == []
+    assert of_kind(rig.feed(PoolChanged(A, "serving", "", None, "session")), SendListChanged) == [
+        SendListChanged(ONE, "tools")
     ]

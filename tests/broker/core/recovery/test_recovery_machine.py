@@ -13,24 +13,24 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from carpool_broker.core.calls.repeated_requests import AGAIN_S
+from carpool_broker.core.calls.repeated_requests import REPEAT_WAIT_S
 from carpool_broker.core.model import effects as ef
 from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, Epoch, RawJson, SessionId
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
+    AnswersWritten,
+    AskOpened,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallsRecorded,
     CancelCall,
-    Failed,
     Message,
-    Recorded,
     RecordedCall,
     RecordedSession,
-    Resume,
-    SessionGone,
-    Written,
+    ResumeCall,
+    SessionEnded,
 )
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import RESULT, RETURN_S, SAMPLING, A, B, RecoveryRig, called
@@ -153,15 +153,15 @@ class RecoveryMachine(RuleBasedStateMachine):
                 carrier.open.remove(effect.id)
                 self.judge(effect)
                 if effect.call:
-                    self.unheard.append(Written([effect.call]))
-            case ef.LetGo():
-                self.unheard.append(Written([effect.call]))
+                    self.unheard.append(AnswersWritten([effect.call]))
+            case ef.ForgetRecordedCall():
+                self.unheard.append(AnswersWritten([effect.call]))
             case ef.SendAsk():
                 assert effect.ask not in carrier.asked, "shown twice"
                 carrier.asked.append(effect.ask)
             case ef.WithdrawAsk():
                 carrier.asked.remove(effect.ask)
-            case ef.TellServed():
+            case ef.SetSupervisorEpoch():
                 carrier.epoch = effect.epoch
             case _:
                 pass
@@ -185,17 +185,17 @@ class RecoveryMachine(RuleBasedStateMachine):
                 sim.ended = sim.stripped = True
             case CancelCall():
                 self.record.pop(message.call, None)
-            case Written():
+            case AnswersWritten():
                 for call in message.calls:
                     assert call not in self.record or self.record[call].ended
                     self.record.pop(call, None)
-            case SessionGone():
+            case SessionEnded():
                 of = [call for call, sim in self.record.items() if sim.said.session == message.session]
                 assert all(self.record[call].ended for call in of), "its calls are cancelled before"
                 for call in of:
                     del self.record[call]
                 self.gone.add(message.session)
-            case Resume():
+            case ResumeCall():
                 self.resumes(message.call)
             case AnswerAsk():
                 for sim in self.record.values():
@@ -210,12 +210,12 @@ class RecoveryMachine(RuleBasedStateMachine):
         if self.link != "up":
             return
         if sim is None or sim.stripped:
-            self.feed(Failed(call, "lost", "maybe", ""))
+            self.feed(CallFailed(call, "lost", "maybe", ""))
         elif sim.ended:
-            self.feed(Answered(call, is_error=False, body=RESULT))
+            self.feed(CallAnswered(call, is_error=False, body=RESULT))
         else:
             for ask in sim.asks:
-                self.feed(Asked(call, ask, SAMPLING, EMPTY_OBJECT, False))
+                self.feed(AskOpened(call, ask, SAMPLING, EMPTY_OBJECT, False))
 
     # --- agents -------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.settle()
         carrier = self.carriers.pop(session, None)
         if carrier is not None and carrier.here:
-            self.feed(ev.AgentLeft(session))
+            self.feed(ev.SessionClosed(session))
 
     @rule(session=SESSIONS)
     def calls_something(self, session: SessionId) -> None:
@@ -258,7 +258,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         if carrier is not None and carrier.open and not carrier.unread:
             request = carrier.open.pop(pick % len(carrier.open))
             if carrier.here:
-                self.feed(ev.AgentCancelled(session, request, ""))
+                self.feed(ev.RequestCancelled(session, request, ""))
 
     @rule(session=SESSIONS, pick=PICK)
     def answers(self, session: SessionId, pick: int) -> None:
@@ -268,7 +268,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         if carrier is not None and carrier.here and carrier.asked and not carrier.unread:
             ask = carrier.asked.pop(pick % len(carrier.asked))
             said = RawJson(session.encode())
-            self.feed(ev.AgentAnswered(session, ask, is_error=False, body=said))
+            self.feed(ev.AskAnswered(session, ask, is_error=False, body=said))
 
     @rule(session=SESSIONS)
     def reads_no_more(self, session: SessionId) -> None:
@@ -299,7 +299,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         carrier.here = True
         self.rig.come(session)
         calls = tuple(called(request.decode(), session=session) for request in carrier.open)
-        self.feed(ev.AgentResumed(session, carrier.epoch, calls, tuple(carrier.asked)))
+        self.feed(ev.SessionResumed(session, carrier.epoch, calls, tuple(carrier.asked)))
 
     # --- servers ------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.record[call].ended = True
             self.record[call].asks.clear()
             if self.link == "up":
-                self.feed(Answered(call, is_error=False, body=RESULT))
+                self.feed(CallAnswered(call, is_error=False, body=RESULT))
 
     @precondition(lambda self: self.running())
     @rule(pick=PICK)
@@ -329,7 +329,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             ask = AskId(f"q{self.count}")
             self.record[call].asks.append(ask)
             if self.link == "up":
-                self.feed(Asked(call, ask, SAMPLING, EMPTY_OBJECT, False))
+                self.feed(AskOpened(call, ask, SAMPLING, EMPTY_OBJECT, False))
 
     # --- deaths -------------------------------------------------------------------------------------------
 
@@ -358,7 +358,7 @@ class RecoveryMachine(RuleBasedStateMachine):
                 sim.stripped = sim.stripped or not sim.ended
                 sim.ended = True
         self.met = (self.epochs, self.life)
-        self.feed(ev.SupervisorCame(100_000, self.epoch))
+        self.feed(ev.SupervisorConnected(100_000, self.epoch))
 
     @precondition(lambda self: self.link == "greeted")
     @rule(pieces=st.integers(1, 3))
@@ -369,10 +369,12 @@ class RecoveryMachine(RuleBasedStateMachine):
             for call, sim in self.record.items()
         ]
         for _ in range(pieces - 1):
-            self.feed(Recorded([], calls[:1], last=False))
+            self.feed(CallsRecorded([], calls[:1], last=False))
             calls = calls[1:]
         self.link = "up"
-        self.feed(Recorded([RecordedSession(session, gone=True) for session in sorted(self.gone)], calls))
+        self.feed(
+            CallsRecorded([RecordedSession(session, gone=True) for session in sorted(self.gone)], calls)
+        )
         self.take([*self.rig.catalog(A, "x"), *self.rig.catalog(B, "y")])
 
     @rule(told=st.booleans())
@@ -399,9 +401,9 @@ class RecoveryMachine(RuleBasedStateMachine):
         if not self.unread and not self.unheard:
             for session, carrier in self.carriers.items():
                 if carrier.here and not carrier.unread:
-                    assert sorted(core.sessions[session].owed) == sorted(carrier.open)
+                    assert sorted(core.sessions[session].open_calls) == sorted(carrier.open)
             if self.link == "up":
-                assert {call for call, owed in core.ledger.calls.items() if owed.stage == "sent"} <= set(
+                assert {call for call, owed in core.call_table.calls.items() if owed.stage == "sent"} <= set(
                     self.record
                 )
 
@@ -416,7 +418,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         while any(not carrier.here for carrier in self.carriers.values()):
             self.comes_back(0)
         self.settle()
-        self.wait(max(RETURN_S, AGAIN_S) + 0.1)
+        self.wait(max(RETURN_S, REPEAT_WAIT_S) + 0.1)
         self.settle()
         while self.running():
             self.a_server_answers(0)

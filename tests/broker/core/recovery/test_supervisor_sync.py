@@ -5,14 +5,14 @@ import pytest
 from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName
 from carpool_protocol.link.messages import (
-    Answered,
-    Failed,
+    CallAnswered,
+    CallFailed,
+    CallsRecorded,
     Mode,
+    OpenSessions,
     PoolChanged,
-    Recorded,
     RecordedSession,
     SessionNote,
-    Sessions,
 )
 from tests.behaviours import behaviour
 from tests.broker.core.calls.test_server_requests import KEY, ONE, TWO, Rig
@@ -22,8 +22,8 @@ A_SERVER = ServerName("a")
 
 
 def told(rig: Rig) -> list[SessionNote]:
-    rig.feed(ev.SupervisorWent())
-    [found] = [each for each in supervisor_comes(rig.feed) if isinstance(each, Sessions)]
+    rig.feed(ev.SupervisorLost())
+    [found] = [each for each in supervisor_comes(rig.feed) if isinstance(each, OpenSessions)]
     return found.live
 
 
@@ -34,7 +34,7 @@ def test_who_called_a_server_in_mode_session_has_lost_what_it_had_there(mode: Mo
     rig.come(ONE)
     rig.come(TWO)
     rig.feed(PoolChanged(KEY, "serving", "", None, mode))
-    rig.feed(Answered(rig.call(ONE), is_error=False, body=EMPTY_OBJECT))
+    rig.feed(CallAnswered(rig.call(ONE), is_error=False, body=EMPTY_OBJECT))
     lost = [A_SERVER] if mode == "session" else []
     assert told(rig) == [SessionNote(ONE, lost), SessionNote(TWO, [])]
 
@@ -52,7 +52,7 @@ def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of
     assert told(rig) == [SessionNote(ONE, [A_SERVER])]
     assert told(rig) == [SessionNote(ONE, [A_SERVER])], "this one died before anybody asked"
     serving(rig)
-    rig.feed(Failed(rig.call(ONE), "state_lost", "no", ""))
+    rig.feed(CallFailed(rig.call(ONE), "state_lost", "no", ""))
     assert told(rig) == [SessionNote(ONE, [])]
 
 
@@ -65,11 +65,13 @@ def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
     serving(rig)
     call = rig.call(ONE)
     if end == "cancelled":
-        rig.feed(ev.AgentCancelled(ONE, RawJson(b"%d" % rig.calls), ""))
+        rig.feed(ev.RequestCancelled(ONE, RawJson(b"%d" % rig.calls), ""))
     elif end == "overdue":
         rig.core.tick(100_000.0)
     else:
-        rig.feed(Failed(call, "lost", "maybe", "") if end == "lost" else Failed(call, "stopped", "no", ""))
+        rig.feed(
+            CallFailed(call, "lost", "maybe", "") if end == "lost" else CallFailed(call, "stopped", "no", "")
+        )
     assert told(rig) == [SessionNote(ONE, [] if end == "refused" else [A_SERVER])]
 
 
@@ -80,12 +82,12 @@ def test_the_same_supervisor_hears_only_of_losses_that_it_does_not_know_of() -> 
     rig.come(TWO)
     serving(rig)
     for session in (ONE, TWO):
-        rig.feed(Answered(rig.call(session), is_error=False, body=EMPTY_OBJECT))
-    rig.feed(ev.SupervisorWent())
-    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+        rig.feed(CallAnswered(rig.call(session), is_error=False, body=EMPTY_OBJECT))
+    rig.feed(ev.SupervisorLost())
+    rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
     [said] = [
         each
-        for each in rig.feed(Recorded([RecordedSession(ONE, [A_SERVER])], []))
-        if isinstance(each, Sessions)
+        for each in rig.feed(CallsRecorded([RecordedSession(ONE, [A_SERVER])], []))
+        if isinstance(each, OpenSessions)
     ]
     assert said.live == [SessionNote(ONE, []), SessionNote(TWO, [A_SERVER])]

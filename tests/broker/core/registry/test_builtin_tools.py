@@ -9,27 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carpool_broker.builtin_tools.results import own_answer
-from carpool_broker.builtin_tools.search import Finder
+from carpool_broker.builtin_tools.results import builtin_result
+from carpool_broker.builtin_tools.search import ToolSearch
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.capabilities import Asker
-from carpool_broker.core.model.effects import AnswerOwn, Reply, ReplyOutward, ReplyStateless
+from carpool_broker.core.model.capabilities import StatelessAgent
+from carpool_broker.core.model.effects import AnswerBuiltin, Reply, ReplyRewritten, ReplyStateless
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.builtin_tools import RESOURCES, SEARCH, SPELLINGS, own_tools
+from carpool_broker.core.registry.builtin_tools import RESOURCE_TOOLS, SEARCH_TOOLS, SPELLINGS, builtin_tools
 from carpool_broker.era import handshake
-from carpool_broker.era.builtin_tools import read_own
+from carpool_broker.era.builtin_tools import read_builtin_call
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
     CancelCall,
     Catalog,
-    Discover,
-    Failed,
+    DiscoverCatalog,
     Policy,
     PoolSpec,
-    Progressed,
     ResourceOffer,
     ToolOffer,
 )
@@ -83,14 +83,14 @@ class Rig(BrokerRig):
         )
 
     def event(self, line: bytes) -> Any:
-        return handshake.read(ONE, line)
+        return handshake.read_line(ONE, line)
 
     def call(self, name: str, arguments: bytes = b"{}", id_: int = 1) -> list[Any]:
         line = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%b,"arguments":%b}}' % (
             id_, msgspec.json.encode(name), arguments,
         )  # fmt: skip
         event = self.event(line)
-        assert isinstance(event, ev.AgentCalled)
+        assert isinstance(event, ev.CallRequested)
         return self.feed(event)
 
     def through(self, name: str, arguments: bytes = b"{}", id_: int = 1) -> list[Any]:
@@ -99,15 +99,15 @@ class Rig(BrokerRig):
 
     def found(self, query: str) -> list[str]:
         [effect] = self.call("find_tools", json.dumps({"query": query, "limit": 50}).encode(), 99)
-        assert isinstance(effect, AnswerOwn)
+        assert isinstance(effect, AnswerBuiltin)
         view = self.core.view_of(ONE)
-        result = json.loads(own_answer(view, effect.kind, effect.rest, Finder(), effect.version))
+        result = json.loads(builtin_result(view, effect.kind, effect.rest, ToolSearch(), effect.version))
         lines = result["content"][0]["text"].splitlines()
         return [line.partition("(")[0] for line in lines if "(" in line]
 
 
 def listed(rig: Rig) -> list[str]:
-    [reply] = rig.feed(ev.AgentListed(ONE, RawJson(b"9"), None))
+    [reply] = rig.feed(ev.ListPageRequested(ONE, RawJson(b"9"), None))
     return [tool["name"] for tool in json.loads(reply.body)["tools"]]
 
 
@@ -116,9 +116,9 @@ def listed(rig: Rig) -> list[str]:
 
 @behaviour("search:list")
 def test_tools_of_ours_are_listed_in_place_of_others_or_before_them() -> None:
-    assert listed(Rig()) == list(SEARCH)
-    assert listed(Rig(search=False, resources=True)) == [*RESOURCES, "a__log", "a__x", "b__y"]
-    assert listed(Rig(resources=True)) == [*SEARCH, *RESOURCES]
+    assert listed(Rig()) == list(SEARCH_TOOLS)
+    assert listed(Rig(search=False, resources=True)) == [*RESOURCE_TOOLS, "a__log", "a__x", "b__y"]
+    assert listed(Rig(resources=True)) == [*SEARCH_TOOLS, *RESOURCE_TOOLS]
     assert listed(Rig(search=False)) == ["a__log", "a__x", "b__y"]
 
 
@@ -140,13 +140,13 @@ def test_a_name_that_a_server_has_is_its_own_and_ours_gets_a_hash() -> None:
     [sent] = [each for each in rig.call("find_tools") if isinstance(each, Call)]
     assert (sent.key, sent.target) == (B, "find_tools")
     [answer] = rig.call(names[0], b'{"query":"x"}', 2)
-    assert isinstance(answer, AnswerOwn)
+    assert isinstance(answer, AnswerBuiltin)
     assert rig.call("call_tool", b'{"name":"a__x"}', 3)
 
 
 @given(taken=st.sets(st.sampled_from(sorted(SPELLINGS)), max_size=28))
 def test_names_of_ours_are_distinct_and_never_taken(taken: set[str]) -> None:
-    own = own_tools(taken, search=True, resources=True)
+    own = builtin_tools(taken, search=True, resources=True)
     assert not own.keys() & taken
     assert len({tool.kind for tool in own.values()}) == len(own)
     for name, tool in own.items():
@@ -196,7 +196,7 @@ def test_calling_through_call_tool_is_calling(
     a: tuple[str, ...], b: tuple[str, ...], prefix: str | None, deny: tuple[str, ...], name: str
 ) -> None:
     direct, through = (Rig(a=a, b=b, prefix=prefix, deny=deny) for _ in range(2))
-    own = direct.core.view_of(ONE).own
+    own = direct.core.view_of(ONE).builtin_tools
     if "call_tool" not in own or name in own:
         return  # a server has the name; or one of ours is called, which has other arguments
     arguments = b'{"k":[1,1e999,"\\ud83d"],"k":2}'
@@ -215,7 +215,7 @@ def test_whatever_is_found_can_be_called_and_all_that_can_be_is_found(
 ) -> None:
     rig = Rig(a=a, b=b, prefix=prefix, deny=deny)
     view = rig.core.view_of(ONE)
-    if "find_tools" not in view.own or "call_tool" not in view.own:
+    if "find_tools" not in view.builtin_tools or "call_tool" not in view.builtin_tools:
         return
     found = rig.found("")
     assert found == [tool.qualified for tool in view.tools]
@@ -238,7 +238,7 @@ def test_a_call_that_comes_back_after_a_broker_died_is_the_one_that_is_meant() -
     rig = Rig()
     line = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"call_tool","arguments":%b}}'
     event = rig.event(line % b'{"name":"a__x"}')
-    effects = rig.feed(ev.AgentResumed(ONE, EPOCH, (event,), ()))
+    effects = rig.feed(ev.SessionResumed(ONE, EPOCH, (event,), ()))
     effects += rig.wait(60)
     [sent] = [each for each in effects if isinstance(each, Call)]
     assert (sent.key, sent.target) == (A, "x")
@@ -251,15 +251,17 @@ def test_progress_answer_failure_and_cancel_of_a_call_through_call_tool_are_its_
         b'"arguments":{"name":"a__x"},"_meta":{"progressToken":"mine"}}}'
     )
     [sent] = [each for each in rig.feed(rig.event(line)) if isinstance(each, Call)]
-    [told] = rig.feed(Progressed(sent.call, RawJson(b'{"progress":1}')))
+    [told] = rig.feed(CallProgressed(sent.call, RawJson(b'{"progress":1}')))
     assert (told.token, told.request) == (b'"mine"', b"5")
     body = RawJson(b'{"content":[],"x":1.0}')
-    assert rig.feed(Answered(sent.call, False, body)) == [Reply(ONE, RawJson(b"5"), False, body, sent.call)]
+    assert rig.feed(CallAnswered(sent.call, False, body)) == [
+        Reply(ONE, RawJson(b"5"), False, body, sent.call)
+    ]
     [sent] = [each for each in rig.through("a__x", id_=6) if isinstance(each, Call)]
-    [reply] = rig.feed(Failed(sent.call, "crashed", "maybe", "It died."))
+    [reply] = rig.feed(CallFailed(sent.call, "crashed", "maybe", "It died."))
     assert json.loads(reply.body)["_meta"]["carpool/error"]["tool"] == "x"
     [sent] = [each for each in rig.through("a__x", id_=7) if isinstance(each, Call)]
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"7"), "enough")) == [CancelCall(sent.call, "enough")]
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"7"), "enough")) == [CancelCall(sent.call, "enough")]
 
 
 def test_what_call_tool_cannot_mean_is_told_without_any_server() -> None:
@@ -288,14 +290,14 @@ def test_what_call_tool_cannot_mean_is_told_without_any_server() -> None:
 def test_a_search_waits_for_catalogs_that_are_on_their_way_as_a_list_does() -> None:
     rig = Rig(b=None)
     query = b'{"query":"y"}'
-    assert rig.call("find_tools", query, 1) == [Discover(B)]
-    assert rig.call("find_tools", query, 2) == [Discover(B)]
-    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"2"), "")) == []
-    assert [type(each) for each in rig.catalog(B, "y")] == [AnswerOwn]
+    assert rig.call("find_tools", query, 1) == [DiscoverCatalog(B)]
+    assert rig.call("find_tools", query, 2) == [DiscoverCatalog(B)]
+    assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"2"), "")) == []
+    assert [type(each) for each in rig.catalog(B, "y")] == [AnswerBuiltin]
     rig = Rig(b=None)
-    assert rig.call("find_tools", query) == [Discover(B)]
-    assert [type(each) for each in rig.wait(11)] == [AnswerOwn], "it has waited long enough"
-    assert [type(each) for each in rig.call("find_tools", query, 3)] == [AnswerOwn], "nothing waits twice"
+    assert rig.call("find_tools", query) == [DiscoverCatalog(B)]
+    assert [type(each) for each in rig.wait(11)] == [AnswerBuiltin], "it has waited long enough"
+    assert [type(each) for each in rig.call("find_tools", query, 3)] == [AnswerBuiltin], "nothing waits twice"
 
 
 # --- resources and prompts ---------------------------------------------------------------------------------
@@ -307,11 +309,11 @@ def test_a_read_by_tool_is_a_read_and_its_answer_a_tools() -> None:
     [sent] = [each for each in rig.call("read_resource", b'{"uri":"file:///a"}') if isinstance(each, Call)]
     assert (sent.method, sent.target, sent.params) == ("resources/read", "file:///a", b"{}")
     body = RawJson(b'{"contents":[]}')
-    [reply] = rig.feed(Answered(sent.call, False, body))
-    assert isinstance(reply, ReplyOutward)
+    [reply] = rig.feed(CallAnswered(sent.call, False, body))
+    assert isinstance(reply, ReplyRewritten)
     assert (reply.method, reply.as_tool, reply.body) == ("tools/call", "resources/read", body)
     [sent] = [each for each in rig.call("read_resource", b'{"uri":"file:///a"}', 2) if isinstance(each, Call)]
-    [reply] = rig.feed(Failed(sent.call, "crashed", "maybe", "It died."))
+    [reply] = rig.feed(CallFailed(sent.call, "crashed", "maybe", "It died."))
     assert json.loads(reply.body)["isError"], "an error of ours is a tool's, too"
 
 
@@ -326,9 +328,9 @@ def test_a_stateless_read_by_tool_has_no_hints_of_a_read() -> None:
     params = {"name": "read_resource", "arguments": {"uri": "file:///a"}, "_meta": meta}
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     event = rig.event(line)
-    assert isinstance(event.by, Asker)
+    assert isinstance(event.by, StatelessAgent)
     [sent] = [each for each in rig.feed(event) if isinstance(each, Call)]
-    [reply] = rig.feed(Answered(sent.call, False, RawJson(b'{"contents":[]}'), ttl_ms=1000, public=True))
+    [reply] = rig.feed(CallAnswered(sent.call, False, RawJson(b'{"contents":[]}'), ttl_ms=1000, public=True))
     assert isinstance(reply, ReplyStateless)
     assert (reply.method, reply.as_tool, reply.ttl_ms, reply.public) == (
         "tools/call", "resources/read", 0, False,
@@ -346,5 +348,7 @@ def test_without_tools_of_ours_their_names_are_ordinary() -> None:
 
 @pytest.mark.parametrize(("given", "said"), [('"{}"', "text"), ("[{}]", "an array"), ("7", "a single value")])
 def test_a_model_that_gives_no_object_is_told_what_it_gave(given: str, said: str) -> None:
-    (own,) = read_own("call_tool", RawJson(b'{"arguments":{"name":"a__x","arguments":%b}}' % given.encode()))
+    (own,) = read_builtin_call(
+        "call_tool", RawJson(b'{"arguments":{"name":"a__x","arguments":%b}}' % given.encode())
+    )
     assert f"must be an object, not {said}." in own.problem

@@ -33,9 +33,9 @@ def test_a_hostile_catalog_leaves_lists_legal_and_takes_nothing_of_another_serve
     registry = Registry(mark="m")
     entries = [ScopeEntry(server=ServerName(name), key=PoolKey(f"{name}:1")) for name in ("evil", "good")]
     scope = Scope(tuple(entries))
-    registry.retain(scope)
-    registry.learn(CatalogReader(said, "handshake").catalog)
-    registry.learn(GOOD)
+    registry.retain_scope(scope)
+    registry.catalog_received(CatalogReader(said, "handshake").catalog)
+    registry.catalog_received(GOOD)
     view = registry.view(scope)
     for family in FAMILIES:
         cursor = None

@@ -3,9 +3,9 @@
 from typing import Any
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.effects import Reply, SayListChanged
+from carpool_broker.core.model.effects import Reply, SendListChanged
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, SessionId
-from carpool_protocol.link.messages import Answered, Call, Catalog, ToolOffer
+from carpool_protocol.link.messages import Call, CallAnswered, Catalog, ToolOffer
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import ONE, TWO, Rig
 
@@ -72,7 +72,9 @@ def test_a_call_of_another_agent_is_answered_before_a_long_catalog_is_taken_over
     assert rig.is_busy
     [called] = [it for it in rig.call("b__put", session=TWO) if isinstance(it, Call)]
     rig.slice()
-    [reply] = [it for it in rig.feed(Answered(called.call, False, RawJson(b"{}"))) if isinstance(it, Reply)]
+    [reply] = [
+        it for it in rig.feed(CallAnswered(called.call, False, RawJson(b"{}"))) if isinstance(it, Reply)
+    ]
     assert reply.session == TWO
     assert rig.words() == b"one"
     count, _ = rig.slices()
@@ -95,9 +97,9 @@ def test_the_number_of_slices_grows_with_the_list_and_a_short_one_needs_none() -
 def test_agents_hear_of_the_change_once_when_it_is_in_force() -> None:
     rig = long_rig()
     rig.lists(session=ONE)
-    assert not any(isinstance(it, SayListChanged) for it in rig.many("two"))
+    assert not any(isinstance(it, SendListChanged) for it in rig.many("two"))
     _, effects = rig.slices()
-    told = [it for it in effects if isinstance(it, SayListChanged)]
+    told = [it for it in effects if isinstance(it, SendListChanged)]
     assert [it.session for it in told] == [ONE]
     assert rig.words() == b"two"
 
@@ -134,7 +136,7 @@ def test_catalogs_are_taken_over_in_the_order_in_which_they_were_told() -> None:
 def test_what_the_supervisor_told_before_it_died_is_taken_over_before_that_is_heard() -> None:
     rig = long_rig()
     rig.many("two")
-    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorLost())
     assert not rig.is_busy
     assert rig.words() == b"two"
 

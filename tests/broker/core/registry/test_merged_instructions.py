@@ -10,7 +10,7 @@ from carpool_broker.core.registry.merged_instructions import (
     LEFT_OUT,
     MAX_MERGED_BYTES,
     escape_headings,
-    merge,
+    merge_instructions,
 )
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
@@ -28,7 +28,7 @@ def headings(text: str) -> list[str]:
 @pytest.mark.parametrize("said", [each.instructions for each in HOSTILE.values()], ids=list(HOSTILE))
 def test_no_server_writes_a_section_of_another(said: str) -> None:
     said = said.encode("utf-8", "replace").decode()  # as every text of the link
-    merged = merge({GIT: said, TIME: "Always UTC."})
+    merged = merge_instructions({GIT: said, TIME: "Always UTC."})
     assert headings(merged) == ["# git", "# time"]
     assert merged.endswith("# time\n\nAlways UTC."), "the words of the others are whole"
 
@@ -45,15 +45,15 @@ def test_no_text_makes_a_heading_or_leaves_a_code_block_open(text: str) -> None:
 def test_text_without_headings_stays() -> None:
     text = "Use `git log #1`.\n- one\n- two\n\n    code # comment\nA -- B == C"
     assert escape_headings(text) == text
-    assert merge({GIT: "Clone first."}) == "# git\n\nClone first."
+    assert merge_instructions({GIT: "Clone first."}) == "# git\n\nClone first."
 
 
 @behaviour("catalogs:bounded")
 def test_the_merged_greeting_is_bounded_and_servers_that_say_little_lose_nothing() -> None:
     much = {ServerName(f"s{at}"): "é" * 8192 for at in range(40)}
-    merged = merge({**much, TIME: "Always UTC."})
+    merged = merge_instructions({**much, TIME: "Always UTC."})
     assert len(merged.encode()) < MAX_MERGED_BYTES + 41 * 100
     assert merged.count(LEFT_OUT) == 40, "what is left out is told where it is missing"
     assert merged.endswith("# time\n\nAlways UTC.")
     four = {ServerName(f"s{at}"): "x" * 16 * 1024 for at in range(4)}
-    assert LEFT_OUT not in merge(four)
+    assert LEFT_OUT not in merge_instructions(four)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from carpool_broker.config.configuration import DAEMON
+from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import Reply
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
@@ -50,20 +50,20 @@ class Rig:
         self.requests = 0
         self.said: list[Any] = []
         """Calls that left and answers, since the last request."""
-        self.feed(self.configuration.resolve(DAEMON))
+        self.feed(self.configuration.resolve_source(DEFAULT_SOURCE))
         supervisor_comes(self.feed)
         name = "p" if profile else ""
         self.come(Attach(version=ATTACH_VERSION, carrier="shim", profile=name))
 
     def come(self, attach: Attach, session: SessionId = ONE) -> None:
-        source, followed = self.configuration.enter(session, attach, {})
+        source, followed = self.configuration.session_opened(session, attach, {})
         for event in followed:
             self.feed(event)
-        came = ev.AgentCame(
+        came = ev.SessionOpened(
             session=session, source=source, agent="", pid=1, carrier="shim", profile=attach.profile
         )
         self.feed(came)
-        self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x"))
+        self.feed(ev.InitializeRequested(session, RawJson(b"0"), "2025-11-25", "x"))
 
     def write(self, servers: dict[str, Any]) -> None:
         said = {"mcpServers": servers, "profiles": {"p": self.profile}, **self.names}
@@ -107,12 +107,12 @@ class Rig:
         said = json.dumps({"type": "ref/prompt", "name": name}) if method == METHODS[2] else name
         request = RawJson(b"%d" % self.requests)
         self.said = []
-        self.feed(ev.AgentCalled(session, request, said, EMPTY_OBJECT, ABSENT, ABSENT, method=method))
+        self.feed(ev.CallRequested(session, request, said, EMPTY_OBJECT, ABSENT, ABSENT, method=method))
 
     def answer(self, session: SessionId = ONE) -> Call | dict[str, Any]:
         (found,) = [each for each in self.said if isinstance(each, (Call, Reply))]
         if isinstance(found, Call):
-            self.feed(ev.AgentCancelled(session, RawJson(b"%d" % self.requests), ""))
+            self.feed(ev.RequestCancelled(session, RawJson(b"%d" % self.requests), ""))
             return found
         body = msgspec.json.decode(found.body)
         error: dict[str, Any] = body["data"] if found.is_error else body["_meta"]["carpool/error"]

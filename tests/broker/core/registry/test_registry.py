@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from carpool_broker.core.model.pagination import FAMILIES, Family
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.view import BadCursor, Denied, Page, Route, View, ViewTool
+from carpool_broker.core.registry.view import BadCursor, DeniedName, ListPage, UriRoute, View, ViewTool
 from carpool_protocol.faults.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer, ToolOffer
-from carpool_protocol.wire.tool_names import Ambiguous, Unknown, qualify_all
+from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, qualify_all
 from tests.behaviours import behaviour
 
 
@@ -66,9 +66,9 @@ def listed(view: View) -> list[str]:
     return [tool.qualified for tool in view.tools]
 
 
-def page(view: View, cursor: str | None = None, family: Family = "tools") -> Page:
+def page(view: View, cursor: str | None = None, family: Family = "tools") -> ListPage:
     found = view.page(family, cursor)
-    assert isinstance(found, Page)
+    assert isinstance(found, ListPage)
     return found
 
 
@@ -96,7 +96,7 @@ def read(view: View, family: Family, cursor: str | None = None) -> list[tuple[st
         cursor = result["nextCursor"]
 
 
-def names_on(found: Page) -> list[str]:
+def names_on(found: ListPage) -> list[str]:
     return [tool["name"] for tool in json.loads(found.body)["tools"]]
 
 
@@ -106,16 +106,16 @@ def names_on(found: Page) -> list[str]:
 @behaviour("lists:stable-order")
 def test_a_list_is_sorted_by_server_and_tool_whatever_order_catalog_and_scope_have() -> None:
     registry = Registry()
-    registry.learn(catalog("time", "now", "convert"))
-    registry.learn(catalog("git", "log", "add"))
-    forth, back = registry.retain(scope("time", "git")), registry.retain(scope("git", "time"))
+    registry.catalog_received(catalog("time", "now", "convert"))
+    registry.catalog_received(catalog("git", "log", "add"))
+    forth, back = registry.retain_scope(scope("time", "git")), registry.retain_scope(scope("git", "time"))
     assert listed(forth) == listed(back) == ["git__add", "git__log", "time__convert", "time__now"]
 
 
 def test_a_definition_keeps_everything_but_its_name() -> None:
     registry = Registry()
-    registry.learn(catalog("time", "now", description="What time is it?"))
-    tool = registry.retain(scope("time")).tools[0]
+    registry.catalog_received(catalog("time", "now", description="What time is it?"))
+    tool = registry.retain_scope(scope("time")).tools[0]
     expected = {"name": "time__now", "description": "What time is it?", "x-kept": [1.0]}
     assert json.loads(tool.definition) == expected
     assert (tool.server, tool.tool, tool.key) == ("time", "now", "time")
@@ -123,47 +123,49 @@ def test_a_definition_keeps_everything_but_its_name() -> None:
 
 def test_a_description_prefix_names_the_server() -> None:
     registry = Registry()
-    registry.learn(catalog("time", "now", description="Tells."))
-    view = registry.retain(scope(entry("time", description_prefix=True)))
+    registry.catalog_received(catalog("time", "now", description="Tells."))
+    view = registry.retain_scope(scope(entry("time", description_prefix=True)))
     assert json.loads(view.tools[0].definition)["description"] == "[time] Tells."
 
 
 def test_a_server_exposed_as_itself_is_passed_on_byte_for_byte() -> None:
     registry = Registry()
     offered = catalog("time", "now", instructions="  Use it. ")
-    registry.learn(offered)
-    view = registry.retain(scope(entry("time", prefix="")))
+    registry.catalog_received(offered)
+    view = registry.retain_scope(scope(entry("time", prefix="")))
     assert view.tools[0].definition == offered.tools[0].definition
     assert view.instructions == "  Use it. "
 
 
 def test_allow_and_deny_decide_what_a_scope_lists_and_resolves() -> None:
     registry = Registry()
-    registry.learn(catalog("git", "log", "add", "delete_branch"))
-    view = registry.retain(scope(entry("git", tools_allow=("*log", "delete_*"), tools_deny=("delete_*",))))
+    registry.catalog_received(catalog("git", "log", "add", "delete_branch"))
+    view = registry.retain_scope(
+        scope(entry("git", tools_allow=("*log", "delete_*"), tools_deny=("delete_*",)))
+    )
     assert listed(view) == ["git__log"]
-    assert view.resolve("git__delete_branch") == Denied(ServerName("git"), "delete_branch")
-    assert view.resolve("mcp:git:add") == Denied(ServerName("git"), "add")
-    assert isinstance(view.resolve("git__push"), Unknown)
-    assert listed(registry.retain(scope(entry("git", tools_allow=())))) == []
+    assert view.resolve("git__delete_branch") == DeniedName(ServerName("git"), "delete_branch")
+    assert view.resolve("mcp:git:add") == DeniedName(ServerName("git"), "add")
+    assert isinstance(view.resolve("git__push"), NoSuchName)
+    assert listed(registry.retain_scope(scope(entry("git", tools_allow=())))) == []
 
 
 def test_a_catalog_with_one_name_twice_lists_the_first() -> None:
     registry = Registry()
     twice = [ToolOffer("now", definition("now", "first")), ToolOffer("now", definition("now", "second"))]
-    registry.learn(Catalog(PoolKey("time"), twice, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
-    assert [tool["description"] for tool in all_pages(registry.retain(scope("time")))] == ["first"]
+    registry.catalog_received(Catalog(PoolKey("time"), twice, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+    assert [tool["description"] for tool in all_pages(registry.retain_scope(scope("time")))] == ["first"]
 
 
 @behaviour("features:instructions-merged")
 def test_instructions_of_several_servers_are_told_under_their_names() -> None:
     registry = Registry()
-    registry.learn(catalog("time", instructions="Ask me.\n"))
-    registry.learn(catalog("git", instructions="Clone first."))
-    registry.learn(catalog("mute", instructions=" "))
+    registry.catalog_received(catalog("time", instructions="Ask me.\n"))
+    registry.catalog_received(catalog("git", instructions="Clone first."))
+    registry.catalog_received(catalog("mute", instructions=" "))
     seen = scope("time", "git", "mute")
-    assert registry.retain(seen).instructions == "# git\n\nClone first.\n\n# time\n\nAsk me."
-    registry.hide(PoolKey("git"))
+    assert registry.retain_scope(seen).instructions == "# git\n\nClone first.\n\n# time\n\nAsk me."
+    registry.hide_pool(PoolKey("git"))
     assert registry.view(seen).instructions == "# time\n\nAsk me."
 
 
@@ -176,54 +178,56 @@ def keep(*catalogs: Catalog) -> dict[PoolKey, Catalog]:
 
 def test_a_kept_catalog_is_listed_and_waited_for_no_more_and_is_no_word_of_the_server() -> None:
     registry = Registry()
-    registry.keep(keep(catalog("git", "log", instructions="Commit often.")))
-    view = registry.retain(scope("git", "time"))
+    registry.set_cached_catalogs(keep(catalog("git", "log", instructions="Commit often.")))
+    view = registry.retain_scope(scope("git", "time"))
     assert listed(view) == ["git__log"]
     assert "Commit often." in view.instructions
-    assert view.unknown == {PoolKey("time")}
-    assert view.hearsay == {PoolKey("git")}
-    assert registry.catalog(PoolKey("git")) is None
-    assert registry.known(PoolKey("git")) == catalog("git", "log", instructions="Commit often.")
+    assert view.unknown_pools == {PoolKey("time")}
+    assert view.unconfirmed == {PoolKey("git")}
+    assert registry.told_catalog(PoolKey("git")) is None
+    assert registry.known_catalog(PoolKey("git")) == catalog("git", "log", instructions="Commit often.")
     registry.check()
 
 
 def test_the_server_telling_the_same_as_before_changes_no_list() -> None:
     registry = Registry()
-    registry.keep(keep(catalog("git", "log")))
-    before = registry.retain(scope("git"))
-    assert registry.learn(catalog("git", "log")) == {}
+    registry.set_cached_catalogs(keep(catalog("git", "log")))
+    before = registry.retain_scope(scope("git"))
+    assert registry.catalog_received(catalog("git", "log")) == {}
     view = registry.view(scope("git"))
     assert view.version("tools") == before.version("tools")
-    assert view.hearsay == set()
+    assert view.unconfirmed == set()
     registry.check()
 
 
 def test_the_server_telling_something_else_changes_the_list_that_is_another_one() -> None:
     registry = Registry()
-    registry.keep(keep(offered(PoolKey("git"), {"tools": {"log": ""}, "prompts": {"ask": ""}})))
-    registry.retain(scope("git"))
+    registry.set_cached_catalogs(
+        keep(offered(PoolKey("git"), {"tools": {"log": ""}, "prompts": {"ask": ""}}))
+    )
+    registry.retain_scope(scope("git"))
     told = offered(PoolKey("git"), {"tools": {"log": "", "add": ""}, "prompts": {"ask": ""}})
-    assert registry.learn(told) == {scope("git"): {"tools"}}
+    assert registry.catalog_received(told) == {scope("git"): {"tools"}}
     assert listed(registry.view(scope("git"))) == ["git__add", "git__log"]
     registry.check()
 
 
 def test_what_is_kept_never_stands_in_for_what_the_server_has_told() -> None:
     registry = Registry()
-    registry.retain(scope("git"))
-    registry.learn(catalog("git", "log"))
-    assert registry.keep(keep(catalog("git", "old"))) == {}
+    registry.retain_scope(scope("git"))
+    registry.catalog_received(catalog("git", "log"))
+    assert registry.set_cached_catalogs(keep(catalog("git", "old"))) == {}
     assert listed(registry.view(scope("git"))) == ["git__log"]
     registry.check()
 
 
 def test_a_name_that_a_kept_catalog_does_not_have_may_still_be_the_servers() -> None:
     registry = Registry()
-    registry.keep(keep(catalog("git", "log")))
-    view = registry.retain(scope("git"))
-    assert view.suspects("git__add") == ("git",)
-    registry.learn(catalog("git", "log"))
-    assert registry.view(scope("git")).suspects("git__add") == ()
+    registry.set_cached_catalogs(keep(catalog("git", "log")))
+    view = registry.retain_scope(scope("git"))
+    assert view.possible_pools("git__add") == ("git",)
+    registry.catalog_received(catalog("git", "log"))
+    assert registry.view(scope("git")).possible_pools("git__add") == ()
 
 
 # --- tools files -------------------------------------------------------------------------------------------
@@ -237,34 +241,34 @@ def by_file(server: str, *tools: str) -> ScopeEntry:
 def test_a_tools_file_speaks_for_a_server_that_has_not_told_or_is_away_and_never_against_it() -> None:
     registry = Registry()
     seen = scope(by_file("git", "log"))
-    registry.keep(keep(catalog("git", "kept")))
-    view = registry.retain(seen)
+    registry.set_cached_catalogs(keep(catalog("git", "kept")))
+    view = registry.retain_scope(seen)
     assert listed(view) == ["git__log"]
-    assert view.unknown == set()
-    assert registry.learn(catalog("git", "log", "add")) == {seen: {"tools"}}
+    assert view.unknown_pools == set()
+    assert registry.catalog_received(catalog("git", "log", "add")) == {seen: {"tools"}}
     assert listed(registry.view(seen)) == ["git__add", "git__log"]
-    assert registry.hide(PoolKey("git")) == {seen: {"tools"}}
+    assert registry.hide_pool(PoolKey("git")) == {seen: {"tools"}}
     view = registry.view(seen)
     assert listed(view) == ["git__log"]
-    assert view.away == {PoolKey("git")}
+    assert view.hidden_pools == {PoolKey("git")}
     registry.check()
-    registry.show(PoolKey("git"))
+    registry.show_pool(PoolKey("git"))
     assert listed(registry.view(seen)) == ["git__add", "git__log"]
     registry.check()
 
 
 def test_a_tools_file_is_seen_in_its_own_scope_only() -> None:
     registry = Registry()
-    assert listed(registry.retain(scope(by_file("git", "log")))) == ["git__log"]
-    plain = registry.retain(scope("git"))
+    assert listed(registry.retain_scope(scope(by_file("git", "log")))) == ["git__log"]
+    plain = registry.retain_scope(scope("git"))
     assert listed(plain) == []
-    assert plain.unknown == {PoolKey("git")}
+    assert plain.unknown_pools == {PoolKey("git")}
     registry.check()
 
 
 def test_prompts_and_resources_are_announced_where_only_a_tools_file_speaks() -> None:
     registry = Registry()
-    view = registry.retain(scope(by_file("git", "log")))
+    view = registry.retain_scope(scope(by_file("git", "log")))
     assert {"tools", "prompts", "resources"} <= view.capabilities()
 
 
@@ -276,18 +280,18 @@ def test_only_scopes_whose_list_changed_are_told() -> None:
     registry = Registry()
     both, git, quiet = scope("time", "git"), scope("git"), scope(entry("git", tools_deny=("*",)))
     for seen in (both, git, quiet):
-        registry.retain(seen)
-    assert registry.learn(catalog("git", "log")) == {both: {"tools"}, git: {"tools"}}
-    assert registry.learn(catalog("time", "now")) == {both: {"tools"}}
-    assert registry.learn(catalog("elsewhere", "x")) == {}
+        registry.retain_scope(seen)
+    assert registry.catalog_received(catalog("git", "log")) == {both: {"tools"}, git: {"tools"}}
+    assert registry.catalog_received(catalog("time", "now")) == {both: {"tools"}}
+    assert registry.catalog_received(catalog("elsewhere", "x")) == {}
 
 
 def test_the_same_tools_in_another_order_or_with_other_instructions_change_no_list() -> None:
     registry = Registry()
     seen = scope("git")
-    registry.learn(catalog("git", "log", "add"))
-    before = registry.retain(seen)
-    assert registry.learn(catalog("git", "add", "log", instructions="New.")) == {}
+    registry.catalog_received(catalog("git", "log", "add"))
+    before = registry.retain_scope(seen)
+    assert registry.catalog_received(catalog("git", "add", "log", instructions="New.")) == {}
     after = registry.view(seen)
     assert after.version("tools") == before.version("tools")
     assert after.instructions == "New."
@@ -297,9 +301,9 @@ def test_the_same_tools_in_another_order_or_with_other_instructions_change_no_li
 def test_a_changed_definition_is_a_change_and_the_held_view_stays_as_it_was() -> None:
     registry = Registry()
     seen = scope("git")
-    registry.learn(catalog("git", "log", description="old"))
-    before = registry.retain(seen)
-    assert registry.learn(catalog("git", "log", description="new")) == {seen: {"tools"}}
+    registry.catalog_received(catalog("git", "log", description="old"))
+    before = registry.retain_scope(seen)
+    assert registry.catalog_received(catalog("git", "log", description="new")) == {seen: {"tools"}}
     assert [tool["description"] for tool in all_pages(before)] == ["old"]
     assert [tool["description"] for tool in all_pages(registry.view(seen))] == ["new"]
     assert registry.view(seen).version("tools") > before.version("tools")
@@ -315,12 +319,12 @@ def test_a_changed_definition_in_one_list_changes_that_list_alone(family: Family
         "resources": {"x:1": ""},
         "templates": {"x:{a}": ""},
     }
-    registry.learn(offered(PoolKey("a"), old))
-    registry.learn(offered(PoolKey("b"), old))
-    before = registry.retain(both)
-    registry.retain(other)
+    registry.catalog_received(offered(PoolKey("a"), old))
+    registry.catalog_received(offered(PoolKey("b"), old))
+    before = registry.retain_scope(both)
+    registry.retain_scope(other)
     new: Offers = {**old, family: dict.fromkeys(old[family], "new")}
-    assert registry.learn(offered(PoolKey("a"), new)) == {both: {family}}
+    assert registry.catalog_received(offered(PoolKey("a"), new)) == {both: {family}}
     view = registry.view(both)
     assert [text for _, text in read(view, family)] == ["new", ""]
     for unchanged in set(FAMILIES) - {family}:
@@ -332,9 +336,12 @@ def test_another_tool_that_agents_read_as_the_same_is_no_change_and_is_the_one_t
     """Two names that differ in what no agent may see (`t.2`, `t_2`) are one name to agents."""
     registry = Registry()
     seen = scope("git")
-    registry.learn(offered(PoolKey("git"), {"tools": {"t_2": ""}, "prompts": {"p_2": ""}}))
-    before = registry.retain(seen)
-    assert registry.learn(offered(PoolKey("git"), {"tools": {"t.2": ""}, "prompts": {"p.2": ""}})) == {}
+    registry.catalog_received(offered(PoolKey("git"), {"tools": {"t_2": ""}, "prompts": {"p_2": ""}}))
+    before = registry.retain_scope(seen)
+    assert (
+        registry.catalog_received(offered(PoolKey("git"), {"tools": {"t.2": ""}, "prompts": {"p.2": ""}}))
+        == {}
+    )
     after = registry.view(seen)
     assert after.version("tools") == before.version("tools")
     assert [tool.tool for tool in after.tools] == ["t.2"]
@@ -344,9 +351,9 @@ def test_another_tool_that_agents_read_as_the_same_is_no_change_and_is_the_one_t
 def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> None:
     registry = Registry()
     seen = scope("git", "time")
-    assert registry.retain(seen).unknown == {"git", "time"}
-    assert registry.learn(catalog("git")) == {}
-    assert registry.view(seen).unknown == {"time"}
+    assert registry.retain_scope(seen).unknown_pools == {"git", "time"}
+    assert registry.catalog_received(catalog("git")) == {}
+    assert registry.view(seen).unknown_pools == {"time"}
 
 
 # --- servers that are away ---------------------------------------------------------------------------------
@@ -356,44 +363,44 @@ def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> No
 def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None:
     registry = Registry()
     seen = scope(entry("a", prefix=""), entry("b", prefix=""))
-    registry.learn(catalog("a", "search", "read"))
-    registry.learn(catalog("b", "search"))
-    before = registry.retain(seen)
-    assert registry.hide(PoolKey("b")) == {seen: {"tools"}}
-    assert registry.hide(PoolKey("b")) == {}
+    registry.catalog_received(catalog("a", "search", "read"))
+    registry.catalog_received(catalog("b", "search"))
+    before = registry.retain_scope(seen)
+    assert registry.hide_pool(PoolKey("b")) == {seen: {"tools"}}
+    assert registry.hide_pool(PoolKey("b")) == {}
     during = registry.view(seen)
     name_of_b = next(tool.qualified for tool in before.tools if tool.key == "b")
     assert set(listed(during)) == set(listed(before)) - {name_of_b}
     away = during.resolve(name_of_b)
     assert isinstance(away, ViewTool)
-    assert away.key in during.away
-    assert isinstance(during.resolve("search"), Ambiguous), "must not become a's because b is away"
-    assert registry.show(PoolKey("b")) == {seen: {"tools"}}
+    assert away.key in during.hidden_pools
+    assert isinstance(during.resolve("search"), AmbiguousName), "must not become a's because b is away"
+    assert registry.show_pool(PoolKey("b")) == {seen: {"tools"}}
     assert registry.view(seen).tools == before.tools
 
 
 def test_nobody_waits_for_a_hidden_server_whose_catalog_was_never_told() -> None:
     registry = Registry()
     seen = scope("git", "time")
-    registry.hide(PoolKey("git"))
-    view = registry.retain(seen)
-    assert view.unknown == {"time"}
-    assert view.away == {"git"}
-    assert view.suspects("git__log") == ("git",)
-    assert view.suspects("mcp:time:now") == ("time",)
-    assert view.suspects("other__x") == ()
+    registry.hide_pool(PoolKey("git"))
+    view = registry.retain_scope(seen)
+    assert view.unknown_pools == {"time"}
+    assert view.hidden_pools == {"git"}
+    assert view.possible_pools("git__log") == ("git",)
+    assert view.possible_pools("mcp:time:now") == ("time",)
+    assert view.possible_pools("other__x") == ()
 
 
 def test_forgetting_a_pool_forgets_that_it_was_hidden() -> None:
     registry = Registry()
     seen = scope("git")
-    registry.learn(catalog("git", "log"))
-    registry.retain(seen)
-    registry.hide(PoolKey("git"))
-    assert registry.forget(PoolKey("git")) == {}
-    assert registry.view(seen).unknown == {"git"}
-    assert registry.catalog(PoolKey("git")) is None
-    assert registry.learn(catalog("git", "log")) == {seen: {"tools"}}
+    registry.catalog_received(catalog("git", "log"))
+    registry.retain_scope(seen)
+    registry.hide_pool(PoolKey("git"))
+    assert registry.forget_pool(PoolKey("git")) == {}
+    assert registry.view(seen).unknown_pools == {"git"}
+    assert registry.told_catalog(PoolKey("git")) is None
+    assert registry.catalog_received(catalog("git", "log")) == {seen: {"tools"}}
 
 
 # --- pages -------------------------------------------------------------------------------------------------
@@ -406,8 +413,8 @@ def numbered(count: int) -> list[str]:
 def test_one_page_holds_a_thousand_entries_and_is_encoded_once() -> None:
     registry = Registry()
     seen = scope("git")
-    registry.learn(catalog("git", *numbered(2001)))
-    view = registry.retain(seen)
+    registry.catalog_received(catalog("git", *numbered(2001)))
+    view = registry.retain_scope(seen)
     first = page(view)
     assert first is page(registry.view(seen))
     second = page(view, first.next_cursor)
@@ -423,8 +430,8 @@ def test_one_page_stays_under_its_bytes_and_a_giant_tool_has_one_to_itself() -> 
         ToolOffer(name, definition(name, "d" * size)) for name, size in (("a", 300), ("b", 300), ("c", 300))
     ]
     offers += [ToolOffer("giant", definition("giant", "d" * 5000)), ToolOffer("z", definition("z"))]
-    registry.learn(Catalog(PoolKey("git"), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
-    view = registry.retain(scope("git"))
+    registry.catalog_received(Catalog(PoolKey("git"), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+    view = registry.retain_scope(scope("git"))
     pages = [page(view)]
     while pages[-1].next_cursor is not None:
         pages.append(page(view, pages[-1].next_cursor))
@@ -433,19 +440,19 @@ def test_one_page_stays_under_its_bytes_and_a_giant_tool_has_one_to_itself() -> 
 
 
 def test_an_empty_list_is_one_empty_page() -> None:
-    assert page(Registry().retain(scope("git"))) == Page(RawJson(b'{"tools":[]}'), None)
+    assert page(Registry().retain_scope(scope("git"))) == ListPage(RawJson(b'{"tools":[]}'), None)
 
 
 @behaviour("pages:own-cursors")
 def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused() -> None:
     registry = Registry(page_entries=2)
     seen = scope("git")
-    registry.learn(catalog("git", *numbered(3)))
-    cursor = page(registry.retain(seen)).next_cursor
+    registry.catalog_received(catalog("git", *numbered(3)))
+    cursor = page(registry.retain_scope(seen)).next_cursor
     for change in range(7):
-        registry.learn(catalog("git", *numbered(4), description=str(change)))
+        registry.catalog_received(catalog("git", *numbered(4), description=str(change)))
         assert names_on(page(registry.view(seen), cursor)) == ["git__t00002"]
-    registry.learn(catalog("git", "x"))
+    registry.catalog_received(catalog("git", "x"))
     assert registry.view(seen).page("tools", cursor) == BadCursor()
 
 
@@ -454,10 +461,10 @@ def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() ->
     registry, later = Registry(mark="a.", page_entries=2), Registry(mark="b.", page_entries=2)
     one, two = scope("git"), scope("git", separator="-")
     for it in (registry, later):
-        it.learn(catalog("git", *numbered(3)))
-    cursor = page(registry.retain(one)).next_cursor
-    assert registry.retain(two).page("tools", cursor) == BadCursor()
-    assert later.retain(one).page("tools", cursor) == BadCursor()
+        it.catalog_received(catalog("git", *numbered(3)))
+    cursor = page(registry.retain_scope(one)).next_cursor
+    assert registry.retain_scope(two).page("tools", cursor) == BadCursor()
+    assert later.retain_scope(one).page("tools", cursor) == BadCursor()
 
 
 @pytest.mark.parametrize(
@@ -465,8 +472,8 @@ def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() ->
 )
 def test_anything_but_a_page_beginning_is_a_bad_cursor(cursor: str) -> None:
     registry = Registry(page_entries=2)
-    registry.learn(catalog("git", *numbered(3)))
-    view = registry.retain(scope("git"))
+    registry.catalog_received(catalog("git", *numbered(3)))
+    view = registry.retain_scope(scope("git"))
     assert page(view).next_cursor == "1.2"
     assert view.page("tools", cursor) == BadCursor()
 
@@ -476,29 +483,29 @@ def test_anything_but_a_page_beginning_is_a_bad_cursor(cursor: str) -> None:
 
 def test_equal_scopes_share_one_view_until_the_last_lets_go() -> None:
     registry = Registry()
-    view = registry.retain(scope("git"))
-    assert registry.retain(scope("git")) is view
-    registry.release(scope("git"))
+    view = registry.retain_scope(scope("git"))
+    assert registry.retain_scope(scope("git")) is view
+    registry.release_scope(scope("git"))
     assert registry.view(scope("git")) is view
-    registry.release(scope("git"))
+    registry.release_scope(scope("git"))
     with pytest.raises(InvariantBroken):
         registry.view(scope("git"))
     with pytest.raises(InvariantBroken):
-        registry.release(scope("git"))
-    assert registry.learn(catalog("git", "log")) == {}
+        registry.release_scope(scope("git"))
+    assert registry.catalog_received(catalog("git", "log")) == {}
 
 
 def test_a_scope_that_names_a_server_twice_is_our_bug_and_leaves_nothing_behind() -> None:
     registry = Registry()
     with pytest.raises(InvariantBroken):
-        registry.retain(scope(entry("git", "k1"), entry("git", "k2")))
+        registry.retain_scope(scope(entry("git", "k1"), entry("git", "k2")))
     registry.check()
 
 
 def test_views_of_several_scopes_share_their_definitions() -> None:
     registry = Registry()
-    registry.learn(catalog("git", "log"))
-    one, two = registry.retain(scope("git")), registry.retain(scope("git", "time"))
+    registry.catalog_received(catalog("git", "log"))
+    one, two = registry.retain_scope(scope("git")), registry.retain_scope(scope("git", "time"))
     assert one.tools[0] is two.tools[0]
 
 
@@ -625,43 +632,45 @@ class RegistryMachine(RuleBasedStateMachine):
             self.retain(seen)
         for key in KEYS:
             self.catalogs[key] = {family: data.draw(some_of(family)) for family in FAMILIES}
-            self.judge(self.registry.learn(offered(key, self.catalogs[key])))
+            self.judge(self.registry.catalog_received(offered(key, self.catalogs[key])))
 
     @rule(data=st.data(), key=st.sampled_from(KEYS), family=st.sampled_from(FAMILIES), reverse=st.booleans())
     def learn(self, data: st.DataObject, key: PoolKey, family: Family, reverse: bool) -> None:
         self.catalogs[key] = {**self.catalogs.get(key, {}), family: data.draw(some_of(family))}
-        self.judge(self.registry.learn(offered(key, self.catalogs[key], reverse=reverse)))
+        self.judge(self.registry.catalog_received(offered(key, self.catalogs[key], reverse=reverse)))
 
     @rule(key=st.sampled_from(KEYS), family=st.sampled_from(FAMILIES), text=st.sampled_from(["", "x", "y"]))
     def learn_other_words(self, key: PoolKey, family: Family, text: str) -> None:
         offers = self.catalogs.get(key, {})
         self.catalogs[key] = {**offers, family: dict.fromkeys(offers.get(family, {}), text)}
-        self.judge(self.registry.learn(offered(key, self.catalogs[key])))
+        self.judge(self.registry.catalog_received(offered(key, self.catalogs[key])))
 
     @rule(data=st.data(), keys=st.sets(st.sampled_from(KEYS)))
     def keep(self, data: st.DataObject, keys: set[PoolKey]) -> None:
         self.kept = {key: {family: data.draw(some_of(family)) for family in FAMILIES} for key in sorted(keys)}
-        self.judge(self.registry.keep({key: offered(key, what) for key, what in self.kept.items()}))
+        self.judge(
+            self.registry.set_cached_catalogs({key: offered(key, what) for key, what in self.kept.items()})
+        )
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key: PoolKey) -> None:
         self.catalogs.pop(key, None)
         self.hidden.discard(key)
-        self.judge(self.registry.forget(key))
+        self.judge(self.registry.forget_pool(key))
 
     @rule(key=st.sampled_from(KEYS))
     def hide(self, key: PoolKey) -> None:
         self.hidden.add(key)
-        self.judge(self.registry.hide(key))
+        self.judge(self.registry.hide_pool(key))
 
     @rule(key=st.sampled_from(KEYS))
     def show(self, key: PoolKey) -> None:
         self.hidden.discard(key)
-        self.judge(self.registry.show(key))
+        self.judge(self.registry.show_pool(key))
 
     @rule(seen=st.sampled_from(SCOPES))
     def retain(self, seen: Scope) -> None:
-        view = self.registry.retain(seen)
+        view = self.registry.retain_scope(seen)
         if seen not in self.holders:
             self.history[seen] = {family: [self.expected(seen, family)] for family in FAMILIES}
             self.versions |= {(seen, family): view.version(family) for family in FAMILIES}
@@ -671,7 +680,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         seen = data.draw(st.sampled_from(sorted(self.holders, key=SCOPES.index)))
-        self.registry.release(seen)
+        self.registry.release_scope(seen)
         self.holders[seen] -= 1
         if not self.holders[seen]:
             del self.holders[seen], self.history[seen]
@@ -706,10 +715,10 @@ class RegistryMachine(RuleBasedStateMachine):
     def what_a_server_with_a_rewritten_uri_says_leads_back_to_it(self, data: st.DataObject, uri: str) -> None:
         view = self.registry.view(data.draw(st.sampled_from(sorted(self.holders, key=SCOPES.index))))
         for it in view.scope.servers:
-            outward = view.outward_uri(it.key, uri)
-            if view.rewrites(it.key):
+            outward = view.agent_uri(it.key, uri)
+            if view.has_uri_rewrites(it.key):
                 there = view.uris.route_template(outward)
-                assert isinstance(there, Route)
+                assert isinstance(there, UriRoute)
                 assert (there.key, there.uri) == (it.key, uri)
             else:
                 assert outward == uri
@@ -726,13 +735,13 @@ class RegistryMachine(RuleBasedStateMachine):
             keys = {it.key for it in seen.servers}
             told = self.catalogs.keys()
             offline = {it.key for it in seen.servers if it.offline is not None}
-            assert view.unknown == keys - told - self.hidden - self.kept.keys() - offline
-            assert view.hearsay == (keys - told) & (offline | self.kept.keys())
-            assert view.away == keys & self.hidden
+            assert view.unknown_pools == keys - told - self.hidden - self.kept.keys() - offline
+            assert view.unconfirmed == (keys - told) & (offline | self.kept.keys())
+            assert view.hidden_pools == keys & self.hidden
             for it in seen.servers:
                 for own in self.catalogs.get(it.key, {}).get("resources", {}):
-                    there = view.route(view.outward_uri(it.key, own))
-                    assert there == Route(it.key, it.server, own, "listed"), "hidden or not"
+                    there = view.route(view.agent_uri(it.key, own))
+                    assert there == UriRoute(it.key, it.server, own, "listed"), "hidden or not"
 
 
 RegistryMachine.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=20)

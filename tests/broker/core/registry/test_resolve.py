@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.answer_rewrites import needed, outward
+from carpool_broker.core.registry.answer_rewrites import needs_rewrite, rewrite_answer
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, find
+from carpool_broker.core.registry.resolve import NoTarget, Target, find_target
 from carpool_broker.core.registry.view import View
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
@@ -48,22 +48,22 @@ def view(*catalogs: Catalog, unknown: str = "", hidden: str = "", **rest: Any) -
     """Servers named as their catalogs' keys; `unknown`: more that told nothing yet."""
     registry = Registry()
     for it in catalogs:
-        registry.learn(it)
+        registry.catalog_received(it)
     for name in hidden.split():
-        registry.hide(PoolKey(f"k:{name}"))
+        registry.hide_pool(PoolKey(f"k:{name}"))
     names = [*(it.key[2:] for it in catalogs), *unknown.split()]
     entries = tuple(ScopeEntry(server=ServerName(it), key=PoolKey(f"k:{it}"), **rest) for it in names)
-    return registry.retain(Scope(entries))
+    return registry.retain_scope(Scope(entries))
 
 
 def target(seen: View, method: str, subject: str) -> Target:
-    found = find(seen, method, subject)
+    found = find_target(seen, method, subject)
     assert isinstance(found, Target), found
     return found
 
 
 def none(seen: View, method: str, subject: str) -> NoTarget:
-    found = find(seen, method, subject)
+    found = find_target(seen, method, subject)
     assert isinstance(found, NoTarget), found
     return found
 
@@ -232,7 +232,7 @@ def test_no_subject_raises_and_every_refusal_is_a_known_one(method: str, subject
         SEVERAL,
         view(unknown="c"),
     ):
-        found = find(seen, method, subject)
+        found = find_target(seen, method, subject)
         assert isinstance(found, Target) or found.fault in KINDS
 
 
@@ -256,19 +256,19 @@ def body(value: Any) -> RawJson:
 
 @behaviour("resources:rewritten-on-collision", "downgrade:content")
 def test_an_answer_is_changed_only_for_old_agents_and_where_uris_collide() -> None:
-    assert not needed(ALONE, PoolKey("k:a"), NEW)
-    assert needed(COLLIDING, PoolKey("k:a"), NEW)
-    assert needed(COLLIDING, PoolKey("k:b"), NEW)
-    assert needed(ALONE, PoolKey("k:a"), OLD)
+    assert not needs_rewrite(ALONE, PoolKey("k:a"), NEW)
+    assert needs_rewrite(COLLIDING, PoolKey("k:a"), NEW)
+    assert needs_rewrite(COLLIDING, PoolKey("k:b"), NEW)
+    assert needs_rewrite(ALONE, PoolKey("k:a"), OLD)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_needs_no_change_is_the_very_same_object(method: str) -> None:
     answer = body({"contents": [{"uri": "s://d"}], "content": BLOCKS, "messages": []})
-    assert outward(ALONE, PoolKey("k:a"), method, NEW, answer) is answer
+    assert rewrite_answer(ALONE, PoolKey("k:a"), method, NEW, answer) is answer
     for version in (OLD, NEW):
         other = body({"contents": [{"uri": "b://own", "text": "t"}], "completion": {"values": ["uri"]}})
-        assert outward(COLLIDING, PoolKey("k:b"), method, version, other) is other
+        assert rewrite_answer(COLLIDING, PoolKey("k:b"), method, version, other) is other
 
 
 def test_a_link_in_words_has_the_uri_that_leads_back() -> None:
@@ -276,7 +276,7 @@ def test_a_link_in_words_has_the_uri_that_leads_back() -> None:
         ("tools/call", {"content": BLOCKS}),
         ("prompts/get", {"messages": [{"role": "user", "content": block} for block in BLOCKS]}),
     ):
-        said = json.loads(outward(COLLIDING, PoolKey("k:b"), method, OLD, body(answer)))
+        said = json.loads(rewrite_answer(COLLIDING, PoolKey("k:b"), method, OLD, body(answer)))
         blocks = said.get("content") or [message["content"] for message in said["messages"]]
         assert [block["type"] for block in blocks] == ["text", "text", "resource"]
         assert "carpool+b+s://d" in blocks[1]["text"]
@@ -289,7 +289,7 @@ def test_a_link_in_words_has_the_uri_that_leads_back() -> None:
 @behaviour("resources:rewritten-on-collision")
 def test_what_was_read_is_named_as_it_was_asked_for() -> None:
     answer = body({"contents": [{"uri": "s://d", "text": "x"}, {"uri": "b://own", "blob": ""}]})
-    said = json.loads(outward(COLLIDING, PoolKey("k:b"), "resources/read", NEW, answer))
+    said = json.loads(rewrite_answer(COLLIDING, PoolKey("k:b"), "resources/read", NEW, answer))
     assert [each["uri"] for each in said["contents"]] == ["carpool+b+s://d", "b://own"]
 
 
@@ -297,4 +297,4 @@ def test_what_was_read_is_named_as_it_was_asked_for() -> None:
 @given(st.sampled_from(METHODS), st.sampled_from([OLD, "2025-03-26", NEW]), st.binary(max_size=60))
 def test_no_answer_raises(method: str, version: str, tail: bytes) -> None:
     for raw in (tail, b'{"contents":[{"uri":' + tail, b'{"content":[{"type":"audio"},"uri",' + tail):
-        assert isinstance(outward(COLLIDING, PoolKey("k:b"), method, version, RawJson(raw)), bytes)
+        assert isinstance(rewrite_answer(COLLIDING, PoolKey("k:b"), method, version, RawJson(raw)), bytes)

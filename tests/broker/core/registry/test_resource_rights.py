@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, find, may_still
+from carpool_broker.core.registry.resolve import NoTarget, Target, find_target, is_still_allowed
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import PoolKey, ServerName
 from tests.behaviours import behaviour
@@ -96,9 +96,9 @@ RESTRICTED: list[dict[str, Any]] = [
 def view(profile: dict[str, Any], *, alone: bool, templates: str = LISTS["templates"]) -> View:
     servers = {"notes": {"command": "x"}} | ({} if alone else {"web": {"command": "y"}})
     registry = Registry()
-    registry.learn(catalog("notes", "t", "", LISTS["uris"], templates))
-    registry.learn(catalog("web", "t", "", "web://x", "web://{+path}"))
-    found = registry.retain(frame(servers, **profile))
+    registry.catalog_received(catalog("notes", "t", "", LISTS["uris"], templates))
+    registry.catalog_received(catalog("web", "t", "", "web://x", "web://{+path}"))
+    found = registry.retain_scope(frame(servers, **profile))
     registry.check()
     return found
 
@@ -117,13 +117,13 @@ def test_no_spelling_of_a_resource_that_is_kept_back_leads_to_it(
     seen = view(profile, alone=alone)
     for each in (uri, f"carpool+notes+{uri}", f"CARPOOL+Notes+{uri}"):
         for method, subject in (("resources/read", each), ("completion/complete", complete(each))):
-            found = find(seen, method, subject)
+            found = find_target(seen, method, subject)
             assert isinstance(found, NoTarget), f"{each} leads to {found}"
             assert found.fault in {"not_permitted", "unknown_resource"}
     entry = seen.scope.entry_of(ServerName("notes"))
     assert entry is not None
     assert not seen.still_readable(entry, uri), "its changes are not told either"
-    assert not may_still(seen, "resources/read", ServerName("notes"), uri)
+    assert not is_still_allowed(seen, "resources/read", ServerName("notes"), uri)
 
 
 @behaviour("profiles:listed")
@@ -145,7 +145,7 @@ def test_what_is_permitted_and_listed_is_read_under_the_servers_own_spelling(
     uri: str, own: str, profile: dict[str, Any]
 ) -> None:
     for alone in (True, False):
-        found = find(view(profile, alone=alone), "resources/read", uri)
+        found = find_target(view(profile, alone=alone), "resources/read", uri)
         assert isinstance(found, Target), uri
         assert (found.server, found.subject) == ("notes", own)
 
@@ -169,7 +169,7 @@ def test_what_is_permitted_and_listed_is_read_under_the_servers_own_spelling(
 def test_what_nothing_listed_names_is_refused_even_where_a_pattern_would_cover_it(
     uri: str, profile: dict[str, Any]
 ) -> None:
-    found = find(view(profile, alone=True), "resources/read", uri)
+    found = find_target(view(profile, alone=True), "resources/read", uri)
     assert isinstance(found, NoTarget), uri
 
 
@@ -179,7 +179,7 @@ def test_a_profile_that_keeps_no_resource_of_a_server_back_reads_what_is_not_lis
         {"allow": ["mcp:notes"], "deny": ["mcp:notes:t", "resource:web:*"]},
         {"allow": ["resource:*:*"]},
     ):
-        found = find(view(profile, alone=True), "resources/read", "note://x/secret")
+        found = find_target(view(profile, alone=True), "resources/read", "note://x/secret")
         assert isinstance(found, Target)
 
 
@@ -189,17 +189,17 @@ def test_a_template_with_a_free_authority_is_not_there_where_something_is_denied
     denying = view({"deny": ["resource:notes:note://internal/secret"]}, alone=True, templates=templates)
     assert denying.templates == ()
     for uri in ("note://7", "note://x/secret", "file://x/etc/shadow", "note:secret"):
-        assert isinstance(find(denying, "resources/read", uri), NoTarget)
+        assert isinstance(find_target(denying, "resources/read", uri), NoTarget)
     allowing = view({"allow": ["resource:notes:note://[{7]*"]}, alone=True, templates="note://{id}")
-    assert isinstance(find(allowing, "resources/read", "note://7"), Target)
-    assert isinstance(find(allowing, "resources/read", "note://8"), NoTarget)
+    assert isinstance(find_target(allowing, "resources/read", "note://7"), Target)
+    assert isinstance(find_target(allowing, "resources/read", "note://8"), NoTarget)
 
 
 @behaviour("profiles:listed")
 def test_a_server_that_has_not_told_its_list_is_waited_for_before_it_is_refused() -> None:
     registry = Registry()
-    seen = registry.retain(frame({"notes": {"command": "x"}}, allow=["resource:notes:note://public/*"]))
-    found = find(seen, "resources/read", "carpool+notes+note://public/open")
+    seen = registry.retain_scope(frame({"notes": {"command": "x"}}, allow=["resource:notes:note://public/*"]))
+    found = find_target(seen, "resources/read", "carpool+notes+note://public/open")
     assert isinstance(found, NoTarget)
     assert found.suspects == (PoolKey("notes"),)
 
@@ -237,9 +237,9 @@ def test_a_template_is_completed_only_where_everything_it_expands_to_is_permitte
 ) -> None:
     seen = view(profile, alone=True, templates=template)
     assert [it.uri for it in seen.templates] == [template]
-    found = find(seen, "completion/complete", complete(template))
+    found = find_target(seen, "completion/complete", complete(template))
     assert isinstance(found, Target) is completed
     if not completed:
         assert isinstance(found, NoTarget)
         assert found.fault == "not_permitted"
-    assert may_still(seen, "completion/complete", ServerName("notes"), complete(template)) is completed
+    assert is_still_allowed(seen, "completion/complete", ServerName("notes"), complete(template)) is completed

@@ -5,11 +5,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
-from carpool_broker.core.registry.uri_template import MAX_EXPRESSIONS, MAX_URI_CHARS, parse
+from carpool_broker.core.registry.uri_template import MAX_EXPRESSIONS, MAX_URI_CHARS, parse_template
 
 
 def matches(template: str, uri: str) -> bool:
-    parsed = parse(template)
+    parsed = parse_template(template)
     assert parsed is not None
     return parsed.matches(uri)
 
@@ -54,7 +54,7 @@ def test_a_template_matches_what_it_expands_to(template: str, uri: str, expected
     "template", ["{", "}", "a{b", "a}b", "{}", "{+}", "{a{b}}", "{!x", "x" * 5000, "{a}" * 17]
 )
 def test_a_malformed_or_oversized_template_is_refused_and_does_not_raise(template: str) -> None:
-    assert parse(template) is None
+    assert parse_template(template) is None
 
 
 variable = st.sampled_from(["{a}", "{+b}", "{/c}", "{?d,e}", "{.f}", "{;g}", "{#h}", "{&i}", "{/j*}"])
@@ -82,7 +82,7 @@ def test_whatever_values_go_in_the_uri_is_matched(
 @example("{+a}b{+a}b", "bbab")
 @settings(deadline=None, max_examples=120)
 def test_what_a_plain_search_over_all_cuts_finds_is_what_is_found(template: str, uri: str) -> None:
-    parsed = parse(template)
+    parsed = parse_template(template)
     if parsed is not None and len(parsed.parts) <= 6:
         assert parsed.matches(uri) == slow(list(parsed.parts), uri)
 

@@ -11,27 +11,35 @@ from pydantic import AnyUrl, TypeAdapter
 
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.uris import Listed, Route, Unroutable, UriTable, ancestors, encode, spell
-from carpool_broker.core.registry.view import BadRef, CompletionTarget, View, ViewPrompt
+from carpool_broker.core.registry.uris import (
+    ServerUris,
+    UnroutableUri,
+    UriRoute,
+    UriTable,
+    encode_server,
+    parent_uris,
+    rewritten_uri,
+)
+from carpool_broker.core.registry.view import BadReference, CompletionTarget, View, ViewPrompt
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
-from carpool_protocol.wire.tool_names import Ambiguous, Unknown
+from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
 from tests.behaviours import behaviour
 
 LEGAL_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]*")
 
 
-BOTH = Unroutable((ServerName("a"), ServerName("b")))
-LISTED_BY_BOTH = Unroutable(BOTH.candidates, collides=True)
+BOTH = UnroutableUri((ServerName("a"), ServerName("b")))
+LISTED_BY_BOTH = UnroutableUri(BOTH.candidates, collides=True)
 
 
-def listed(server: str, *uris: str, templates: tuple[str, ...] = (), serves: bool = True) -> Listed:
-    return Listed(ServerName(server), PoolKey(server), uris, templates, serves)
+def listed(server: str, *uris: str, templates: tuple[str, ...] = (), serves: bool = True) -> ServerUris:
+    return ServerUris(ServerName(server), PoolKey(server), uris, templates, serves)
 
 
 def route(table: UriTable, uri: str) -> tuple[str, str, str]:
     found = table.route(uri)
-    assert isinstance(found, Route), found
+    assert isinstance(found, UriRoute), found
     assert str(found.key) == str(found.server)
     return found.server, found.uri, found.by
 
@@ -65,10 +73,10 @@ def catalog(
 def view_of(*catalogs: Catalog, servers: str = "", **rest: Any) -> View:
     registry = Registry()
     for it in catalogs:
-        registry.learn(it)
+        registry.catalog_received(it)
     names = servers.split() or [it.key for it in catalogs]
     entries = tuple(ScopeEntry(server=ServerName(name), key=PoolKey(name), **rest) for name in names)
-    return registry.retain(Scope(entries))
+    return registry.retain_scope(Scope(entries))
 
 
 def body(view: View, family: Any) -> Any:
@@ -133,11 +141,11 @@ def test_no_server_gets_by_what_it_lists_what_another_one_is_asked_for(
             if uri in hostile.get("uris", ()) and uri not in files.get("uris", ()):
                 continue  # it is shown as the hostile server's own
             found = table.route(uri)
-            assert isinstance(found, Unroutable) or found.server == "files", uri
-            shown = table.outward(PoolKey("files"), uri)
+            assert isinstance(found, UnroutableUri) or found.server == "files", uri
+            shown = table.agent_uri(PoolKey("files"), uri)
             assert route(table, shown)[:2] == ("files", uri)
         for template in files.get("templates", ()):
-            shown = table.outward_templates.get((ServerName("files"), template), template)
+            shown = table.agent_templates.get((ServerName("files"), template), template)
             expanded = shown.replace("{+path}", "home/me/plan.txt")
             assert route(table, expanded)[:2] == ("files", "file:///home/me/plan.txt")
 
@@ -145,14 +153,14 @@ def test_no_server_gets_by_what_it_lists_what_another_one_is_asked_for(
 def test_what_nobody_lists_goes_to_the_only_server_that_serves_resources() -> None:
     table = UriTable([listed("a", serves=False), listed("b"), listed("c", serves=False)])
     assert route(table, "any://x") == ("b", "any://x", "only")
-    assert UriTable([listed("a", serves=False)]).route("any://x") == Unroutable(())
+    assert UriTable([listed("a", serves=False)]).route("any://x") == UnroutableUri(())
 
 
 def test_ancestors_end_at_path_boundaries_and_the_longest_comes_first() -> None:
-    assert list(ancestors("file:///a/b")) == ["file:///a/", "file:///a", "file:///", "file://", "file:/"]
-    assert list(ancestors("x:a?b#c")) == ["x:a?b", "x:a"]
-    assert list(ancestors("nothing")) == []
-    assert len(list(ancestors("x:/" + "a/" * 10_000))) < 200
+    assert list(parent_uris("file:///a/b")) == ["file:///a/", "file:///a", "file:///", "file://", "file:/"]
+    assert list(parent_uris("x:a?b#c")) == ["x:a?b", "x:a"]
+    assert list(parent_uris("nothing")) == []
+    assert len(list(parent_uris("x:/" + "a/" * 10_000))) < 200
 
 
 # --- collisions --------------------------------------------------------------------------------------------
@@ -169,8 +177,8 @@ def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte
         it.definition for it in (*ours.resources, *theirs.resources)
     ]
     assert view.templates[0].definition == theirs.templates[0].definition
-    assert not view.rewrites(PoolKey("a"))
-    assert view.outward_uri(PoolKey("a"), "file:///unlisted") == "file:///unlisted"
+    assert not view.has_uri_rewrites(PoolKey("a"))
+    assert view.agent_uri(PoolKey("a"), "file:///unlisted") == "file:///unlisted"
 
 
 @behaviour("resources:rewritten-on-collision")
@@ -183,13 +191,13 @@ def test_two_servers_with_one_uri_both_say_their_name_in_it() -> None:
     ]
     assert body(view, "resources")["resources"][2]["x-kept"] == 1.0
     assert view.route("file:///x") == LISTED_BY_BOTH
-    assert view.route("carpool+a+file:///x") == Route(PoolKey("a"), ServerName("a"), "file:///x", "listed")
-    assert view.route("carpool+b+file:///x") == Route(PoolKey("b"), ServerName("b"), "file:///x", "listed")
-    assert view.outward_uri(PoolKey("b"), "file:///x") == "carpool+b+file:///x"
-    assert view.outward_uri(PoolKey("a"), "file:///x") == "carpool+a+file:///x"
-    assert view.outward_uri(PoolKey("a"), "file:///y") == "file:///y", "it leads back as it is"
-    assert view.rewrites(PoolKey("a"))
-    assert view.rewrites(PoolKey("b"))
+    assert view.route("carpool+a+file:///x") == UriRoute(PoolKey("a"), ServerName("a"), "file:///x", "listed")
+    assert view.route("carpool+b+file:///x") == UriRoute(PoolKey("b"), ServerName("b"), "file:///x", "listed")
+    assert view.agent_uri(PoolKey("b"), "file:///x") == "carpool+b+file:///x"
+    assert view.agent_uri(PoolKey("a"), "file:///x") == "carpool+a+file:///x"
+    assert view.agent_uri(PoolKey("a"), "file:///y") == "file:///y", "it leads back as it is"
+    assert view.has_uri_rewrites(PoolKey("a"))
+    assert view.has_uri_rewrites(PoolKey("b"))
 
 
 @behaviour("resources:rewritten-on-collision")
@@ -205,20 +213,20 @@ def test_templates_of_one_scheme_say_their_server() -> None:
     )
     shown = [it["uriTemplate"] for it in body(view, "templates")["resourceTemplates"]]
     assert shown == ["m://{id}", "carpool+a+n://{id}", "carpool+b:{+all}"]
-    assert view.route("carpool+a+n://7") == Route(PoolKey("a"), ServerName("a"), "n://7", "named")
-    assert view.route("carpool+b:n://7") == Route(PoolKey("b"), ServerName("b"), "n://7", "named")
+    assert view.route("carpool+a+n://7") == UriRoute(PoolKey("a"), ServerName("a"), "n://7", "named")
+    assert view.route("carpool+b:n://7") == UriRoute(PoolKey("b"), ServerName("b"), "n://7", "named")
     assert view.route("n://7") == BOTH
-    assert view.outward_uri(PoolKey("a"), "n://7") == "carpool+a+n://7"
-    assert view.outward_uri(PoolKey("b"), "n://1") == "n://1", "it leads back as it is"
+    assert view.agent_uri(PoolKey("a"), "n://7") == "carpool+a+n://7"
+    assert view.agent_uri(PoolKey("b"), "n://1") == "n://1", "it leads back as it is"
 
 
 def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
     registry = Registry()
     scope = Scope(tuple(ScopeEntry(server=ServerName(it), key=PoolKey(it)) for it in "ab"))
-    registry.learn(catalog("a", resources=("x://1",)))
-    registry.learn(catalog("b", resources=("x://1",)))
-    registry.retain(scope)
-    assert registry.hide(PoolKey("a")) == {scope: {"resources"}}
+    registry.catalog_received(catalog("a", resources=("x://1",)))
+    registry.catalog_received(catalog("b", resources=("x://1",)))
+    registry.retain_scope(scope)
+    assert registry.hide_pool(PoolKey("a")) == {scope: {"resources"}}
     view = registry.view(scope)
     assert [it.shown for it in view.resources] == ["carpool+b+x://1"]
     assert view.route("x://1") == LISTED_BY_BOTH
@@ -227,13 +235,13 @@ def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
 def test_a_server_that_lists_our_spelling_cannot_take_it() -> None:
     table = UriTable([listed("a", "x://1", "carpool+b+x://1"), listed("b", "x://1")])
     assert route(table, "carpool+b+x://1") == ("b", "x://1", "listed")
-    assert table.outward(PoolKey("a"), "carpool+b+x://1") == "carpool+a+carpool+b+x://1"
+    assert table.agent_uri(PoolKey("a"), "carpool+b+x://1") == "carpool+a+carpool+b+x://1"
     assert route(table, "carpool+a+carpool+b+x://1") == ("a", "carpool+b+x://1", "listed")
 
 
 def test_a_uri_that_names_a_server_reaches_it_without_a_collision_in_any_case_of_letters() -> None:
     table = UriTable([listed("My_Srv", serves=False), listed("b", "x://1")])
-    assert spell("My_Srv", "File:///X") == "carpool+.my...srv+File:///X"
+    assert rewritten_uri("My_Srv", "File:///X") == "carpool+.my...srv+File:///X"
     assert route(table, "CARPOOL+.MY...SRV+File:///X") == ("My_Srv", "File:///X", "named")
     assert route(table, "carpool+.my...srv:plain") == ("My_Srv", "plain", "named")
     assert route(table, "carpool+nobody+x://1")[2] == "only"
@@ -245,7 +253,7 @@ names = st.from_regex(r"[A-Za-z0-9-]{1,4}(_[A-Za-z0-9-]{1,4}){0,2}", fullmatch=T
 @given(st.lists(names, min_size=2, max_size=2, unique=True))
 @settings(deadline=None)
 def test_no_two_servers_share_a_spelling_in_any_case_of_letters(pair: list[str]) -> None:
-    assert encode(pair[0]).lower() != encode(pair[1]).lower()
+    assert encode_server(pair[0]).lower() != encode_server(pair[1]).lower()
 
 
 @given(
@@ -254,7 +262,7 @@ def test_no_two_servers_share_a_spelling_in_any_case_of_letters(pair: list[str])
 )
 @settings(deadline=None)
 def test_a_rewritten_uri_is_a_legal_uri_and_is_taken_back(server: str, uri: str) -> None:
-    spelled = spell(server, uri)
+    spelled = rewritten_uri(server, uri)
     if uri.isascii() and " " not in uri:
         assert LEGAL_URI.fullmatch(spelled)
     assert route(UriTable([listed(server, serves=False)]), spelled) == (server, uri, "named")
@@ -270,7 +278,7 @@ def test_a_rewritten_uri_survives_the_parsers_of_agents() -> None:
         "urn:x:y",
         "a.txt",
     ):
-        parsed = str(TypeAdapter(AnyUrl).validate_python(spell("My_Srv", uri)))
+        parsed = str(TypeAdapter(AnyUrl).validate_python(rewritten_uri("My_Srv", uri)))
         assert route(table, parsed) == ("My_Srv", uri, "named")
 
 
@@ -289,7 +297,7 @@ def test_no_uri_is_too_long_or_too_odd_to_be_routed() -> None:
         "carpool+b+",
         "{",
     ):
-        assert isinstance(table.route(uri), Route | Unroutable)
+        assert isinstance(table.route(uri), UriRoute | UnroutableUri)
 
 
 # --- prompts, completion, what is announced ----------------------------------------------------------------
@@ -302,8 +310,8 @@ def test_prompts_are_named_like_tools_in_a_name_space_of_their_own() -> None:
     found = view.resolve_prompt("mcp:b:review")
     assert isinstance(found, ViewPrompt)
     assert (found.key, found.prompt) == ("b", "review")
-    assert view.resolve_prompt("review") == Ambiguous(("a__review", "b__review"))
-    assert isinstance(view.resolve("a__review"), Unknown), "no tool is called that"
+    assert view.resolve_prompt("review") == AmbiguousName(("a__review", "b__review"))
+    assert isinstance(view.resolve("a__review"), NoSuchName), "no tool is called that"
 
 
 def test_tools_deny_keeps_no_prompt_back_and_a_description_prefix_names_the_server() -> None:
@@ -313,8 +321,8 @@ def test_tools_deny_keeps_no_prompt_back_and_a_description_prefix_names_the_serv
 
 def test_a_prompt_of_a_server_that_told_nothing_yet_is_worth_waiting_for() -> None:
     view = view_of(catalog("a", prompts=("p",)), servers="a b")
-    assert view.suspects("b__p", "prompts") == ("b",)
-    assert view.suspects("a__q", "prompts") == ()
+    assert view.possible_pools("b__p", "prompts") == ("b",)
+    assert view.possible_pools("a__q", "prompts") == ()
 
 
 def test_a_completion_goes_to_the_server_of_its_reference_in_that_servers_words() -> None:
@@ -333,8 +341,8 @@ def test_a_completion_goes_to_the_server_of_its_reference_in_that_servers_words(
     plain = RawJson(b'{"type":"ref/resource", "uri":"m://{x}"}')
     assert view.completion_target(plain) == CompletionTarget(PoolKey("b"), ServerName("b"), plain)
     assert target(type="ref/resource", uri="m://7").key == "b"
-    assert isinstance(target(type="ref/prompt", name="nothing"), Unknown)
-    assert isinstance(target(type="ref/resource", uri="z://"), Unroutable)
+    assert isinstance(target(type="ref/prompt", name="nothing"), NoSuchName)
+    assert isinstance(target(type="ref/resource", uri="z://"), UnroutableUri)
     for bad in (
         b"{}",
         b"[]",
@@ -343,7 +351,7 @@ def test_a_completion_goes_to_the_server_of_its_reference_in_that_servers_words(
         b'{"type":"ref/resource","uri":1}',
         b"",
     ):
-        assert isinstance(view.completion_target(RawJson(bad)), BadRef)
+        assert isinstance(view.completion_target(RawJson(bad)), BadReference)
 
 
 @behaviour("features:announced")
@@ -361,23 +369,25 @@ def test_a_server_that_told_nothing_yet_may_serve_any_list() -> None:
     lists = {family + flag for family in ("tools", "prompts", "resources") for flag in ("", ".listChanged")}
     lists |= {"completions", "logging", "resources.subscribe"}
     assert view_of(catalog("a", features=("logging",)), servers="a b").capabilities() == lists
-    assert Registry().retain(Scope(())).capabilities() == lists
+    assert Registry().retain_scope(Scope(())).capabilities() == lists
 
 
 def test_a_server_that_is_away_still_counts_for_what_is_announced() -> None:
     registry = Registry()
     scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
-    registry.learn(catalog("a", features=("prompts",)))
-    registry.hide(PoolKey("a"))
-    assert "prompts" in registry.retain(scope).capabilities()
+    registry.catalog_received(catalog("a", features=("prompts",)))
+    registry.hide_pool(PoolKey("a"))
+    assert "prompts" in registry.retain_scope(scope).capabilities()
 
 
 def test_a_change_of_prompts_alone_leaves_the_other_lists_and_tables_as_they_were() -> None:
     registry = Registry()
     scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
-    registry.learn(catalog("a", prompts=("p",), resources=("x://1",)))
-    before = registry.retain(scope)
-    assert registry.learn(catalog("a", prompts=("q",), resources=("x://1",))) == {scope: {"prompts"}}
+    registry.catalog_received(catalog("a", prompts=("p",), resources=("x://1",)))
+    before = registry.retain_scope(scope)
+    assert registry.catalog_received(catalog("a", prompts=("q",), resources=("x://1",))) == {
+        scope: {"prompts"}
+    }
     after = registry.view(scope)
     assert after.page("resources", None) is before.page("resources", None)
     assert after.tool_names is before.tool_names
@@ -388,7 +398,7 @@ def test_a_change_of_prompts_alone_leaves_the_other_lists_and_tables_as_they_wer
 def test_a_server_that_begins_to_serve_resources_can_be_read_from_without_listing_any() -> None:
     registry = Registry()
     scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
-    registry.learn(catalog("a"))
-    assert isinstance(registry.retain(scope).route("x://1"), Unroutable)
-    assert registry.learn(catalog("a", features=("resources",))) == {}
-    assert isinstance(registry.view(scope).route("x://1"), Route)
+    registry.catalog_received(catalog("a"))
+    assert isinstance(registry.retain_scope(scope).route("x://1"), UnroutableUri)
+    assert registry.catalog_received(catalog("a", features=("resources",))) == {}
+    assert isinstance(registry.view(scope).route("x://1"), UriRoute)

@@ -11,7 +11,7 @@ URI = "file:///a"
 
 
 def subscribe(rig: StatelessRig, request: bytes, uri: str = URI) -> list[Any]:
-    return rig.feed(ev.AgentWatched(ONE, RawJson(request), uri, on=True))
+    return rig.feed(ev.SubscribeRequested(ONE, RawJson(request), uri, on=True))
 
 
 def one_of_each_kind() -> StatelessRig:
@@ -19,10 +19,10 @@ def one_of_each_kind() -> StatelessRig:
     rig = StatelessRig(told=False)
     rig.initialize(ONE)
     subscribe(rig, b"1")
-    rig.feed(ev.AgentListed(ONE, RawJson(b"2"), None))
-    rig.feed(ev.AgentCalled(ONE, RawJson(b"3"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
-    rig.feed(ev.AgentListened(ONE, RawJson(b"4"), PLAIN, ("tools",), (URI,)))
-    rig.feed(ev.AgentDiscovered(ONE, RawJson(b"5"), PLAIN))
+    rig.feed(ev.ListPageRequested(ONE, RawJson(b"2"), None))
+    rig.feed(ev.CallRequested(ONE, RawJson(b"3"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
+    rig.feed(ev.ListenRequested(ONE, RawJson(b"4"), PLAIN, ("tools",), (URI,)))
+    rig.feed(ev.DiscoverRequested(ONE, RawJson(b"5"), PLAIN))
     return rig
 
 
@@ -51,16 +51,16 @@ def test_each_is_tried_anew_when_catalogs_come_and_at_its_deadline_at_the_latest
 def test_each_can_be_cancelled_and_goes_with_its_agent() -> None:
     rig = one_of_each_kind()
     for request in (b"5", b"3", b"1"):
-        rig.feed(ev.AgentCancelled(ONE, RawJson(request), ""))
+        rig.feed(ev.RequestCancelled(ONE, RawJson(request), ""))
     assert waiting(rig) == [b"2", b"4"]
-    rig.feed(ev.AgentLeft(ONE))
+    rig.feed(ev.SessionClosed(ONE))
     assert not rig.core.requests.deferred.all()
     assert not rig.core.timers.keys("deferred_request")
 
 
 def test_each_is_answered_when_carpool_ends() -> None:
     rig = one_of_each_kind()
-    ends = [it for it in rig.feed(ev.EndMeant()) if isinstance(it, Reply | ReplyStateless)]
+    ends = [it for it in rig.feed(ev.EndRequested()) if isinstance(it, Reply | ReplyStateless)]
     assert sorted(it.id for it in ends) == [b"1", b"2", b"3", b"4", b"5"]
     assert all(b"closing" in bytes(it.body) for it in ends)
     assert waiting(rig) == []
@@ -80,6 +80,6 @@ def test_a_call_under_the_id_of_a_subscription_that_waits_is_refused() -> None:
     rig = StatelessRig(told=False)
     rig.initialize(ONE)
     subscribe(rig, b"1")
-    called = rig.feed(ev.AgentCalled(ONE, RawJson(b"1"), "x", EMPTY_OBJECT, ABSENT, ABSENT))
+    called = rig.feed(ev.CallRequested(ONE, RawJson(b"1"), "x", EMPTY_OBJECT, ABSENT, ABSENT))
     (refused,) = called
     assert b"duplicate_request_id" in bytes(refused.body)

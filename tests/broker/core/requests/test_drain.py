@@ -5,21 +5,21 @@ from typing import Any
 import msgspec
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.bounds import Bounds
-from carpool_broker.core.model.effects import End, Reply, SendAsk
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.model.effects import EndBroker, Reply, SendAsk
 from carpool_protocol.ids import AskId, CallId, Epoch, RawJson, call_of
-from carpool_protocol.link.messages import AnswerAsk, Call, CancelCall, Resume
+from carpool_protocol.link.messages import AnswerAsk, Call, CancelCall, ResumeCall
 from carpool_protocol.machine.stop_commands import DRAIN_S
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import ALL, DAEMON, ONE, TWO, RecoveryRig, called, recorded
 from tests.kit.effects import of_kind
 
-DRAIN = ev.DrainMeant()
+DRAIN = ev.DrainRequested()
 
 
 def keeping(rig: RecoveryRig, session: Any = ONE) -> None:
-    rig.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim", keeps=True))
-    rig.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+    rig.feed(ev.SessionOpened(session=session, source=DAEMON, agent="", pid=1, carrier="shim", keeps=True))
+    rig.feed(ev.InitializeRequested(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
 
 
 def linked() -> RecoveryRig:
@@ -45,17 +45,17 @@ def test_it_is_over_when_the_last_call_under_way_is_answered_and_said_once() -> 
     keeping(rig)
     first, second = (sent(rig.feed(called(each))) for each in "12")
     assert rig.feed(DRAIN) == []
-    assert of_kind(rig.answer(first), End) == []
+    assert of_kind(rig.answer(first), EndBroker) == []
     answered, end = rig.answer(second)
     assert isinstance(answered, Reply)
-    assert isinstance(end, End)
-    assert of_kind(rig.feed(called("3")), End) == []
+    assert isinstance(end, EndBroker)
+    assert of_kind(rig.feed(called("3")), EndBroker) == []
 
 
 def test_with_nothing_under_way_it_is_over_at_once() -> None:
     rig = linked()
     keeping(rig)
-    assert rig.feed(DRAIN) == [End()]
+    assert rig.feed(DRAIN) == [EndBroker()]
 
 
 @behaviour("restart:drains")
@@ -69,13 +69,13 @@ def test_new_calls_wait_without_an_answer_where_their_carrier_keeps_and_are_refu
     (refused,) = rig.feed(called("3", session=TWO))
     assert code(refused) == "closing"
     over = rig.answer(under_way)
-    assert [type(effect) for effect in over] == [Reply, End], "the one that waits has no answer"
+    assert [type(effect) for effect in over] == [Reply, EndBroker], "the one that waits has no answer"
     assert over[0].id == b"1"
 
 
 def test_what_waits_in_line_already_is_refused_where_nobody_says_it_again() -> None:
     rig = linked()
-    rig.core.ledger.bounds = Bounds(max_open_calls=1)
+    rig.core.call_table.bounds = SessionBounds(max_open_calls=1)
     keeping(rig)
     rig.come(TWO)
     for session in (ONE, TWO):
@@ -94,7 +94,7 @@ def test_what_is_under_way_for_too_long_is_cut_off_and_may_have_run() -> None:
     rig.feed(called("2"))
     assert rig.wait(DRAIN_S - 0.1) == []
     cut, end = rig.wait(0.1)
-    assert (cut.id, code(cut), end) == (b"1", "cut_off", End())
+    assert (cut.id, code(cut), end) == (b"1", "cut_off", EndBroker())
 
 
 def test_said_once_more_it_does_not_wait() -> None:
@@ -103,7 +103,7 @@ def test_said_once_more_it_does_not_wait() -> None:
     rig.feed(called("1"))
     rig.feed(DRAIN)
     rig.feed(called("2"))
-    done = rig.feed(ev.EndMeant(again=True))
+    done = rig.feed(ev.EndRequested(again=True))
     assert [(each.id, code(each)) for each in of_kind(done, Reply)] == [(b"1", "cut_off")]
 
 
@@ -113,10 +113,10 @@ def test_a_cancel_is_an_end_too_and_questions_go_on() -> None:
     call = sent(rig.feed(called("1")))
     rig.feed(DRAIN)
     assert [type(each) for each in of_kind(rig.ask(call, "a1"), SendAsk)] == [SendAsk]
-    said = rig.feed(ev.AgentAnswered(ONE, AskId("a1"), is_error=False, body=RawJson(b"{}")))
+    said = rig.feed(ev.AskAnswered(ONE, AskId("a1"), is_error=False, body=RawJson(b"{}")))
     assert [type(each) for each in said] == [AnswerAsk]
-    done = rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no longer"))
-    assert [type(each) for each in done] == [CancelCall, End]
+    done = rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "no longer"))
+    assert [type(each) for each in done] == [CancelCall, EndBroker]
 
 
 def test_a_supervisor_that_dies_ends_the_wait() -> None:
@@ -126,7 +126,7 @@ def test_a_supervisor_that_dies_ends_the_wait() -> None:
     rig.feed(DRAIN)
     *lost, end = rig.unlink()
     assert [code(each) for each in of_kind(lost, Reply)] == ["link_broken"]
-    assert end == End()
+    assert end == EndBroker()
 
 
 def test_calls_of_an_earlier_broker_are_under_way_until_it_is_known_what_became_of_them() -> None:
@@ -134,9 +134,9 @@ def test_calls_of_an_earlier_broker_are_under_way_until_it_is_known_what_became_
     rig.resume(called("1"))
     assert rig.feed(DRAIN) == []
     back = rig.link(recorded(7))
-    assert of_kind(back, Resume) == [Resume(call_of(0, 7))]
-    assert of_kind(back, End) == []
-    assert [type(each) for each in rig.answer(call_of(0, 7))] == [Reply, End]
+    assert of_kind(back, ResumeCall) == [ResumeCall(call_of(0, 7))]
+    assert of_kind(back, EndBroker) == []
+    assert [type(each) for each in rig.answer(call_of(0, 7))] == [Reply, EndBroker]
 
 
 def test_one_that_was_never_told_of_is_cut_off_not_said_to_be_unsent() -> None:

@@ -7,18 +7,18 @@ import pytest
 
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities
-from carpool_broker.core.model.effects import Reply, SayListChanged, SendAsk, UseRoots
+from carpool_broker.core.model.effects import ApplyRoots, Reply, SendAsk, SendListChanged
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.era import handshake
 from carpool_broker.era.server_requests import MAX_ROOTS, read_roots
 from carpool_protocol.ids import AskId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
     Call,
-    Discover,
+    DiscoverCatalog,
     Root,
-    SessionRekeyed,
+    SessionPoolChanged,
 )
-from carpool_protocol.machine.journal import Journal, load, replay
+from carpool_protocol.machine.journal import Journal, load_journal, replay
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import code, names
 from tests.kit.broker_rig import BrokerRig, broker_core
@@ -44,7 +44,7 @@ class Rig(BrokerRig):
 
     def hear(self, line: bytes) -> list[Any]:
         """The agent writes a line."""
-        event = handshake.read(ME, b'{"jsonrpc":"2.0",%b}' % line)
+        event = handshake.read_line(ME, b'{"jsonrpc":"2.0",%b}' % line)
         assert isinstance(event, ev.AnyEvent)
         return self.feed(event)
 
@@ -56,13 +56,13 @@ class Rig(BrokerRig):
     ) -> list[Any]:
         self.attach(session, source=WORKSPACE, wanders=wanders)
         effects = self.greet(session, Capabilities(roots=roots))
-        return effects + (self.feed(ev.AgentReady(session)) if ready else [])
+        return effects + (self.feed(ev.InitializedReceived(session)) if ready else [])
 
     def answer_roots(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
-        return self.feed(ev.AgentRooted(session, AskId(ask), tuple(map(Root, uris))))
+        return self.feed(ev.RootsAnswered(session, AskId(ask), tuple(map(Root, uris))))
 
     def move(self, *, to: str = "f:m", source: SourceId = MINE) -> list[Any]:
-        return self.configure(source, to, "t:1") + self.feed(ev.SessionMoved(ME, source))
+        return self.configure(source, to, "t:1") + self.feed(ev.SessionSourceChanged(ME, source))
 
     def lists(self) -> Any:
         return self.list_tools(ME)
@@ -76,17 +76,17 @@ def asked(effects: list[Any]) -> list[tuple[SessionId, str, str]]:
 
 
 def discovered(effects: list[Any]) -> list[str]:
-    return [effect.key for effect in effects if isinstance(effect, Discover)]
+    return [effect.key for effect in effects if isinstance(effect, DiscoverCatalog)]
 
 
 @behaviour("roots:of-the-agent")
 def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
     rig = Rig()
     assert asked(rig.come(ready=False)) == [], "before initialized it must not be asked"
-    assert asked(rig.feed(ev.AgentReady(ME))) == [(ME, "roots-1", "roots/list")]
-    assert asked(rig.feed(ev.AgentReady(ME))) == []
+    assert asked(rig.feed(ev.InitializedReceived(ME))) == [(ME, "roots-1", "roots/list")]
+    assert asked(rig.feed(ev.InitializedReceived(ME))) == []
     assert rig.answer_roots("roots-1", "file:///a", "file:///b") == [
-        UseRoots(
+        ApplyRoots(
             ME,
             (
                 Root("file:///a"),
@@ -103,7 +103,7 @@ def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants
     assert asked(rig.come(roots=False)) == []
     assert discovered(rig.lists()) == ["f:w", "t:1"], "its workspace is the answer"
     rig = Rig(own=False)
-    effects = rig.come() + rig.feed(ev.AgentRootsChanged(ME))
+    effects = rig.come() + rig.feed(ev.RootsListChanged(ME))
     assert (asked(effects), discovered(effects)) == ([], ["f:w", "t:1"])
     rig.serve("t:1", "now")
     (call,) = rig.call("t__now")
@@ -114,9 +114,9 @@ def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants
 def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_wants_them() -> None:
     rig = Rig(own=False)
     assert asked(rig.come(wanders=True)) == [], "where it begins its directory says"
-    assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-1", "roots/list")]
+    assert asked(rig.feed(ev.RootsListChanged(ME))) == [(ME, "roots-1", "roots/list")]
     assert discovered(rig.lists()) == ["f:w", "t:1"], "nothing waits for that"
-    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),), changed=True)]
+    assert rig.answer_roots("roots-1", "file:///a") == [ApplyRoots(ME, (Root("file:///a"),), changed=True)]
 
 
 def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> None:
@@ -125,7 +125,7 @@ def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> Non
     rig.come(OTHER)
     assert rig.answer_roots("roots-2", "file:///a") == []
     assert rig.answer_roots("roots-1", "file:///a", session=OTHER) == []
-    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
+    assert rig.answer_roots("roots-1", "file:///a") == [ApplyRoots(ME, (Root("file:///a"),))]
 
 
 def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_concerns_them_waits() -> None:
@@ -137,7 +137,7 @@ def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_conce
     assert rig.call("f__read", b"1") == []
     (call,) = rig.call("t__now", b"2")
     assert call.key == "t:1"
-    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
+    assert rig.answer_roots("roots-1", "file:///a") == [ApplyRoots(ME, (Root("file:///a"),))]
     assert set(discovered(rig.move())) == {"f:m"}
     reply, call = sorted(rig.serve("f:m", "read", "write"), key=lambda it: isinstance(it, Call))
     assert (names(reply), call.key) == (["f__read", "f__write", "t__now"], "f:m")
@@ -150,7 +150,7 @@ def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> N
     rig.serve("t:1", "now")
     rig.serve("f:w", "read")
     rig.lists()
-    effects = rig.feed(ev.AgentRooted(ME, AskId("roots-1"), None))
+    effects = rig.feed(ev.RootsAnswered(ME, AskId("roots-1"), None))
     assert [names(effect) for effect in effects] == [["f__read", "t__now"]]
 
 
@@ -162,9 +162,9 @@ def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_co
     assert set(discovered(rig.wait(10.0))) == {"f:w"}, "now its catalog is waited for"
     effects = rig.serve("f:w", "read")
     assert sorted(type(effect).__name__ for effect in effects) == ["Call", "Reply"]
-    assert rig.answer_roots("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
+    assert rig.answer_roots("roots-1", "file:///a") == [ApplyRoots(ME, (Root("file:///a"),))]
     effects = rig.move()
-    assert [effect for effect in effects if isinstance(effect, SayListChanged)] == [SayListChanged(ME)]
+    assert [effect for effect in effects if isinstance(effect, SendListChanged)] == [SendListChanged(ME)]
 
 
 def test_nothing_waits_for_ever_for_roots_and_a_server() -> None:
@@ -188,12 +188,12 @@ def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its
     rig.serve("f:m", "read")
     rig.serve("t:1", "now")
     rig.lists()
-    assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-2", "roots/list")]
+    assert asked(rig.feed(ev.RootsListChanged(ME))) == [(ME, "roots-2", "roots/list")]
     (call,) = rig.call("f__read")
     assert call.key == "f:m", "until they are known, the old ones are right"
-    assert rig.answer_roots("roots-2", "file:///b") == [UseRoots(ME, (Root("file:///b"),), changed=True)]
+    assert rig.answer_roots("roots-2", "file:///b") == [ApplyRoots(ME, (Root("file:///b"),), changed=True)]
     effects = rig.move(to="f:n", source=SourceId("next"))
-    assert SessionRekeyed(ME, PoolKey("f:m"), PoolKey("f:n")) in effects, "a lease of the old pool ends"
+    assert SessionPoolChanged(ME, PoolKey("f:m"), PoolKey("f:n")) in effects, "a lease of the old pool ends"
     rig.feed(ev.SourceDropped(MINE))
     rig.serve("f:n", "read")
     (call,) = rig.call("f__read", b"2")
@@ -203,7 +203,7 @@ def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its
 def test_the_same_roots_again_change_nothing_and_changes_during_a_question_cause_one_more() -> None:
     rig = Rig()
     rig.come()
-    assert rig.feed(ev.AgentRootsChanged(ME)) + rig.feed(ev.AgentRootsChanged(ME)) == []
+    assert rig.feed(ev.RootsListChanged(ME)) + rig.feed(ev.RootsListChanged(ME)) == []
     effects = rig.answer_roots("roots-1", "file:///a")
     assert asked(effects) == [(ME, "roots-2", "roots/list")]
     rig.move()
@@ -221,9 +221,9 @@ def test_who_was_there_before_a_server_wanted_roots_is_asked_when_it_does() -> N
 def test_the_question_ends_with_the_agent() -> None:
     rig = Rig()
     rig.come()
-    rig.feed(ev.AgentLeft(ME))
+    rig.feed(ev.SessionClosed(ME))
     assert rig.answer_roots("roots-1", "file:///a") == []
-    assert rig.feed(ev.SessionMoved(ME, WORKSPACE)) == []
+    assert rig.feed(ev.SessionSourceChanged(ME, WORKSPACE)) == []
 
 
 def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() -> None:
@@ -235,14 +235,14 @@ def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() ->
         b'"id":"roots-3","error":{"code":-1,"message":"no"}',
         b'"id":"roots-4","result":{"roots":[{"uri":"file:///b"}]}',
     ):
-        effects += rig.feed(ev.AgentRootsChanged(ME)) + rig.hear(line)
-    used = [effect.roots for effect in effects if isinstance(effect, UseRoots)]
+        effects += rig.feed(ev.RootsListChanged(ME)) + rig.hear(line)
+    used = [effect.roots for effect in effects if isinstance(effect, ApplyRoots)]
     assert used == [(Root("file:///a"),), (Root("file:///b"),)]
     again = broker_core()
-    decided = replay(again, load(rig.journal.dump(), [ev.AnyEvent]))
+    decided = replay(again, load_journal(rig.journal.dump(), [ev.AnyEvent]))
     kept = [[effect["type"] for effect in entry.effects] for entry in rig.journal.entries()]
     assert [[type(effect).__name__ for effect in each] for each in decided] == kept
-    assert [it.roots for each in decided for it in each if isinstance(it, UseRoots)] == used
+    assert [it.roots for each in decided for it in each if isinstance(it, ApplyRoots)] == used
     assert again.sessions[ME].scope == rig.core.sessions[ME].scope
 
 

@@ -7,12 +7,17 @@ import json
 from typing import Any
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.effects import Acknowledge, ReplyStateless, SayListChanged, SayUpdated
-from carpool_broker.core.model.events import Notice
+from carpool_broker.core.model.effects import (
+    AcknowledgeListen,
+    ReplyStateless,
+    SendListChanged,
+    SendResourceUpdated,
+)
+from carpool_broker.core.model.events import ListNotification
 from carpool_broker.core.subscriptions.listen_streams import MAX_LISTENS, MAX_URIS
-from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED
+from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson, SessionId
-from carpool_protocol.link.messages import Discover, Updated, Watch
+from carpool_protocol.link.messages import DiscoverCatalog, ResourceChanged, SetResourceSubscriptions
 from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, StatelessRig
 from tests.kit.broker_rig import supervisor_comes
 
@@ -23,15 +28,15 @@ FILE = "file:///a"
 def listen(
     rig: StatelessRig,
     request: RawJson = R1,
-    *families: Notice,
+    *families: ListNotification,
     uris: tuple[str, ...] = (),
     session: SessionId = ONE,
 ) -> list[Any]:
-    return rig.feed(ev.AgentListened(session, request, PLAIN, families, uris))
+    return rig.feed(ev.ListenRequested(session, request, PLAIN, families, uris))
 
 
 def updated(rig: StatelessRig, uri: str = FILE) -> list[Any]:
-    return rig.feed(Updated(A, uri, EMPTY_OBJECT))
+    return rig.feed(ResourceChanged(A, uri, EMPTY_OBJECT))
 
 
 def error(effects: list[Any]) -> bytes:
@@ -47,13 +52,13 @@ def error(effects: list[Any]) -> bytes:
 def test_only_what_can_be_delivered_is_granted_and_that_is_said_first() -> None:
     rig = StatelessRig()
     effects = listen(rig, R1, "tools", "prompts", uris=(FILE, "nowhere:/x"))
-    assert effects == [Acknowledge(ONE, R1, ("tools",), (FILE,)), Watch(A, [FILE])]
+    assert effects == [AcknowledgeListen(ONE, R1, ("tools",), (FILE,)), SetResourceSubscriptions(A, [FILE])]
 
 
 def test_a_server_without_subscriptions_grants_none() -> None:
     rig = StatelessRig()
     rig.catalog(A, "x", features=["tools", "resources"])
-    assert listen(rig, R1, uris=(FILE,)) == [Acknowledge(ONE, R1, (), ())]
+    assert listen(rig, R1, uris=(FILE,)) == [AcknowledgeListen(ONE, R1, (), ())]
 
 
 def test_listens_that_come_from_an_earlier_broker_say_that_lists_may_be_others_now() -> None:
@@ -61,18 +66,18 @@ def test_listens_that_come_from_an_earlier_broker_say_that_lists_may_be_others_n
     rig = StatelessRig(told=False)
     listen(rig, R1, "tools", "prompts")
     listen(rig, R2, "tools", uris=(FILE,))
-    back = rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
-    said = [each for each in back if isinstance(each, SayListChanged)]
-    assert said == [SayListChanged(ONE, family, R1) for family in ("tools", "prompts")]
+    back = rig.feed(ev.SessionResumed(ONE, Epoch(""), (), ()))
+    said = [each for each in back if isinstance(each, SendListChanged)]
+    assert said == [SendListChanged(ONE, family, R1) for family in ("tools", "prompts")]
     later = [*rig.catalog(A, "x"), *rig.catalog(B, "y")]
-    at = later.index(Acknowledge(ONE, R2, ("tools",), (FILE,)))
-    assert SayListChanged(ONE, "tools", R2) in later[at:], "once it is in force, and behind that"
+    at = later.index(AcknowledgeListen(ONE, R2, ("tools",), (FILE,)))
+    assert SendListChanged(ONE, "tools", R2) in later[at:], "once it is in force, and behind that"
 
 
 def test_uris_of_servers_that_have_not_told_their_catalogs_wait_for_them() -> None:
     rig = StatelessRig(told=False)
-    assert listen(rig, R1, "tools", uris=(FILE,)) == [Discover(A), Discover(B)]
-    assert Acknowledge(ONE, R1, ("tools",), (FILE,)) in rig.catalog(A, "x")
+    assert listen(rig, R1, "tools", uris=(FILE,)) == [DiscoverCatalog(A), DiscoverCatalog(B)]
+    assert AcknowledgeListen(ONE, R1, ("tools",), (FILE,)) in rig.catalog(A, "x")
 
 
 def test_but_not_for_ever() -> None:
@@ -80,12 +85,12 @@ def test_but_not_for_ever() -> None:
     listen(rig, R1, "tools", uris=("other:/x",))
     assert rig.wait(9.0) == []
     (said,) = rig.wait(2.0)
-    assert said == Acknowledge(ONE, R1, ("tools",), ())
+    assert said == AcknowledgeListen(ONE, R1, ("tools",), ())
 
 
 def test_lists_wait_for_nobody() -> None:
     rig = StatelessRig(told=False)
-    assert listen(rig, R1, "tools") == [Acknowledge(ONE, R1, ("tools",), ())]
+    assert listen(rig, R1, "tools") == [AcknowledgeListen(ONE, R1, ("tools",), ())]
 
 
 def test_an_id_that_is_in_use_is_refused() -> None:
@@ -101,28 +106,28 @@ def test_there_is_a_bound_to_listens_and_to_what_one_names() -> None:
     many = tuple(f"file:///{number}" for number in range(MAX_URIS + 1))
     assert json.loads(error(listen(rig, R1, uris=many)))["code"] == -32602
     for number in range(MAX_LISTENS):
-        rig.core.handle(ev.AgentListened(ONE, RawJson(b"l%d" % number), PLAIN, (), ()), rig.now)
+        rig.core.handle(ev.ListenRequested(ONE, RawJson(b"l%d" % number), PLAIN, (), ()), rig.now)
     assert b"too_many_calls" in error(listen(rig, R1))
 
 
 def test_there_is_a_bound_to_what_all_listens_of_a_session_name() -> None:
     rig = StatelessRig()
-    full = MAX_WATCHED // MAX_URIS
+    full = MAX_SUBSCRIPTIONS // MAX_URIS
     for number in range(full):
         many = tuple(f"other:/{number}/{uri}" for uri in range(MAX_URIS))
-        rig.core.handle(ev.AgentListened(ONE, RawJson(b"l%d" % number), PLAIN, (), many), rig.now)
+        rig.core.handle(ev.ListenRequested(ONE, RawJson(b"l%d" % number), PLAIN, (), many), rig.now)
     assert b"too_many_calls" in error(listen(rig, R1, uris=(FILE,)))
-    assert listen(rig, R1, "tools") == [Acknowledge(ONE, R1, ("tools",), ())]
-    rig.feed(ev.AgentCancelled(ONE, RawJson(b"l0"), ""))
-    assert Watch(A, [FILE]) in listen(rig, R2, uris=(FILE,))
+    assert listen(rig, R1, "tools") == [AcknowledgeListen(ONE, R1, ("tools",), ())]
+    rig.feed(ev.RequestCancelled(ONE, RawJson(b"l0"), ""))
+    assert SetResourceSubscriptions(A, [FILE]) in listen(rig, R2, uris=(FILE,))
 
 
 def test_what_others_of_a_session_hear_of_already_is_not_said_to_the_server_again() -> None:
     rig = StatelessRig()
     listen(rig, R1, uris=(FILE,))
-    assert listen(rig, R2, uris=(FILE,)) == [Acknowledge(ONE, R2, (), (FILE,))]
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
-    assert rig.feed(ev.AgentCancelled(ONE, R2, "")) == [Watch(A, [])]
+    assert listen(rig, R2, uris=(FILE,)) == [AcknowledgeListen(ONE, R2, (), (FILE,))]
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []
+    assert rig.feed(ev.RequestCancelled(ONE, R2, "")) == [SetResourceSubscriptions(A, [])]
 
 
 # --- what is said ---------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ def test_every_change_of_a_list_is_said_on_every_listen_for_it_and_on_no_other()
     listen(rig, R1, "tools")
     listen(rig, R2, "resources")
     listen(rig, R1, "tools", session=TWO)
-    expected = [SayListChanged(ONE, "tools", R1), SayListChanged(TWO, "tools", R1)]
+    expected = [SendListChanged(ONE, "tools", R1), SendListChanged(TWO, "tools", R1)]
     assert rig.catalog(A, "x", "z") == expected
     assert rig.catalog(A, "x") == expected
     assert rig.catalog(A, "x") == []
@@ -145,23 +150,23 @@ def test_an_update_is_said_on_each_listen_that_has_the_resource_or_what_it_is_a_
     rig.catalog(A, "x")
     listen(rig, R1, uris=(FILE,))
     listen(rig, R2, "tools")
-    assert updated(rig) == [SayUpdated(ONE, FILE, EMPTY_OBJECT, R1)]
-    assert updated(rig, f"{FILE}/part") == [SayUpdated(ONE, f"{FILE}/part", EMPTY_OBJECT, R1)]
+    assert updated(rig) == [SendResourceUpdated(ONE, FILE, EMPTY_OBJECT, R1)]
+    assert updated(rig, f"{FILE}/part") == [SendResourceUpdated(ONE, f"{FILE}/part", EMPTY_OBJECT, R1)]
     assert updated(rig, "file:///b") == []
 
 
 def test_listens_and_a_subscription_of_one_session_count_apart() -> None:
     rig = StatelessRig()
     rig.initialize(ONE)
-    rig.feed(ev.AgentWatched(ONE, RawJson(b"7"), FILE, on=True))
+    rig.feed(ev.SubscribeRequested(ONE, RawJson(b"7"), FILE, on=True))
     listen(rig, R1, uris=(FILE,))
     listen(rig, R2, uris=(FILE,))
     assert {each.listen for each in updated(rig)} == {b"", R1, R2}
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []
     assert {each.listen for each in updated(rig)} == {b"", R2}
-    rig.feed(ev.AgentWatched(ONE, RawJson(b"8"), FILE, on=False))
-    assert updated(rig) == [SayUpdated(ONE, FILE, EMPTY_OBJECT, R2)]
-    assert rig.feed(ev.AgentCancelled(ONE, R2, "")) == [Watch(A, [])]
+    rig.feed(ev.SubscribeRequested(ONE, RawJson(b"8"), FILE, on=False))
+    assert updated(rig) == [SendResourceUpdated(ONE, FILE, EMPTY_OBJECT, R2)]
+    assert rig.feed(ev.RequestCancelled(ONE, R2, "")) == [SetResourceSubscriptions(A, [])]
 
 
 # --- how it ends ----------------------------------------------------------------------------------------
@@ -170,30 +175,30 @@ def test_listens_and_a_subscription_of_one_session_count_apart() -> None:
 def test_a_cancelled_listen_gets_no_answer_and_hears_nothing_more() -> None:
     rig = StatelessRig()
     listen(rig, R1, "tools", uris=(FILE,))
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == [Watch(A, [])]
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == [SetResourceSubscriptions(A, [])]
     assert rig.catalog(A, "x", "z") == []
     assert updated(rig) == []
-    assert listen(rig, R1) == [Acknowledge(ONE, R1, (), ())], "its id is free"
+    assert listen(rig, R1) == [AcknowledgeListen(ONE, R1, (), ())], "its id is free"
 
 
 def test_one_that_waits_can_be_cancelled_too() -> None:
     rig = StatelessRig(told=False)
     listen(rig, R1, uris=(FILE,))
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []
     assert rig.wait(20.0) == []
 
 
 def test_listens_end_with_their_session_and_outlive_a_supervisor() -> None:
     rig = StatelessRig()
     listen(rig, R1, "tools", uris=(FILE,))
-    rig.feed(ev.SupervisorWent())
-    assert Watch(A, [FILE]) in supervisor_comes(rig.feed)
-    assert Watch(A, []) in rig.feed(ev.AgentLeft(ONE))
+    rig.feed(ev.SupervisorLost())
+    assert SetResourceSubscriptions(A, [FILE]) in supervisor_comes(rig.feed)
+    assert SetResourceSubscriptions(A, []) in rig.feed(ev.SessionClosed(ONE))
     assert rig.core.next_deadline() is None
 
 
 def test_a_listen_that_waits_ends_with_its_session() -> None:
     rig = StatelessRig(told=False)
     listen(rig, R1, uris=(FILE,))
-    rig.feed(ev.AgentLeft(ONE))
+    rig.feed(ev.SessionClosed(ONE))
     assert rig.core.next_deadline() is None

@@ -1,9 +1,9 @@
 """Levels and subscriptions: what the supervisor is told, and who hears of what."""
 
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED, Interests
+from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS, SubscriptionTable
 from carpool_protocol.ids import ABSENT, PoolKey, ServerName, SessionId
-from carpool_protocol.link.messages import SetLevel, Watch
+from carpool_protocol.link.messages import SetLevel, SetResourceSubscriptions
 from tests.behaviours import behaviour
 
 A, B = SessionId("a"), SessionId("b")
@@ -20,10 +20,10 @@ class Two:
 
     def __init__(self) -> None:
         self.scopes = {A: scope(fs=FS_KEY, web=WEB_KEY), B: scope(fs=FS_KEY)}
-        self.interests = Interests(lambda session: self.scopes[session], lambda *_: True)
+        self.interests = SubscriptionTable(lambda session: self.scopes[session], lambda *_: True)
 
-    def news(self) -> list[SetLevel | Watch]:
-        return list(self.interests.news())
+    def news(self) -> list[SetLevel | SetResourceSubscriptions]:
+        return list(self.interests.take_changes())
 
 
 @behaviour("logging:level-per-session")
@@ -33,9 +33,9 @@ def test_a_pool_gets_the_most_verbose_level_that_anybody_who_sees_it_wants() -> 
     assert two.news() == [SetLevel(FS_KEY, "warning"), SetLevel(WEB_KEY, "warning")]
     assert two.interests.set_level(B, "debug")
     assert two.news() == [SetLevel(FS_KEY, "debug")]
-    two.interests.forget(B)
+    two.interests.session_closed(B)
     assert two.news() == [SetLevel(FS_KEY, "warning")]
-    two.interests.forget(A)
+    two.interests.session_closed(A)
     assert two.news() == [SetLevel(FS_KEY, ""), SetLevel(WEB_KEY, "")]
 
 
@@ -44,9 +44,9 @@ def test_what_was_said_is_said_once_and_again_to_a_new_supervisor() -> None:
     two.interests.set_level(B, "info")
     two.interests.subscribe(B, FS, "file:///x", "file:///x")
     first = two.news()
-    assert first == [SetLevel(FS_KEY, "info"), Watch(FS_KEY, ["file:///x"])]
+    assert first == [SetLevel(FS_KEY, "info"), SetResourceSubscriptions(FS_KEY, ["file:///x"])]
     assert two.news() == []
-    two.interests.restart()
+    two.interests.mark_all_unsent()
     assert two.news() == first
 
 
@@ -77,11 +77,11 @@ def test_subscriptions_of_many_sessions_are_one_union_and_end_with_the_last() ->
     for session in (A, B):
         two.interests.subscribe(session, FS, "file:///x", "file:///x")
     two.interests.subscribe(A, FS, "file:///a", "file:///a")
-    assert two.news() == [Watch(FS_KEY, ["file:///a", "file:///x"])]
+    assert two.news() == [SetResourceSubscriptions(FS_KEY, ["file:///a", "file:///x"])]
     two.interests.unsubscribe(A, FS, "file:///x")
     assert two.news() == []
-    two.interests.forget(B)
-    assert two.news() == [Watch(FS_KEY, ["file:///a"])]
+    two.interests.session_closed(B)
+    assert two.news() == [SetResourceSubscriptions(FS_KEY, ["file:///a"])]
     two.interests.unsubscribe(A, FS, "file:///never")
     assert two.news() == []
 
@@ -91,16 +91,18 @@ def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///x", "carpool+fs+file:///x")
     two.interests.subscribe(B, FS, "file:///y", "file:///y")
-    assert list(two.interests.hearers(FS_KEY, "file:///x")) == [(A, ABSENT, "carpool+fs+file:///x", True)]
-    assert list(two.interests.hearers(WEB_KEY, "file:///x")) == []
+    assert list(two.interests.subscribers(FS_KEY, "file:///x")) == [(A, ABSENT, "carpool+fs+file:///x", True)]
+    assert list(two.interests.subscribers(WEB_KEY, "file:///x")) == []
 
 
 @behaviour("subscriptions:subscribers-only")
 def test_who_watches_a_directory_hears_of_what_is_in_it_but_not_of_its_neighbours() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
-    assert list(two.interests.hearers(FS_KEY, "file:///dir/file")) == [(A, ABSENT, "file:///dir/file", False)]
-    assert list(two.interests.hearers(FS_KEY, "file:///dirt/file")) == []
+    assert list(two.interests.subscribers(FS_KEY, "file:///dir/file")) == [
+        (A, ABSENT, "file:///dir/file", False)
+    ]
+    assert list(two.interests.subscribers(FS_KEY, "file:///dirt/file")) == []
 
 
 def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
@@ -108,13 +110,16 @@ def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
     two.interests.subscribe(B, FS, "file:///x", "file:///x")
     two.news()
     two.scopes[B] = scope(fs=NEW_FS)
-    assert two.news() == [Watch(FS_KEY, []), Watch(NEW_FS, ["file:///x"])]
-    assert list(two.interests.hearers(NEW_FS, "file:///x")) == [(B, ABSENT, "file:///x", True)]
+    assert two.news() == [
+        SetResourceSubscriptions(FS_KEY, []),
+        SetResourceSubscriptions(NEW_FS, ["file:///x"]),
+    ]
+    assert list(two.interests.subscribers(NEW_FS, "file:///x")) == [(B, ABSENT, "file:///x", True)]
 
 
 def test_a_session_may_subscribe_to_so_many_resources_and_no_more() -> None:
     two = Two()
-    for number in range(MAX_WATCHED):
+    for number in range(MAX_SUBSCRIPTIONS):
         assert two.interests.has_room(A)
         two.interests.subscribe(A, FS, f"file:///{number}", "")
     assert not two.interests.has_room(A)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from carpool_broker.core.model import events as ev
-from carpool_broker.core.model.effects import Acknowledge, Reply, SayListChanged, SayUpdated
-from carpool_broker.core.model.events import Notice, SourceId
-from carpool_broker.core.subscriptions.subscription_table import MAX_WATCHED
+from carpool_broker.core.model.effects import AcknowledgeListen, Reply, SendListChanged, SendResourceUpdated
+from carpool_broker.core.model.events import ListNotification, SourceId
+from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson
-from carpool_protocol.link.messages import PoolChanged, Updated, Watch
+from carpool_protocol.link.messages import PoolChanged, ResourceChanged, SetResourceSubscriptions
 from tests.broker.stateless_rig import FEATURES, ONE, PLAIN, A, B, StatelessRig
 
 R1, R2 = RawJson(b"1"), RawJson(b"2")
@@ -23,28 +23,28 @@ CHANGED = RawJson(b'{"uri":"file:///a"}')
 
 def back(
     rig: StatelessRig,
-    *families: Notice,
+    *families: ListNotification,
     uris: tuple[str, ...] = (FILE,),
-    wanted: tuple[Notice, ...] = ("tools", "prompts", "resources"),
+    wanted: tuple[ListNotification, ...] = ("tools", "prompts", "resources"),
     request: RawJson = R1,
 ) -> list[Any]:
     """A listen comes back that an earlier broker has granted this."""
-    rig.feed(ev.AgentGranted(ONE, request, families, uris))
-    said = rig.feed(ev.AgentListened(ONE, request, PLAIN, wanted, (FILE, "file:///b", *uris[1:])))
-    return [*said, *rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))]
+    rig.feed(ev.ListenResumed(ONE, request, families, uris))
+    said = rig.feed(ev.ListenRequested(ONE, request, PLAIN, wanted, (FILE, "file:///b", *uris[1:])))
+    return [*said, *rig.feed(ev.SessionResumed(ONE, Epoch(""), (), ()))]
 
 
 def subscribed(rig: StatelessRig, uri: str = FILE) -> list[Any]:
     """A subscription comes back that an earlier broker has said yes to."""
     rig.initialize(ONE)
-    said = rig.feed(ev.AgentWatched(ONE, R2, uri, on=True, granted=True))
-    return [*said, *rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))]
+    said = rig.feed(ev.SubscribeRequested(ONE, R2, uri, on=True, granted=True))
+    return [*said, *rig.feed(ev.SessionResumed(ONE, Epoch(""), (), ()))]
 
 
 def heard(rig: StatelessRig, uri: str = FILE) -> list[RawJson]:
     """On which listens (none: apart from them) a change of this is heard."""
-    said = rig.feed(Updated(A, uri, EMPTY_OBJECT))
-    return [each.listen for each in said if isinstance(each, SayUpdated)]
+    said = rig.feed(ResourceChanged(A, uri, EMPTY_OBJECT))
+    return [each.listen for each in said if isinstance(each, SendResourceUpdated)]
 
 
 def removed() -> StatelessRig:
@@ -60,13 +60,13 @@ def removed() -> StatelessRig:
 
 def test_a_listen_hears_of_its_resource_again_when_the_server_is_back_in_the_file() -> None:
     rig = removed()
-    assert Acknowledge(ONE, R1, (), (FILE,)) in back(rig)
+    assert AcknowledgeListen(ONE, R1, (), (FILE,)) in back(rig)
     rig.read(A, B)
     effects = rig.catalog(A, "x")
-    assert Watch(A, [FILE]) in effects
-    assert SayUpdated(ONE, FILE, CHANGED, R1) in effects, "what became of it nobody knows"
+    assert SetResourceSubscriptions(A, [FILE]) in effects
+    assert SendResourceUpdated(ONE, FILE, CHANGED, R1) in effects, "what became of it nobody knows"
     assert heard(rig) == [R1]
-    assert Watch(A, []) in rig.feed(ev.AgentCancelled(ONE, R1, ""))
+    assert SetResourceSubscriptions(A, []) in rig.feed(ev.RequestCancelled(ONE, R1, ""))
 
 
 def test_a_subscription_does_so_too() -> None:
@@ -74,8 +74,8 @@ def test_a_subscription_does_so_too() -> None:
     assert Reply(ONE, R2, is_error=False, body=EMPTY_OBJECT) in subscribed(rig)
     rig.read(A, B)
     effects = rig.catalog(A, "x")
-    assert Watch(A, [FILE]) in effects
-    assert SayUpdated(ONE, FILE, CHANGED) in effects
+    assert SetResourceSubscriptions(A, [FILE]) in effects
+    assert SendResourceUpdated(ONE, FILE, CHANGED) in effects
     assert heard(rig) == [b""]
 
 
@@ -94,7 +94,7 @@ def test_and_when_a_server_that_had_failed_serves_again(state: Any) -> None:
 def test_one_whose_server_never_tells_what_it_has_holds_however_long_that_takes() -> None:
     rig = StatelessRig(told=False)
     subscribed(rig)
-    assert Acknowledge(ONE, R1, ("tools",), (FILE,)) in back(rig, "tools"), "at once"
+    assert AcknowledgeListen(ONE, R1, ("tools",), (FILE,)) in back(rig, "tools"), "at once"
     rig.wait(60.0)
     rig.catalog(A, "x")
     assert sorted(heard(rig)) == [b"", R1]
@@ -102,25 +102,25 @@ def test_one_whose_server_never_tells_what_it_has_holds_however_long_that_takes(
 
 def test_nobody_hears_of_what_was_not_granted_then_though_it_could_be_had_now() -> None:
     rig = StatelessRig()
-    assert Acknowledge(ONE, R1, ("tools",), ()) in back(rig, "tools", uris=())
+    assert AcknowledgeListen(ONE, R1, ("tools",), ()) in back(rig, "tools", uris=())
     assert heard(rig) == []
     assert not [each for each in rig.catalog(A, "x", features=[*FEATURES, "prompts", "prompts.listChanged"])
-                if isinstance(each, SayListChanged)]  # fmt: skip
+                if isinstance(each, SendListChanged)]  # fmt: skip
 
 
 def test_lists_that_nobody_has_now_are_heard_of_when_somebody_has_them_again() -> None:
     rig = removed()
-    assert Acknowledge(ONE, R1, ("tools", "resources"), (FILE,)) in back(rig, "tools", "resources")
+    assert AcknowledgeListen(ONE, R1, ("tools", "resources"), (FILE,)) in back(rig, "tools", "resources")
     rig.read(A, B)
-    assert SayListChanged(ONE, "resources", R1) in rig.catalog(A, "x")
+    assert SendListChanged(ONE, "resources", R1) in rig.catalog(A, "x")
 
 
 def test_one_whose_server_is_there_is_watched_at_once_and_says_nothing() -> None:
     rig = StatelessRig()
     effects = back(rig, "tools")
-    assert Watch(A, [FILE]) in effects
-    assert not [each for each in effects if isinstance(each, SayUpdated)]
-    assert not [each for each in rig.catalog(A, "x", "z") if isinstance(each, SayUpdated)]
+    assert SetResourceSubscriptions(A, [FILE]) in effects
+    assert not [each for each in effects if isinstance(each, SendResourceUpdated)]
+    assert not [each for each in rig.catalog(A, "x", "z") if isinstance(each, SendResourceUpdated)]
 
 
 # --- places for want of a better -------------------------------------------------------------------------
@@ -130,13 +130,17 @@ def test_where_another_server_might_have_it_the_one_that_lists_it_later_takes_it
     rig = StatelessRig()
     rig.read(B)
     back(rig)
-    assert rig.feed(Updated(B, FILE, EMPTY_OBJECT)) == [SayUpdated(ONE, FILE, EMPTY_OBJECT, R1)]
+    assert rig.feed(ResourceChanged(B, FILE, EMPTY_OBJECT)) == [
+        SendResourceUpdated(ONE, FILE, EMPTY_OBJECT, R1)
+    ]
     rig.read(A, B)
     effects = rig.catalog(A, "x")
-    assert {Watch(A, [FILE]).key, Watch(B, []).key} <= {it.key for it in effects if isinstance(it, Watch)}
+    assert {SetResourceSubscriptions(A, [FILE]).key, SetResourceSubscriptions(B, []).key} <= {
+        it.key for it in effects if isinstance(it, SetResourceSubscriptions)
+    }
     assert heard(rig) == [R1]
-    assert rig.feed(Updated(B, FILE, EMPTY_OBJECT)) == []
-    assert Watch(A, []) in rig.feed(ev.AgentCancelled(ONE, R1, ""))
+    assert rig.feed(ResourceChanged(B, FILE, EMPTY_OBJECT)) == []
+    assert SetResourceSubscriptions(A, []) in rig.feed(ev.RequestCancelled(ONE, R1, ""))
 
 
 def test_two_spellings_of_one_resource_count_apart() -> None:
@@ -148,7 +152,7 @@ def test_two_spellings_of_one_resource_count_apart() -> None:
     rig.catalog(A, "x")
     rig.catalog(B, "y")
     assert heard(rig) == [b""]
-    assert [each.uri for each in rig.feed(Updated(B, FILE, EMPTY_OBJECT))] == ["carpool+b+file:///a"]
+    assert [each.uri for each in rig.feed(ResourceChanged(B, FILE, EMPTY_OBJECT))] == ["carpool+b+file:///a"]
 
 
 # --- the end of it ---------------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ def test_two_spellings_of_one_resource_count_apart() -> None:
 def test_what_has_no_place_can_be_unsubscribed_from() -> None:
     rig = removed()
     subscribed(rig)
-    (said,) = rig.feed(ev.AgentWatched(ONE, RawJson(b"9"), FILE, on=False))
+    (said,) = rig.feed(ev.SubscribeRequested(ONE, RawJson(b"9"), FILE, on=False))
     assert said == Reply(ONE, RawJson(b"9"), is_error=False, body=EMPTY_OBJECT)
     rig.read(A, B)
     rig.catalog(A, "x")
@@ -167,7 +171,7 @@ def test_what_has_no_place_can_be_unsubscribed_from() -> None:
 def test_a_listen_that_is_cancelled_is_looked_for_no_more() -> None:
     rig = removed()
     back(rig)
-    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []
     rig.read(A, B)
     rig.catalog(A, "x")
     assert heard(rig) == []
@@ -178,9 +182,9 @@ def test_whoever_goes_to_another_workspace_is_told_once_more_of_what_has_no_plac
     rig = removed()
     subscribed(rig)
     back(rig)
-    said = rig.feed(ev.SessionMoved(ONE, SourceId("daemon"), elsewhere=True))
-    told = [each for each in said if isinstance(each, SayUpdated)]
-    assert told == [SayUpdated(ONE, FILE, CHANGED), SayUpdated(ONE, FILE, CHANGED, R1)]
+    said = rig.feed(ev.SessionSourceChanged(ONE, SourceId("daemon"), elsewhere=True))
+    told = [each for each in said if isinstance(each, SendResourceUpdated)]
+    assert told == [SendResourceUpdated(ONE, FILE, CHANGED), SendResourceUpdated(ONE, FILE, CHANGED, R1)]
     rig.read(A, B)
     rig.catalog(A, "x")
     assert heard(rig) == []
@@ -190,27 +194,27 @@ def test_it_ends_with_its_session() -> None:
     rig = removed()
     subscribed(rig)
     back(rig)
-    rig.feed(ev.AgentLeft(ONE))
+    rig.feed(ev.SessionClosed(ONE))
     rig.read(A, B)
-    assert not [each for each in rig.catalog(A, "x") if isinstance(each, Watch)]
+    assert not [each for each in rig.catalog(A, "x") if isinstance(each, SetResourceSubscriptions)]
 
 
 def test_subscriptions_that_come_back_are_bounded_as_others_are() -> None:
     rig = removed()
     rig.initialize(ONE)
-    for number in range(MAX_WATCHED):
+    for number in range(MAX_SUBSCRIPTIONS):
         uri = f"gone://{number}"
-        rig.core.handle(ev.AgentWatched(ONE, R2, uri, on=True, granted=True), rig.now)
-    (said,) = rig.feed(ev.AgentWatched(ONE, R2, FILE, on=True, granted=True))
+        rig.core.handle(ev.SubscribeRequested(ONE, R2, uri, on=True, granted=True), rig.now)
+    (said,) = rig.feed(ev.SubscribeRequested(ONE, R2, FILE, on=True, granted=True))
     assert said.is_error
 
 
 def test_a_grant_is_for_the_listen_that_comes_next_and_for_no_other() -> None:
     rig = removed()
-    rig.feed(ev.AgentGranted(ONE, R1, ("tools",), (FILE,)))
-    said = rig.feed(ev.AgentListened(ONE, R2, PLAIN, ("tools",), (FILE,)))
-    assert said == [Acknowledge(ONE, R2, ("tools",), ())]
-    rig.feed(ev.AgentGranted(ONE, R1, ("tools",), (FILE,)))
-    rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
-    said = rig.feed(ev.AgentListened(ONE, R1, PLAIN, ("tools",), (FILE,)))
-    assert said == [Acknowledge(ONE, R1, ("tools",), ())]
+    rig.feed(ev.ListenResumed(ONE, R1, ("tools",), (FILE,)))
+    said = rig.feed(ev.ListenRequested(ONE, R2, PLAIN, ("tools",), (FILE,)))
+    assert said == [AcknowledgeListen(ONE, R2, ("tools",), ())]
+    rig.feed(ev.ListenResumed(ONE, R1, ("tools",), (FILE,)))
+    rig.feed(ev.SessionResumed(ONE, Epoch(""), (), ()))
+    said = rig.feed(ev.ListenRequested(ONE, R1, PLAIN, ("tools",), (FILE,)))
+    assert said == [AcknowledgeListen(ONE, R1, ("tools",), ())]

@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 
-from carpool.http.core.access import Gate, hash_of
-from carpool.http.core.effects import Rules
+from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.effects import HttpRules
 from carpool.http.core.own_requests import SUPERVISOR_S
 from carpool.http.core.pages import HEALTH_S
-from carpool_protocol.carrier.streams import Closed, Gone, Open, Opened, Over
+from carpool_protocol.carrier.streams import (
+    ExchangeClientGone,
+    ExchangeEnded,
+    OpenStream,
+    StreamClosed,
+    StreamOpened,
+)
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import (
     BOTH,
@@ -61,7 +67,7 @@ def test_other_hosts_are_misdirected(desk: Desk, host: str) -> None:
 )
 @behaviour("http:host-origin")
 def test_only_pages_of_this_machine_or_allowed_ones_may_ask(origin: str, status: int) -> None:
-    desk = Desk(gate=Gate(origins=["https://app.example.org"]))
+    desk = Desk(gate=AccessRules(origins=["https://app.example.org"]))
     assert desk.status(desk.send("GET", "/none", origin=origin)) == status
 
 
@@ -84,7 +90,7 @@ def test_what_other_pages_embed_is_not_asked_for_by_its_reader(
     site: str, origin: str | None, status: int
 ) -> None:
     """A picture whose address is here comes without `Origin`, and listing tools starts servers."""
-    desk = Desk(gate=Gate(origins=["https://app.example.org"]))
+    desk = Desk(gate=AccessRules(origins=["https://app.example.org"]))
     asked = {"sec-fetch-site": site} | ({} if origin is None else {"origin": origin})
     assert desk.status(desk.send("GET", "/none", **asked)) == status
     assert desk.status(desk.send("GET", "/mcp/tools", **{"sec-fetch-site": "cross-site"})) == 403
@@ -92,19 +98,19 @@ def test_what_other_pages_embed_is_not_asked_for_by_its_reader(
 
 
 def test_where_any_page_may_ask_it_may_embed_too() -> None:
-    desk = Desk(gate=Gate(origins=["*"]))
+    desk = Desk(gate=AccessRules(origins=["*"]))
     assert desk.status(desk.send("GET", "/none", **{"sec-fetch-site": "cross-site"})) == 404
 
 
 def test_configured_hosts_are_good_too() -> None:
-    desk = Desk(gate=Gate(hosts=["tools.example.org"]))
+    desk = Desk(gate=AccessRules(hosts=["tools.example.org"]))
     assert desk.status(desk.send("GET", "/none", host="Tools.Example.org:443")) == 404
 
 
 @pytest.mark.parametrize("told", [None, "Bearer wrong", "Basic secret", "Bearer ", "secret"])
 @behaviour("http:tokens")
 def test_with_tokens_nobody_comes_in_without(told: str | None) -> None:
-    desk = Desk(gate=Gate(tokens={"ann": hash_of("secret")}))
+    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("secret")}))
     x = desk.post(LIST, **modern_headers("tools/list"), **({} if told is None else {"authorization": told}))
     assert (desk.status(x), desk.header(x, "WWW-Authenticate")) == (401, 'Bearer realm="carpool"')
     assert not desk.told
@@ -112,18 +118,18 @@ def test_with_tokens_nobody_comes_in_without(told: str | None) -> None:
 
 @behaviour("http:tokens")
 def test_a_token_makes_its_name_the_principal() -> None:
-    desk = Desk(gate=Gate(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
+    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
     for token, name in (("a", "ann"), ("b", "bob")):
         desk.post(LIST, **modern_headers("tools/list"), authorization=f"bearer {token}")
         _, word = desk.word()
-        assert isinstance(word, Open)
+        assert isinstance(word, OpenStream)
         assert word.principal == name
         desk.told.clear()
 
 
 @behaviour("profiles:tokens", "profiles:chosen")
 def test_a_token_with_a_profile_has_it_whatever_the_url_says() -> None:
-    gate = Gate(tokens={"ann": hash_of("a"), "bob": hash_of("b")}, profiles={"ann": "reader"})
+    gate = AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}, profiles={"ann": "reader"})
     desk = Desk(gate=gate)
     ann, bob = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
     for who, path, profile in (
@@ -134,7 +140,7 @@ def test_a_token_with_a_profile_has_it_whatever_the_url_says() -> None:
     ):
         desk.post(LIST, path=path, **modern_headers("tools/list"), **who)
         _, word = desk.word()
-        assert isinstance(word, Open)
+        assert isinstance(word, OpenStream)
         assert word.profile == profile, path
         desk.told.clear()
     desk.post(LIST, path="/mcp/p/reader", **modern_headers("tools/list"), **ann)
@@ -228,7 +234,7 @@ def test_the_stateless_era_is_post_only(desk: Desk, method: str) -> None:
 def test_requests_of_all_agents_of_a_principal_share_a_stream_and_ids_do_not_matter(desk: Desk) -> None:
     one = desk.post(LIST, **modern_headers("tools/list"))
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.kind == "shared"
     other = desk.post(LIST, **modern_headers("tools/list"), mcp_session_id="ignored")
     assert [desk.heard()[::2], desk.heard()[::2]] == [(s, one), (s, other)]
@@ -236,7 +242,7 @@ def test_requests_of_all_agents_of_a_principal_share_a_stream_and_ids_do_not_mat
     desk.answer(s, one, 1, n=1)
     assert [desk.body(x)["result"]["n"] for x in (one, other)] == [1, 2]
     desk.post(LIST, "/mcp/s/git", **modern_headers("tools/list"))
-    assert isinstance(desk.word()[1], Open)
+    assert isinstance(desk.word()[1], OpenStream)
 
 
 @pytest.mark.parametrize(
@@ -319,12 +325,12 @@ def test_hanging_up_cancels_a_stateless_request(desk: Desk) -> None:
     desk.tell(s, notification("notifications/progress"), x)
     assert desk.ids(x) == [], "no event ids in this era"
     desk.gone(x)
-    assert desk.word() == (s, Gone(x))
+    assert desk.word() == (s, ExchangeClientGone(x))
     desk.answer(s, x, 1)
 
 
 def test_a_listen_is_a_stream_and_needs_no_place_among_open_requests() -> None:
-    desk = Desk(Rules(max_open=1, json_response=True))
+    desk = Desk(HttpRules(max_open=1, json_response=True))
     listens = [
         desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
         for _ in range(3)
@@ -431,7 +437,7 @@ def test_the_list_is_asked_for_again_when_the_broker_ends_the_listen_without_an_
     _, _, x = desk.heard("tools/list")
     desk.answer(s, x, 1, tools=[])
     desk.heard("tools/call")
-    desk.say(s, Over(listen))
+    desk.say(s, ExchangeEnded(listen))
     called(desk, {"region": "eu"})
     assert desk.heard("subscriptions/listen")
     assert desk.heard("tools/list")
@@ -456,11 +462,11 @@ def test_a_call_whose_client_leaves_while_it_waits_is_not_made(desk: Desk) -> No
 def test_the_end_of_a_shared_stream_answers_all_and_the_next_request_opens_another(desk: Desk) -> None:
     x, parked = desk.post(LIST, **modern_headers("tools/list")), called(desk, {})
     s = desk.word()[0]
-    desk.say(s, Closed("the broker is sorry"))
+    desk.say(s, StreamClosed("the broker is sorry"))
     assert desk.status(x) == desk.status(parked) == 502
     desk.told.clear()
     desk.post(LIST, **modern_headers("tools/list"))
-    assert isinstance(desk.word()[1], Open)
+    assert isinstance(desk.word()[1], OpenStream)
 
 
 # --- pages of the door itself ---
@@ -477,7 +483,7 @@ STATUS = {
 def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: Desk) -> None:
     well = desk.send("GET", "/health")
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.kind == "control"
     ill = desk.send("GET", "/health")
     for x, healthy, status in ((well, True, 200), (ill, False, 503)):
@@ -498,7 +504,7 @@ def test_health_without_a_broker_or_its_answer_says_so() -> None:
     desk = Desk(linked=False)
     x = desk.send("GET", "/health")
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_away")
-    desk.take(desk.core.linked(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
     x = desk.send("GET", "/health")
     desk.wait(0.9)
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_silent")
@@ -522,7 +528,7 @@ def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk:
 def test_health_keeps_what_the_broker_said_last_while_the_broker_is_gone(desk: Desk) -> None:
     well = desk.send("GET", "/health")
     desk.answer(desk.word()[0], well, 1, **STATUS)
-    desk.take(desk.core.lost(desk.now))
+    desk.take(desk.core.broker_lost(desk.now))
     x = desk.send("GET", "/health")
     assert (desk.status(x), desk.body(x)["reason"], desk.body(x)["tool_count"]) == (503, "broker_away", 3)
     assert desk.body(x)["silent"]["process"] == "broker"
@@ -536,7 +542,7 @@ def test_health_asks_the_broker_to_wait_for_the_supervisor_for_less_than_it_wait
 
 
 def test_strangers_hear_how_it_is_but_not_what_runs() -> None:
-    desk = Desk(gate=Gate(tokens={"ann": hash_of("a")}))
+    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a")}))
     x = desk.send("GET", "/health")
     desk.answer(desk.word()[0], x, 1, **STATUS)
     assert (desk.body(x)["healthy"], desk.body(x)["servers"], desk.body(x)["tool_count"]) == (True, {}, 0)
@@ -572,5 +578,5 @@ def test_other_methods_and_paths_are_refused(desk: Desk, method: str, path: str,
 
 def test_a_frame_for_what_is_not_open_is_dropped_and_no_frame_is_told(desk: Desk) -> None:
     desk.answer(99, 7, 1)
-    desk.say(99, Opened("x"))
-    assert desk.core.said(b"{}", desk.now) is None
+    desk.say(99, StreamOpened("x"))
+    assert desk.core.line_received(b"{}", desk.now) is None

@@ -3,13 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
-from carpool.http.core.access import Gate
-from carpool.http.core.core import Core
-from carpool.http.core.effects import Request, Rules
-from carpool.http.core.kept_messages import Room
-from carpool.http.core.pending import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, Lobby
-from carpool_protocol.carrier.attach import Moved, ResumeSession
-from carpool_protocol.carrier.streams import Close, Open, Opened, Refused, Served, Stateful
+from carpool.http.core.access import AccessRules
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRequest, HttpRules
+from carpool.http.core.kept_messages import KeepBudget
+from carpool.http.core.pending import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, PendingRequests
+from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
+from carpool_protocol.carrier.streams import (
+    CloseStream,
+    OpenStream,
+    ServersStateful,
+    StreamOpened,
+    StreamRefused,
+    SupervisorAssigned,
+)
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import Desk, Json, modern, modern_headers, notification, request
 
@@ -29,7 +36,7 @@ def begun(desk: Desk, session: str = "sid-1") -> tuple[str, int]:
     desk.told.clear()
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
-    desk.say(s, Opened(session, "s5", "0.mac", "e1"))
+    desk.say(s, StreamOpened(session, "s5", "0.mac", "e1"))
     desk.answer(s, x, 1, protocolVersion="2025-11-25")
     desk.post(notification("notifications/initialized"), mcp_session_id=session)
     desk.told.clear()
@@ -38,15 +45,15 @@ def begun(desk: Desk, session: str = "sid-1") -> tuple[str, int]:
 
 def died(desk: Desk) -> None:
     desk.told.clear()
-    desk.take(desk.core.lost(desk.now))
+    desk.take(desk.core.broker_lost(desk.now))
     assert not desk.told, "nobody is there to be told"
 
 
 def reborn(desk: Desk) -> list[Json]:
     """Another broker is there. What the only stream says: its methods or ids, and how it is resumed."""
-    desk.take(desk.core.linked(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
     _, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.resume is not None
     said = [message for _, message, _ in desk.told if isinstance(message, dict)]
     assert len(said) == word.resume.kept + word.resume.open == len(desk.told)
@@ -74,7 +81,7 @@ def test_what_is_open_is_asked_of_the_next_broker_on_its_own_exchange(desk: Desk
         "tools/call",
     ]
     assert [x for *_, x in desk.told] == [0, 0, plain, stream]
-    desk.say(s, Opened("another", "s5", "1.mac", "e1"))
+    desk.say(s, StreamOpened("another", "s5", "1.mac", "e1"))
     desk.answer(s, plain, 2, a=1)
     desk.answer(s, stream, 3, a=2)
     assert desk.body(plain)["result"] == {"a": 1}
@@ -135,7 +142,7 @@ def test_only_what_makes_the_session_what_it_is_is_said_again_and_under_ids_of_o
 def test_a_listen_goes_on_and_is_told_as_heard(desk: Desk) -> None:
     listen = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
     s = desk.word()[0]
-    desk.say(s, Opened("x", "s6", "0.mac", "e1"))
+    desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
     late = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
     ack = notification("notifications/subscriptions/acknowledged", notifications={"toolsListChanged": True})
     desk.tell(s, ack, listen)
@@ -159,8 +166,8 @@ def test_a_listen_of_which_there_was_no_room_to_keep_what_was_granted_ends_with_
 ) -> None:
     listen = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
     s = desk.word()[0]
-    desk.say(s, Opened("x", "s6", "0.mac", "e1"))
-    monkeypatch.setattr(Room, "take", lambda *_: b"")
+    desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
+    monkeypatch.setattr(KeepBudget, "reserve", lambda *_: b"")
     desk.tell(s, notification("notifications/subscriptions/acknowledged"), listen)
     died(desk)
     assert desk.ended == [listen]
@@ -170,8 +177,8 @@ def test_a_listen_of_which_there_was_no_room_to_keep_what_was_granted_ends_with_
 def test_stateless_requests_keep_their_exchange_and_so_their_name_in_the_record(desk: Desk) -> None:
     x = desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p"))
     s = desk.word()[0]
-    desk.say(s, Opened("x", "s6", "0.mac", "e1"))
-    desk.say(s, Served("e2"))
+    desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
+    desk.say(s, SupervisorAssigned("e2"))
     died(desk)
     first, *_ = reborn(desk)
     assert replace(first["resume"], last="") == ResumeSession(
@@ -184,11 +191,11 @@ def test_what_may_have_been_run_by_a_session_without_a_name_is_lost(desk: Desk) 
     call = desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p"))
     harmless = desk.post(modern(1, "tools/list"), **modern_headers("tools/list"))
     desk.told.clear()
-    desk.take(desk.core.lost(desk.now))
+    desk.take(desk.core.broker_lost(desk.now))
     assert (desk.status(call), desk.code(call)) == (502, -32603)
-    desk.take(desk.core.linked(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
     _, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.resume is None, "the broker may never have heard of it"
     assert desk.heard("tools/list")[2] == harmless
 
@@ -236,7 +243,7 @@ def test_a_call_whose_client_went_away_is_not_cancelled_by_the_death_of_the_brok
 
 def test_of_an_array_only_what_has_no_answer_is_asked_again(desk: Desk) -> None:
     session, s = desk.initialized("2025-03-26")
-    desk.say(s, Opened(session, "s5", "0.mac", "e1"))
+    desk.say(s, StreamOpened(session, "s5", "0.mac", "e1"))
     pair = [request(2, "tools/call"), request(3, "tools/call")]
     x = desk.post([*pair], mcp_session_id=session)
     desk.answer(s, x, 2)
@@ -249,7 +256,7 @@ def test_of_an_array_only_what_has_no_answer_is_asked_again(desk: Desk) -> None:
 def test_the_transport_of_2024_goes_on_as_well(desk: Desk) -> None:
     get = desk.send("GET", "/sse")
     s = desk.word()[0]
-    desk.say(s, Opened("sid-9", "s7", "0.mac", "e1"))
+    desk.say(s, StreamOpened("sid-9", "s7", "0.mac", "e1"))
     where = "/messages?session=sid-9"
     desk.post(request(1, "initialize", protocolVersion="2024-11-05"), where)
     desk.answer(s, 0, 1)
@@ -281,7 +288,7 @@ def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_sessi
     assert set(desk.ended) == {plain, stream, get}
     assert desk.status(desk.post(CALL, mcp_session_id=session)) == 503
     desk.told.clear()
-    desk.take(desk.core.linked(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
     assert not desk.told
     assert desk.status(desk.post(CALL, mcp_session_id=session)) == 404
 
@@ -289,28 +296,28 @@ def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_sessi
 def test_how_long_a_request_waits_for_the_broker() -> None:
     desk = Desk(linked=False)
     assert desk.core.waits_until("/mcp", 5.0) == 5.0 + PATIENCE_S
-    desk.take(desk.core.linked(desk.now))
-    desk.take(desk.core.lost(50.0))
+    desk.take(desk.core.broker_connected(desk.now))
+    desk.take(desk.core.broker_lost(50.0))
     assert desk.core.waits_until("/mcp", 60.0) == 50.0 + RETURN_S
     assert desk.core.waits_until("/health", 60.0) == 60.0, "whoever asks how it is, hears it at once"
 
 
 def test_the_lobby_holds_so_many_requests_and_so_much() -> None:
-    lobby = Lobby()
+    lobby = PendingRequests()
     ask = [_request(b""), _request(b"x" * MAX_WAITING_BYTES)]
-    assert lobby.enter(1, ask[1], 10.0)
-    assert lobby.enter(2, ask[0], 20.0)
-    assert not lobby.enter(3, _request(b"y"), 20.0), "as much as it may"
-    assert lobby.leave(1)
-    assert not lobby.leave(1)
-    assert all(lobby.enter(x, ask[0], 30.0) for x in range(3, MAX_WAITING + 2))
-    assert not lobby.enter(9999, ask[0], 30.0), "as many as it may"
-    assert [x for x, _ in lobby.due(20.0)] == [2]
+    assert lobby.add(1, ask[1], 10.0)
+    assert lobby.add(2, ask[0], 20.0)
+    assert not lobby.add(3, _request(b"y"), 20.0), "as much as it may"
+    assert lobby.remove(1)
+    assert not lobby.remove(1)
+    assert all(lobby.add(x, ask[0], 30.0) for x in range(3, MAX_WAITING + 2))
+    assert not lobby.add(9999, ask[0], 30.0), "as many as it may"
+    assert [x for x, _ in lobby.take_due(20.0)] == [2]
     assert len(lobby) == MAX_WAITING - 1
 
 
-def _request(body: bytes) -> Request:
-    return Request("POST", "/mcp", "", {}, body)
+def _request(body: bytes) -> HttpRequest:
+    return HttpRequest("POST", "/mcp", "", {}, body)
 
 
 @behaviour("reattach:http:bounded")
@@ -321,7 +328,7 @@ def test_what_there_was_no_room_to_keep_is_told_as_lost(monkeypatch: pytest.Monk
     monkeypatch.setattr(room, "_max", room.used_bytes + 200)
     big = desk.post(request(2, "tools/call", x="x" * 300), mcp_session_id=session)
     small = desk.post(request(3, "tools/call"), mcp_session_id=session)
-    desk.take(desk.core.lost(desk.now))
+    desk.take(desk.core.broker_lost(desk.now))
     assert desk.status(big) == 502
     assert small not in desk.answers
 
@@ -331,8 +338,8 @@ def test_what_there_was_no_room_to_keep_is_told_as_lost(monkeypatch: pytest.Monk
 
 def heir(now: float = 100.0) -> Desk:
     desk = Desk(linked=False)
-    desk.core = Core(Rules(max_open=8), Gate(), first=1000, heir_s=30.0)
-    desk.take(desk.core.linked(now))
+    desk.core = HttpCore(HttpRules(max_open=8), AccessRules(), first=1000, heir_s=30.0)
+    desk.take(desk.core.broker_connected(now))
     return desk
 
 
@@ -342,10 +349,10 @@ def test_a_session_that_the_door_does_not_know_is_asked_of_the_broker_and_goes_o
     call = desk.post(CALL, mcp_session_id="sid-1")
     get = desk.get("sid-1")
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.resume == ResumeSession(session="", secret="sid-1")
     assert not desk.told, "asked once"
-    desk.say(s, Opened("sid-1", "s5", "0.mac", "e1", "2025-11-25"))
+    desk.say(s, StreamOpened("sid-1", "s5", "0.mac", "e1", "2025-11-25"))
     assert desk.heard("tools/call")[::2] == (s, call)
     assert call > 1000
     desk.answer(s, call, 2)
@@ -361,7 +368,7 @@ def test_a_session_that_the_broker_does_not_know_either_is_not_found() -> None:
     gone = desk.post(CALL, mcp_session_id="sid-1")
     desk.gone(gone)
     s = desk.word()[0]
-    desk.say(s, Refused("no", "unknown_session"))
+    desk.say(s, StreamRefused("no", "unknown_session"))
     assert (desk.status(x), desk.code(x)) == (404, -32001)
     assert not desk.told
     desk.wait(31.0)
@@ -374,7 +381,7 @@ def test_what_a_client_calls_its_session_is_not_asked_at_any_length_or_number() 
     assert desk.status(desk.post(CALL, mcp_session_id="x" * 65)) == 404
     waiting = [desk.post(CALL, mcp_session_id=f"sid-{at}") for at in range(8)]
     assert desk.status(desk.post(CALL, mcp_session_id="one-more")) == 404
-    desk.take(desk.core.lost(desk.now))
+    desk.take(desk.core.broker_lost(desk.now))
     assert {desk.status(x) for x in waiting} == {404}, "of a broker that died nobody knows them"
 
 
@@ -382,29 +389,29 @@ def test_a_session_of_a_door_that_died_ends_with_the_broker_as_its_greeting_is_n
     desk = heir()
     first = desk.get("sid-1")
     s = desk.word()[0]
-    desk.say(s, Opened("sid-1", "s5", "0.mac", "e1", "2025-11-25"))
+    desk.say(s, StreamOpened("sid-1", "s5", "0.mac", "e1", "2025-11-25"))
     call = desk.post(CALL, mcp_session_id="sid-1")
     died(desk)
     assert desk.status(call) == 502
     assert desk.ended == [first]
-    desk.take(desk.core.linked(desk.now))
-    assert not [word for _, word, _ in desk.told if not isinstance(word, Close)]
+    desk.take(desk.core.broker_connected(desk.now))
+    assert not [word for _, word, _ in desk.told if not isinstance(word, CloseStream)]
     assert desk.status(desk.post(CALL, mcp_session_id="sid-1")) == 404
 
 
 @behaviour("workspaces:moved-survives")
 def test_where_a_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> None:
     _, s = begun(desk)
-    desk.say(s, Moved("shop"))
+    desk.say(s, WorkspaceChanged("shop"))
     died(desk)
-    assert reborn(desk)[0]["resume"].moved == Moved("shop")
+    assert reborn(desk)[0]["resume"].moved == WorkspaceChanged("shop")
 
 
 @behaviour("lease:everything-died")
 def test_where_a_session_may_have_state_is_said_to_the_next_broker(desk: Desk) -> None:
     _, s = begun(desk)
-    desk.say(s, Stateful(["browser"]))
-    desk.say(s, Stateful(["browser", "counter"]))
+    desk.say(s, ServersStateful(["browser"]))
+    desk.say(s, ServersStateful(["browser", "counter"]))
     died(desk)
     assert reborn(desk)[0]["resume"].stateful == ["browser", "counter"]
 
@@ -430,7 +437,7 @@ def test_on_a_stream_of_many_agents_no_id_is_used_again(desk: Desk) -> None:
         desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p")) for _ in range(2)
     ]
     s = desk.word()[0]
-    desk.say(s, Opened("x", "s6", "0.mac", "e1"))
+    desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
     desk.answer(s, done, 1)
     died(desk)
     first, *said = reborn(desk)

@@ -6,11 +6,18 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_protocol.carrier.streams import Close, Gone, Open, Opened, Over, Word
+from carpool_protocol.carrier.streams import (
+    CloseStream,
+    ControlMessage,
+    ExchangeClientGone,
+    ExchangeEnded,
+    OpenStream,
+    StreamOpened,
+)
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import Desk, Json, modern, modern_headers, notification, request
 
-Said = tuple[int, Json | Word, int]
+Said = tuple[int, Json | ControlMessage, int]
 CALL = "prompts/get"
 PICK = st.integers(min_value=0, max_value=9)
 
@@ -43,7 +50,7 @@ class Broker:
     def hear(self, said: Said) -> list[tuple[int, Any, int]]:
         """What to say at once."""
         s, message, x = said
-        if isinstance(message, Open):
+        if isinstance(message, OpenStream):
             resume = message.resume
             assert resume is None or resume.session
             name = resume.session if resume else f"s{self.life}-{s}"
@@ -51,10 +58,10 @@ class Broker:
             if message.kind == "shared":
                 self.shared.add(s)
             self._left[s] = [resume.kept, resume.open] if resume else [0, 0]
-            return [(s, Opened(f"sid-{name}", name, "0.mac", "e"), 0)]
+            return [(s, StreamOpened(f"sid-{name}", name, "0.mac", "e"), 0)]
         if s not in self.names:
             return []
-        if isinstance(message, Gone):
+        if isinstance(message, ExchangeClientGone):
             if s in self.shared:
                 for key in [
                     key for key, (its, _) in self.open.items() if key[0] == s and its == message.exchange
@@ -66,7 +73,7 @@ class Broker:
                     for key, (its, each) in self.open.items()
                 }
             return []
-        if isinstance(message, Close):
+        if isinstance(message, CloseStream):
             for key in [key for key in self.open if key[0] == s]:
                 self._forget(key)
             del self.names[s]
@@ -91,7 +98,7 @@ class Broker:
             if found is None:
                 return []
             self._forget(key)
-            return [(s, Over(found[0]), 0)] if found[0] else []
+            return [(s, ExchangeEnded(found[0]), 0)] if found[0] else []
         if message["method"] == CALL:
             self.record.asks(self.names[s], name, message["params"]["n"], again=again)
             self.open[s, name] = (x, message)
@@ -197,7 +204,7 @@ class DyingBrokers(RuleBasedStateMachine):
         self._serve(read)
         self.broker = None
         self.desk.told.clear()
-        self.desk.take(self.desk.core.lost(self.desk.now))
+        self.desk.take(self.desk.core.broker_lost(self.desk.now))
         assert not self.desk.told
 
     @precondition(lambda self: not self.broker)
@@ -205,7 +212,7 @@ class DyingBrokers(RuleBasedStateMachine):
     def come(self) -> None:
         self.broker = Broker(self.record, self.lives)
         self.lives += 1
-        self.desk.take(self.desk.core.linked(self.desk.now))
+        self.desk.take(self.desk.core.broker_connected(self.desk.now))
 
     @rule()
     def wait(self) -> None:

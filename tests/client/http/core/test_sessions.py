@@ -2,10 +2,18 @@
 
 import pytest
 
-from carpool.http.core.access import Gate, hash_of
-from carpool.http.core.effects import Rules
+from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.effects import HttpRules
 from carpool.http.core.routing import KEEP_ALIVE_S
-from carpool_protocol.carrier.streams import Close, Closed, Gone, Open, Opened, Over, Refused
+from carpool_protocol.carrier.streams import (
+    CloseStream,
+    ExchangeClientGone,
+    ExchangeEnded,
+    OpenStream,
+    StreamClosed,
+    StreamOpened,
+    StreamRefused,
+)
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import Desk, modern, modern_headers, notification, request
 
@@ -22,10 +30,10 @@ def desk() -> Desk:
 def test_initialize_opens_a_session_and_its_answer_names_it(desk: Desk) -> None:
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert (word.kind, word.server, word.principal) == ("session", "", "")
     assert desk.heard("initialize")[::2] == (s, x)
-    desk.say(s, Opened("abc"))
+    desk.say(s, StreamOpened("abc"))
     desk.answer(s, x, 1, protocolVersion="2025-11-25")
     assert desk.status(x) == 200
     assert desk.header(x, "Mcp-Session-Id") == "abc"
@@ -35,10 +43,10 @@ def test_initialize_that_fails_leaves_no_session(desk: Desk) -> None:
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
     desk.heard()
-    desk.say(s, Opened("abc"))
+    desk.say(s, StreamOpened("abc"))
     desk.error(s, x, -32602)
     assert (desk.status(x), desk.header(x, "Mcp-Session-Id")) == (200, None)
-    assert isinstance(desk.word()[1], Close)
+    assert isinstance(desk.word()[1], CloseStream)
     assert desk.status(desk.post(CALL, mcp_session_id="abc")) == 404
 
 
@@ -179,7 +187,7 @@ def test_a_client_that_leaves_before_any_event_gives_its_exchange_up(desk: Desk)
     x = desk.post(CALL, mcp_session_id=session)
     desk.heard()
     desk.gone(x)
-    assert desk.word() == (s, Gone(x))
+    assert desk.word() == (s, ExchangeClientGone(x))
     desk.tell(s, {"jsonrpc": "2.0", "id": 2, "result": {}})
     assert not desk.events(desk.get(session)), "a late answer is for nobody"
 
@@ -191,7 +199,7 @@ def test_a_cancelled_request_ends_without_an_answer(desk: Desk) -> None:
         desk.status(desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session))
         == 202
     )
-    desk.say(s, Over(x))
+    desk.say(s, ExchangeEnded(x))
     assert (desk.events(x), desk.ended) == ([], [x])
 
 
@@ -202,26 +210,26 @@ def test_delete_ends_the_session_for_good(desk: Desk) -> None:
     x = desk.send("DELETE", mcp_session_id=session)
     assert desk.status(x) == 200
     assert desk.ended == [get]
-    assert desk.word() == (s, Close())
+    assert desk.word() == (s, CloseStream())
     assert desk.status(desk.post(CALL, mcp_session_id=session)) == 404
 
 
 def test_a_session_that_the_broker_ends_is_unknown_from_then_on(desk: Desk) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
-    desk.say(s, Closed("too slow"))
+    desk.say(s, StreamClosed("too slow"))
     assert desk.status(x) == 404
     assert desk.body(x)["error"]["message"] == "too slow"
     assert desk.status(desk.post(CALL, mcp_session_id=session)) == 404
 
 
 def test_an_idle_session_ends_and_one_that_listens_does_not() -> None:
-    desk = Desk(Rules(session_idle_s=60.0))
+    desk = Desk(HttpRules(session_idle_s=60.0))
     idle, s = desk.initialized()
     listening, _ = desk.initialized(session="sid-2")
     desk.get(listening)
     desk.wait(61.0)
-    assert desk.word() == (s, Close())
+    assert desk.word() == (s, CloseStream())
     assert desk.status(desk.post(CALL, mcp_session_id=idle)) == 404
     assert desk.post(CALL, mcp_session_id=listening) not in desk.answers
 
@@ -229,16 +237,16 @@ def test_an_idle_session_ends_and_one_that_listens_does_not() -> None:
 def test_a_refused_server_is_not_found(desk: Desk) -> None:
     x = desk.post(request(1, "initialize"), "/mcp/s/none")
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.server == "none"
-    desk.say(s, Refused("there is no server none", "unknown_server"))
+    desk.say(s, StreamRefused("there is no server none", "unknown_server"))
     assert desk.status(x) == 404
     assert "no server none" in desk.body(x)["error"]["message"]
 
 
 @behaviour("http:sessions")
 def test_a_session_belongs_to_the_path_and_the_token_it_began_with() -> None:
-    desk = Desk(gate=Gate(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
+    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
     session, _ = desk.initialized(authorization="Bearer a")
     assert desk.post(CALL, mcp_session_id=session, authorization="Bearer a") not in desk.answers
     assert desk.status(desk.post(CALL, mcp_session_id=session, authorization="Bearer b")) == 404
@@ -283,7 +291,7 @@ def test_of_an_array_whose_session_ends_each_request_has_one_answer_in_whatever_
     x = desk.post([request(2, "ping"), request(3, "ping")], mcp_session_id=session)
     desk.wait(16.0)
     desk.answer(s, x, 3)
-    desk.say(s, Closed("carpool ends"))
+    desk.say(s, StreamClosed("carpool ends"))
     assert [(each["id"], "error" in each) for each in desk.events(x)] == [(3, False), (2, True)]
 
 
@@ -291,13 +299,13 @@ def test_the_answer_to_initialize_waits_for_its_header_and_is_no_stream_before(d
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
     desk.wait(16.0)
-    desk.say(s, Opened("sid-1"))
+    desk.say(s, StreamOpened("sid-1"))
     desk.answer(s, x, 1, protocolVersion="2025-11-25")
     assert desk.header(x, "Mcp-Session-Id") == "sid-1"
 
 
 def test_with_plain_json_only_progress_is_left_out_and_questions_are_refused() -> None:
-    desk = Desk(Rules(json_response=True))
+    desk = Desk(HttpRules(json_response=True))
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session, accept="application/json")
     desk.told.clear()
@@ -310,18 +318,18 @@ def test_with_plain_json_only_progress_is_left_out_and_questions_are_refused() -
 
 @behaviour("http:sessionless")
 def test_without_sessions_each_post_has_one_for_as_long_as_it_takes() -> None:
-    desk = Desk(Rules(stateless=True))
+    desk = Desk(HttpRules(stateless=True))
     x = desk.post(CALL)
     s = desk.word()[0]
     _, greeting, _ = desk.heard("initialize")
-    desk.say(s, Opened("hidden"))
+    desk.say(s, StreamOpened("hidden"))
     desk.answer(s, x, greeting["id"], protocolVersion="2025-03-26")
     desk.heard("notifications/initialized")
     assert desk.heard("tools/call")[::2] == (s, x)
     desk.answer(s, x, 2, content=[])
     assert desk.body(x)["result"] == {"content": []}
     assert desk.header(x, "Mcp-Session-Id") is None
-    assert desk.word() == (s, Close())
+    assert desk.word() == (s, CloseStream())
     assert desk.status(desk.get("hidden")) == 405
     assert desk.status(desk.post(notification("notifications/initialized"))) == 202
 
@@ -329,37 +337,37 @@ def test_without_sessions_each_post_has_one_for_as_long_as_it_takes() -> None:
 @behaviour("http:sessionless")
 @pytest.mark.parametrize("greeted", [False, True])
 def test_without_sessions_a_client_that_goes_takes_its_session_along(greeted: bool) -> None:
-    desk = Desk(Rules(stateless=True))
+    desk = Desk(HttpRules(stateless=True))
     x = desk.post(CALL)
     s = desk.word()[0]
     _, greeting, _ = desk.heard("initialize")
-    desk.say(s, Opened("hidden"))
+    desk.say(s, StreamOpened("hidden"))
     if greeted:
         desk.answer(s, x, greeting["id"], protocolVersion="2025-03-26")
         desk.told.clear()
     desk.gone(x)
-    assert desk.word() == (s, Close())
+    assert desk.word() == (s, CloseStream())
 
 
 def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk(Rules(stateless=True))
+    desk = Desk(HttpRules(stateless=True))
     monkeypatch.setattr(desk.core._table._room, "_max", 0)
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     desk.word()
-    desk.take(desk.core.lost(desk.now))
+    desk.take(desk.core.broker_lost(desk.now))
     assert desk.status(x) == 502
     desk.told.clear()
-    desk.take(desk.core.linked(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
     assert desk.told == [], "nobody comes back to it"
 
 
 def test_without_sessions_initialize_is_answered_without_an_id() -> None:
-    desk = Desk(Rules(stateless=True))
+    desk = Desk(HttpRules(stateless=True))
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
-    desk.say(s, Opened("hidden"))
+    desk.say(s, StreamOpened("hidden"))
     desk.answer(s, x, 1, protocolVersion="2025-11-25")
     assert (desk.status(x), desk.header(x, "Mcp-Session-Id")) == (200, None)
 
@@ -368,7 +376,7 @@ def test_without_sessions_initialize_is_answered_without_an_id() -> None:
 def test_the_transport_of_2024_hears_everything_on_its_one_stream(desk: Desk) -> None:
     x = desk.send("GET", "/sse", accept="text/event-stream")
     s = desk.word()[0]
-    desk.say(s, Opened("old-1"))
+    desk.say(s, StreamOpened("old-1"))
     assert desk.streams[x][0].data == b"event: endpoint\ndata: /messages?session=old-1\n\n"
     posted = desk.post(request(1, "initialize"), "/messages?session=old-1")
     assert desk.status(posted) == 202
@@ -376,7 +384,7 @@ def test_the_transport_of_2024_hears_everything_on_its_one_stream(desk: Desk) ->
     desk.answer(s, 0, 1)
     assert [each["id"] for each in desk.events(x)] == [1]
     desk.gone(x)
-    assert desk.word() == (s, Close())
+    assert desk.word() == (s, CloseStream())
     assert desk.status(desk.post(request(1, "ping"), "/messages?session=old-1")) == 404
 
 
@@ -385,14 +393,14 @@ def test_a_get_of_2024_hears_no_comment_before_its_session_is_open(desk: Desk) -
     s = desk.word()[0]
     desk.wait(KEEP_ALIVE_S)
     assert x not in desk.streams
-    desk.say(s, Opened("old-1"))
+    desk.say(s, StreamOpened("old-1"))
     desk.wait(KEEP_ALIVE_S)
     assert [each.data for each in desk.streams[x]][1:] == [b":\n"]
 
 
 @behaviour("http:limits")
 def test_more_sessions_and_more_requests_than_allowed_are_refused_for_now() -> None:
-    desk = Desk(Rules(max_sessions=1, max_open=2))
+    desk = Desk(HttpRules(max_sessions=1, max_open=2))
     session, s = desk.initialized()
     x = desk.post(request(1, "initialize"))
     assert (desk.status(x), desk.header(x, "Retry-After")) == (503, "10")
@@ -409,9 +417,9 @@ def test_the_url_names_the_workspace_of_a_session_and_only_that_url_finds_it_aga
     path = "/mcp?workspace=shop"
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert (word.workspace, word.cwd) == ("shop", "")
-    desk.say(s, Opened("abc"))
+    desk.say(s, StreamOpened("abc"))
     desk.answer(s, x, 1, protocolVersion="2025-11-25")
     desk.told.clear()
     assert desk.status(desk.post(CALL, mcp_session_id="abc")) == 404
@@ -427,9 +435,9 @@ def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, pat
     else:
         x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)
     s, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert word.workspace == "a b"
-    desk.say(s, Refused("no workspace of that name (there are: shop)", "unknown_workspace"))
+    desk.say(s, StreamRefused("no workspace of that name (there are: shop)", "unknown_workspace"))
     assert desk.status(x) == 404
     assert "there are: shop" in str(desk.body(x))
 
@@ -448,16 +456,18 @@ def test_the_url_says_the_bound_on_names_and_one_that_is_none_is_refused(desk: D
         assert "a number from 32 to 64" in desk.body(refused)["error"]["message"]
     come("?workspace=shop&tool-name-length=50")
     _, word = desk.word()
-    assert isinstance(word, Open)
+    assert isinstance(word, OpenStream)
     assert (word.workspace, word.tool_name_length) == ("shop", 50)
 
 
 @behaviour("workspaces:attach")
 @pytest.mark.parametrize("path", ["/mcp/tools?workspace=x", "/mcp?workspace=x"])
 def test_where_the_door_asks_first_a_refusal_of_the_broker_is_told_too(path: str) -> None:
-    desk = Desk(Rules(stateless=True))
+    desk = Desk(HttpRules(stateless=True))
     x = desk.post(request(1, "tools/list"), path) if path.startswith("/mcp?") else desk.send("GET", path)
-    desk.say(desk.word()[0], Refused("no workspace of that name (there are: shop)", "unknown_workspace"))
+    desk.say(
+        desk.word()[0], StreamRefused("no workspace of that name (there are: shop)", "unknown_workspace")
+    )
     assert desk.status(x) == 404
     assert "there are: shop" in str(desk.body(x))
 
@@ -468,7 +478,7 @@ def test_stateless_agents_of_two_workspaces_share_no_session(desk: Desk) -> None
     for path in ("/mcp?workspace=shop", "/mcp?workspace=bank", "/mcp"):
         desk.post(modern(1, "tools/list"), path, **modern_headers("tools/list"))
         s, word = desk.word()
-        assert isinstance(word, Open)
+        assert isinstance(word, OpenStream)
         streams.add((s, word.workspace))
         desk.told.clear()
     assert len(streams) == 3

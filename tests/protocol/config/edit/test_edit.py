@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.edit.edit import CannotEditError, Swap, drop, put, put_all, swap
+from carpool_protocol.config.edit.edit import (
+    CannotEditError,
+    MemberSwap,
+    remove_member,
+    set_member,
+    set_members,
+    swap_members,
+)
 from carpool_protocol.config.text.jsonc import parse
 from tests.behaviours import behaviour
 
@@ -29,7 +36,7 @@ FILE = """\
 
 @behaviour("config:edited")
 def test_a_server_is_added_behind_the_others_and_every_comment_stays() -> None:
-    after = put(FILE, ("mcpServers", "c"), {"command": "z", "args": ["1"]})
+    after = set_member(FILE, ("mcpServers", "c"), {"command": "z", "args": ["1"]})
     assert after == FILE.replace(
         "    } // the last\n",
         """\
@@ -46,9 +53,9 @@ def test_a_server_is_added_behind_the_others_and_every_comment_stays() -> None:
 
 @behaviour("config:edited")
 def test_a_server_is_taken_out_with_its_lines_and_what_was_added_leaves_no_trace() -> None:
-    added = put(FILE, ("mcpServers", "c"), {"command": "z"})
-    assert drop(added, ("mcpServers", "c")) == FILE
-    assert drop(FILE, ("mcpServers", "a")) == FILE.replace(
+    added = set_member(FILE, ("mcpServers", "c"), {"command": "z"})
+    assert remove_member(added, ("mcpServers", "c")) == FILE
+    assert remove_member(FILE, ("mcpServers", "a")) == FILE.replace(
         '    "a": { "command": "x" }, // of two\n',
         """\
      // of two
@@ -68,7 +75,7 @@ def test_a_server_is_taken_out_with_its_lines_and_what_was_added_leaves_no_trace
     ],
 )
 def test_a_member_finds_its_place_in_any_layout(before: str, after: str) -> None:
-    assert put(before, ("m", "a"), 1) == after
+    assert set_member(before, ("m", "a"), 1) == after
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_a_member_finds_its_place_in_any_layout(before: str, after: str) -> None
     ],
 )
 def test_several_members_find_their_places_at_once(before: str, after: str) -> None:
-    assert put_all(before, ("m",), {"a": 1, "c": {"d": 3}}) == after
+    assert set_members(before, ("m",), {"a": 1, "c": {"d": 3}}) == after
 
 
 @pytest.mark.parametrize(
@@ -97,15 +104,15 @@ def test_several_members_find_their_places_at_once(before: str, after: str) -> N
     ],
 )
 def test_what_is_added_and_taken_out_again_leaves_every_byte_as_it_was(text: str) -> None:
-    assert drop(put(text, ("m", "a"), value=True), ("m", "a")) == text
+    assert remove_member(set_member(text, ("m", "a"), value=True), ("m", "a")) == text
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"m": []}', '{"m": {"a": 1, "a": 2}}', "{", "3"])
 def test_what_cannot_be_edited_is_left_to_a_person(text: str) -> None:
     with pytest.raises(CannotEditError):
-        put(text, ("m", "b"), 1)
+        set_member(text, ("m", "b"), 1)
     with pytest.raises(CannotEditError):
-        drop(text, ("m", "b"))
+        remove_member(text, ("m", "b"))
 
 
 KEYS = st.sampled_from(["a", "b", "m", "\u00e4", 'q"'])
@@ -124,11 +131,11 @@ def test_whatever_the_layout_only_the_one_member_changes(
     text = json.dumps(held, indent=indent)
     if comments:
         text = re.sub("[,{}]", lambda mark: COMMENTED[mark.group()], text)
-    changed = put(text, path, {"x": [1]})
+    changed = set_member(text, path, {"x": [1]})
     expected = {**held, path[0]: {**held.get(path[0], {}), path[1]: {"x": [1]}}}
     assert parse(changed, "").value == expected
     del expected[path[0]][path[1]]
-    assert parse(drop(changed, path), "").value == expected
+    assert parse(remove_member(changed, path), "").value == expected
 
 
 LONG = """\
@@ -147,7 +154,7 @@ LONG = """\
 
 @behaviour("config:edited")
 def test_members_are_swapped_in_the_file_s_own_indentation_and_ends_of_lines() -> None:
-    text = swap(LONG, {("deep", "mcpServers"): Swap(["a", "b"], {"c": {"command": "z"}})})
+    text = swap_members(LONG, {("deep", "mcpServers"): MemberSwap(["a", "b"], {"c": {"command": "z"}})})
     before, _, rest = LONG.partition('\t\t"a"')
     assert text == (
         before + "\t\t // of two\r\n\t\t// nobody's\r\n"
@@ -156,7 +163,7 @@ def test_members_are_swapped_in_the_file_s_own_indentation_and_ends_of_lines() -
 
 
 def test_only_the_named_members_are_swapped() -> None:
-    text = swap(LONG, {("deep", "mcpServers"): Swap(["b"], {})})
+    text = swap_members(LONG, {("deep", "mcpServers"): MemberSwap(["b"], {})})
     assert text == LONG.replace(", // of two", " // of two").replace(
         '\t\t"b": {\r\n\t\t\t"command": "y"\r\n\t\t}\r\n', ""
     )
@@ -164,8 +171,8 @@ def test_only_the_named_members_are_swapped() -> None:
 
 def test_several_objects_are_swapped_at_once() -> None:
     text = '{"a": {"x": 1, "y": 2}, "b": {"p": {"z": [3]}}, "c": 0}'
-    swaps = {("b", "p"): Swap(["z"], {}), ("a",): Swap(["x"], {"n": 4})}
-    assert swap(text, swaps) == '{"a": { "y": 2, "n": 4}, "b": {"p": {}}, "c": 0}'
+    swaps = {("b", "p"): MemberSwap(["z"], {}), ("a",): MemberSwap(["x"], {"n": 4})}
+    assert swap_members(text, swaps) == '{"a": { "y": 2, "n": 4}, "b": {"p": {}}, "c": 0}'
 
 
 @pytest.mark.parametrize(
@@ -182,4 +189,4 @@ def test_members_that_cannot_be_swapped_are_left_to_a_person(
     path: tuple[str, ...], out: list[str], new: dict[str, Any]
 ) -> None:
     with pytest.raises(CannotEditError):
-        swap(LONG, {path: Swap(out, new)})
+        swap_members(LONG, {path: MemberSwap(out, new)})

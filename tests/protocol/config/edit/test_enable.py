@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carpool_protocol.config.edit.edit import CannotEditError
-from carpool_protocol.config.edit.enable import switch
+from carpool_protocol.config.edit.enable import set_enabled
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
@@ -29,18 +29,18 @@ AT_A, AT_B = ("mcpServers", "a"), ("mcpServers", "b")
 
 @behaviour("switch:saved")
 def test_in_our_file_one_member_comes_and_goes_and_every_other_byte_stays() -> None:
-    off = switch(OURS, "/c.json", AT_A, on=False)
+    off = set_enabled(OURS, "/c.json", AT_A, on=False)
     assert off == OURS.replace('{ "command": "x" }', '{ "command": "x", "disabled": true }')
-    both = switch(off, "/c.json", AT_B, on=False)
+    both = set_enabled(off, "/c.json", AT_B, on=False)
     assert both == off.replace('["disabled"]\n', '["disabled"],\n      "disabled": true\n')
-    assert switch(both, "/c.json", AT_B, on=True) == off
-    assert switch(off, "/c.json", AT_A, on=True) == OURS
+    assert set_enabled(both, "/c.json", AT_B, on=True) == off
+    assert set_enabled(off, "/c.json", AT_A, on=True) == OURS
 
 
 @pytest.mark.parametrize("way", [True, False])
 def test_what_is_so_already_is_left_alone(way: bool) -> None:
     text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}' if not way else OURS
-    assert switch(text, "/c.json", AT_A, on=way) == text
+    assert set_enabled(text, "/c.json", AT_A, on=way) == text
 
 
 SHAPES: dict[str, tuple[str, Any, tuple[str, ...], Any]] = {
@@ -66,12 +66,12 @@ SHAPES: dict[str, tuple[str, Any, tuple[str, ...], Any]] = {
 def test_another_programs_file_is_told_in_its_own_key(shape: str) -> None:
     file, held, path, expected = SHAPES[shape]
     text = json.dumps(held, indent=1)
-    off = switch(text, file, path, on=False)
+    off = set_enabled(text, file, path, on=False)
     entry = json.loads(off)
     for key in path:
         entry = entry[key]
     assert entry.items() >= expected.items()
-    for each, disabled in ((off, True), (switch(off, file, path, on=True), False)):
+    for each, disabled in ((off, True), (set_enabled(off, file, path, on=True), False)):
         config = read_config(each, file).config
         assert config is not None
         assert config.servers[ServerName("a")].disabled is disabled
@@ -83,7 +83,7 @@ def test_an_entry_that_says_nothing_else_goes_with_the_word_it_was_there_for() -
   "mcpServers": { "a": { "command": "x" } },
   "workspaces": { "w": { "mcpServers": { "a": { "disabled": true } } } }
 }"""
-    on = switch(text, "/c.json", ("workspaces", "w", "mcpServers", "a"), on=True)
+    on = set_enabled(text, "/c.json", ("workspaces", "w", "mcpServers", "a"), on=True)
     config = read_config(on, "/c.json").config
     assert config is not None
     assert (list(config.servers), config.workspaces["w"].servers) == ([ServerName("a")], {})
@@ -102,4 +102,4 @@ def test_an_entry_that_says_nothing_else_goes_with_the_word_it_was_there_for() -
 @pytest.mark.parametrize("way", [True, False])
 def test_what_only_a_person_can_decide_is_left_to_one(text: str, way: bool) -> None:
     with pytest.raises(CannotEditError):
-        switch(text, "/c.json", AT_A, on=way)
+        set_enabled(text, "/c.json", AT_A, on=way)

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.config.foreign.formats import PROGRAMS, SHAPES, is_own_entry, program_of, shape_of
-from carpool_protocol.config.reading.parse import Loaded, read_config
+from carpool_protocol.config.reading.parse import LoadedConfig, read_config
 from carpool_protocol.config.schema.model import Config, ServerConfig, variables
 from carpool_protocol.config.schema.settings import SERVER_SETTINGS
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 
 
-def load(text: str | object, file: str) -> Loaded:
+def load(text: str | object, file: str) -> LoadedConfig:
     return read_config(text if isinstance(text, str) else json.dumps(text, indent=1), file)
 
 

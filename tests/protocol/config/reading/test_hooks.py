@@ -6,24 +6,24 @@ from typing import Any
 import pytest
 
 from carpool_protocol.config.pages.describe import describe
-from carpool_protocol.config.reading.parse import Loaded, read_config
+from carpool_protocol.config.reading.parse import LoadedConfig, read_config
 from carpool_protocol.config.schema.model import HookConfig
 from tests.behaviours import behaviour
 
 GUARD = {"name": "guard", "command": "guard", "args": ["--strict", "hunter2"], "env": {"TOKEN": "${TOKEN}"}}
 
 
-def read(*hooks: Any, **more: Any) -> Loaded:
+def read(*hooks: Any, **more: Any) -> LoadedConfig:
     project = more.pop("project", False)
     text = json.dumps({"mcpServers": {}, "hooks": list(hooks), **more})
     return read_config(text, "f.json", project=project)
 
 
-def texts(loaded: Loaded) -> list[str]:
+def texts(loaded: LoadedConfig) -> list[str]:
     return [f"{each.where}: {each.text}" for each in loaded.problems]
 
 
-def only(loaded: Loaded) -> HookConfig:
+def only(loaded: LoadedConfig) -> HookConfig:
     assert loaded.config is not None, texts(loaded)
     (hook,) = loaded.config.hooks
     return hook

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool_protocol.config.pages.describe import describe
-from carpool_protocol.config.reading.late_values import fill
+from carpool_protocol.config.reading.late_values import fill_late_values
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config, ServerConfig, variables
 from carpool_protocol.config.text.problems import KeyPath
@@ -28,7 +28,7 @@ def server_of(**keys: Any) -> ServerConfig:
 
 
 def filled(server: ServerConfig, **values: str) -> ServerConfig:
-    found = fill(server, {tuple(key.split("__")): text for key, text in values.items()})
+    found = fill_late_values(server, {tuple(key.split("__")): text for key, text in values.items()})
     assert isinstance(found, ServerConfig), found
     return found
 
@@ -58,7 +58,9 @@ def test_a_text_from_a_variable_is_read_as_the_number_or_switch_that_is_wanted()
 def test_what_is_no_such_number_is_told_without_its_value(
     keys: dict[str, Any], values: dict[str, str], path: KeyPath, why: str
 ) -> None:
-    found = fill(server_of(**keys), {tuple(key.split("__")): text for key, text in values.items()})
+    found = fill_late_values(
+        server_of(**keys), {tuple(key.split("__")): text for key, text in values.items()}
+    )
     assert isinstance(found, list)
     ((at, said),) = found
     assert at == path
@@ -69,7 +71,7 @@ def test_what_is_no_such_number_is_told_without_its_value(
 @given(st.text())
 def test_no_text_makes_filling_raise(text: str) -> None:
     server = server_of(timeout_s="${T}", disabled="${D}", pool={"max": "${N}"})
-    found = fill(server, dict.fromkeys(server.late, text))
+    found = fill_late_values(server, dict.fromkeys(server.late, text))
     assert isinstance(found, ServerConfig | list)
 
 

@@ -21,7 +21,7 @@ from carpool_protocol.config.reading.load import (
     load_config,
     load_layer,
 )
-from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, Loaded
+from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, LoadedConfig
 from carpool_protocol.config.text.file_stamps import is_current
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
@@ -54,7 +54,7 @@ def test_a_relative_option_is_meant_from_here(tmp_path: Path, monkeypatch: pytes
     assert find_config_file({"HOME": "/h"}, "c.json").path == str(tmp_path / "c.json")
 
 
-def asked(path: Path) -> Loaded:
+def asked(path: Path) -> LoadedConfig:
     return load_config(ConfigFile(str(path), asked_for=True))
 
 
@@ -317,7 +317,7 @@ def test_a_project_may_hold_so_many_values_in_all_its_files_and_lists_of_tools(t
     assert len(config.servers[ServerName("a")].offline or ()) == 40
 
 
-def of_project(path: Path) -> Loaded:
+def of_project(path: Path) -> LoadedConfig:
     return load_layer(ConfigFile(str(path), asked_for=True), "/h", project=True).loaded
 
 

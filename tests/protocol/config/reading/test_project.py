@@ -9,16 +9,16 @@ import pytest
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.paths import PROJECT_FILES
-from carpool_protocol.config.reading.load import ConfigFile, Layer, load_layer
-from carpool_protocol.config.reading.merge import cap_problem, merge, shadowed, taken_over
+from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, load_layer
+from carpool_protocol.config.reading.merge import cap_problem, merge_configs, shadowed, taken_over
 from carpool_protocol.config.reading.parse import read_config
-from carpool_protocol.config.reading.project import Workspace, find_workspace, unread
+from carpool_protocol.config.reading.project import FoundWorkspace, find_workspace, unread_warnings
 from carpool_protocol.config.reading.trust import (
-    complaint,
-    give_trust,
-    mend,
+    grant_trust,
     read_trust,
-    take_trust,
+    revoke_trust,
+    set_aside_unreadable,
+    store_problem,
     trust_of,
 )
 from carpool_protocol.config.schema.model import Config
@@ -138,7 +138,7 @@ def test_a_file_above_is_told_where_servers_are_lost_by_the_nearer_one(
     assert (found.file, found.hidden) == (str(near), str(above) if told else "")
     assert str(above) in found.seen, "it may come, go or change"
     said = f"{above} is not read here: {near} is nearer, and only the nearest project file counts"
-    assert unread(found) == ([said] if told else [])
+    assert unread_warnings(found) == ([said] if told else [])
     if told:  # beyond the root of a named workspace nothing is looked for
         inside = find_workspace(str(near.parent), str(tmp_path / "home"), str(near.parents[1]))
         assert (inside.file, inside.hidden) == (str(near), "")
@@ -219,7 +219,7 @@ def test_trust_is_for_the_very_bytes(tmp_path: Path) -> None:
 
     workspace = find_workspace(str(tmp_path / "p"), str(tmp_path))
 
-    def layer() -> Layer:
+    def layer() -> ConfigLayer:
         return load_layer(ConfigFile(str(file), asked_for=True), "/h", project=True)
 
     def now() -> str:
@@ -227,7 +227,7 @@ def test_trust_is_for_the_very_bytes(tmp_path: Path) -> None:
         return trust_of(read_trust(store), workspace, layer().digest)
 
     def give() -> None:
-        give_trust(store, workspace, layer().digest)
+        grant_trust(store, workspace, layer().digest)
         assert now() == "trusted"
 
     assert now() == "untrusted"
@@ -241,8 +241,8 @@ def test_trust_is_for_the_very_bytes(tmp_path: Path) -> None:
     touch(tmp_path / "p" / ".carpool" / "e", "A=2\n")
     assert now() == "changed"
     give()
-    assert take_trust(store, workspace)
-    assert not take_trust(store, workspace)
+    assert revoke_trust(store, workspace)
+    assert not revoke_trust(store, workspace)
     assert now() == "untrusted"
 
 
@@ -250,7 +250,7 @@ def test_trust_is_for_the_very_bytes(tmp_path: Path) -> None:
 def test_the_file_of_trust_is_private_whatever_the_umask(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        give_trust(str(tmp_path / "state" / "trust.json"), Workspace("/p", "/p/.mcp.json"), "d")
+        grant_trust(str(tmp_path / "state" / "trust.json"), FoundWorkspace("/p", "/p/.mcp.json"), "d")
     finally:
         os.umask(old)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
@@ -286,7 +286,7 @@ def test_a_project_is_trusted_however_its_directory_is_reached(tmp_path: Path) -
     assert [len(each.files) for each in layers] == [4, 4]
     digests = {each.digest for each in layers}
     (digest,) = digests
-    give_trust(store, first, digest)
+    grant_trust(store, first, digest)
     assert trust_of(read_trust(store), other, digest) == "trusted"
 
 
@@ -302,7 +302,7 @@ def test_a_directory_that_links_to_trusted_bytes_is_not_trusted(tmp_path: Path, 
     ours, theirs = (find_workspace(str(tmp_path / each), str(tmp_path)) for each in ("p", "q"))
     digest = load_layer(ConfigFile(ours.file, asked_for=True), "/h", project=True).digest
     assert load_layer(ConfigFile(theirs.file, asked_for=True), "/h", project=True).digest == digest
-    give_trust(store, ours, digest)
+    grant_trust(store, ours, digest)
     assert trust_of(read_trust(store), theirs, digest) == "untrusted"
 
 
@@ -310,13 +310,15 @@ def test_a_directory_that_links_to_trusted_bytes_is_not_trusted(tmp_path: Path, 
 def test_a_store_that_cannot_be_read_trusts_nothing_and_is_set_aside(tmp_path: Path, text: str) -> None:
     store = touch(tmp_path / "trust.json", text)
     assert read_trust(str(store)) == {}
-    assert complaint(str(store)).startswith(f"{store} is not a file of trust of this version; no project is")
+    assert store_problem(str(store)).startswith(
+        f"{store} is not a file of trust of this version; no project is"
+    )
     assert store.read_text() == text, "who only reads it leaves it alone"
-    assert f"it is now {store}.aside-1, and no project is trusted" in mend(str(store))
-    assert mend(str(store)) == complaint(str(store)) == ""
+    assert f"it is now {store}.aside-1, and no project is trusted" in set_aside_unreadable(str(store))
+    assert set_aside_unreadable(str(store)) == store_problem(str(store)) == ""
     assert (tmp_path / "trust.json.aside-1").read_text() == text
     store.write_text(text)
-    give_trust(str(store), Workspace("/p", "/p/.mcp.json"), "d")
+    grant_trust(str(store), FoundWorkspace("/p", "/p/.mcp.json"), "d")
     assert (tmp_path / "trust.json.aside-2").read_text() == text
     assert read_trust(str(store)) == {"/p/.mcp.json": "d"}
     assert store.stat().st_mode & 0o777 == 0o600
@@ -339,7 +341,7 @@ def test_a_projects_server_takes_the_place_of_the_users_and_says_so() -> None:
         {"b": {"command": "its"}, "d": {"command": "its"}, "c": {"type": "ws"}},
         project=True,
     )
-    both = merge(user, project)
+    both = merge_configs(user, project)
     assert {name: server.command for name, server in both.servers.items()} == {
         "a": "mine",
         "b": "its",
@@ -377,7 +379,7 @@ def test_what_must_always_run_of_both_together_has_to_fit() -> None:
     user = config("u", {"a": {"command": "x", "pool": {"min": 2}}}, max_instances=3)
     project = config("p", {"b": {"command": "x", "pool": {"min": 2}}}, project=True)
     assert cap_problem(user, "u") is None
-    problem = cap_problem(merge(user, project), "p")
+    problem = cap_problem(merge_configs(user, project), "p")
     assert problem is not None
     assert "add up to 4 instances, more than your max_instances (3)" in problem.text
 

@@ -8,9 +8,9 @@ import pytest
 
 from carpool_protocol.config.pages.describe import describe
 from carpool_protocol.config.reading.load import ConfigFile, load_config, load_layer
-from carpool_protocol.config.reading.merge import merge, shadowed
+from carpool_protocol.config.reading.merge import merge_configs, shadowed
 from carpool_protocol.config.reading.parse import read_config
-from carpool_protocol.config.reading.project import find_workspace, named_at
+from carpool_protocol.config.reading.project import find_workspace, workspace_name_at
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.model import Config, variables
 from carpool_protocol.ids import ServerName
@@ -52,7 +52,7 @@ def test_a_named_workspace_has_a_root_and_servers_with_their_own_lines() -> None
     assert [each.cwd for each in (own, config.servers[A], bare.servers[B])] == ["${workspace}", "~", "~"]
     assert shop.servers[B].disabled
     assert variables(config) == frozenset()
-    assert variables(merge(config, shop)) == {"T", "V"}
+    assert variables(merge_configs(config, shop)) == {"T", "V"}
     rows = {row.setting: (row.value, row.origin) for row in describe(config)}
     assert rows["workspaces.shop.root"] == ('"~/code/shop"', "f:4")
     assert rows["workspaces.bare.root"] == ("—", "default")
@@ -66,7 +66,7 @@ def test_its_servers_lie_over_those_of_everybody_and_it_is_said() -> None:
         '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}},'
         ' "workspaces": {"w": {"mcpServers": {"a": {"command": "y"}}}}}'
     )
-    both = merge(config, config.workspaces["w"])
+    both = merge_configs(config, config.workspaces["w"])
     assert [(name, each.command) for name, each in both.servers.items()] == [("a", "y"), ("b", "x")]
     assert [each.render() for each in shadowed(config, config.workspaces["w"])] == [
         "f:1: workspaces.w.mcpServers.a: takes the place of your server of this name in f"
@@ -123,13 +123,13 @@ def test_a_directory_is_in_the_workspace_with_the_nearest_root(tmp_path: Path) -
     deep.mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "code" / "shop")
     work, shop = str(tmp_path / "code"), str(tmp_path / "code" / "shop")
-    assert named_at(str(deep), {"code": work, "shop": shop}) == "shop"
-    assert named_at(shop, {"code": work, "shop": shop}) == "shop"
-    assert named_at(str(tmp_path / "code" / "other"), {"code": work, "shop": shop}) == "code"
-    assert named_at(str(deep), {"shop": str(tmp_path / "link")}) == "shop", "however it is reached"
-    assert named_at(str(tmp_path), {"code": work}) == ""
-    assert named_at(f"{work}-2", {"code": work}) == ""
-    assert named_at("", {"code": work}) == ""
+    assert workspace_name_at(str(deep), {"code": work, "shop": shop}) == "shop"
+    assert workspace_name_at(shop, {"code": work, "shop": shop}) == "shop"
+    assert workspace_name_at(str(tmp_path / "code" / "other"), {"code": work, "shop": shop}) == "code"
+    assert workspace_name_at(str(deep), {"shop": str(tmp_path / "link")}) == "shop", "however it is reached"
+    assert workspace_name_at(str(tmp_path), {"code": work}) == ""
+    assert workspace_name_at(f"{work}-2", {"code": work}) == ""
+    assert workspace_name_at("", {"code": work}) == ""
 
 
 @behaviour("workspaces:named")
@@ -156,7 +156,7 @@ def test_home_as_a_root_is_nobodys_project_still(tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text("{}", encoding="utf-8")
     home = str(tmp_path)
     for cwd in (home, str(tmp_path / "x")):
-        assert named_at(cwd, {"all": home}) == "all"
+        assert workspace_name_at(cwd, {"all": home}) == "all"
         found = find_workspace(cwd, home, home)
         assert (found.root, found.file) == (home, "")
 
@@ -172,4 +172,4 @@ def test_a_list_of_tools_for_a_server_of_a_workspace_is_read_too(tmp_path: Path)
     workspace = config.workspaces["w"]
     assert [tool.name for tool in workspace.servers[A].offline or ()] == ["t"]
     assert "workspaces.w.mcpServers.b.tools_file: there is no file" in workspace.unusable[B]
-    assert merge(config, workspace).unusable.keys() == {"b"}
+    assert merge_configs(config, workspace).unusable.keys() == {"b"}

@@ -14,7 +14,7 @@ from carpool_protocol.config.schema.environment import (
 )
 from carpool_protocol.config.schema.expand import (
     BadTemplate,
-    Missing,
+    MissingValue,
     expand,
     from_home,
     read_template,
@@ -48,13 +48,13 @@ def test_a_template_becomes(text: str, becomes: str) -> None:
 @pytest.mark.parametrize(
     ("text", "missing"),
     [
-        ("a${NO}b${NO2}", Missing("NO")),
-        ("${cwd}", Missing("cwd")),
-        ("${NUL}", Missing("NUL", "unusable")),
-        ("${BYTES}", Missing("BYTES", "unusable")),
+        ("a${NO}b${NO2}", MissingValue("NO")),
+        ("${cwd}", MissingValue("cwd")),
+        ("${NUL}", MissingValue("NUL", "unusable")),
+        ("${BYTES}", MissingValue("BYTES", "unusable")),
     ],
 )
-def test_what_cannot_be_filled_in_is_named(text: str, missing: Missing) -> None:
+def test_what_cannot_be_filled_in_is_named(text: str, missing: MissingValue) -> None:
     found = expand(text, VARIABLES, PLACES)
     assert found == missing
     assert missing.name in missing.render()
@@ -80,7 +80,7 @@ def test_no_text_makes_expansion_raise_and_the_names_it_refers_to_are_enough_to_
 @given(st.text())
 def test_a_value_is_put_in_as_it_is_and_never_expanded_again(value: str) -> None:
     found = expand("<${A}>", {"A": value}, {})
-    assert found in {f"<{value}>", Missing("A", "unusable")}
+    assert found in {f"<{value}>", MissingValue("A", "unusable")}
 
 
 # --- whose environment -----------------------------------------------------------------------------------

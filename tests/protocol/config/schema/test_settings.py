@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from carpool_protocol.config.pages.describe import MASK, Row, describe, value_of
+from carpool_protocol.config.pages.describe import MASK, SettingRow, describe, value_of
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config, ServerConfig, variables
-from carpool_protocol.config.schema.server_kinds import ONLY_WITH, WAYS
+from carpool_protocol.config.schema.server_kinds import ONLY_WITH, SERVER_KINDS
 from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
 from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Policy
@@ -137,12 +137,12 @@ def section(table: tuple[Setting, ...]) -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def a_server(draw: st.DrawFn) -> dict[str, Any]:
     """Of one kind, with keys that go with it."""
-    way = draw(st.sampled_from(sorted(WAYS)))
+    way = draw(st.sampled_from(sorted(SERVER_KINDS)))
     found = draw(section(SERVER_SETTINGS))
     kept = {
         key: value
         for key, value in found.items()
-        if key not in WAYS and ONLY_WITH.get(key.partition(".")[0], way) == way
+        if key not in SERVER_KINDS and ONLY_WITH.get(key.partition(".")[0], way) == way
     }
     if way == "url":
         kept.pop("cwd", None)
@@ -211,9 +211,9 @@ def test_describe_tells_every_setting_and_where_it_comes_from_and_masks_env() ->
     rows = describe(config)
     assert len(rows) == len(FILE_SETTINGS) + len(SERVER_SETTINGS)
     by_setting = {row.setting: row for row in rows}
-    assert by_setting["max_instances"] == Row("max_instances", "9", "instances", "f:1")
-    assert by_setting["list_wait_s"] == Row("list_wait_s", "10.0", "s", "default")
-    assert by_setting["mcpServers.git.env.T"] == Row("mcpServers.git.env.T", MASK, "", "f:6")
+    assert by_setting["max_instances"] == SettingRow("max_instances", "9", "instances", "f:1")
+    assert by_setting["list_wait_s"] == SettingRow("list_wait_s", "10.0", "s", "default")
+    assert by_setting["mcpServers.git.env.T"] == SettingRow("mcpServers.git.env.T", MASK, "", "f:6")
     assert by_setting["mcpServers.git.pool.max"].origin == "f:7"
     assert by_setting["mcpServers.git.transport"].origin == "f:4"
     assert by_setting["mcpServers.git.tools_prefix"].value == "—"

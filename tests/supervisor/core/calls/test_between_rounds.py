@@ -16,26 +16,26 @@ from carpool_protocol.ids import (
 )
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
+    AskOpened,
     AskWithdrawn,
+    CallAnswered,
+    CallFailed,
     CancelCall,
     Era,
-    Failed,
-    Logged,
+    LogForSession,
     Policy,
+    SetPools,
     Sharing,
-    Wanted,
 )
 from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.effects import (
     CloseStdin,
-    WriteAgain,
     WriteAskAnswer,
     WriteCall,
     WriteCancel,
+    WriteRetry,
 )
 from tests.behaviours import behaviour
 from tests.kit.effects import of_kind
@@ -60,7 +60,7 @@ class Rig(SupervisorRig):
     def want(self, *sharings: Sharing) -> list[Any]:
         """The server is wanted shared like this; without: not at all."""
         policies = [Policy(sharing=sharing, **self.policy) for sharing in sharings]
-        return self.feed(Wanted([pool_spec(KEY, policy, asking=True, era=self.era) for policy in policies]))
+        return self.feed(SetPools([pool_spec(KEY, policy, asking=True, era=self.era) for policy in policies]))
 
     def call(self, number: int, session: str = "a", key: PoolKey | None = None, **more: Any) -> Any:
         """The wire ids that are written for it, if any."""
@@ -74,7 +74,7 @@ class Rig(SupervisorRig):
         return said
 
     def asked(self, wire: int, *methods: str) -> list[AskId]:
-        return [each.ask for each in of_kind(self.wants(wire, *methods), Asked)]
+        return [each.ask for each in of_kind(self.wants(wire, *methods), AskOpened)]
 
     def give(self, ask: AskId) -> list[Any]:
         return self.feed(AnswerAsk(ask, is_error=False, body=RawJson(b'{"action":"accept"}')))
@@ -88,7 +88,7 @@ def written(effects: list[Any]) -> list[int]:
 
 
 def again(effects: list[Any]) -> list[int]:
-    return [each.wire for each in of_kind(effects, WriteAgain)]
+    return [each.wire for each in of_kind(effects, WriteRetry)]
 
 
 @behaviour("modes:serial", "eras:rounds:lane")
@@ -111,7 +111,7 @@ def test_in_the_handshake_era_a_call_that_asks_keeps_its_lane() -> None:
     rig = Rig(era="handshake")
     rig.call(1)
     [asked] = of_kind(
-        rig.feed(ev.ServerAsked(ME, RawJson(b"7"), RawJson(b"{}"), AskFacts(ELICIT), ABSENT)), Asked
+        rig.feed(ev.ServerAsked(ME, RawJson(b"7"), RawJson(b"{}"), AskFacts(ELICIT), ABSENT)), AskOpened
     )
     assert rig.call(2, "b") == [], "its handler runs, and waits for the answer"
     effects = rig.give(asked.ask)
@@ -128,9 +128,9 @@ def test_the_last_answer_of_a_round_has_the_call_said_again() -> None:
     assert of_kind(effects, WriteAskAnswer)
     assert not again(effects)
     effects = rig.give(first)
-    assert [type(each) for each in of_kind(effects, WriteAskAnswer, WriteAgain)] == [
+    assert [type(each) for each in of_kind(effects, WriteAskAnswer, WriteRetry)] == [
         WriteAskAnswer,
-        WriteAgain,
+        WriteRetry,
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_cancel_between_two_rounds_is_over_at_once(answered: bool) -> None:
         rig.give(ask)
     effects = rig.feed(CancelCall(CallId(1), "enough"))
     assert [each.wire for each in of_kind(effects, WriteCancel)] == [1]
-    assert not of_kind(effects, WriteAgain, WriteAskAnswer)
+    assert not of_kind(effects, WriteRetry, WriteAskAnswer)
     assert len(of_kind(effects, AskWithdrawn)) == (not answered)
     rig.answers(1)  # what the adapter says of it
     assert not again(rig.answers(2))
@@ -224,7 +224,7 @@ def test_one_that_cannot_go_on_ends_at_its_deadline_and_says_what_it_waited_for(
     rig.give(ask)
     failed: list[Any] = []
     for _ in range(3):
-        failed += of_kind(rig.wait(4.0), Failed)
+        failed += of_kind(rig.wait(4.0), CallFailed)
         rig.feed(ev.ServerProgressed(ME, WireId(2), EMPTY_OBJECT))
     assert [(each.call, each.fault, each.delivered) for each in failed] == [(1, "timed_out", "maybe")]
     assert "turn" in failed[0].text
@@ -239,8 +239,8 @@ def test_one_that_went_on_late_has_its_whole_time_again() -> None:
     rig.give(ask)
     rig.wait(9.0)
     assert again(rig.answers(2)) == [1]
-    assert not of_kind(rig.wait(9.0), Failed)
-    assert [each.call for each in of_kind(rig.wait(2.0), Failed)] == [1]
+    assert not of_kind(rig.wait(9.0), CallFailed)
+    assert [each.call for each in of_kind(rig.wait(2.0), CallFailed)] == [1]
 
 
 def test_an_agent_that_never_answers_holds_up_nobody_and_its_call_goes_on_after_the_limit() -> None:
@@ -261,7 +261,7 @@ def test_an_agent_that_is_asked_and_calls_the_same_server_waits_as_everybody_doe
     [ask] = rig.asked(1)
     rig.call(2, "b")
     assert rig.call(3) == []
-    assert not of_kind(rig.wait(1.0), Failed), "its own call holds no lane: nothing waits for itself"
+    assert not of_kind(rig.wait(1.0), CallFailed), "its own call holds no lane: nothing waits for itself"
     assert written(rig.answers(2)) == [3]
     assert not again(rig.give(ask))
     assert again(rig.answers(3)) == [1]
@@ -274,7 +274,7 @@ def test_when_the_instance_is_lost_nothing_goes_on() -> None:
     rig.call(2, "b")
     rig.give(ask)
     effects = rig.feed(ev.InstanceExited(ME, "was killed by SIGKILL", (), "", 0.5))
-    assert {each.call for each in of_kind(effects, Failed)} == {1, 2}
+    assert {each.call for each in of_kind(effects, CallFailed)} == {1, 2}
     assert not again(effects + rig.wait(1.0))
 
 
@@ -284,7 +284,7 @@ def test_a_lost_link_ends_what_is_in_line_to_go_on() -> None:
     [ask] = rig.asked(1)
     rig.call(2, "b")
     rig.give(ask)
-    effects = rig.feed(ev.BrokerCame(same=True))
+    effects = rig.feed(ev.BrokerConnected(same=True))
     assert {each.wire for each in of_kind(effects, WriteCancel)} == {1, 2}
     assert not again(effects)
 
@@ -298,7 +298,7 @@ def test_on_an_instance_that_drains_calls_still_go_on() -> None:
     assert not of_kind(rig.want(), CloseStdin)
     assert again(rig.answers(2)) == [1]
     effects = rig.answers(1)
-    assert of_kind(effects, Answered)
+    assert of_kind(effects, CallAnswered)
     assert of_kind(effects, CloseStdin)
 
 
@@ -325,7 +325,7 @@ def test_what_is_logged_while_another_call_rests_is_of_the_one_that_runs() -> No
     rig.call(1)
     rig.wants(1)
     rig.call(2, "b")
-    [logged] = of_kind(rig.feed(ev.ServerLogged(ME, "info", EMPTY_OBJECT)), Logged)
+    [logged] = of_kind(rig.feed(ev.ServerLogged(ME, "info", EMPTY_OBJECT)), LogForSession)
     assert (logged.session, logged.call) == ("b", 2)
 
 

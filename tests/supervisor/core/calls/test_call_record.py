@@ -7,22 +7,22 @@ from msgspec.structs import replace
 
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import (
-    Answered,
-    Asked,
+    AnswersWritten,
+    AskOpened,
+    CallAnswered,
+    CallFailed,
+    CallsRecorded,
     CancelCall,
-    Failed,
-    Fleeting,
+    OpenSessions,
     Policy,
-    Recorded,
     RecordedCall,
     RecordedSession,
-    Resume,
-    SessionGone,
+    ResumeCall,
+    SessionEnded,
     SessionNote,
-    Sessions,
+    SessionNotResumable,
+    SetPools,
     Sharing,
-    Wanted,
-    Written,
 )
 from carpool_supervisor.core.calls import call_record
 from carpool_supervisor.core.model import events as ev
@@ -54,7 +54,7 @@ class Rig(SupervisorRig):
         return self.feed(ev.ServerAnswered(ONE, WireId(wire), is_error=False, body=RawJson(body)))
 
     def another_broker(self) -> tuple[list[RecordedSession], list[RecordedCall]]:
-        told = of_kind(self.feed(ev.BrokerCame()), Recorded)
+        told = of_kind(self.feed(ev.BrokerConnected()), CallsRecorded)
         assert [each.last for each in told] == [False] * (len(told) - 1) + [True]
         return told[-1].sessions, [call for each in told for call in each.calls]
 
@@ -72,7 +72,7 @@ def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not
         rig.call(number)
     rig.answer_wire(1)
     rig.answer_wire(2)
-    rig.feed(Written([CallId(1)]))
+    rig.feed(AnswersWritten([CallId(1)]))
     assert rig.another_broker() == (
         [RecordedSession(A)],
         [recorded(3), recorded(2, ended=True)],
@@ -81,33 +81,33 @@ def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not
 
 def test_the_record_comes_before_everything_else_that_another_broker_is_told() -> None:
     rig = Rig()
-    assert isinstance(rig.feed(ev.BrokerCame())[0], Recorded)
+    assert isinstance(rig.feed(ev.BrokerConnected())[0], CallsRecorded)
 
 
 @behaviour("death:broker-frees-plain")
 def test_what_a_session_had_that_ended_with_its_broker_is_free_and_the_next_one_hears_nothing_of_it() -> None:
     rig = Rig("session", max_instances=1)
-    rig.feed(Fleeting(A))
+    rig.feed(SessionNotResumable(A))
     rig.call(1)
     rig.call(2, B)
     rig.answer_wire(1)
     rig.call(3)
-    effects = rig.feed(ev.BrokerCame())
-    told = [each for each in effects if isinstance(each, Recorded)]
+    effects = rig.feed(ev.BrokerConnected())
+    told = [each for each in effects if isinstance(each, CallsRecorded)]
     assert [each.calls for each in told] == [[recorded(2, B)], []]
     assert told[-1].sessions == [RecordedSession(B)]
     kinds = [type(each) for each in effects]
-    assert kinds.index(Recorded) < kinds.index(WriteCancel), "and its server hears that nobody waits"
+    assert kinds.index(CallsRecorded) < kinds.index(WriteCancel), "and its server hears that nobody waits"
     assert CloseStdin(ONE) in effects
     assert rig.another_broker()[0] == [RecordedSession(B)], "nor is it told as one that may still come"
 
 
 def test_a_session_that_ends_with_its_broker_goes_on_while_only_the_link_was_down() -> None:
     rig = Rig()
-    rig.feed(Sessions([SessionNote(A, fleeting=True)]))
+    rig.feed(OpenSessions([SessionNote(A, fleeting=True)]))
     rig.call(1)
-    told = rig.feed(ev.BrokerCame(same=True))
-    assert [each.calls for each in told if isinstance(each, Recorded)] == [[recorded(1, ended=True)], []]
+    told = rig.feed(ev.BrokerConnected(same=True))
+    assert [each.calls for each in told if isinstance(each, CallsRecorded)] == [[recorded(1, ended=True)], []]
     assert rig.another_broker() == ([], [])
 
 
@@ -115,9 +115,9 @@ def test_a_session_that_ends_with_its_broker_goes_on_while_only_the_link_was_dow
 def test_a_call_that_is_resumed_runs_on_and_is_answered_once() -> None:
     rig = Rig()
     rig.call(1)
-    assert not [each for each in rig.feed(ev.BrokerCame()) if isinstance(each, (WriteCall, WriteCancel))]
-    assert rig.feed(Resume(CallId(1))) == []
-    assert rig.answer_wire(1, b'{"x":1}') == [Answered(CallId(1), False, RawJson(b'{"x":1}'))]
+    assert not [each for each in rig.feed(ev.BrokerConnected()) if isinstance(each, (WriteCall, WriteCancel))]
+    assert rig.feed(ResumeCall(CallId(1))) == []
+    assert rig.answer_wire(1, b'{"x":1}') == [CallAnswered(CallId(1), False, RawJson(b'{"x":1}'))]
 
 
 def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until_one_has_written_it() -> None:
@@ -126,19 +126,19 @@ def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until
     said = rig.answer_wire(1)
     for _ in range(2):
         rig.another_broker()
-        assert rig.feed(Resume(CallId(1))) == said
-    rig.feed(Written([CallId(1)]))
+        assert rig.feed(ResumeCall(CallId(1))) == said
+    rig.feed(AnswersWritten([CallId(1)]))
     assert rig.another_broker() == ([], [])
-    [unknown] = rig.feed(Resume(CallId(1)))
+    [unknown] = rig.feed(ResumeCall(CallId(1)))
     assert (unknown.fault, unknown.delivered) == ("lost", "maybe")
 
 
 def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:
     rig = Rig()
     said = rig.call(1, key=OTHER)
-    assert isinstance(said[0], Failed)
+    assert isinstance(said[0], CallFailed)
     assert [each.ended for each in rig.another_broker()[1]] == [True]
-    assert rig.feed(Resume(CallId(1))) == said
+    assert rig.feed(ResumeCall(CallId(1))) == said
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -159,9 +159,9 @@ def test_what_the_broker_answers_by_itself_is_remembered_until_that_is_written(a
         rig.answer_wire(1)
     rig.feed(CancelCall(CallId(1), "overdue", answered=True))
     assert [each.ended for each in rig.another_broker()[1]] == [True]
-    [lost] = rig.feed(Resume(CallId(1)))
+    [lost] = rig.feed(ResumeCall(CallId(1)))
     assert (lost.fault, lost.delivered) == ("lost", "maybe")
-    rig.feed(Written([CallId(1)]))
+    rig.feed(AnswersWritten([CallId(1)]))
     assert rig.another_broker() == ([], [])
 
 
@@ -171,7 +171,7 @@ def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts(
         rig.call(number, session)
         rig.answer_wire(number)
     assert [each.session for each in rig.another_broker()[1]] == [A, A, B]
-    rig.feed(SessionGone(A))
+    rig.feed(SessionEnded(A))
     gone = RecordedSession(A, gone=True)
     assert rig.another_broker() == ([RecordedSession(B), gone], [recorded(3, B, ended=True)])
 
@@ -181,7 +181,7 @@ def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
     rig = Rig(sharing="session", spares=0)
     rig.call(1)
     rig.answer_wire(1)
-    rig.feed(Written([CallId(1)]))
+    rig.feed(AnswersWritten([CallId(1)]))
     assert rig.another_broker() == ([RecordedSession(A, [ServerName("s")])], [])
 
 
@@ -195,10 +195,10 @@ def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown
         rig.call(number)
         rig.answer_wire(number, b'"%b"' % (b"x" * 40))
     assert [each.ended for each in rig.another_broker()[1]] == [True] * 3
-    [first] = rig.feed(Resume(CallId(1)))
+    [first] = rig.feed(ResumeCall(CallId(1)))
     assert (first.fault, first.delivered) == ("lost", "maybe")
-    assert isinstance(rig.feed(Resume(CallId(2)))[0], Answered)
-    rig.feed(Written([CallId(1), CallId(2), CallId(3)]))
+    assert isinstance(rig.feed(ResumeCall(CallId(2)))[0], CallAnswered)
+    rig.feed(AnswersWritten([CallId(1), CallId(2), CallId(3)]))
     assert rig.core.record.kept_bytes == 0
 
 
@@ -206,12 +206,12 @@ def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown
 def test_no_pool_goes_before_a_broker_that_began_says_that_it_knows_all_that_are_wanted() -> None:
     rig = Rig()
     rig.call(1)
-    rig.feed(ev.BrokerCame())
-    rig.feed(Wanted([], complete=False))
+    rig.feed(ev.BrokerConnected())
+    rig.feed(SetPools([], complete=False))
     assert rig.core.pools[KEY].wanted
     rig.call(2)
-    assert rig.answer_wire(2) == [Answered(CallId(2), False, RawJson(b"{}"))]
-    rig.feed(Wanted([]))
+    assert rig.answer_wire(2) == [CallAnswered(CallId(2), False, RawJson(b"{}"))]
+    rig.feed(SetPools([]))
     assert not rig.core.pools[KEY].wanted
 
 
@@ -232,10 +232,10 @@ def test_a_link_that_broke_for_a_while_does_not_make_the_record_forget_what_an_e
     rig.call(2, B)
     rig.answer_wire(2)
     rig.another_broker()
-    told = [each for each in rig.feed(ev.BrokerCame(same=True)) if isinstance(each, Recorded)]
+    told = [each for each in rig.feed(ev.BrokerConnected(same=True)) if isinstance(each, CallsRecorded)]
     assert {call.call for each in told for call in each.calls} == {CallId(1), CallId(2)}
-    assert isinstance(rig.feed(Resume(CallId(2)))[0], Answered)
-    [lost] = rig.feed(Resume(CallId(1)))
+    assert isinstance(rig.feed(ResumeCall(CallId(2)))[0], CallAnswered)
+    [lost] = rig.feed(ResumeCall(CallId(1)))
     assert (lost.fault, lost.delivered) == ("lost", "maybe")
 
 
@@ -243,7 +243,7 @@ def test_a_link_that_broke_for_a_while_does_not_make_the_record_forget_what_an_e
 def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None:
     rig = Rig()
     rig.call(1)
-    rig.feed(SessionGone(A))
+    rig.feed(SessionEnded(A))
     sessions, calls = rig.another_broker()
     assert calls == []
     assert [(each.session, each.gone) for each in sessions] == [(A, True)]
@@ -257,5 +257,5 @@ def test_a_question_of_two_calls_is_said_once_to_each_broker_that_resumes_both()
     rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), RawJson(b"{}"), facts, ABSENT, "", (), ""))
     for _ in range(2):
         rig.another_broker()
-        said = [each for call in (1, 2) for each in rig.feed(Resume(CallId(call)))]
-        assert [type(each) for each in said] == [Asked]
+        said = [each for call in (1, 2) for each in rig.feed(ResumeCall(CallId(call)))]
+        assert [type(each) for each in said] == [AskOpened]

@@ -2,50 +2,50 @@
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, SessionId
 from carpool_protocol.link.messages import Call
-from carpool_supervisor.core.calls.call_timeouts import Limits
-from carpool_supervisor.core.model.pool import OpenCall
+from carpool_supervisor.core.calls.call_timeouts import CallTimeouts
+from carpool_supervisor.core.model.pool import PoolCall
 
 ONE = CallId(1)
 
 
-def begin(limits: Limits, timeout_s: float, max_total_s: float) -> OpenCall:
+def begin(limits: CallTimeouts, timeout_s: float, max_total_s: float) -> PoolCall:
     call = Call(ONE, PoolKey("a:1"), SessionId("s"), "tools/call", "x", EMPTY_OBJECT, ABSENT, False)
-    opened = OpenCall(call, timeout_s)
-    limits.begin(opened, max_total_s, 0.0)
+    opened = PoolCall(call, timeout_s)
+    limits.call_started(opened, max_total_s, 0.0)
     return opened
 
 
 def test_silence_counts_from_the_last_word_until_the_total_limit_comes_first() -> None:
-    limits = Limits()
+    limits = CallTimeouts()
     opened = begin(limits, 60.0, 100.0)
     assert limits.next_deadline() == 60.0
-    limits.restart(opened, 30.0)
+    limits.restart_idle(opened, 30.0)
     assert limits.next_deadline() == 90.0
-    limits.restart(opened, 50.0)
+    limits.restart_idle(opened, 50.0)
     assert limits.next_deadline() == 100.0
-    assert list(limits.over(99.0)) == []
-    assert list(limits.over(100.0)) == [(ONE, "ran_too_long")]
+    assert list(limits.expired(99.0)) == []
+    assert list(limits.expired(100.0)) == [(ONE, "ran_too_long")]
     assert len(limits) == 0
 
 
 def test_a_call_that_may_be_silent_for_longer_than_it_may_run_has_the_total_limit() -> None:
-    limits = Limits()
+    limits = CallTimeouts()
     begin(limits, 60.0, 20.0)
-    assert list(limits.over(20.0)) == [(ONE, "ran_too_long")]
+    assert list(limits.expired(20.0)) == [(ONE, "ran_too_long")]
 
 
 def test_while_silence_stands_still_only_the_total_limit_counts() -> None:
-    limits = Limits()
+    limits = CallTimeouts()
     opened = begin(limits, 10.0, 100.0)
-    limits.stand_still(opened, 5.0)
+    limits.pause_idle(opened, 5.0)
     assert limits.next_deadline() == 100.0
-    limits.restart(opened, 50.0)
-    assert list(limits.over(60.0)) == [(ONE, "timed_out")]
+    limits.restart_idle(opened, 50.0)
+    assert list(limits.expired(60.0)) == [(ONE, "timed_out")]
 
 
 def test_a_call_that_is_over_has_no_limit() -> None:
-    limits = Limits()
+    limits = CallTimeouts()
     begin(limits, 10.0, 100.0)
-    limits.end(ONE)
+    limits.call_ended(ONE)
     assert limits.next_deadline() is None
     assert len(limits) == 0

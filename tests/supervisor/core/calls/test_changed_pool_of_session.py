@@ -3,8 +3,8 @@
 import pytest
 
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.link.messages import SessionRekeyed
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_protocol.link.messages import SessionPoolChanged
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import WEB, PoolsRig, spec
 
@@ -17,7 +17,7 @@ def rig() -> PoolsRig:
 
 
 def rekey(rig: PoolsRig, session: str) -> None:
-    rig.feed(SessionRekeyed(SessionId(session), WEB, OTHER))
+    rig.feed(SessionPoolChanged(SessionId(session), WEB, OTHER))
 
 
 @behaviour("roots:changes-rekey")
@@ -38,7 +38,7 @@ def test_what_is_open_on_the_old_instance_is_still_answered() -> None:
     two.served(1, "a")
     two.call(2, "a")
     rekey(two, "a")
-    assert two.core.roster.instances[two.on(2)].state is State.DRAINING
+    assert two.core.instances.by_id[two.on(2)].state is InstanceState.DRAINING
     two.answer(2)
     assert 2 in two.answered
     assert two.closing == [two.on(2)]
@@ -55,7 +55,7 @@ def test_a_session_without_a_lease_loses_nothing() -> None:
 def test_a_pool_that_is_not_there_takes_nobodys_lease(new: PoolKey) -> None:
     two = rig()
     first = two.served(1, "a")
-    two.feed(SessionRekeyed(SessionId("a"), PoolKey("web:never"), new))
+    two.feed(SessionPoolChanged(SessionId("a"), PoolKey("web:never"), new))
     assert two.served(2, "a") == first
 
 
@@ -63,7 +63,7 @@ def test_a_pool_that_is_not_there_takes_nobodys_lease(new: PoolKey) -> None:
 def test_a_session_that_no_pool_serves_any_more_returns_its_lease_and_hears_of_it_when_it_is_back() -> None:
     two = rig()
     first, others = two.served(1, "a"), two.served(2, "b")
-    two.feed(SessionRekeyed(SessionId("a"), WEB, PoolKey("")))
+    two.feed(SessionPoolChanged(SessionId("a"), WEB, PoolKey("")))
     assert two.closing == [first]
     assert two.served(3, "b") == others, "another's lease is its own"
     two.call(4, "a")

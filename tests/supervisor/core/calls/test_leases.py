@@ -7,13 +7,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_supervisor.core.calls.leases import (
     IDLE_S,
-    Ended,
-    Held,
+    LeaseEnded,
+    LeaseHeld,
+    LeaseLost,
+    LeaseQueued,
     Leases,
-    StateLost,
-    Waits,
 )
-from carpool_supervisor.core.model.loss_causes import CAUSES, Cause
+from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")
@@ -34,207 +34,207 @@ def empty(idle_s: float = IDLE_S) -> Leases:
 def leased(*, used: bool = True) -> Leases:
     """A holds instance 1 of WEB, since time 0."""
     table = empty()
-    table.offer(I1, WEB, 0.0)
-    assert table.ask(A, WEB, 0.0) == Held(I1, fresh=True)
+    table.instance_offered(I1, WEB, 0.0)
+    assert table.acquire(A, WEB, 0.0) == LeaseHeld(I1, fresh=True)
     if used:
-        table.began(I1)
-        table.ended(I1, 0.0)
+        table.call_started(I1)
+        table.call_ended(I1, 0.0)
     return table
 
 
 @behaviour("lease:exclusive", "lease:spares")
 def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
     table = leased()
-    assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
-    assert table.ask(B, WEB, 1.0) == Waits()
+    assert table.acquire(A, WEB, 1.0) == LeaseHeld(I1, fresh=False)
+    assert table.acquire(B, WEB, 1.0) == LeaseQueued()
     assert table.holder(I1) == A
-    assert table.place(A, SERVERS[WEB]) == (WEB, I1)
+    assert table.held_instance(A, SERVERS[WEB]) == (WEB, I1)
     table.check()
 
 
 def test_who_waits_longest_gets_the_next_instance() -> None:
     table = empty()
-    assert table.ask(A, WEB, 0.0) == Waits()
-    assert table.ask(B, WEB, 0.0) == Waits()
-    assert table.ask(A, WEB, 0.0) == Waits()
-    assert table.waiting(WEB) == (A, B), "asking again keeps the place"
-    assert table.offer(I1, WEB, 1.0) == A
-    assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
-    assert table.waiting(WEB) == (B,)
+    assert table.acquire(A, WEB, 0.0) == LeaseQueued()
+    assert table.acquire(B, WEB, 0.0) == LeaseQueued()
+    assert table.acquire(A, WEB, 0.0) == LeaseQueued()
+    assert table.waiting_sessions(WEB) == (A, B), "asking again keeps the place"
+    assert table.instance_offered(I1, WEB, 1.0) == A
+    assert table.acquire(A, WEB, 1.0) == LeaseHeld(I1, fresh=False)
+    assert table.waiting_sessions(WEB) == (B,)
 
 
 def test_a_session_holds_one_instance_of_a_server_whichever_of_its_pools_it_asks() -> None:
     table = empty()
     for pool in (WEB, NEXT, EDIT):
-        assert table.ask(A, pool, 0.0) == Waits()
-    assert table.offer(I1, NEXT, 1.0) == A
-    assert table.waiting(WEB) == ()
-    assert table.waiting(EDIT) == (A,)
-    assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
+        assert table.acquire(A, pool, 0.0) == LeaseQueued()
+    assert table.instance_offered(I1, NEXT, 1.0) == A
+    assert table.waiting_sessions(WEB) == ()
+    assert table.waiting_sessions(EDIT) == (A,)
+    assert table.acquire(A, WEB, 1.0) == LeaseHeld(I1, fresh=False)
     table.check()
 
 
 def test_who_stopped_waiting_gets_nothing() -> None:
     table = empty()
-    table.ask(A, WEB, 0.0)
+    table.acquire(A, WEB, 0.0)
     table.stop_waiting(A, WEB)
-    assert table.offer(I1, WEB, 1.0) is None
-    assert table.spares(WEB) == 1
+    assert table.instance_offered(I1, WEB, 1.0) is None
+    assert table.spare_count(WEB) == 1
 
 
 @behaviour("lease:with-holder")
 def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
     table = leased()
-    table.ask(A, EDIT, 1.0)
-    assert table.session_ended(A) == [Ended(I1, A, WEB)]
-    assert table.waiting(EDIT) == ()
+    table.acquire(A, EDIT, 1.0)
+    assert table.session_closed(A) == [LeaseEnded(I1, A, WEB)]
+    assert table.waiting_sessions(EDIT) == ()
     assert table.holder(I1) is None
     table.check()
 
 
 def test_what_was_lost_at_any_version_of_a_server_is_told_once() -> None:
     table = leased()
-    table.lose(I1, "reload")
-    assert table.ask(B, NEXT, 1.0) == Waits()
-    assert table.ask(A, EDIT, 1.0) == Waits()
+    table.instance_lost(I1, "reload")
+    assert table.acquire(B, NEXT, 1.0) == LeaseQueued()
+    assert table.acquire(A, EDIT, 1.0) == LeaseQueued()
     assert table.has_lost(A, SERVERS[NEXT])
-    assert table.ask(A, NEXT, 1.0) == StateLost("reload")
+    assert table.acquire(A, NEXT, 1.0) == LeaseLost("reload")
     assert not table.any_lost
-    assert table.ask(A, WEB, 1.0) == Waits()
+    assert table.acquire(A, WEB, 1.0) == LeaseQueued()
 
 
 @behaviour("lease:returned-ended", "lease:next-in-line")
 def test_the_next_in_line_is_served_by_a_new_instance_not_by_the_returned_one() -> None:
     table = leased()
-    assert table.ask(B, WEB, 1.0) == Waits()
-    table.session_ended(A)
-    assert table.waiting(WEB) == (B,)
-    assert table.offer(I2, WEB, 2.0) == B
+    assert table.acquire(B, WEB, 1.0) == LeaseQueued()
+    table.session_closed(A)
+    assert table.waiting_sessions(WEB) == (B,)
+    assert table.instance_offered(I2, WEB, 2.0) == B
 
 
 @behaviour("lease:crash:one-state-lost")
 def test_a_crash_gives_one_state_lost_with_its_cause_and_then_a_fresh_instance() -> None:
     table = leased()
-    assert table.lose(I1, "crash") == Ended(I1, A, WEB)
-    assert table.ask(A, WEB, 1.0) == StateLost("crash")
-    assert table.ask(A, WEB, 1.0) == Waits()
-    assert table.offer(I2, WEB, 2.0) == A
-    assert table.ask(A, WEB, 2.0) == Held(I2, fresh=False)
+    assert table.instance_lost(I1, "crash") == LeaseEnded(I1, A, WEB)
+    assert table.acquire(A, WEB, 1.0) == LeaseLost("crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseQueued()
+    assert table.instance_offered(I2, WEB, 2.0) == A
+    assert table.acquire(A, WEB, 2.0) == LeaseHeld(I2, fresh=False)
 
 
 def test_a_warm_spare_does_not_hide_the_loss() -> None:
     table = leased()
-    table.offer(I2, WEB, 0.0)
-    table.lose(I1, "crash")
-    assert table.ask(A, WEB, 1.0) == StateLost("crash")
-    assert table.ask(A, WEB, 1.0) == Held(I2, fresh=True)
+    table.instance_offered(I2, WEB, 0.0)
+    table.instance_lost(I1, "crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseLost("crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseHeld(I2, fresh=True)
 
 
 def test_a_lease_that_no_call_ever_used_holds_no_state_to_lose() -> None:
     table = leased(used=False)
-    table.lose(I1, "crash")
-    assert table.ask(A, WEB, 1.0) == Waits()
+    table.instance_lost(I1, "crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseQueued()
 
 
 def test_a_loss_concerns_its_session_and_its_server_only() -> None:
     table = leased()
-    table.lose(I1, "crash")
-    assert table.ask(B, WEB, 1.0) == Waits()
-    assert table.ask(A, EDIT, 1.0) == Waits()
-    table.session_ended(A)
-    assert table.ask(A, WEB, 1.0) == Waits(), "a session that is gone is told nothing"
+    table.instance_lost(I1, "crash")
+    assert table.acquire(B, WEB, 1.0) == LeaseQueued()
+    assert table.acquire(A, EDIT, 1.0) == LeaseQueued()
+    table.session_closed(A)
+    assert table.acquire(A, WEB, 1.0) == LeaseQueued(), "a session that is gone is told nothing"
 
 
 @behaviour("lease:idle")
 def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told() -> None:
     table = leased()
     assert table.next_deadline() == 1800.0
-    assert table.overdue(1799.0) == []
-    assert table.overdue(1800.0) == [Ended(I1, A, WEB)]
-    assert table.ask(A, WEB, 1801.0) == StateLost("idle")
+    assert table.fire_timers(1799.0) == []
+    assert table.fire_timers(1800.0) == [LeaseEnded(I1, A, WEB)]
+    assert table.acquire(A, WEB, 1801.0) == LeaseLost("idle")
     assert table.next_deadline() is None
 
 
 @behaviour("lease:idle")
 def test_a_lease_in_use_is_never_idle_however_long_it_takes() -> None:
     table = leased()
-    table.began(I1)
-    table.began(I1)
-    table.ended(I1, 5000.0)
-    assert table.overdue(9000.0) == []
-    table.ended(I1, 10_000.0)
+    table.call_started(I1)
+    table.call_started(I1)
+    table.call_ended(I1, 5000.0)
+    assert table.fire_timers(9000.0) == []
+    table.call_ended(I1, 10_000.0)
     assert table.next_deadline() == 11_800.0
 
 
 def test_a_spare_that_dies_is_forgotten() -> None:
     table = empty()
-    table.offer(I1, WEB, 0.0)
-    assert table.lose(I1, "crash") is None
-    assert table.ask(A, WEB, 0.0) == Waits()
+    table.instance_offered(I1, WEB, 0.0)
+    assert table.instance_lost(I1, "crash") is None
+    assert table.acquire(A, WEB, 0.0) == LeaseQueued()
 
 
 @behaviour("lease:reload")
 def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
     table = leased()
-    table.offer(I2, WEB, 0.0)
-    table.ask(B, WEB, 0.0)
-    table.began(I2)
-    table.lose(I2, "crash")
-    assert table.ask(B, NEXT, 1.0) == StateLost("crash")
-    assert table.place(A, SERVERS[WEB]) == (WEB, I1), "it lasts as long as its instance drains"
-    assert table.lose(I1, "reload") == Ended(I1, A, WEB)
-    assert table.ask(A, NEXT, 1.0) == StateLost("reload")
-    assert table.ask(A, NEXT, 1.0) == Waits()
+    table.instance_offered(I2, WEB, 0.0)
+    table.acquire(B, WEB, 0.0)
+    table.call_started(I2)
+    table.instance_lost(I2, "crash")
+    assert table.acquire(B, NEXT, 1.0) == LeaseLost("crash")
+    assert table.held_instance(A, SERVERS[WEB]) == (WEB, I1), "it lasts as long as its instance drains"
+    assert table.instance_lost(I1, "reload") == LeaseEnded(I1, A, WEB)
+    assert table.acquire(A, NEXT, 1.0) == LeaseLost("reload")
+    assert table.acquire(A, NEXT, 1.0) == LeaseQueued()
 
 
 @behaviour("lease:supervisor-restart")
 def test_a_new_supervisor_tells_of_leases_of_the_old_one() -> None:
     table = empty()
-    table.lost_before(A, SERVERS[WEB], "supervisor")
-    assert table.ask(A, WEB, 0.0) == StateLost("supervisor")
-    assert table.ask(A, WEB, 0.0) == Waits()
+    table.loss_reported_by_broker(A, SERVERS[WEB], "supervisor")
+    assert table.acquire(A, WEB, 0.0) == LeaseLost("supervisor")
+    assert table.acquire(A, WEB, 0.0) == LeaseQueued()
 
 
 @behaviour("lease:never-silently")
 def test_of_a_server_that_is_configured_no_more_nothing_is_left_but_what_is_to_be_told() -> None:
     table = leased()
-    table.ask(B, WEB, 0.0)
-    assert table.pool_gone(WEB) == [Ended(I1, A, WEB)]
+    table.acquire(B, WEB, 0.0)
+    assert table.pool_gone(WEB) == [LeaseEnded(I1, A, WEB)]
     table.pool_wanted(WEB, SERVERS[WEB])
-    assert table.waiting(WEB) == ()
-    assert table.ask(B, WEB, 0.0) == Waits()
-    assert table.ask(A, WEB, 0.0) == StateLost("reload"), "it has come back"
+    assert table.waiting_sessions(WEB) == ()
+    assert table.acquire(B, WEB, 0.0) == LeaseQueued()
+    assert table.acquire(A, WEB, 0.0) == LeaseLost("reload"), "it has come back"
     table.pool_gone(WEB)
-    table.session_ended(A)
+    table.session_closed(A)
     assert not table.any_lost
 
 
 @behaviour("wait:cap-yields-lease")
 def test_who_waits_with_an_idle_lease_in_hand_gives_way_first() -> None:
     table = leased()
-    table.offer(I2, WEB, 0.0)
-    table.ask(B, WEB, 0.0)
-    assert table.yielding(()) is None, "nobody waits"
-    assert table.yielding({C}) is None, "who waits holds nothing, and who holds does not wait"
-    assert table.yielding({B, C}) == I2
-    table.began(I2)
-    assert table.yielding({B, C}) is None, "it is in use"
+    table.instance_offered(I2, WEB, 0.0)
+    table.acquire(B, WEB, 0.0)
+    assert table.pick_victim(()) is None, "nobody waits"
+    assert table.pick_victim({C}) is None, "who waits holds nothing, and who holds does not wait"
+    assert table.pick_victim({B, C}) == I2
+    table.call_started(I2)
+    assert table.pick_victim({B, C}) is None, "it is in use"
 
 
 def test_of_two_that_wait_for_each_other_the_longest_idle_gives_way() -> None:
     table = leased()
-    table.offer(I2, EDIT, 5.0)
-    table.ask(B, EDIT, 5.0)
-    assert table.yielding({A, B}) == I1
-    table.lose(I1, "needed")
-    assert table.ask(A, WEB, 7.0) == StateLost("needed")
+    table.instance_offered(I2, EDIT, 5.0)
+    table.acquire(B, EDIT, 5.0)
+    assert table.pick_victim({A, B}) == I1
+    table.instance_lost(I1, "needed")
+    assert table.acquire(A, WEB, 7.0) == LeaseLost("needed")
 
 
 def test_a_lease_of_which_no_call_was_delivered_holds_no_state_to_lose() -> None:
     table = leased()
-    table.unused(I1)
-    table.lose(I1, "crash")
-    assert table.ask(A, WEB, 1.0) == Waits()
+    table.mark_unused(I1)
+    table.instance_lost(I1, "crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseQueued()
 
 
 @behaviour("lease:idle")
@@ -242,49 +242,49 @@ def test_each_pool_has_its_own_idle_limit() -> None:
     table = empty()
     table.pool_wanted(WEB, SERVERS[WEB], 5.0)
     for instance, pool in ((I1, WEB), (I2, EDIT)):
-        table.offer(instance, pool, 0.0)
-        table.ask(A, pool, 0.0)
-    assert table.overdue(5.0) == [Ended(I1, A, WEB)]
+        table.instance_offered(instance, pool, 0.0)
+        table.acquire(A, pool, 0.0)
+    assert table.fire_timers(5.0) == [LeaseEnded(I1, A, WEB)]
     assert table.next_deadline() == 1800.0
 
 
 def test_a_pool_that_leases_no_more_has_neither_spares_nor_a_line() -> None:
     table = leased()
-    table.offer(I2, WEB, 0.0)
-    table.ask(B, EDIT, 0.0)
-    table.withdraw(WEB)
-    table.withdraw(EDIT)
-    assert (table.spares(WEB), table.in_line(EDIT), table.knows(I2)) == (0, 0, False)
+    table.instance_offered(I2, WEB, 0.0)
+    table.acquire(B, EDIT, 0.0)
+    table.withdraw_pool(WEB)
+    table.withdraw_pool(EDIT)
+    assert (table.spare_count(WEB), table.waiting_count(EDIT), table.knows_instance(I2)) == (0, 0, False)
     assert table.holder(I1) == A, "what is leased stays so"
 
 
 def test_an_instance_offered_twice_counts_once() -> None:
     table = leased()
-    assert table.offer(I1, WEB, 1.0) is None
-    assert table.spares(WEB) == 0
-    table.offer(I2, WEB, 1.0)
-    table.offer(I2, WEB, 1.0)
-    assert table.spares(WEB) == 1
+    assert table.instance_offered(I1, WEB, 1.0) is None
+    assert table.spare_count(WEB) == 0
+    table.instance_offered(I2, WEB, 1.0)
+    table.instance_offered(I2, WEB, 1.0)
+    assert table.spare_count(WEB) == 1
 
 
 def test_words_about_instances_nobody_leased_change_nothing() -> None:
     table = leased()
-    table.began(I3)
-    table.ended(I3, 1.0)
-    table.ended(I1, 1.0)
+    table.call_started(I3)
+    table.call_ended(I3, 1.0)
+    table.call_ended(I1, 1.0)
     table.stop_waiting(B, EDIT)
-    assert table.lose(I3, "crash") is None
+    assert table.instance_lost(I3, "crash") is None
     assert table.next_deadline() == 1800.0
     table.check()
 
 
 def test_every_cause_has_words_for_the_agent() -> None:
-    assert all(text and not text.endswith(".") for text in CAUSES.values())
+    assert all(text and not text.endswith(".") for text in LOSS_CAUSES.values())
 
 
 sessions = st.sampled_from([A, B, C])
 pools = st.sampled_from([*SERVERS])
-causes: st.SearchStrategy[Cause] = st.sampled_from(["crash", "reload", "restart", "needed"])
+causes: st.SearchStrategy[LossCause] = st.sampled_from(["crash", "reload", "restart", "needed"])
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -299,9 +299,9 @@ class LeaseMachine(RuleBasedStateMachine):
         self.flying: dict[InstanceId, int] = {}
         self.used: set[InstanceId] = set()
         self.dead: set[InstanceId] = set()
-        self.owed: dict[tuple[SessionId, ServerName], Cause] = {}
+        self.owed: dict[tuple[SessionId, ServerName], LossCause] = {}
 
-    def over(self, ended: Ended | None, cause: Cause | None) -> None:
+    def over(self, ended: LeaseEnded | None, cause: LossCause | None) -> None:
         if ended is None:
             return
         assert self.holds.pop((ended.session, SERVERS[ended.pool])) == ended.instance
@@ -313,33 +313,33 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(session=sessions, pool=pools)
     def ask(self, session: SessionId, pool: PoolKey) -> None:
-        found = self.table.ask(session, pool, self.now)
+        found = self.table.acquire(session, pool, self.now)
         owed = self.owed.pop((session, SERVERS[pool]), None)
         if owed is not None:
-            assert found == StateLost(owed)
+            assert found == LeaseLost(owed)
         elif (session, SERVERS[pool]) in self.holds:
-            assert found == Held(self.holds[session, SERVERS[pool]], fresh=False)
-        elif isinstance(found, Held):
+            assert found == LeaseHeld(self.holds[session, SERVERS[pool]], fresh=False)
+        elif isinstance(found, LeaseHeld):
             assert found.fresh
             self.take(session, pool, found.instance)
         else:
-            assert isinstance(found, Waits)
-            assert session in self.table.waiting(pool)
+            assert isinstance(found, LeaseQueued)
+            assert session in self.table.waiting_sessions(pool)
 
     def take(self, session: SessionId, pool: PoolKey, instance: InstanceId) -> None:
         assert instance not in self.dead, "a returned instance was leased again"
         assert instance not in self.holds.values(), "one instance, two holders"
         self.holds[session, SERVERS[pool]] = instance
         assert not any(
-            session in self.table.waiting(each) for each in SERVERS if SERVERS[each] == SERVERS[pool]
+            session in self.table.waiting_sessions(each) for each in SERVERS if SERVERS[each] == SERVERS[pool]
         )
 
     @rule(pool=pools)
     def offer(self, pool: PoolKey) -> None:
-        first = self.table.waiting(pool)[:1]
+        first = self.table.waiting_sessions(pool)[:1]
         instance = InstanceId(self.next_id)
         self.next_id += 1
-        session = self.table.offer(instance, pool, self.now)
+        session = self.table.instance_offered(instance, pool, self.now)
         assert (session,) == first if first else session is None
         if session is not None:
             self.take(session, pool, instance)
@@ -348,7 +348,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def call(self, data: st.DataObject) -> None:
         instance = data.draw(st.sampled_from(sorted(self.holds.values())))
-        self.table.began(instance)
+        self.table.call_started(instance)
         self.used.add(instance)
         self.flying[instance] = self.flying.get(instance, 0) + 1
 
@@ -356,27 +356,27 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         instance = data.draw(st.sampled_from(sorted(self.flying)))
-        self.table.ended(instance, self.now)
+        self.table.call_ended(instance, self.now)
         self.flying[instance] -= 1
         if not self.flying[instance]:
             del self.flying[instance]
 
     @rule(number=st.integers(1, 12), cause=causes)
-    def lose(self, number: int, cause: Cause) -> None:
+    def lose(self, number: int, cause: LossCause) -> None:
         if number >= self.next_id:
             return
         instance = InstanceId(number)
-        self.over(self.table.lose(instance, cause), cause)
+        self.over(self.table.instance_lost(instance, cause), cause)
         self.dead.add(instance)
 
     @rule(session=sessions)
     def leave(self, session: SessionId) -> None:
-        for ended in self.table.session_ended(session):
+        for ended in self.table.session_closed(session):
             assert ended.session == session
             self.over(ended, None)
         self.owed = {key: cause for key, cause in self.owed.items() if key[0] != session}
         assert not any(key[0] == session for key in self.holds)
-        assert all(session not in self.table.waiting(pool) for pool in SERVERS)
+        assert all(session not in self.table.waiting_sessions(pool) for pool in SERVERS)
 
     @rule(session=sessions, pool=pools)
     def give_up(self, session: SessionId, pool: PoolKey) -> None:
@@ -385,20 +385,20 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 60.0, 150.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        for ended in self.table.overdue(self.now):
+        for ended in self.table.fire_timers(self.now):
             assert ended.instance not in self.flying, "a lease in use was ended as idle"
             self.over(ended, "idle")
 
     @rule()
     def make_room(self) -> None:
-        waiting = {session for pool in SERVERS for session in self.table.waiting(pool)}
-        instance = self.table.yielding(waiting)
+        waiting = {session for pool in SERVERS for session in self.table.waiting_sessions(pool)}
+        instance = self.table.pick_victim(waiting)
         if instance is not None:
             holder = self.table.holder(instance)
             assert holder is not None
             assert instance not in self.flying
-            assert any(holder in self.table.waiting(pool) for pool in SERVERS)
-            self.over(self.table.lose(instance, "needed"), "needed")
+            assert any(holder in self.table.waiting_sessions(pool) for pool in SERVERS)
+            self.over(self.table.instance_lost(instance, "needed"), "needed")
 
     @rule(pool=pools)
     def remove(self, pool: PoolKey) -> None:
@@ -415,7 +415,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert [instance for _, instance in self.places()] == list(self.holds.values())
 
     def places(self) -> list[tuple[PoolKey, InstanceId]]:
-        return [place for held in self.holds if (place := self.table.place(*held)) is not None]
+        return [place for held in self.holds if (place := self.table.held_instance(*held)) is not None]
 
 
 LeaseMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)

@@ -16,30 +16,30 @@ from carpool_protocol.ids import (
     WireId,
 )
 from carpool_protocol.link.messages import (
-    Answered,
-    Discover,
-    Failed,
+    AnswersWritten,
+    CallAnswered,
+    CallFailed,
+    CallProgressed,
+    DiscoverCatalog,
     Operate,
     Policy,
     PoolChanged,
     PoolSpec,
-    Progressed,
-    SessionGone,
-    Wanted,
-    Written,
+    SessionEnded,
+    SetPools,
 )
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.effects import CloseStdin
-from carpool_supervisor.core.model.lifecycle import State
-from carpool_supervisor.core.model.pool import MAX_LINGERING
+from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.model.pool import MAX_ABANDONED
 from carpool_supervisor.core.model.sharing import Evidence
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig, catalog_of
 
 WEB, NEW, EDIT = PoolKey("web:1"), PoolKey("web:2"), PoolKey("edit:1")
 OK = RawJson(b"{}")
-AMBIGUOUS = ev.PoolKnown(WEB, None, (Evidence(kind="asked_ambiguously", first="", last=""),))
+AMBIGUOUS = ev.PoolKnowledgeChanged(WEB, None, (Evidence(kind="asked_ambiguously", first="", last=""),))
 
 
 def spec(key: PoolKey = WEB, replaces: str = "", **policy: Any) -> PoolSpec:
@@ -73,12 +73,12 @@ class PoolsRig(SupervisorRig):
         losses: list[CallId] = []
         for effect in effects:
             match effect:
-                case Answered():
+                case CallAnswered():
                     self.answered.add(effect.call)
-                case Failed():
+                case CallFailed():
                     if effect.fault == "state_lost" and self.is_prompt:
                         losses.append(effect.call)
-                case Progressed():
+                case CallProgressed():
                     self.heard.setdefault(effect.call, []).append(msgspec.json.decode(effect.params))
                 case PoolChanged():
                     self.said[effect.key] = effect
@@ -87,7 +87,7 @@ class PoolsRig(SupervisorRig):
                 case _:
                     pass
         if losses:
-            self.feed(Written(losses, self.newest, CallId(self.newest + 1)))
+            self.feed(AnswersWritten(losses, self.newest, CallId(self.newest + 1)))
 
     def up(self, *tools: str) -> None:
         """All that was started greets, and what starts by that."""
@@ -97,14 +97,14 @@ class PoolsRig(SupervisorRig):
     def one_up(self, *tools: str) -> None:
         """What was started first greets."""
         instance = self.spawned[0]
-        self.greet(instance, catalog_of(self.core.roster.instances[instance].pool.key, *tools))
+        self.greet(instance, catalog_of(self.core.instances.by_id[instance].pool.key, *tools))
 
     def call(self, number: int, session: str = "a", key: PoolKey | None = None, **more: Any) -> Any:
         self.newest = max(self.newest, CallId(number))
         return super().call(number, session, key or WEB, **more)
 
     def gone(self, session: str) -> None:
-        self.feed(SessionGone(SessionId(session)))
+        self.feed(SessionEnded(SessionId(session)))
 
     def killed(self, instance: InstanceId, unwritten: tuple[WireId, ...] = ()) -> None:
         if instance in self.closing:
@@ -281,7 +281,7 @@ def test_a_returned_instance_ends_and_without_demand_none_takes_its_place() -> N
     rig.gone("a")
     rig.killed(first)
     assert rig.spawned == []
-    assert rig.core.quiet
+    assert rig.core.has_no_process
 
 
 @behaviour("lease:crash:one-state-lost")
@@ -300,7 +300,7 @@ def test_a_holder_whose_instance_was_ended_as_silent_is_told_that_and_not_of_a_c
     rig = PoolsRig(spec(sharing="session", probe_s=4.0, timeout_s=8.0))
     first = rig.served(1, "a")
     rig.wait(20.0)
-    assert rig.core.roster.instances[first].state is State.KILLED
+    assert rig.core.instances.by_id[first].state is InstanceState.KILLED
     rig.call(2, "a")
     assert rig.fault(2) == "state_lost"
     assert "it was silent for too long, and was ended" in rig.failed[2].text
@@ -358,7 +358,7 @@ def test_a_restart_by_an_operator_is_told_to_the_holder() -> None:
 def test_a_lease_outlives_the_broker() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
-    rig.feed(ev.BrokerCame())
+    rig.feed(ev.BrokerConnected())
     assert rig.closing == []
     assert rig.served(2, "a") == first
 
@@ -366,7 +366,7 @@ def test_a_lease_outlives_the_broker() -> None:
 def test_after_a_cut_link_each_session_that_lives_on_is_told_of_its_lost_lease() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
-    rig.feed(ev.BrokerCame(same=True))
+    rig.feed(ev.BrokerConnected(same=True))
     assert rig.closing == [first]
     rig.call(2, "a")
     assert "lost touch" in rig.failed[2].text
@@ -385,7 +385,7 @@ def test_while_a_pool_is_in_use_a_spare_is_warm_and_the_next_lease_is_instant() 
     rig.up()
     rig.wait(100.0)
     assert rig.closing == [], "a spare that is wanted does not idle out"
-    states = [each.state for each in rig.core.report()[0].instances]
+    states = [each.state for each in rig.core.pool_reports()[0].instances]
     assert sorted(states) == ["serving", "serving", "spare"]
 
 
@@ -399,7 +399,7 @@ def test_when_nobody_holds_or_waits_the_spare_idles_out() -> None:
     rig.wait(20.0)
     for instance in list(rig.closing):
         rig.killed(instance)
-    assert rig.core.quiet
+    assert rig.core.has_no_process
 
 
 @behaviour("lease:holders-shown")
@@ -408,9 +408,9 @@ def test_the_report_shows_holders_and_open_asks() -> None:
     rig.call(1, "a")
     rig.up()
     rig.ask(1)
-    [instance] = rig.core.report()[0].instances
+    [instance] = rig.core.pool_reports()[0].instances
     assert (instance.holder, instance.asks) == ("a", 1)
-    assert rig.core.report()[0].sharing == "session"
+    assert rig.core.pool_reports()[0].sharing == "session"
 
 
 def test_who_waits_is_refused_at_once_when_the_pool_has_given_up_though_others_hold_leases() -> None:
@@ -440,12 +440,12 @@ def test_an_instance_on_which_too_many_calls_may_still_run_is_replaced_and_none_
     rig.call(1, "b")
     rig.up()
     first = rig.on(1)
-    cancel_many(rig, MAX_LINGERING - 1)
-    assert rig.core.roster.instances[first].state is State.SERVING
+    cancel_many(rig, MAX_ABANDONED - 1)
+    assert rig.core.instances.by_id[first].state is InstanceState.SERVING
     rig.call(2, "a")
     rig.cancel(2)
-    assert rig.core.roster.instances[first].state is State.DRAINING
-    assert len(rig.core.roster.instances[first].lingering) == MAX_LINGERING
+    assert rig.core.instances.by_id[first].state is InstanceState.DRAINING
+    assert len(rig.core.instances.by_id[first].abandoned) == MAX_ABANDONED
     rig.up()
     rig.call(3, "a")
     assert rig.on(3) != first
@@ -457,8 +457,8 @@ def test_an_instance_on_which_too_many_calls_may_still_run_is_replaced_and_none_
 def test_a_holder_does_not_lose_its_state_for_its_own_calls_that_are_never_answered() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
-    cancel_many(rig, MAX_LINGERING + 5)
-    assert len(rig.core.roster.instances[first].lingering) == MAX_LINGERING
+    cancel_many(rig, MAX_ABANDONED + 5)
+    assert len(rig.core.instances.by_id[first].abandoned) == MAX_ABANDONED
     assert rig.served(2, "a") == first
 
 
@@ -483,7 +483,7 @@ def test_an_instance_that_served_several_is_never_leased_it_ends_when_its_calls_
     rig.call(1, "a")
     rig.up()
     rig.call(2, "b")
-    rig.feed(ev.PoolKnown(WEB, None, (Evidence(kind="probe_diverged", first="", last=""),)))
+    rig.feed(ev.PoolKnowledgeChanged(WEB, None, (Evidence(kind="probe_diverged", first="", last=""),)))
     rig.call(3, "a")
     rig.up()
     assert rig.on(3) != rig.on(1)
@@ -496,7 +496,7 @@ def test_an_instance_that_served_several_is_never_leased_it_ends_when_its_calls_
 def test_a_server_that_is_leased_no_more_leaves_holders_their_instance_for_a_while() -> None:
     rig = PoolsRig(spec(sharing="session", drain_s=20.0))
     first = rig.served(1, "a")
-    rig.feed(Wanted([spec(sharing="concurrent", drain_s=20.0)]))
+    rig.feed(SetPools([spec(sharing="concurrent", drain_s=20.0)]))
     assert rig.served(2, "a") == first
     assert rig.served(3, "b") != first
     rig.wait(20.0)
@@ -514,8 +514,8 @@ def test_a_server_that_is_leased_no_more_leaves_holders_their_instance_for_a_whi
 def test_after_a_reload_a_holder_keeps_its_instance_until_the_drain_limit_and_is_told_then() -> None:
     rig = PoolsRig(spec(sharing="session", drain_s=20.0))
     first = rig.served(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
-    assert rig.core.roster.instances[first].state is State.DRAINING
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
+    assert rig.core.instances.by_id[first].state is InstanceState.DRAINING
     assert rig.served(2, "a", NEW) == first
     assert rig.served(3, "b", NEW) != first
     rig.wait(20.0)
@@ -528,7 +528,7 @@ def test_after_a_reload_a_holder_keeps_its_instance_until_the_drain_limit_and_is
 def test_a_holder_that_leaves_after_a_reload_lets_the_old_pool_go_at_once() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
     rig.gone("a")
     assert rig.closing == [first]
     rig.killed(first)
@@ -539,8 +539,8 @@ def test_two_reloads_in_a_row_lose_nobody() -> None:
     last = PoolKey("web:3")
     rig = PoolsRig(spec(sharing="session", drain_s=20.0))
     first = rig.served(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
-    rig.feed(Wanted([spec(last, replaces=NEW, sharing="session")]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(SetPools([spec(last, replaces=NEW, sharing="session")]))
     assert rig.served(2, "a", last) == first
     rig.wait(20.0)
     rig.call(3, "a", last)
@@ -552,7 +552,7 @@ def test_a_loss_is_told_at_whichever_of_two_heirs_its_holder_asks() -> None:
     for key in (NEW, other):
         rig = PoolsRig(spec(sharing="session"))
         first = rig.served(1, "a")
-        rig.feed(Wanted([spec(each, replaces=WEB, sharing="session") for each in (NEW, other)]))
+        rig.feed(SetPools([spec(each, replaces=WEB, sharing="session") for each in (NEW, other)]))
         rig.killed(first)
         rig.call(2, "a", key)
         assert rig.fault(2) == "state_lost"
@@ -565,10 +565,10 @@ def test_a_loss_is_told_at_whichever_of_two_heirs_its_holder_asks() -> None:
 def test_a_call_that_still_waits_at_an_heir_that_goes_too_is_told_of_the_loss() -> None:
     rig = PoolsRig(spec(sharing="session", max_in_flight=1))
     rig.served(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
     rig.call(2, "a", NEW)
     rig.call(3, "a", NEW)
-    rig.feed(Wanted([]))
+    rig.feed(SetPools([]))
     rig.killed(rig.on(1))
     assert rig.fault(3) == "state_lost"
 
@@ -577,7 +577,7 @@ def test_a_call_that_still_waits_at_an_heir_that_goes_too_is_told_of_the_loss() 
 def test_a_call_in_line_at_the_old_version_follows_its_session_to_the_new_one() -> None:
     rig = PoolsRig(spec(sharing="session"))
     rig.call(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
     old = rig.spawned.pop()
     first = rig.served(2, "a", NEW)
     assert rig.on(1) == first, "one session has one instance of a server, whatever its version"
@@ -589,14 +589,14 @@ def test_a_call_in_line_at_the_old_version_follows_its_session_to_the_new_one() 
 def test_a_call_in_line_at_the_old_version_waits_for_room_where_its_session_is() -> None:
     rig = PoolsRig(spec(sharing="session", max_in_flight=1))
     rig.call(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session", max_in_flight=1)]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session", max_in_flight=1)]))
     old = rig.spawned.pop()
     rig.call(2, "a", NEW)
     rig.up()
     rig.spawned.append(old)
     rig.up()
     assert 1 not in rig.written
-    assert rig.core.leases.waiting(WEB) == (), "nor does it get an instance beside"
+    assert rig.core.leases.waiting_sessions(WEB) == (), "nor does it get an instance beside"
     rig.answer(2)
     assert rig.on(1) == rig.on(2)
 
@@ -606,8 +606,8 @@ def test_a_loss_at_one_of_two_wanted_versions_is_told_at_the_other() -> None:
     back = spec(WEB, replaces=NEW, sharing="session", drain_s=20.0)
     rig = PoolsRig(spec(sharing="session", drain_s=20.0))
     rig.served(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
-    rig.feed(Wanted([spec(NEW, sharing="session"), back]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(SetPools([spec(NEW, sharing="session"), back]))
     rig.wait(20.0)
     rig.call(2, "a", NEW)
     assert rig.fault(2) == "state_lost"
@@ -619,7 +619,7 @@ def test_a_loss_at_one_of_two_wanted_versions_is_told_at_the_other() -> None:
 def test_a_loss_at_the_new_version_is_told_to_a_call_in_line_at_the_old_one() -> None:
     rig = PoolsRig(spec(sharing="session", max_in_flight=1))
     rig.call(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session", max_in_flight=1)]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session", max_in_flight=1)]))
     rig.spawned.pop()
     rig.call(2, "a", NEW)
     rig.up()
@@ -632,10 +632,10 @@ def test_a_loss_at_the_new_version_is_told_to_a_call_in_line_at_the_old_one() ->
 def test_a_server_taken_out_while_a_holders_calls_wait_at_its_heir_ends_each_of_them_honestly() -> None:
     rig = PoolsRig(spec(sharing="session", max_in_flight=1))
     first = rig.served(1, "a")
-    rig.feed(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
     for number in (2, 3, 4, 5):
         rig.call(number, "a", NEW)
-    rig.feed(Wanted([]))
+    rig.feed(SetPools([]))
     rig.answer(2)
     assert rig.on(3) == first, "while its instance drains its calls run there"
     rig.killed(first)
@@ -649,7 +649,7 @@ def test_who_waits_at_a_server_taken_out_is_refused_at_once_when_its_last_instan
     rig.call(1, "a")
     rig.up()
     rig.call(2, "b")
-    rig.feed(Wanted([]))
+    rig.feed(SetPools([]))
     if sharing == "session":
         assert rig.fault(2) == "draining", "the only instance is another's"
     assert (sharing == "session") == (2 in rig.failed), "it may still come to its turn"
@@ -662,7 +662,7 @@ def test_a_line_at_a_server_taken_out_is_served_by_what_still_starts_and_by_noth
     rig = PoolsRig(spec(sharing="session"), cap=1)
     rig.call(1, "a")
     rig.call(2, "b")
-    rig.feed(Wanted([]))
+    rig.feed(SetPools([]))
     assert rig.failed == {}
     rig.up()
     assert 1 in rig.written
@@ -675,8 +675,8 @@ def test_a_server_that_comes_back_before_it_has_gone_starts_as_if_it_were_new() 
     rig.call(2, "a")
     rig.killed(rig.served(3, "b"))
     assert rig.core.pools[WEB].restart.breaker == "open"
-    rig.feed(Wanted([]))
-    rig.feed(Wanted([spec(sharing="session", give_up_after=1)]))
+    rig.feed(SetPools([]))
+    rig.feed(SetPools([spec(sharing="session", give_up_after=1)]))
     rig.served(4, "c")
     assert rig.failed == {}
 
@@ -684,7 +684,7 @@ def test_a_server_that_comes_back_before_it_has_gone_starts_as_if_it_were_new() 
 def test_a_server_that_is_configured_no_more_ends_its_leases_at_once() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
-    rig.feed(Wanted([]))
+    rig.feed(SetPools([]))
     assert rig.closing == [first]
     rig.killed(first)
     assert rig.core.pools == {}
@@ -780,8 +780,8 @@ def test_a_call_that_waits_for_a_second_time_is_told_nothing_that_steps_back() -
 @pytest.mark.parametrize("sharing", ["concurrent", "serial", "session"])
 def test_the_broker_is_told_the_mode_and_again_when_it_changes(sharing: str) -> None:
     rig = PoolsRig(spec())
-    rig.feed(Wanted([spec(sharing=sharing)]))
-    rig.feed(Discover(WEB))
+    rig.feed(SetPools([spec(sharing=sharing)]))
+    rig.feed(DiscoverCatalog(WEB))
     assert rig.said[WEB].mode == sharing
 
 
@@ -816,9 +816,9 @@ def test_room_that_was_made_for_a_server_with_callers_is_not_taken_by_a_spare() 
         rig.call(number, "a", key)
     [spare] = rig.closing
     assert ended(rig) == [spare, rig.on(1)], "one instance for each that starts"
-    started = [rig.core.roster.instances[each].pool.key for each in rig.spawned]
+    started = [rig.core.instances.by_id[each].pool.key for each in rig.spawned]
     assert started == [CON, AUT]
-    assert rig.core.leases.place(SessionId("b"), ServerName("web")) == (WEB, rig.on(2))
+    assert rig.core.leases.held_instance(SessionId("b"), ServerName("web")) == (WEB, rig.on(2))
     rig.one_up()
     rig.answer(3)
     rig.one_up()
@@ -844,7 +844,7 @@ def test_a_spare_that_still_starts_makes_room_before_any_lease() -> None:
     rig.killed(spare)
     rig.up()
     assert 2 in rig.written
-    assert rig.core.leases.place(SessionId("a"), ServerName("web")) == (WEB, lease)
+    assert rig.core.leases.held_instance(SessionId("a"), ServerName("web")) == (WEB, lease)
 
 
 def test_what_room_is_left_when_no_need_waits_goes_to_spares() -> None:
@@ -855,9 +855,9 @@ def test_what_room_is_left_when_no_need_waits_goes_to_spares() -> None:
     rig.call(4, "c")
     rig.up()
     assert 4 in rig.written
-    assert rig.core.leases.spares(WEB) == 0, "there is no room for another one"
+    assert rig.core.leases.spare_count(WEB) == 0, "there is no room for another one"
     rig.answer(3)
     rig.feed(Operate(1, CON, "stop"))
     ended(rig)
     rig.up()
-    assert rig.core.leases.spares(WEB) == 1
+    assert rig.core.leases.spare_count(WEB) == 1

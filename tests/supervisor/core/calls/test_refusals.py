@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from carpool_protocol.ids import InstanceId
-from carpool_supervisor.core.calls.refusals import LAST_WORDS_CHARS, last_words
+from carpool_supervisor.core.calls.refusals import LAST_WORDS_CHARS, telling_stderr_line
 from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
 from tests.supervisor.era.test_era_detection import EraRig
@@ -50,7 +50,7 @@ Node.js v22.1.0
     ],
 )
 def test_the_line_that_tells_most_is_found(stderr: str, words: str) -> None:
-    assert last_words(stderr) == words
+    assert telling_stderr_line(stderr) == words
 
 
 def failing(stderr: str, *, greeted: bool = False) -> tuple[EraRig, list[Any]]:
@@ -64,7 +64,7 @@ def failing(stderr: str, *, greeted: bool = False) -> tuple[EraRig, list[Any]]:
 @behaviour("errors:first-words")
 def test_a_server_that_ends_before_it_has_greeted_is_quoted() -> None:
     rig, _ = failing(PYTHON)
-    [pool] = rig.core.report()
+    [pool] = rig.core.pool_reports()
     assert pool.last_error == (
         "ended with exit code 1 before it had greeted: ModuleNotFoundError: No module named 'nope'"
     )
@@ -73,7 +73,7 @@ def test_a_server_that_ends_before_it_has_greeted_is_quoted() -> None:
 @behaviour("errors:first-words")
 def test_a_server_that_has_served_is_not_because_its_stderr_is_not_for_everybody() -> None:
     rig, _ = failing(PYTHON, greeted=True)
-    [pool] = rig.core.report()
+    [pool] = rig.core.pool_reports()
     assert pool.last_error == "ended with exit code 1"
 
 
@@ -84,7 +84,7 @@ def test_words_that_only_repeat_the_error_are_left_off() -> None:
     rig.feed(ev.GreetingFailed(InstanceId(1), "cannot reach far.example (why)", ""))
     said = "carpool bridge: cannot reach far.example (why)\n"
     rig.feed(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), said, 0.5))
-    [pool] = rig.core.report()
+    [pool] = rig.core.pool_reports()
     assert pool.last_error == "cannot reach far.example (why)"
 
 

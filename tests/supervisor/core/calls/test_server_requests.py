@@ -19,17 +19,17 @@ from carpool_protocol.ids import (
 )
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Asked,
-    AskProgressed,
+    AnswersWritten,
+    AskOpened,
     AskWithdrawn,
+    CallFailed,
     CancelCall,
     Catalog,
-    Elicited,
-    Failed,
+    ElicitationFinished,
+    ForwardAskProgress,
     Policy,
     PoolSpec,
-    SessionGone,
-    Written,
+    SessionEnded,
 )
 from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS, TASKS_KEPT
 from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS
@@ -37,14 +37,14 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts, facts_of
 from carpool_supervisor.core.model.effects import (
     CloseStdin,
-    Note,
-    Observe,
+    RecordEvidence,
     Spawn,
     WriteAskAnswer,
     WriteAskProgress,
     WriteCancel,
+    WriteLogLine,
 )
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import issued
 from tests.behaviours import behaviour
@@ -98,7 +98,7 @@ class AskingServerRig(SupervisorRig):
 
     def asked(self, request: bytes = b"1", **more: Any) -> AskId:
         [effect] = self.ask(request, **more)
-        assert isinstance(effect, Asked)
+        assert isinstance(effect, AskOpened)
         return effect.ask
 
     def answer_ask(self, ask: AskId) -> list[Any]:
@@ -114,7 +114,7 @@ class AskingServerRig(SupervisorRig):
 
 def told(effects: list[Any]) -> list[Any]:
     """What concerns asks."""
-    kinds = (Asked, AskWithdrawn, WriteAskAnswer, WriteAskProgress, Elicited)
+    kinds = (AskOpened, AskWithdrawn, WriteAskAnswer, WriteAskProgress, ElicitationFinished)
     return [each for each in effects if isinstance(each, kinds)]
 
 
@@ -142,7 +142,7 @@ def test_a_question_reaches_the_agent_of_the_only_call_and_its_answer_the_server
     rig = AskingServerRig()
     rig.call(7)
     [asked] = rig.ask(b'"x"', token=b'"t"')
-    assert asked == Asked(CallId(7), asked.ask, ELICIT, QUESTION, wants_progress=True, needs=[])
+    assert asked == AskOpened(CallId(7), asked.ask, ELICIT, QUESTION, wants_progress=True, needs=[])
     assert rig.answer_ask(asked.ask) == [WriteAskAnswer(ONE, RawJson(b'"x"'), is_error=False, body=YES)]
 
 
@@ -163,7 +163,7 @@ def test_a_second_answer_and_one_to_an_unknown_ask_do_nothing() -> None:
     rig.answer_ask(ask)
     assert rig.answer_ask(ask) == []
     assert rig.answer_ask(AskId("never")) == []
-    assert told(rig.feed(AskProgressed(ask, PERCENT))) == []
+    assert told(rig.feed(ForwardAskProgress(ask, PERCENT))) == []
 
 
 @behaviour("asks:attribution:traceparent")
@@ -181,8 +181,8 @@ def test_each_written_call_has_a_context_of_its_own_also_after_a_lost_link() -> 
     rig = AskingServerRig()
     rig.call(1)
     before = rig.written[1].call.meta
-    rig.feed(ev.BrokerCame(same=True))
-    rig.feed(Written([CallId(1)]))
+    rig.feed(ev.BrokerConnected(same=True))
+    rig.feed(AnswersWritten([CallId(1)]))
     rig.call(1)
     assert rig.written[1].call.meta != before
     key = facts_of(ELICIT, rig.written[1].call.meta, LIFE).trace
@@ -202,7 +202,7 @@ def test_a_call_that_runs_as_a_task_is_told_by_the_task() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
-    rig.feed(ev.TaskBegan(ONE, rig.wire(1), "T"))
+    rig.feed(ev.TaskCreated(ONE, rig.wire(1), "T"))
     [asked] = rig.ask(task="T")
     assert asked.call == 1
     assert "-32603" in refused(rig.ask(b"2", task="U"), b"2")
@@ -212,8 +212,8 @@ def test_a_task_that_two_calls_claim_is_nobodys() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
-    rig.feed(ev.TaskBegan(ONE, rig.wire(1), "T"))
-    rig.feed(ev.TaskBegan(ONE, rig.wire(2), "T"))
+    rig.feed(ev.TaskCreated(ONE, rig.wire(1), "T"))
+    rig.feed(ev.TaskCreated(ONE, rig.wire(2), "T"))
     refused(rig.ask(task="T"))
 
 
@@ -221,11 +221,11 @@ def test_task_ids_of_calls_that_are_over_are_forgotten_in_time() -> None:
     rig = AskingServerRig()
     for number in range(1, 2 * TASKS_KEPT):
         rig.call(number)
-        rig.feed(ev.TaskBegan(ONE, rig.wire(number), f"T{number}"))
+        rig.feed(ev.TaskCreated(ONE, rig.wire(number), f"T{number}"))
         rig.server_answers(number)
-    assert len(rig.core.roster.instances[ONE].tasks) <= TASKS_KEPT + 1
-    rig.feed(ev.TaskBegan(ONE, WireId(9999), "made up"))
-    assert "made up" not in rig.core.roster.instances[ONE].tasks
+    assert len(rig.core.instances.by_id[ONE].tasks) <= TASKS_KEPT + 1
+    rig.feed(ev.TaskCreated(ONE, WireId(9999), "made up"))
+    assert "made up" not in rig.core.instances.by_id[ONE].tasks
 
 
 # --- refusals ----------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_question_outside_any_call_is_refused_and_shows_nothing() -> None:
     for number in (1, 2):
         effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
         assert "-32603" in refused(effects)
-        assert not [each for each in effects if isinstance(each, (Observe, Note, Catalog))]
+        assert not [each for each in effects if isinstance(each, (RecordEvidence, WriteLogLine, Catalog))]
         rig.call(number, method="resources/list")
 
 
@@ -254,10 +254,10 @@ def test_an_ambiguous_question_is_refused_and_kept_as_evidence_once() -> None:
     rig.call(2, "b")
     effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
     assert "traceparent" in refused(effects)
-    assert Observe(KEY, "asked_ambiguously", f"{SAMPLE} with calls of 2 sessions open") in effects
-    assert [each.level for each in effects if isinstance(each, Note)] == ["warning"]
+    assert RecordEvidence(KEY, "asked_ambiguously", f"{SAMPLE} with calls of 2 sessions open") in effects
+    assert [each.level for each in effects if isinstance(each, WriteLogLine)] == ["warning"]
     again = rig.feed(ev.ServerAsked(ONE, RawJson(b"2"), QUESTION, AskFacts(SAMPLE), ABSENT))
-    assert not [each for each in again if isinstance(each, (Observe, Note))]
+    assert not [each for each in again if isinstance(each, (RecordEvidence, WriteLogLine))]
     assert Spawn(TWO, KEY, ServerName("s"), 2) not in effects, "nothing on it is over: it is not tainted"
 
 
@@ -303,22 +303,24 @@ def test_the_first_question_of_a_server_is_kept_and_its_catalog_says_so_from_the
     rig = AskingServerRig()
     rig.call(1)
     effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
-    assert [each for each in effects if isinstance(each, Observe)] == [Observe(KEY, "asks", SAMPLE)]
+    assert [each for each in effects if isinstance(each, RecordEvidence)] == [
+        RecordEvidence(KEY, "asks", SAMPLE)
+    ]
     assert [each.asks for each in effects if isinstance(each, Catalog)] == [True]
     again = rig.feed(ev.ServerAsked(ONE, RawJson(b"2"), QUESTION, AskFacts(SAMPLE), ABSENT))
     reread = rig.feed(ev.CatalogRead(ONE, catalog()))
-    assert not [each for each in again + reread if isinstance(each, (Observe, Catalog))]
+    assert not [each for each in again + reread if isinstance(each, (RecordEvidence, Catalog))]
 
 
 @pytest.mark.parametrize("kind", ["asks", "asked_ambiguously"])
 def test_a_server_known_to_ask_from_an_earlier_life_is_said_to(kind: Any) -> None:
     rig = AskingServerRig()
     evidence = Evidence(kind=kind, first="2026-01-01T00:00:00Z", last="2026-01-01T00:00:00Z")
-    effects = rig.feed(ev.PoolKnown(KEY, None, (evidence,)))
+    effects = rig.feed(ev.PoolKnowledgeChanged(KEY, None, (evidence,)))
     assert [each.asks for each in effects if isinstance(each, Catalog)] == [True]
     rig.call(1)
     effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))
-    assert not [each for each in effects if isinstance(each, (Observe, Catalog))]
+    assert not [each for each in effects if isinstance(each, (RecordEvidence, Catalog))]
 
 
 # --- calls that are over -----------------------------------------------------------------------------------
@@ -333,7 +335,7 @@ def test_after_a_cancel_an_unsigned_question_is_refused_and_the_instance_replace
     effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT))
     assert "cancelled" in refused(effects)
     assert Spawn(TWO, KEY, ServerName("s"), 2) in effects
-    assert rig.core.roster.instances[ONE].state is State.DRAINING
+    assert rig.core.instances.by_id[ONE].state is InstanceState.DRAINING
     rig.call(3, "a")
     rig.greet(TWO)
     [asked] = rig.ask(instance=TWO)
@@ -356,7 +358,7 @@ def test_a_server_that_signs_its_questions_is_not_replaced_for_one_of_a_cancelle
     rig.cancel(1)
     rig.call(2, "b")
     refused(rig.ask(of=1))
-    assert rig.core.roster.instances[ONE].state is State.SERVING
+    assert rig.core.instances.by_id[ONE].state is InstanceState.SERVING
     [asked] = rig.ask(of=2)
     assert asked.call == 2
 
@@ -368,19 +370,19 @@ def test_a_held_instance_goes_on_asking_its_holder_after_a_cancel() -> None:
     rig.call(2, "a")
     [asked] = rig.ask()
     assert asked.call == 2
-    assert rig.core.roster.instances[ONE].state is State.SERVING
+    assert rig.core.instances.by_id[ONE].state is InstanceState.SERVING
 
 
 def test_a_call_from_before_the_link_was_lost_is_not_taken_for_one_of_its_namesake() -> None:
     rig = AskingServerRig(sharing="concurrent", max_in_flight=8)
     rig.call(1, "s1")
-    rig.feed(ev.TaskBegan(ONE, rig.wire(1), "T"))
-    rig.feed(ev.BrokerCame(same=True))
-    rig.feed(Written([CallId(1)]))
+    rig.feed(ev.TaskCreated(ONE, rig.wire(1), "T"))
+    rig.feed(ev.BrokerConnected(same=True))
+    rig.feed(AnswersWritten([CallId(1)]))
     rig.call(1, "s1")
     assert rig.wire(1) == 2
     refused(rig.ask(task="T"))
-    assert isinstance(rig.ask(b"2", of=1)[0], Asked)
+    assert isinstance(rig.ask(b"2", of=1)[0], AskOpened)
 
 
 def test_a_question_of_an_answered_call_is_nobodys() -> None:
@@ -432,7 +434,7 @@ def test_an_ask_ends_at_both_ends_when_its_call_has_run_too_long() -> None:
     assert not told(rig.wait(99.0))
     effects = rig.wait(2.0)
     refused(told(effects))
-    assert [each.fault for each in effects if isinstance(each, Failed)] == ["ran_too_long"]
+    assert [each.fault for each in effects if isinstance(each, CallFailed)] == ["ran_too_long"]
     assert [each.ask for each in effects if isinstance(each, AskWithdrawn)] == [ask]
 
 
@@ -469,11 +471,11 @@ def test_an_ask_that_the_server_withdraws_ends_at_the_agent_and_gets_no_answer()
     rig = AskingServerRig()
     rig.call(1)
     ask = rig.asked(b"5")
-    assert told(rig.feed(ev.ServerWithdrew(ONE, RawJson(b"5"), "changed my mind"))) == [
+    assert told(rig.feed(ev.ServerCancelledAsk(ONE, RawJson(b"5"), "changed my mind"))) == [
         AskWithdrawn(ask, "changed my mind")
     ]
     assert rig.answer_ask(ask) == []
-    assert told(rig.feed(ev.ServerWithdrew(ONE, RawJson(b"5"), ""))) == []
+    assert told(rig.feed(ev.ServerCancelledAsk(ONE, RawJson(b"5"), ""))) == []
 
 
 @behaviour("wait:ask-timeout")
@@ -485,7 +487,7 @@ def test_an_ask_that_no_agent_answers_ends_at_both_ends() -> None:
     effects = told(rig.wait(2.0))
     assert "30 s" in refused(effects)
     assert [each.ask for each in effects if isinstance(each, AskWithdrawn)] == [ask]
-    assert CallId(1) in rig.core.desk.calls, "its call goes on"
+    assert CallId(1) in rig.core.dispatcher.calls, "its call goes on"
 
 
 @behaviour("asks:lost-link")
@@ -493,7 +495,7 @@ def test_a_broker_that_lost_touch_hears_of_no_ask_and_every_server_gets_an_answe
     rig = AskingServerRig()
     rig.call(1)
     ask = rig.asked()
-    effects = rig.feed(ev.BrokerCame(same=True))
+    effects = rig.feed(ev.BrokerConnected(same=True))
     refused(effects)
     assert not [each for each in effects if isinstance(each, AskWithdrawn)]
     assert [type(each) for each in effects if isinstance(each, (WriteAskAnswer, WriteCancel))] == [
@@ -508,7 +510,7 @@ def test_asks_of_a_session_that_is_gone_are_answered_for_it() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     ask = rig.asked()
-    refused(rig.feed(SessionGone(SessionId("b"))) or rig.feed(SessionGone(SessionId("a"))))
+    refused(rig.feed(SessionEnded(SessionId("b"))) or rig.feed(SessionEnded(SessionId("a"))))
     assert rig.answer_ask(ask) == []
 
 
@@ -529,15 +531,17 @@ def test_the_agents_progress_reaches_a_server_that_wants_it_under_its_own_token(
     rig = AskingServerRig()
     rig.call(1)
     wanted, unwanted = rig.asked(b"1", token=b'"7"'), rig.asked(b"2")
-    assert told(rig.feed(AskProgressed(wanted, PERCENT))) == [WriteAskProgress(ONE, RawJson(b'"7"'), PERCENT)]
-    assert told(rig.feed(AskProgressed(unwanted, PERCENT))) == []
+    assert told(rig.feed(ForwardAskProgress(wanted, PERCENT))) == [
+        WriteAskProgress(ONE, RawJson(b'"7"'), PERCENT)
+    ]
+    assert told(rig.feed(ForwardAskProgress(unwanted, PERCENT))) == []
 
 
 # --- deadlines of calls (rule 14) --------------------------------------------------------------------------
 
 
 def failures(effects: list[Any]) -> list[str]:
-    return [each.fault for each in effects if isinstance(each, Failed)]
+    return [each.fault for each in effects if isinstance(each, CallFailed)]
 
 
 @behaviour("wait:ask-stops-idle")
@@ -595,7 +599,7 @@ DONE = RawJson(b'{"elicitationId":"E"}')
 
 
 def ended(rig: AskingServerRig, elicitation: str = "E") -> list[Any]:
-    return told(rig.feed(ev.ElicitationEnded(ONE, elicitation, DONE)))
+    return told(rig.feed(ev.ElicitationCompleted(ONE, elicitation, DONE)))
 
 
 @behaviour("asks:elicitation:completion")
@@ -604,7 +608,7 @@ def test_whoever_was_sent_to_a_url_hears_once_that_it_is_done() -> None:
     rig.call(1, "a")
     rig.answer_ask(rig.asked(elicitation="E"))
     rig.server_answers(1)
-    assert ended(rig) == [Elicited(SessionId("a"), DONE)]
+    assert ended(rig) == [ElicitationFinished(SessionId("a"), DONE)]
     assert ended(rig) == []
 
 
@@ -613,9 +617,9 @@ def test_urls_in_an_error_are_those_of_the_agent_whose_call_it_answers() -> None
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(2), ("E", "F")))
-    rig.feed(ev.UrlsOffered(ONE, WireId(99), ("G",)))
-    assert ended(rig, "F") == [Elicited(SessionId("b"), DONE)]
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(2), ("E", "F")))
+    rig.feed(ev.UrlElicitationRequired(ONE, WireId(99), ("G",)))
+    assert ended(rig, "F") == [ElicitationFinished(SessionId("b"), DONE)]
     assert ended(rig, "G") == []
 
 
@@ -623,9 +627,9 @@ def test_an_elicitation_id_that_two_sessions_were_given_is_nobodys() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(2), ("E",)))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(2), ("E",)))
     assert ended(rig) == []
 
 
@@ -633,19 +637,19 @@ def test_an_elicitation_id_that_two_sessions_were_given_is_nobodys() -> None:
 def test_a_session_that_is_gone_hears_nothing_and_no_later_one_hears_it_instead() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))
     rig.cancel(1)
-    rig.feed(SessionGone(SessionId("a")))
+    rig.feed(SessionEnded(SessionId("a")))
     rig.call(2, "b")
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(2), ("E",)))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(2), ("E",)))
     assert ended(rig) == []
 
 
 def test_after_a_lost_link_nobody_hears_of_old_urls() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
-    rig.feed(ev.BrokerCame(same=True))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.BrokerConnected(same=True))
     assert ended(rig) == []
 
 
@@ -653,7 +657,7 @@ def test_the_oldest_elicitations_are_forgotten_past_a_bound() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     names = tuple(f"E{number}" for number in range(MAX_ELICITATIONS + 1))
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), names))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), names))
     assert ended(rig, "E0") == []
     assert len(ended(rig, "E1")) == 1
 
@@ -661,8 +665,8 @@ def test_the_oldest_elicitations_are_forgotten_past_a_bound() -> None:
 def test_nothing_is_kept_of_the_urls_of_an_instance_that_is_gone() -> None:
     rig = AskingServerRig(first_delay_s=0.1)
     rig.call(1, "a")
-    rig.feed(ev.UrlsOffered(ONE, rig.wire(1), ("E",)))
+    rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))
     rig.feed(ev.InstanceExited(ONE, "ended", (), "", 0.5))
     rig.wait(1.0)
     rig.greet(TWO)
-    assert told(rig.feed(ev.ElicitationEnded(TWO, "E", DONE))) == []
+    assert told(rig.feed(ev.ElicitationCompleted(TWO, "E", DONE))) == []

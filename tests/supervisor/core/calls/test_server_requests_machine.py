@@ -25,22 +25,22 @@ from carpool_protocol.ids import (
 )
 from carpool_protocol.link.messages import (
     AnswerAsk,
-    Answered,
-    Asked,
-    AskProgressed,
+    AskOpened,
     AskWithdrawn,
     Call,
+    CallAnswered,
+    CallFailed,
     CancelCall,
     Catalog,
-    Elicited,
+    ElicitationFinished,
     EraWish,
-    Failed,
-    Logged,
+    ForwardAskProgress,
+    LogForSession,
     Policy,
     PoolSpec,
-    SessionGone,
+    SessionEnded,
+    SetPools,
     Sharing,
-    Wanted,
 )
 from carpool_supervisor.core.model import effects as ef
 from carpool_supervisor.core.model import events as ev
@@ -122,7 +122,7 @@ class Town:
         """Who was sent on the errand that is done now."""
         self.evidence: list[EvidenceKind] = []
         self.kept: dict[EvidenceKind, Evidence] = {}
-        self.feed(Wanted([spec(sharing, "stateless" if echo == "round" else "handshake")], 9, 9))
+        self.feed(SetPools([spec(sharing, "stateless" if echo == "round" else "handshake")], 9, 9))
         self.the_link_is_lost(0, 0)
 
     def feed(self, event: Any) -> None:
@@ -137,22 +137,22 @@ class Town:
                 case ef.Spawn():
                     self.born.append(effect.instance)
                     self.up[effect.instance] = Process()
-                case ef.Forget():
+                case ef.ReleaseInstance():
                     del self.up[effect.instance]
                 case ef.WriteCall():
                     run = Run(self.owed[effect.call.call], effect)
                     self.runs_alone(effect.instance, run)
                     self.up[effect.instance].runs[effect.wire] = run
-                case ef.WriteAgain():
+                case ef.WriteRetry():
                     run = self.up[effect.instance].runs[effect.wire]
                     assert run.rests
                     self.runs_alone(effect.instance, run)
                     run.rests = False
                 case ef.WriteCancel():
                     self.is_cancelled(effect.instance, effect.wire)
-                case Answered() | Failed():
+                case CallAnswered() | CallFailed():
                     del self.owed[effect.call]
-                case Asked():
+                case AskOpened():
                     self.is_asked(effect)
                 case AskWithdrawn():
                     assert self.asks.pop(effect.ask, None), "withdrawn twice, or after its answer"
@@ -162,14 +162,14 @@ class Town:
                     assert waits[effect.id] >= 0, "answered twice"
                 case ef.WriteAskProgress():
                     assert self.up[effect.instance].waits[RawJson(effect.token[1:-1])] > 0
-                case Elicited():
+                case ElicitationFinished():
                     assert self.notice is not None
                     assert self.notice == {(self.broker, effect.session)}, "another's errand is done"
                     assert effect.session in self.here
-                case Logged():
+                case LogForSession():
                     assert self.speaking is not None
                     assert self.speaking[1].whose == (self.broker, effect.session), "another's log line"
-                case ef.Observe():
+                case ef.RecordEvidence():
                     self.evidence.append(effect.kind)
                 case _:
                     pass
@@ -187,7 +187,7 @@ class Town:
                 del process.waits[request]
             self.over.append((instance, wire))
 
-    def is_asked(self, effect: Asked) -> None:
+    def is_asked(self, effect: AskOpened) -> None:
         assert self.speaking is not None
         instance, run, elicitation = self.speaking
         assert effect.ask not in self.ever, "an id of an ask is used again"
@@ -209,7 +209,7 @@ class Town:
         self.calls = 0
         self.sessions = 2
         self.here = [SessionId("s1"), SessionId("s2")]
-        self.feed(ev.BrokerCame(same=True))
+        self.feed(ev.BrokerConnected(same=True))
         self.an_agent_calls(0, 1)
         self.an_agent_calls(1, 1)
 
@@ -245,13 +245,13 @@ class Town:
             del self.owed[call]
             self.feed(CancelCall(call, "the agent is gone"))
         assert not [each for each in self.asks.values() if each[1] == (self.broker, who)]
-        self.feed(SessionGone(who))
+        self.feed(SessionEnded(who))
         self.an_agent_calls(pick, other)
 
     def an_agent_answers(self, pick: int, other: int) -> None:
         if self.asks:
             ask = list(self.asks)[pick % len(self.asks)]
-            self.feed(AskProgressed(ask, EMPTY_OBJECT))
+            self.feed(ForwardAskProgress(ask, EMPTY_OBJECT))
             instance = self.asks.pop(ask)[0]
             waited = self.up[instance].waits.total()
             self.feed(AnswerAsk(ask, other % 2 == 0, EMPTY_OBJECT))
@@ -263,7 +263,7 @@ class Town:
         if over:
             ask = over[pick % len(over)]
             assert self.core.handle(AnswerAsk(ask, is_error=False, body=EMPTY_OBJECT), self.now) == []
-            assert self.core.handle(AskProgressed(ask, EMPTY_OBJECT), self.now) == []
+            assert self.core.handle(ForwardAskProgress(ask, EMPTY_OBJECT), self.now) == []
 
     # --- servers ------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Town:
         if self.up:
             instance = list(self.up)[pick % len(self.up)]
             before = len(self.asks)
-            self.feed(ev.ServerWithdrew(instance, REQUESTS[other % 4], ""))
+            self.feed(ev.ServerCancelledAsk(instance, REQUESTS[other % 4], ""))
             self.up[instance].waits[REQUESTS[other % 4]] -= before - len(self.asks)
 
     def a_server_logs(self, pick: int, _other: int) -> None:
@@ -327,7 +327,7 @@ class Town:
         if found is not None and found[1].task is None and self.echo != "round":
             instance, run = found
             run.task = f"T{run.wire}"
-            self.feed(ev.TaskBegan(instance, run.wire, run.task))
+            self.feed(ev.TaskCreated(instance, run.wire, run.task))
 
     def a_server_answers(self, pick: int, other: int) -> None:
         found = self.one_run(pick)
@@ -336,7 +336,7 @@ class Town:
         instance, run = found
         process = self.up[instance]
         if other % 2 and self.echo != "round":
-            self.feed(ev.UrlsOffered(instance, run.wire, ("E",)))
+            self.feed(ev.UrlElicitationRequired(instance, run.wire, ("E",)))
             if self.owed.get(run.call) == run.whose:
                 process.sent.setdefault("E", set()).add(run.whose)
         del process.runs[run.wire]
@@ -357,7 +357,7 @@ class Town:
             instance = list(self.up)[pick % len(self.up)]
             elicitation = "EF"[other % 2]
             self.notice = self.up[instance].sent.pop(elicitation, None)
-            self.feed(ev.ElicitationEnded(instance, elicitation, EMPTY_OBJECT))
+            self.feed(ev.ElicitationCompleted(instance, elicitation, EMPTY_OBJECT))
             self.notice = None
 
     def a_server_exits(self, pick: int, _other: int) -> None:
@@ -371,7 +371,7 @@ class Town:
         while self.evidence:
             kind = self.evidence.pop()
             self.kept[kind] = Evidence(kind=kind, first="1", last="1")
-            self.feed(ev.PoolKnown(KEY, None, tuple(self.kept.values())))
+            self.feed(ev.PoolKnowledgeChanged(KEY, None, tuple(self.kept.values())))
 
     def time_passes(self, pick: int, _other: int) -> None:
         until = self.now + [0.1, 1.0, 1.0, 6.0][pick % 4]
@@ -384,7 +384,7 @@ class Town:
 
     def hears(self, instance: InstanceId) -> bool:
         """Its stdin is open."""
-        return self.core.roster.instances[instance].state not in ENDING
+        return self.core.instances.by_id[instance].state not in ENDING
 
     def look(self) -> None:
         """Nobody waits in vain."""

@@ -16,22 +16,27 @@ from carpool_protocol.ids import (
     WireId,
 )
 from carpool_protocol.link.messages import (
-    Answered,
     Call,
+    CallAnswered,
+    CallFailed,
     CancelCall,
     CancelTask,
     Catalog,
-    Failed,
     Policy,
     PoolSpec,
-    SessionGone,
-    TaskTold,
-    Wanted,
-    WatchTasks,
+    SessionEnded,
+    SetPools,
+    SetTaskSubscriptions,
+    TaskStatusChanged,
 )
 from carpool_supervisor.core.calls import task_holds
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.model.effects import CloseStdin, WriteCall, WriteTaskCancel, WriteWatchTasks
+from carpool_supervisor.core.model.effects import (
+    CloseStdin,
+    WriteCall,
+    WriteTaskCancel,
+    WriteTaskSubscriptions,
+)
 from tests.behaviours import behaviour
 from tests.kit.effects import of_kind
 from tests.supervisor.core.test_stateless_servers import KEY, ME, StatelessServerRig
@@ -53,17 +58,17 @@ def rig(**policy: Any) -> StatelessServerRig:
     """A pool that ends its only instance when it is idle for 10 s."""
     one = StatelessServerRig()
     settled = Policy(**{"idle_s": 10.0, "probe_s": 10**6, "spares": 0, **policy})
-    one.feed(Wanted([replace(SPEC, policy=settled)]))
+    one.feed(SetPools([replace(SPEC, policy=settled)]))
     return one
 
 
 def begin(
     one: StatelessServerRig, task: str = "T", *, ttl_ms: int = 60_000, number: int = 1, session: str = "s1"
-) -> Answered:
+) -> CallAnswered:
     wire = one.call(number, session).wire
     answer = ev.ServerAnswered(ME, wire, False, BODY, task=task, task_ttl_ms=ttl_ms)
-    [told] = of_kind(one.feed(answer), Answered)
-    assert isinstance(told, Answered)
+    [told] = of_kind(one.feed(answer), CallAnswered)
+    assert isinstance(told, CallAnswered)
     return told
 
 
@@ -84,7 +89,7 @@ def about(number: int, session: str = "s1", instance: InstanceId = ME, method: s
 
 def unwanted(one: StatelessServerRig) -> list[Any]:
     """Nobody wants the pool any more: its idle instance ends."""
-    return one.feed(Wanted([]))
+    return one.feed(SetPools([]))
 
 
 def look(one: StatelessServerRig, number: int = 2, **more: Any) -> list[Any]:
@@ -160,8 +165,8 @@ def test_what_is_about_a_task_of_an_instance_that_is_gone_is_refused_and_not_del
     one = rig()
     begin(one)
     one.feed(ev.InstanceExited(ME, "ended", (), "", 0.5))
-    assert one.feed(about(2)) == [Failed(CallId(2), "unknown_task", "no", "")]
-    assert one.feed(about(3, instance=InstanceId(77))) == [Failed(CallId(3), "unknown_task", "no", "")]
+    assert one.feed(about(2)) == [CallFailed(CallId(2), "unknown_task", "no", "")]
+    assert one.feed(about(3, instance=InstanceId(77))) == [CallFailed(CallId(3), "unknown_task", "no", "")]
 
 
 def test_what_never_reached_the_instance_that_ran_the_task_does_not_wait_for_another() -> None:
@@ -169,13 +174,13 @@ def test_what_never_reached_the_instance_that_ran_the_task_does_not_wait_for_ano
     begin(one)
     [written] = of_kind(one.feed(about(2)), WriteCall)
     ended = one.feed(ev.InstanceExited(ME, "ended", (written.wire,), "", 0.5))
-    assert [each.call for each in of_kind(ended, Failed)] == [CallId(2)]
+    assert [each.call for each in of_kind(ended, CallFailed)] == [CallId(2)]
 
 
 def test_one_instance_of_another_agent_is_none_for_a_call_about_a_task() -> None:
     one = rig(sharing="session")
     begin(one, session="s1")
-    assert one.feed(about(2, "s2")) == [Failed(CallId(2), "unknown_task", "no", "")]
+    assert one.feed(about(2, "s2")) == [CallFailed(CallId(2), "unknown_task", "no", "")]
     assert of_kind(one.feed(about(3, "s1")), WriteCall)
 
 
@@ -191,7 +196,7 @@ def test_with_its_holder_goes_the_instance_and_the_task() -> None:
     one = rig(sharing="session")
     begin(one)
     one.feed(CancelTask(ME, "T"))
-    assert of_kind(one.feed(SessionGone(SessionId("s1"))), CloseStdin)
+    assert of_kind(one.feed(SessionEnded(SessionId("s1"))), CloseStdin)
 
 
 @behaviour("tasks:end-with-agent")
@@ -231,7 +236,7 @@ def test_with_another_broker_nobody_knows_of_any_task() -> None:
     one = rig()
     begin(one, "T")
     begin(one, "S", number=2)
-    assert of_kind(one.feed(ev.BrokerCame()), WriteTaskCancel) == [
+    assert of_kind(one.feed(ev.BrokerConnected()), WriteTaskCancel) == [
         WriteTaskCancel(ME, "S"),
         WriteTaskCancel(ME, "T"),
     ]
@@ -241,9 +246,9 @@ def test_with_another_broker_nobody_knows_of_any_task() -> None:
 def test_tasks_are_watched_where_they_run_and_what_is_told_of_them_is_passed_on() -> None:
     one = rig()
     begin(one)
-    assert one.feed(WatchTasks(ME, ["T"])) == [WriteWatchTasks(ME, ("T",))]
-    assert one.feed(WatchTasks(InstanceId(9), ["T"])) == []
-    assert one.feed(ev.TaskChanged(ME, "T", False, BODY)) == [TaskTold(ME, "T", BODY)]
+    assert one.feed(SetTaskSubscriptions(ME, ["T"])) == [WriteTaskSubscriptions(ME, ("T",))]
+    assert one.feed(SetTaskSubscriptions(InstanceId(9), ["T"])) == []
+    assert one.feed(ev.TaskChanged(ME, "T", False, BODY)) == [TaskStatusChanged(ME, "T", BODY)]
     one.feed(ev.TaskChanged(ME, "T", True, BODY))
     assert one.feed(CancelTask(ME, "T")) == []
 
@@ -251,5 +256,5 @@ def test_tasks_are_watched_where_they_run_and_what_is_told_of_them_is_passed_on(
 def test_an_answer_that_is_no_task_of_ours_changes_nothing() -> None:
     one = rig()
     assert look(one, 1, task_over=True)
-    assert one.feed(ev.TaskChanged(ME, "never", True, BODY)) == [TaskTold(ME, "never", BODY)]
+    assert one.feed(ev.TaskChanged(ME, "never", True, BODY)) == [TaskStatusChanged(ME, "never", BODY)]
     assert one.feed(ev.ServerAnswered(ME, WireId(99), False, BODY, task_over=True)) == []

@@ -3,7 +3,7 @@
 from typing import Any
 
 from carpool_protocol.ids import CallId, SessionId, WireId
-from carpool_protocol.link.messages import Failed
+from carpool_protocol.link.messages import CallFailed
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import WriteCall
 from tests.behaviours import behaviour
@@ -35,7 +35,7 @@ class Swarm(Rig):
             if isinstance(effect, WriteCall):
                 self.running.append(effect)
                 self.started.append(self.session_of[effect.call.call])
-            elif isinstance(effect, Failed):
+            elif isinstance(effect, CallFailed):
                 assert (effect.fault, effect.delivered, effect.retry_after_s) == (
                     "waiting_line_full",
                     "no",
@@ -65,7 +65,7 @@ class Swarm(Rig):
 @behaviour("pressure:fair-share")
 def test_a_lone_agents_call_starts_after_at_most_one_call_of_each_session_of_a_swarm() -> None:
     rig = Swarm()
-    waiting = {rig.session_of[each] for each in rig.core.desk.calls}
+    waiting = {rig.session_of[each] for each in rig.core.dispatcher.calls}
     for _ in range(5):
         before = len(rig.started)
         rig.ask(LONE)
@@ -82,10 +82,10 @@ def test_a_lone_agents_call_starts_after_at_most_one_call_of_each_session_of_a_s
 def test_the_line_is_full_of_calls_of_everybody_alike_and_all_others_are_refused_with_a_time() -> None:
     rig = Swarm()
     rig.core.check()
-    assert len(rig.core.desk.calls) == LINE + ROOM
+    assert len(rig.core.dispatcher.calls) == LINE + ROOM
     assert len(rig.refused) == 1 + AGENTS * IN_FLIGHT - LINE - ROOM
-    waiting = rig.core.pools[KEY].waiting
-    shares = {len(waiting.of(SessionId(f"s{n}"))) for n in range(AGENTS)}
+    waiting = rig.core.pools[KEY].queue
+    shares = {len(waiting.for_session(SessionId(f"s{n}"))) for n in range(AGENTS)}
     assert max(shares) - min(shares) <= 2
 
 

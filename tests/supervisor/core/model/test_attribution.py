@@ -9,9 +9,9 @@ from carpool_protocol.ids import ABSENT, RawJson, SessionId, WireId
 from carpool_supervisor.core.model.attribution import (
     CAN_ASK,
     AskFacts,
+    AskRefused,
     Attributed,
     InFlight,
-    Refused,
     attribute,
     facts_of,
 )
@@ -61,7 +61,7 @@ def test_it_may_be_about_any_of_several_calls_of_one_session() -> None:
 @behaviour("asks:attribution:refused")
 def test_calls_of_two_sessions_are_refused_as_evidence() -> None:
     found = attribute(ASK, [call(1), call(2, B)], {})
-    assert found == Refused("ambiguous")
+    assert found == AskRefused("ambiguous")
     assert found.is_evidence
 
 
@@ -69,14 +69,14 @@ def test_calls_of_two_sessions_are_refused_as_evidence() -> None:
 def test_an_ask_outside_any_call_is_refused_without_evidence() -> None:
     for candidates in ([], [call(1, can_ask=False)]):
         found = attribute(ASK, candidates, {})
-        assert found == Refused("no call")
+        assert found == AskRefused("no call")
         assert not found.is_evidence
 
 
 def test_roots_and_unknown_methods_are_never_passed_on() -> None:
     for method in ("roots/list", "ping", "tasks/get", "made/up"):
         found = attribute(AskFacts(method), [call(1)], {})
-        assert found == Refused("not for agents")
+        assert found == AskRefused("not for agents")
         assert not found.is_evidence
 
 
@@ -100,11 +100,11 @@ def test_two_sessions_under_one_trace_id_are_told_apart_by_span_only() -> None:
         B, (WireId(2),), by="trace"
     )
     other_span = AskFacts("elicitation/create", trace=TraceKey(shared, "3" * 16))
-    assert attribute(other_span, many, {}) == Refused("ambiguous")
+    assert attribute(other_span, many, {}) == AskRefused("ambiguous")
 
 
 def test_a_question_of_an_answered_call_does_not_go_to_the_only_call_that_is_left() -> None:
-    assert attribute(traced(1), [call(2, B)], {}) == Refused("no call")
+    assert attribute(traced(1), [call(2, B)], {}) == AskRefused("no call")
 
 
 def test_a_question_of_an_answered_call_does_not_go_to_another_agent_of_the_same_trace() -> None:
@@ -112,7 +112,7 @@ def test_a_question_of_an_answered_call_does_not_go_to_another_agent_of_the_same
     sent, _ = with_traceparent(ABSENT, LIFE, 1, agents)
     _, other = with_traceparent(ABSENT, LIFE, 2, agents)
     ask = facts_of("elicitation/create", sent, LIFE)
-    assert attribute(ask, [call(2, B, trace=other)], {}) == Refused("no call")
+    assert attribute(ask, [call(2, B, trace=other)], {}) == AskRefused("no call")
 
 
 def test_a_context_that_is_not_ours_says_nothing() -> None:
@@ -128,15 +128,15 @@ def test_a_task_names_its_call_before_all_else() -> None:
 @behaviour("asks:attribution:task")
 def test_a_task_nobody_knows_is_nobodys() -> None:
     ask = AskFacts("elicitation/create", related_task="T")
-    assert attribute(ask, [call(1)], {}) == Refused("no call")
-    assert attribute(ask, [call(1)], {"T": WireId(8)}) == Refused("no call")
+    assert attribute(ask, [call(1)], {}) == AskRefused("no call")
+    assert attribute(ask, [call(1)], {"T": WireId(8)}) == AskRefused("no call")
 
 
 @behaviour("asks:in-flight:after-cancel")
 def test_after_a_cancel_the_next_agent_is_not_asked() -> None:
     cancelled, next_one = call(1, A, over=True), call(2, B)
-    assert attribute(ASK, [cancelled, next_one], {}) == Refused("ambiguous", tainted=True)
-    assert attribute(ASK, [cancelled, next_one], {}, held=True) == Refused("ambiguous", tainted=True)
+    assert attribute(ASK, [cancelled, next_one], {}) == AskRefused("ambiguous", tainted=True)
+    assert attribute(ASK, [cancelled, next_one], {}, held=True) == AskRefused("ambiguous", tainted=True)
     assert attribute(traced(2), [cancelled, next_one], {}) == Attributed(B, (WireId(2),), by="trace")
 
 
@@ -145,10 +145,10 @@ def test_a_question_of_a_cancelled_call_is_refused_without_evidence() -> None:
     for held in (False, True):
         for ask in (ASK, traced(1), AskFacts("elicitation/create", related_task="T")):
             found = attribute(ask, [cancelled], {"T": WireId(1)}, held=held)
-            assert found == Refused("over", tainted=ask is ASK), "one that says whose it is taints nothing"
+            assert found == AskRefused("over", tainted=ask is ASK), "one that says whose it is taints nothing"
             assert not found.is_evidence
-    assert attribute(traced(1), [cancelled, call(2, B)], {}) == Refused("over")
-    assert attribute(ASK, [cancelled, call(2, A)], {}) == Refused("over", tainted=True), (
+    assert attribute(traced(1), [cancelled, call(2, B)], {}) == AskRefused("over")
+    assert attribute(ASK, [cancelled, call(2, A)], {}) == AskRefused("over", tainted=True), (
         "no guess, one session or not: another instance can answer"
     )
 
@@ -191,7 +191,7 @@ def test_an_agents_trace_kept_by_us_is_recognised_as_ours_after_its_call() -> No
     agents = f"00-{'a' * 32}-{'b' * 16}-01"
     sent, _ = with_traceparent(ABSENT, LIFE, 12, agents)
     ask = facts_of("elicitation/create", sent, LIFE)
-    assert attribute(ask, [call(2, B)], {}) == Refused("no call")
+    assert attribute(ask, [call(2, B)], {}) == AskRefused("no call")
 
 
 # --- properties --------------------------------------------------------------------------------------------
@@ -268,4 +268,4 @@ def test_a_forged_equal_context_can_only_cost_an_answer(
     owner = InFlight(WireId(99), SessionId("owner"), can_ask=True, trace=context)
     ask = AskFacts("elicitation/create", trace=context, ours=True)
     found = attribute(ask, data.draw(st.permutations([*candidates, owner])), {})
-    assert found == Refused("ambiguous") or (isinstance(found, Attributed) and found.session == "owner")
+    assert found == AskRefused("ambiguous") or (isinstance(found, Attributed) and found.session == "owner")

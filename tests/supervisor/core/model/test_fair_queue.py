@@ -6,20 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import CallId, SessionId, part_of
-from carpool_supervisor.core.model.fair_queue import Waiting
+from carpool_supervisor.core.model.fair_queue import FairQueue
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("a"), SessionId("b"), SessionId("c")
 
 
-def line(*calls: tuple[SessionId, int], max_calls: int = 100, max_bytes: int = 1000) -> Waiting:
-    waiting = Waiting(max_calls, max_bytes)
+def line(*calls: tuple[SessionId, int], max_calls: int = 100, max_bytes: int = 1000) -> FairQueue:
+    waiting = FairQueue(max_calls, max_bytes)
     for session, call in calls:
         assert waiting.add(session, CallId(call), 10) == []
     return waiting
 
 
-def drained(waiting: Waiting) -> list[int]:
+def drained(waiting: FairQueue) -> list[int]:
     return [waiting.pop() for _ in range(len(waiting))]
 
 
@@ -38,7 +38,7 @@ def test_a_thousand_calls_of_one_session_delay_another_by_one_turn() -> None:
 
 @behaviour("wait:fair-tokens")
 def test_the_sessions_of_one_token_have_one_turn_together() -> None:
-    waiting = Waiting(1000, 100_000)
+    waiting = FairQueue(1000, 100_000)
     many = [SessionId(f"s{n}") for n in range(8)]
     for number in range(80):  # eight sessions of one token, each with ten calls
         waiting.add(many[number % 8], CallId(number), 10, "ann")
@@ -46,7 +46,7 @@ def test_the_sessions_of_one_token_have_one_turn_together() -> None:
         waiting.add(part, CallId(1000 + number), 10, "bob")
     waiting.add(C, CallId(2000), 10)
     waiting.check()
-    assert waiting.ahead(C, CallId(2000)) == 2
+    assert waiting.count_ahead(C, CallId(2000)) == 2
     assert [waiting.pop() for _ in range(7)] == [0, 1000, 2000, 1, 1001, 2, 3]
     waiting.check()
     assert waiting.add(many[0], CallId(3000), 99_999, "ann") == [3000], "who takes most gives way"
@@ -62,7 +62,7 @@ def test_a_full_line_drops_the_last_call_of_the_session_with_most() -> None:
 
 
 def test_short_bytes_are_given_back_by_who_takes_most_of_them() -> None:
-    waiting = Waiting(10, 100)
+    waiting = FairQueue(10, 100)
     assert waiting.add(A, CallId(1), 80) == []
     assert waiting.add(B, CallId(2), 10) == []
     assert waiting.add(B, CallId(3), 20) == [1]
@@ -94,10 +94,10 @@ def test_a_session_that_may_go_is_served_out_of_turn_and_then_waits_for_its_next
     waiting = line((A, 1), (A, 2), (B, 3), (C, 4))
     assert waiting.sessions() == [A, B, C]
     assert (waiting.head(B), waiting.pop_for(B)) == (3, 3)
-    assert not waiting.has(B)
+    assert not waiting.has_session(B)
     assert waiting.pop_for(A) == 1
     assert waiting.sessions() == [C, A]
-    assert (waiting.of(A), waiting.of(B)) == ([2], [])
+    assert (waiting.for_session(A), waiting.for_session(B)) == ([2], [])
     waiting.check()
 
 
@@ -105,7 +105,7 @@ def test_what_is_ahead_of_a_call_is_what_goes_before_it() -> None:
     calls = ((A, 1), (A, 2), (A, 3), (B, 4), (C, 5), (B, 6))
     whose = {number: session for session, number in calls}
     for place, number in enumerate(drained(line(*calls))):
-        assert line(*calls).ahead(whose[number], CallId(number)) == place
+        assert line(*calls).count_ahead(whose[number], CallId(number)) == place
 
 
 # --- sessions that are parts of one -----------------------------------------------------------------------
@@ -136,12 +136,17 @@ def test_parts_take_turns_among_themselves_and_what_is_ahead_of_each_is_known() 
     order = drained(line(*calls))
     assert order == [1, 3, 4, 5, 8, 7, 2, 6]
     for place, number in enumerate(order):
-        assert line(*calls).ahead(whose[number], CallId(number)) == place
+        assert line(*calls).count_ahead(whose[number], CallId(number)) == place
 
 
 def test_a_part_is_found_and_leaves_alone() -> None:
     waiting = line((P, 1), (Q, 2), (C, 3))
-    assert (waiting.has(P), waiting.has(R), waiting.of(Q), waiting.of(R)) == (True, False, [2], [])
+    assert (
+        waiting.has_session(P),
+        waiting.has_session(R),
+        waiting.for_session(Q),
+        waiting.for_session(R),
+    ) == (True, False, [2], [])
     waiting.remove(P, CallId(1))
     waiting.check()
     assert (waiting.head(Q), waiting.pop_for(C)) == (2, 3)
@@ -170,7 +175,7 @@ def test_an_empty_line_is_false_and_clears_to_nothing() -> None:
 def test_bounds_hold_after_every_add_and_no_call_is_lost_or_doubled(
     steps: list[tuple[SessionId, str, int]],
 ) -> None:
-    waiting = Waiting(4, 100)
+    waiting = FairQueue(4, 100)
     inside: Counter[CallId] = Counter()
     for number, (session, what, size) in enumerate(steps):
         if what == "pop":

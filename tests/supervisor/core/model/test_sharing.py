@@ -17,22 +17,29 @@ from carpool_supervisor.core.model.sharing import (
     STRICTNESS,
     Evidence,
     EvidenceKind,
-    admits,
-    decide,
-    explain,
+    decide_sharing,
+    evidence_text,
+    explain_sharing,
     launch_identity,
+    may_take_call,
     most_instances,
-    sentence_of,
     state_in_names,
 )
-from carpool_supervisor.core.model.well_known import Entry, WellKnown, program_of, read
+from carpool_supervisor.core.model.well_known import (
+    WellKnownServer,
+    WellKnownServers,
+    program_of,
+    read_well_known,
+)
 from carpool_supervisor.knowledge.knowledge import well_known
 from tests.behaviours import behaviour
 
-BROWSER = Entry(
+BROWSER = WellKnownServer(
     title="Browser", npm=("@x/browser",), mode="session", why="One page.", note="Add -i.", source="x/y"
 )
-WEATHER = Entry(title="Weather", pypi=("weather-mcp",), mode="concurrent", why="Nothing kept.", source="x/z")
+WEATHER = WellKnownServer(
+    title="Weather", pypi=("weather-mcp",), mode="concurrent", why="Nothing kept.", source="x/z"
+)
 
 
 def seen(kind: EvidenceKind, first: str = "2026-11-21T10:00:00.000Z", times: int = 1) -> Evidence:
@@ -44,7 +51,7 @@ def seen(kind: EvidenceKind, first: str = "2026-11-21T10:00:00.000Z", times: int
 
 @behaviour("modes:auto:order")
 def test_the_config_stands_against_everything() -> None:
-    verdict = decide("concurrent", BROWSER, ["browser_click"], [seen("probe_diverged")])
+    verdict = decide_sharing("concurrent", BROWSER, ["browser_click"], [seen("probe_diverged")])
     assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "config", True)
 
 
@@ -57,58 +64,58 @@ def test_that_a_server_asks_neither_loosens_nor_hides_other_evidence(order: int)
         ("probe_diverged", "session", True),
     ]
     for kind, mode, verified in kinds:
-        verdict = decide("auto", None, [], [seen("asks"), seen(kind)][::order])
+        verdict = decide_sharing("auto", None, [], [seen("asks"), seen(kind)][::order])
         assert (verdict.mode, verdict.verified) == (mode, verified)
 
 
 def test_that_a_server_asks_alone_changes_no_verdict_and_is_told() -> None:
-    assert decide("auto", BROWSER, [], [seen("asks")]) == decide("auto", BROWSER, [], [])
-    assert decide("auto", None, [], [seen("asks")]) == decide("auto", None, [], [])
+    assert decide_sharing("auto", BROWSER, [], [seen("asks")]) == decide_sharing("auto", BROWSER, [], [])
+    assert decide_sharing("auto", None, [], [seen("asks")]) == decide_sharing("auto", None, [], [])
     assert "It asks agents" in why("auto", None, [seen("asks")])
 
 
 def test_the_list_stands_against_tool_names() -> None:
-    verdict = decide("auto", WEATHER, ["browser_click"], [])
+    verdict = decide_sharing("auto", WEATHER, ["browser_click"], [])
     assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "list", True)
     assert "Source: x/z" in verdict.reasons
 
 
 @behaviour("modes:auto:order")
 def test_tool_names_that_speak_of_state_start_a_server_as_session() -> None:
-    verdict = decide("auto", None, ["help", "browser_click"], [])
+    verdict = decide_sharing("auto", None, ["help", "browser_click"], [])
     assert (verdict.mode, verdict.source, verdict.verified) == ("session", "tool names", False)
     assert "browser_click" in verdict.reasons[0]
 
 
 @behaviour("modes:auto:unverified")
 def test_a_server_nobody_knows_is_concurrent_and_unverified() -> None:
-    verdict = decide("auto", None, ["search"], [])
+    verdict = decide_sharing("auto", None, ["search"], [])
     assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "assumed", False)
 
 
 @behaviour("asks:evidence")
 def test_an_ambiguous_ask_makes_a_server_serial_since_then() -> None:
     for entry in (None, WEATHER):
-        verdict = decide("auto", entry, [], [seen("asked_ambiguously")])
+        verdict = decide_sharing("auto", entry, [], [seen("asked_ambiguously")])
         assert (verdict.mode, verdict.source) == ("serial", "evidence")
         assert verdict.since == "2026-11-21T10:00:00.000Z"
 
 
 def test_a_probe_that_diverged_makes_a_server_session_whatever_else_was_seen() -> None:
-    verdict = decide(
+    verdict = decide_sharing(
         "auto", WEATHER, [], [seen("asked_ambiguously"), seen("probe_diverged"), seen("probe_agreed")]
     )
     assert (verdict.mode, verdict.source) == ("session", "evidence")
 
 
 def test_evidence_never_loosens_what_the_list_or_the_names_say() -> None:
-    assert decide("auto", BROWSER, [], [seen("asked_ambiguously")]).mode == "session"
-    assert decide("auto", None, ["browser_click"], [seen("probe_agreed")]).mode == "session"
+    assert decide_sharing("auto", BROWSER, [], [seen("asked_ambiguously")]).mode == "session"
+    assert decide_sharing("auto", None, ["browser_click"], [seen("probe_agreed")]).mode == "session"
 
 
 @behaviour("modes:auto:unverified")
 def test_a_probe_that_agreed_verifies_an_assumption() -> None:
-    verdict = decide("auto", None, [], [seen("probe_agreed")])
+    verdict = decide_sharing("auto", None, [], [seen("probe_agreed")])
     assert (verdict.mode, verdict.verified, verdict.source) == ("concurrent", True, "evidence")
 
 
@@ -120,23 +127,23 @@ pieces = st.lists(st.builds(seen, kinds), max_size=3)
 @given(st.sampled_from([None, BROWSER, WEATHER]), st.sampled_from([[], ["browser_x"]]), pieces, pieces)
 @settings(deadline=None)
 def test_more_evidence_never_gives_a_looser_mode(
-    entry: Entry | None, tools: list[str], some: list[Evidence], more: list[Evidence]
+    entry: WellKnownServer | None, tools: list[str], some: list[Evidence], more: list[Evidence]
 ) -> None:
-    loose = decide("auto", entry, tools, some).mode
-    assert STRICTNESS[decide("auto", entry, tools, [*more, *some]).mode] >= STRICTNESS[loose]
+    loose = decide_sharing("auto", entry, tools, some).mode
+    assert STRICTNESS[decide_sharing("auto", entry, tools, [*more, *some]).mode] >= STRICTNESS[loose]
 
 
 def test_a_serial_instance_takes_one_call_that_can_ask_and_any_other() -> None:
-    assert admits("serial", can_ask=True, asking_in_flight=0)
-    assert not admits("serial", can_ask=True, asking_in_flight=1)
-    assert admits("serial", can_ask=False, asking_in_flight=1)
-    assert admits("concurrent", can_ask=True, asking_in_flight=99)
-    assert admits("session", can_ask=True, asking_in_flight=99)
+    assert may_take_call("serial", can_ask=True, asking_in_flight=0)
+    assert not may_take_call("serial", can_ask=True, asking_in_flight=1)
+    assert may_take_call("serial", can_ask=False, asking_in_flight=1)
+    assert may_take_call("concurrent", can_ask=True, asking_in_flight=99)
+    assert may_take_call("session", can_ask=True, asking_in_flight=99)
 
 
 # --- how many instances ------------------------------------------------------------------------------------
 
-ONE_FILE = Entry(
+ONE_FILE = WellKnownServer(
     title="Notes", npm=("notes",), mode="serial", why="One file.", note="Only one.", most=1, source="x/n"
 )
 
@@ -163,10 +170,10 @@ def test_the_list_only_ever_lowers_the_number() -> None:
 
 def test_a_pool_heeds_the_number_once_its_program_is_known() -> None:
     pool = Pool(PoolKey("p"), ServerName("notes"), Policy(sharing="serial"))
-    assert pool.most == MOST_INSTANCES["serial"]
-    pool.entry = ONE_FILE
-    pool.judge_sharing()
-    assert pool.most == 1
+    assert pool.max_instances == MOST_INSTANCES["serial"]
+    pool.well_known_server = ONE_FILE
+    pool.update_sharing()
+    assert pool.max_instances == 1
 
 
 # --- tool names --------------------------------------------------------------------------------------------
@@ -219,9 +226,9 @@ def test_a_common_name_costs_nobody_a_process(tool: str) -> None:
 # --- why ---------------------------------------------------------------------------------------------------
 
 
-def why(configured: Configured, entry: Entry | None, evidence: list[Evidence]) -> str:
-    verdict = decide(configured, entry, [], evidence)
-    return "\n".join(explain("web", verdict, configured=configured, entry=entry, evidence=evidence))
+def why(configured: Configured, entry: WellKnownServer | None, evidence: list[Evidence]) -> str:
+    verdict = decide_sharing(configured, entry, [], evidence)
+    return "\n".join(explain_sharing("web", verdict, configured=configured, entry=entry, evidence=evidence))
 
 
 @behaviour("modes:why")
@@ -242,10 +249,12 @@ def test_why_does_not_call_a_server_unknown_that_was_seen_to_keep_state() -> Non
 
 @pytest.mark.parametrize("configured", ["auto", "serial"])
 @pytest.mark.parametrize("entry", [None, WEATHER, BROWSER])
-def test_why_tells_every_piece_of_evidence_once(configured: Configured, entry: Entry | None) -> None:
+def test_why_tells_every_piece_of_evidence_once(
+    configured: Configured, entry: WellKnownServer | None
+) -> None:
     evidence = [seen("asked_ambiguously", times=3), seen("probe_diverged"), seen("asks")]
     text = why(configured, entry, evidence)
-    assert [text.count(sentence_of(each)) for each in evidence] == [1, 1, 1]
+    assert [text.count(evidence_text(each)) for each in evidence] == [1, 1, 1]
     alone = why("auto", None, evidence[:1])
     assert "Seen besides" not in alone
     assert "Evidence so far" not in alone
@@ -413,7 +422,7 @@ def test_listed_servers_that_write_one_file_whole_or_forbid_a_second_instance_ge
 
 def test_a_listed_number_is_explained_and_stands_only_where_agents_share() -> None:
     for entry in well_known().entries:
-        assert "pool.max 1" not in entry.note, f"{entry.title}: leaves to its user what `most` does"
+        assert "pool.max 1" not in entry.note, f"{entry.title}: leaves to its user what `max_instances` does"
         if entry.most:
             assert entry.note, entry.title
             assert entry.mode != "session", entry.title
@@ -428,8 +437,11 @@ def test_the_list_names_no_host() -> None:
 
 def test_two_entries_for_one_program_are_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
-        WellKnown(
-            [WEATHER, Entry(title="Again", commands=("weather-mcp",), mode="serial", why="", source="")]
+        WellKnownServers(
+            [
+                WEATHER,
+                WellKnownServer(title="Again", commands=("weather-mcp",), mode="serial", why="", source=""),
+            ]
         )
 
 
@@ -441,4 +453,4 @@ def test_a_list_of_another_form_is_refused() -> None:
         b'{"version":1,"about":"","servers":[{}]}',
     ):
         with pytest.raises(ValueError, match=r".+"):
-            read(data)
+            read_well_known(data)

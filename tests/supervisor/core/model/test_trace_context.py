@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.wire.traceparent import parse
+from carpool_protocol.wire.traceparent import parse_traceparent
 from carpool_supervisor.core.model.trace_context import (
     MAX_NUMBERS,
     TraceKey,
-    hop,
     issued,
     key_of,
     mint,
+    next_hop,
     with_traceparent,
 )
 from tests.behaviours import behaviour
@@ -36,7 +36,7 @@ values = st.recursive(
 @settings(deadline=None)
 def test_what_is_minted_is_legal_deterministic_and_recognised(number: int) -> None:
     text = mint(LIFE, number)
-    made = parse(text)
+    made = parse_traceparent(text)
     assert made is not None
     assert text == mint(LIFE, number)
     assert issued(LIFE, TraceKey(made.trace, made.span))
@@ -48,19 +48,19 @@ def test_what_is_minted_is_legal_deterministic_and_recognised(number: int) -> No
 
 @behaviour("asks:trace:fresh")
 def test_no_two_calls_of_a_life_share_a_trace_or_a_span() -> None:
-    made = [parse(mint(LIFE, number)) for number in (*range(20_000), MAX_NUMBERS - 1)]
+    made = [parse_traceparent(mint(LIFE, number)) for number in (*range(20_000), MAX_NUMBERS - 1)]
     assert len({each.trace for each in made if each}) == len(made)
     assert len({each.span for each in made if each}) == len(made)
 
 
 def test_neither_id_is_ever_all_zero() -> None:
     for number in (0, MAX_NUMBERS - 1, MAX_NUMBERS, 2**40, 2**63):
-        assert parse(mint(LIFE, number)) is not None
+        assert parse_traceparent(mint(LIFE, number)) is not None
 
 
 @behaviour("asks:trace:agents-own")
 def test_an_agents_own_trace_is_kept_and_the_span_is_ours() -> None:
-    text, kept = hop(AGENTS.replace("-01", "-00"), LIFE, 7)
+    text, kept = next_hop(AGENTS.replace("-01", "-00"), LIFE, 7)
     assert kept
     assert text.startswith("00-" + "a" * 32 + "-")
     assert text.endswith("-00"), "the agent's decision not to sample is kept"
@@ -68,7 +68,7 @@ def test_an_agents_own_trace_is_kept_and_the_span_is_ours() -> None:
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known_and_goes_on_as_version_00() -> None:
-    text, kept = hop("cc" + AGENTS[2:] + "-more", LIFE, 7)
+    text, kept = next_hop("cc" + AGENTS[2:] + "-more", LIFE, 7)
     assert kept
     assert text.startswith("00-" + "a" * 32)
     assert len(text) == 55
@@ -79,7 +79,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known_and_goes_on_as_version_00
 def test_what_is_no_legal_context_of_the_agent_is_replaced_and_its_tracestate_dropped(
     said: object, theirs: str
 ) -> None:
-    assert hop(theirs, LIFE, 3) == (mint(LIFE, 3), False)
+    assert next_hop(theirs, LIFE, 3) == (mint(LIFE, 3), False)
     meta = RawJson(json.dumps({"tracestate": "v=1", "traceparent": said, "mine": 1}).encode())
     sent, key = with_traceparent(meta, LIFE, 3, theirs)
     assert json.loads(sent) == {"traceparent": mint(LIFE, 3), "mine": 1}
@@ -102,7 +102,7 @@ def test_a_tracestate_without_a_context_is_dropped() -> None:
 def test_a_legal_context_keeps_its_tracestate() -> None:
     meta = RawJson(json.dumps({"tracestate": "v=1", "traceparent": AGENTS}).encode())
     sent, key = with_traceparent(meta, LIFE, 3, AGENTS)
-    assert json.loads(sent) == {"traceparent": hop(AGENTS, LIFE, 3)[0], "tracestate": "v=1"}
+    assert json.loads(sent) == {"traceparent": next_hop(AGENTS, LIFE, 3)[0], "tracestate": "v=1"}
     assert key.trace == "a" * 32
     assert key_of(sent) == key
 
@@ -132,7 +132,7 @@ def test_a_context_hidden_behind_escapes_does_not_overrule_ours() -> None:
     meta = RawJson(b'{"tracep\\u0061rent":"' + AGENTS.encode() + b'","x":{"traceparent":"mine"}}')
     sent, key = with_traceparent(meta, LIFE, 5, AGENTS)
     assert sent.count(b"traceparent") == 2
-    assert json.loads(sent) == {"traceparent": hop(AGENTS, LIFE, 5)[0], "x": {"traceparent": "mine"}}
+    assert json.loads(sent) == {"traceparent": next_hop(AGENTS, LIFE, 5)[0], "x": {"traceparent": "mine"}}
     assert key.trace == "a" * 32
 
 

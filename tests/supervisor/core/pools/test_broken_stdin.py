@@ -3,9 +3,9 @@
 import pytest
 
 from carpool_protocol.ids import CallId, InstanceId, ServerName, WireId
-from carpool_protocol.link.messages import Answered, Call, Failed
+from carpool_protocol.link.messages import Call, CallAnswered, CallFailed
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.model.effects import Forget, Probe, SignalGroup, Spawn, WriteCall
+from carpool_supervisor.core.model.effects import ReleaseInstance, SignalGroup, Spawn, WriteCall, WriteProbe
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import PoolsRig
 from tests.supervisor.core.calls.test_placement import spec as spec_of
@@ -26,16 +26,16 @@ def test_what_never_reached_it_runs_on_the_next_instance_and_what_did_may_be_ans
         rig.feed(call(number))
     assert broken(rig, 3) == []
     assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == [
-        Answered(CallId(1), is_error=False, body=OK)
+        CallAnswered(CallId(1), is_error=False, body=OK)
     ]
     assert rig.feed(call(4)) == [], "nothing more is written to it"
     assert rig.wait(4.9) == []
     ended = rig.wait(0.1)
     assert ended[0] == TERM
-    assert [(e.call, e.fault, e.delivered) for e in ended if isinstance(e, Failed)] == [
+    assert [(e.call, e.fault, e.delivered) for e in ended if isinstance(e, CallFailed)] == [
         (2, "instance_died", "maybe")
     ]
-    assert rig.ended() == [Forget(ONE)]
+    assert rig.ended() == [ReleaseInstance(ONE)]
     assert rig.core.pools[KEY].last_error == "closed its stdin and went on running"
     assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
     assert [e.call.call for e in rig.serve(2) if isinstance(e, WriteCall)] == [3, 4]
@@ -59,9 +59,9 @@ def test_logs_and_answers_do_not_keep_it_in_service_nor_its_greeting() -> None:
     rig = serving()
     broken(rig)
     for _ in range(9):
-        rig.feed(ev.InstanceHeard(ONE))
+        rig.feed(ev.StdoutReceived(ONE))
         rig.feed(ev.StdinBlocked(ONE, False))
-        assert not [e for e in rig.feed(call(9)) if isinstance(e, (WriteCall, Probe))]
+        assert not [e for e in rig.feed(call(9)) if isinstance(e, (WriteCall, WriteProbe))]
     assert TERM in rig.wait(1.0)
 
 
@@ -69,11 +69,11 @@ def test_logs_and_answers_do_not_keep_it_in_service_nor_its_greeting() -> None:
 def test_one_that_always_does_so_opens_the_breaker_and_the_call_ends_as_not_delivered() -> None:
     rig = serving(give_up_after=3, first_delay_s=0.1, wait_s=600.0)
     rig.feed(call(1))
-    failed: list[Failed] = []
+    failed: list[CallFailed] = []
     for instance in (1, 2, 3):
         rig.feed(ev.StdinBroken(InstanceId(instance), (WireId(1),)))
         rig.wait(1.0)
-        failed += [e for e in rig.ended(instance) if isinstance(e, Failed)]
+        failed += [e for e in rig.ended(instance) if isinstance(e, CallFailed)]
         if instance < 3:
             rig.wait(1.0)
             rig.serve(instance + 1)
@@ -125,7 +125,7 @@ def test_a_call_about_a_task_that_never_reached_it_can_run_nowhere_else() -> Non
         CallId(1), KEY, call(1).session, "tasks/get", "t", OK, call(1).meta, False, instance=ONE
     )  # fmt: skip
     rig.feed(about)
-    assert [(e.call, e.fault, e.delivered) for e in broken(rig, 1) if isinstance(e, Failed)] == [
+    assert [(e.call, e.fault, e.delivered) for e in broken(rig, 1) if isinstance(e, CallFailed)] == [
         (1, "unavailable", "no")
     ]
 

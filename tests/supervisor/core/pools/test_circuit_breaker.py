@@ -4,11 +4,11 @@ from typing import Any
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName
 from carpool_protocol.link.messages import (
-    Discover,
+    DiscoverCatalog,
     Operate,
     Policy,
     PoolSpec,
-    Wanted,
+    SetPools,
 )
 from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
@@ -90,7 +90,7 @@ def test_an_open_breaker_refuses_calls_at_once_and_says_how_long() -> None:
     assert retry_after_s is not None
     assert 39 < retry_after_s < 41
     assert rig.spawned == []
-    assert rig.core.report()[0].breaker == "open"
+    assert rig.core.pool_reports()[0].breaker == "open"
 
 
 @behaviour("silence:breaker-on-demand")
@@ -98,7 +98,7 @@ def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
     rig = Rig().broken()
     rig.wait(1000.0)
     assert rig.spawned == []
-    assert rig.core.pools[KEY].state(rig.now) == rig.states[-1] == "half_open"
+    assert rig.core.pools[KEY].state_at(rig.now) == rig.states[-1] == "half_open"
     assert rig.core.next_deadline() is None
 
 
@@ -106,7 +106,7 @@ def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
 def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
     rig = Rig().broken()
     rig.wait(10.0)
-    rig.feed(Discover(KEY))
+    rig.feed(DiscoverCatalog(KEY))
     rig.wait(49.0)
     assert rig.spawned == []
     rig.wait(2.0)
@@ -141,7 +141,7 @@ def test_what_is_let_through_gets_one_call_at_a_time_until_one_has_come_back() -
     for number in (3, 4, 5):
         rig.call(number, "b")
     assert list(rig.written) == [2]
-    assert rig.core.report()[0].breaker == "half_open"
+    assert rig.core.pool_reports()[0].breaker == "half_open"
     assert rig.spawned == []
     rig.answer(2, is_error=True)
     assert sorted(rig.written) == [2, 3, 4, 5]
@@ -213,7 +213,7 @@ def test_instances_that_serve_go_on_while_others_fail_and_one_at_a_time_is_tried
     rig.call(4)
     assert rig.breaker == "open"
     assert set(rig.failed) == set()
-    assert rig.core.pools[KEY].state(rig.now) == "serving"
+    assert rig.core.pools[KEY].state_at(rig.now) == "serving"
     rig.wait(25.0)
     rig.answer(1, is_error=True)
     rig.wait(36.0)
@@ -237,11 +237,11 @@ def test_an_operator_closes_it_at_once() -> None:
 def test_with_no_open_time_it_stays_open_until_an_operator_says_start() -> None:
     rig = Rig(open_s=0.0).broken()
     assert refusal(rig, 1) == ("given_up", "no", None)
-    rig.feed(Discover(KEY))
+    rig.feed(DiscoverCatalog(KEY))
     rig.wait(10_000.0)
     assert rig.spawned == []
     assert rig.states[-1] == "given_up"
-    rig.feed(Wanted([spec(open_s=30.0)]))
+    rig.feed(SetPools([spec(open_s=30.0)]))
     rig.call(2)
     assert refusal(rig, 2) == ("breaker_open", "no", 30.0)
     rig.feed(Operate(1, KEY, "start"))

@@ -3,10 +3,10 @@
 import pytest
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, WireId
-from carpool_protocol.link.messages import AnswerAsk, Asked, CancelCall, Failed
+from carpool_protocol.link.messages import AnswerAsk, AskOpened, CallFailed, CancelCall
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
-from carpool_supervisor.core.model.effects import Probe, SignalGroup, WriteAskAnswer
+from carpool_supervisor.core.model.effects import SignalGroup, WriteAskAnswer, WriteProbe
 from tests.behaviours import behaviour
 from tests.supervisor.core.test_supervisor import OK, ONE, Rig, call, catalog, serving, spec
 
@@ -48,10 +48,10 @@ def test_a_call_whose_answer_may_lie_unread_keeps_its_idle_time_until_its_total_
     paused(rig, False)
     assert rig.wait(9.0) == [], "each has its whole idle time again"
     rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK))
-    assert [(e.call, e.fault) for e in rig.wait(1.0) if isinstance(e, Failed)] == [(2, "timed_out")]
+    assert [(e.call, e.fault) for e in rig.wait(1.0) if isinstance(e, CallFailed)] == [(2, "timed_out")]
     rig.feed(call(3))
     paused(rig)
-    assert [(e.call, e.fault) for e in rig.wait(100.0) if isinstance(e, Failed)] == [(3, "ran_too_long")]
+    assert [(e.call, e.fault) for e in rig.wait(100.0) if isinstance(e, CallFailed)] == [(3, "ran_too_long")]
 
 
 @behaviour("silence:only-while-read")
@@ -69,9 +69,9 @@ def test_a_greeting_that_may_lie_unread_is_waited_for() -> None:
 def test_a_server_that_reads_its_stdin_only_for_the_answer_lives_until_the_ask_is_over() -> None:
     rig = serving(probe_s=2.0, timeout_s=4.0, ask_timeout_s=60.0, max_total_s=1000.0, idle_s=1000.0)
     rig.feed(call(1))
-    assert isinstance(rig.feed(asks())[0], Asked)
+    assert isinstance(rig.feed(asks())[0], AskOpened)
     said = rig.wait(59.0)
-    assert said == [Probe(ONE)], "it is probed, and nothing is held against it"
+    assert said == [WriteProbe(ONE)], "it is probed, and nothing is held against it"
     assert isinstance(rig.wait(1.0)[0], WriteAskAnswer)
     assert TERM not in rig.wait(3.5), "it has its whole time again"
     assert TERM in rig.wait(6.0), "and then that of the call that has timed out"
@@ -82,14 +82,14 @@ def test_a_server_that_reads_its_stdin_only_for_the_answer_lives_until_the_ask_i
 def test_from_the_end_of_an_ask_its_silence_counts_however_that_came(how: str) -> None:
     rig = serving(probe_s=2.0, timeout_s=4.0, ask_timeout_s=600.0, max_total_s=1000.0, idle_s=1000.0)
     rig.feed(call(1))
-    [asked] = [e for e in rig.feed(asks()) if isinstance(e, Asked)]
+    [asked] = [e for e in rig.feed(asks()) if isinstance(e, AskOpened)]
     rig.wait(300.0)
     if how == "answered":
         rig.feed(AnswerAsk(asked.ask, False, EMPTY_OBJECT))
     elif how == "cancelled":
         rig.feed(CancelCall(asked.call, "no longer wanted"))
     else:
-        rig.feed(ev.ServerWithdrew(ONE, RawJson(b"7"), ""))
+        rig.feed(ev.ServerCancelledAsk(ONE, RawJson(b"7"), ""))
     assert TERM not in rig.wait(3.5)
     assert TERM in rig.wait(7.0)
 

@@ -4,7 +4,7 @@ import pytest
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 from carpool_protocol.link.messages import Operate
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import PoolsRig, spec
 
@@ -31,7 +31,7 @@ def draining(rig: PoolsRig, number: int, key: PoolKey) -> InstanceId:
     """An instance that works on a call and shall end."""
     instance = used(rig, number, key, open_=True)
     rig.feed(Operate(number, key, "stop"))
-    assert rig.core.roster.instances[instance].state is State.DRAINING
+    assert rig.core.instances.by_id[instance].state is InstanceState.DRAINING
     return instance
 
 

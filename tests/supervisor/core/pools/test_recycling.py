@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carpool_protocol.ids import InstanceId, PoolKey
-from carpool_protocol.link.messages import Policy, Wanted
+from carpool_protocol.link.messages import Policy, SetPools
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.model.instance_limits import age_s_of, calls_of
-from carpool_supervisor.core.model.lifecycle import State
+from carpool_supervisor.core.model.instance_limits import max_age_s, max_calls
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import WEB, PoolsRig, spec
 
@@ -35,7 +35,7 @@ def calls(rig: PoolsRig, numbers: range, session: str = "a") -> None:
 
 
 def why(rig: PoolsRig) -> list[str]:
-    return [each.why for each in rig.core.report()[0].instances]
+    return [each.why for each in rig.core.pool_reports()[0].instances]
 
 
 # --- limits ------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def why(rig: PoolsRig) -> list[str]:
 
 @given(limit=st.integers(1, 10**6), generation=st.integers(1, 1000))
 def test_a_limit_of_calls_is_kept_up_to_a_tenth_fewer(limit: int, generation: int) -> None:
-    at = calls_of(Policy(limit_calls=limit), generation)
+    at = max_calls(Policy(limit_calls=limit), generation)
     assert max(1, int(limit * 0.9)) <= at <= limit
 
 
@@ -51,7 +51,7 @@ def test_a_limit_of_calls_is_kept_up_to_a_tenth_fewer(limit: int, generation: in
 @given(generation=st.integers(1, 1000))
 def test_neighbours_that_start_together_do_not_grow_old_together(generation: int) -> None:
     policy = Policy(limit_age_s=1000.0)
-    ages = [age_s_of(policy, generation + each) for each in range(4)]
+    ages = [max_age_s(policy, generation + each) for each in range(4)]
     assert min(abs(one - other) for one in ages for other in ages if one is not other) > 10
     assert all(900 <= age <= 1000 for age in ages)
 
@@ -92,7 +92,7 @@ def test_a_worn_instance_drains_for_as_long_as_a_call_may_run() -> None:
     a.answer(2)
     a.up()
     old = a.on(3)
-    assert a.core.roster.instances[old].state is State.DRAINING
+    assert a.core.instances.by_id[old].state is InstanceState.DRAINING
     a.wait(50.0)
     assert a.closing == []
     a.answer(3)
@@ -119,7 +119,7 @@ def test_one_that_nobody_has_used_for_a_while_ends_without_another() -> None:
     a.wait(110.0)
     assert (a.spawned, a.closing) == ([], [first])
     a.killed(first)
-    assert a.core.quiet
+    assert a.core.has_no_process
     a.call(2, "a")
     assert len(a.spawned) == 1
 
@@ -160,8 +160,8 @@ def test_of_several_past_their_limit_one_at_a_time_is_replaced() -> None:
     a.up()
     measure(a, three[1], 150)
     assert len(a.spawned) == 1
-    states = [a.core.roster.instances[instance].state for instance in three]
-    assert states == [State.DRAINING, State.SERVING, State.SERVING]
+    states = [a.core.instances.by_id[instance].state for instance in three]
+    assert states == [InstanceState.DRAINING, InstanceState.SERVING, InstanceState.SERVING]
 
 
 def test_at_the_process_cap_a_replacement_may_be_one_more() -> None:
@@ -179,7 +179,7 @@ def test_a_replacement_that_does_not_come_up_leaves_the_old_one_serving() -> Non
     for _ in range(2):
         a.killed(a.spawned.pop())
         a.wait(1.0)
-    assert a.core.report()[0].breaker == "open"
+    assert a.core.pool_reports()[0].breaker == "open"
     a.call(2, "a")
     assert a.on(2) == first
     a.answer(2)
@@ -187,13 +187,13 @@ def test_a_replacement_that_does_not_come_up_leaves_the_old_one_serving() -> Non
     assert (a.closing, len(a.spawned)) == ([], 1)
     a.up()
     assert a.closing == [first]
-    assert a.core.report()[0].breaker == "closed"
+    assert a.core.pool_reports()[0].breaker == "closed"
 
 
 def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> None:
     stop_first = spec(sharing="concurrent", max_instances=1, limit_calls=1)
     a = PoolsRig()
-    a.feed(Wanted([replace(stop_first, stop_first=True)]))
+    a.feed(SetPools([replace(stop_first, stop_first=True)]))
     first = a.served(1, "a")
     assert (a.spawned, a.closing) == ([], [first])
     a.call(2, "a")
@@ -205,12 +205,12 @@ def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> Non
 @behaviour("recycling:costs-no-call")
 def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_take_long() -> None:
     a = PoolsRig()
-    a.feed(Wanted([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
+    a.feed(SetPools([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
     a.call(1, "a")
     a.up()
     first = a.on(1)
     calls(a, range(2, 3))
-    assert a.core.pools[WEB].active() == 1, "it serves on while a call runs there"
+    assert a.core.pools[WEB].active_count() == 1, "it serves on while a call runs there"
     a.call(3, "b")
     assert a.on(3) == first
     a.answer(1)
@@ -226,14 +226,14 @@ def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_tak
 def test_an_instance_that_is_never_without_a_call_drains_all_the_same() -> None:
     a = PoolsRig()
     one = spec(sharing="concurrent", max_instances=1, limit_calls=2, drain_s=60.0)
-    a.feed(Wanted([replace(one, stop_first=True)]))
+    a.feed(SetPools([replace(one, stop_first=True)]))
     a.call(1, "a")
     a.up()
     calls(a, range(2, 3))
     a.wait(50.0)
-    assert a.core.pools[WEB].active() == 1
+    assert a.core.pools[WEB].active_count() == 1
     a.wait(20.0)
-    assert a.core.pools[WEB].active() == 0
+    assert a.core.pools[WEB].active_count() == 0
 
 
 def test_a_serial_lane_is_replaced_the_same_way() -> None:
@@ -248,7 +248,7 @@ def test_a_serial_lane_is_replaced_the_same_way() -> None:
 def test_a_limit_that_a_reload_brings_holds_for_what_runs() -> None:
     a = rig()
     calls(a, range(1, 6))
-    a.feed(Wanted([spec(sharing="concurrent", max_instances=1, limit_calls=5)]))
+    a.feed(SetPools([spec(sharing="concurrent", max_instances=1, limit_calls=5)]))
     assert a.spawned == []
     calls(a, range(6, 7))
     a.up()
@@ -259,11 +259,11 @@ def test_a_pool_that_goes_is_not_recycled() -> None:
     a = rig(limit_calls=1)
     a.call(1, "a")
     a.up()
-    a.feed(Wanted([]))
+    a.feed(SetPools([]))
     a.answer(1)
     assert a.spawned == []
     a.killed(a.on(1))
-    assert a.core.quiet
+    assert a.core.has_no_process
 
 
 # --- leases ------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_memory_ends_a_lease_after_a_while_and_its_holder_is_told_why() -> None:
 def test_a_spare_past_its_age_makes_way_for_a_fresh_one() -> None:
     a = rig(sharing="session", max_instances=4, spares=1, limit_age_s=100.0, lease_idle_s=1000.0)
     first = a.served(1, "a")
-    spare = next(each for each in a.core.roster.instances if each != first)
+    spare = next(each for each in a.core.instances.by_id if each != first)
     a.wait(110.0)
     assert a.closing == [spare]
     a.killed(spare)
@@ -315,10 +315,10 @@ def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_be
     wanted: dict[str, Any] = {"max_instances": 2, "min_instances": 1, "limit_rss_mb": 100}
     a = rig(**wanted)
     a.up()
-    (first,) = a.core.roster.instances
+    (first,) = a.core.instances.by_id
     measure(a, first, 150)
     assert a.closing == [], "another greets first"
-    a.feed(Wanted([spec(sharing="session", **wanted)]))
+    a.feed(SetPools([spec(sharing="session", **wanted)]))
     a.call(1, "a")
     a.up()
     assert a.closing == [first]

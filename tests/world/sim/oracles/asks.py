@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from carpool_protocol.ids import ABSENT, AskId, InstanceId, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call, Need
-from carpool_protocol.wire.capabilities import needs_of
+from carpool_protocol.wire.capabilities import needed_capabilities
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import RELATED_TASK, AskFacts, facts_of
 from tests.world.sim.oracles.violation import Violation
@@ -287,7 +287,7 @@ class AskingServer:
         self.open.setdefault(ask.id, []).append(ask)
         params = _params_of(ask)
         needs: tuple[Need, ...] = ("roots",) if ask.kind == "roots" else ()
-        needs = needs or tuple(needs_of(facts.method, params))
+        needs = needs or tuple(needed_capabilities(facts.method, params))
         self._say(
             ev.ServerAsked(self.instance, ask.id, params, facts, ask.token, ask.elicitation, needs, name)
         )
@@ -317,7 +317,7 @@ class AskingServer:
             request = self.host.rng.choice(list(self.open))
             for ask in self.open.pop(request):
                 ask.withdrawn = True
-            self._say(ev.ServerWithdrew(self.instance, request, reason))
+            self._say(ev.ServerCancelledAsk(self.instance, request, reason))
             self._go_on()
 
     def answered(self, request: RawJson, is_error: bool, body: RawJson, now: float) -> None:

@@ -40,14 +40,14 @@ class ListBook:
 
     def look(self, core: BrokerCore, event: Struct, effects: Sequence[Any]) -> None:
         """It has decided this."""
-        if type(event) is bv.AgentResumed:  # who comes from an earlier broker is told in any case
+        if type(event) is bv.SessionResumed:  # who comes from an earlier broker is told in any case
             self._given.pop(event.session, None)
         given: list[SessionId] = []
         for effect in effects:
             if type(effect) is bf.Reply:
                 if not effect.is_error and bytes(effect.body).startswith(b'{"tools":['):
                     given.append(effect.session)
-            elif type(effect) is bf.SayListChanged and effect.family == "tools" and not effect.listen:
+            elif type(effect) is bf.SendListChanged and effect.family == "tools" and not effect.listen:
                 before = self._given.pop(effect.session, None)
                 if before is not None and before == rows_now(core, effect.session):
                     raise Violation(

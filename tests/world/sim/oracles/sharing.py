@@ -12,7 +12,7 @@ Knows nothing of: cores' insides but the mode of a pool, agents, the link.
 from collections.abc import Iterable
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
-from carpool_protocol.link.messages import Bereft, Call, Failed, Mode
+from carpool_protocol.link.messages import Call, CallFailed, Mode, SessionStateLost
 from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.servers import SimInstance
 
@@ -115,7 +115,7 @@ class SharingBook:
                 )
             self._state[at] = (instance.id, instance.key)
 
-    def failed(self, failed: Failed) -> None:
+    def failed(self, failed: CallFailed) -> None:
         """The supervisor ends a call. Said again to another broker, it is the same word."""
         if failed.fault != "state_lost" or failed.call in self._ended:
             return
@@ -194,7 +194,7 @@ class SharingBook:
         """
         self._state = {at: each for at, each in self._state.items() if inherited and each[0] != NOBODY}
 
-    def bereft(self, message: Bereft) -> None:
+    def bereft(self, message: SessionStateLost) -> None:
         """An agent goes on under another session: what it had under the one before is lost to it."""
         for server in message.servers:
             at = message.session, ServerName(server)

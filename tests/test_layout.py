@@ -28,6 +28,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It holds values only: what they mean shows where a core handles them.": {
         "broker/core/model/agent_effects.py": "broker/core/test_broker.py",
         "broker/core/model/agent_events.py": "broker/core/test_broker.py",
+        "broker/core/model/answers.py": "broker/core/test_broker.py",
         "broker/core/model/effects.py": "contract/test_effects.py",
         "broker/core/model/events.py": "broker/core/test_broker.py",
         "broker/core/model/scope.py": "broker/core/registry/test_resolve.py",

@@ -45,8 +45,8 @@ def main() -> int:
     sys.setswitchinterval(TURN_S)
     operator = _operator_variables(arguments.variables)
     lifeline_fd: int = arguments.lifeline
-    heritage = _inherit(lifeline_fd) if lifeline_fd >= 0 else Incarnation()
-    if heritage is None:
+    incarnation = _inherit(lifeline_fd) if lifeline_fd >= 0 else Incarnation()
+    if incarnation is None:
         print("the launcher did not say whose heir this broker is", file=sys.stderr)  # noqa: T201 - its log
         return EXIT_FAILED
     try:
@@ -59,12 +59,12 @@ def main() -> int:
         pins = ApprovalStore(state)
         trust = paths.trust_file(state)
         switches = paths.switches_file(arguments.runtime_dir)
-        board = OverrideStore(switches, heritage.derive_key("switches").hex()[:16])
+        board = OverrideStore(switches, incarnation.derive_key("switches").hex()[:16])
         configuration = Configuration(
             file,
             os.environ,
             trust,
-            secret or heritage.derive_key("pools"),
+            secret or incarnation.derive_key("pools"),
             kept=kept.find,
             board=board,
             pins=pins.find,
@@ -80,7 +80,9 @@ def main() -> int:
 
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
-        await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline, kept, pins=pins).run()
+        await BrokerShell(
+            arguments.runtime_dir, configuration, incarnation, lifeline, kept, approvals=pins
+        ).run()
 
     return run_daemon("broker", run)
 

@@ -79,22 +79,22 @@ FLUSH_TIMEOUT_S = 2.0
 """So long an end that carriers come back from waits for them to take what was said."""
 
 
-def _core(configuration: Configuration, heritage: Incarnation, epoch: Epoch) -> BrokerCore:
+def _core(configuration: Configuration, incarnation: Incarnation, epoch: Epoch) -> BrokerCore:
     config = configuration.config
     return BrokerCore(
         Registry(mark=epoch[-6:]),
         configuration.bounds(),
         config.list_wait_s,
-        life=heritage.epoch,
-        secret=heritage.derive_key("core"),
+        life=incarnation.epoch,
+        secret=incarnation.derive_key("core"),
         audits=config.audit.on,
     )
 
 
-def _audit_log(runtime_dir: str, configuration: Configuration, heritage: Incarnation) -> AuditLog:
+def _audit_log(runtime_dir: str, configuration: Configuration, incarnation: Incarnation) -> AuditLog:
     return AuditLog(
         paths.audit_file(paths.log_dir(os.environ, runtime_dir)),
-        run=heritage.derive_key("audit").hex()[:8],
+        run=incarnation.derive_key("audit").hex()[:8],
         max_bytes=configuration.config.audit.max_bytes,
         whereabouts=lambda session: workspace_label(configuration.workspace_of(session)),
     )
@@ -107,17 +107,17 @@ class BrokerShell:
         self,
         runtime_dir: str,
         configuration: Configuration,
-        heritage: Incarnation,
+        incarnation: Incarnation,
         lifeline: Lifeline | None,
         kept: CatalogCache | None = None,
         *,
-        pins: ApprovalStore | None = None,
+        approvals: ApprovalStore | None = None,
     ) -> None:
-        """`kept`: without it no catalog outlives this process. `pins`: without it no approval does."""
+        """`kept`: without it no catalog outlives this process. `approvals`: without it no approval does."""
         self._configuration = configuration
         self._lifeline = lifeline
         self._catalog_cache = kept or CatalogCache("", b"")
-        pins = pins or ApprovalStore("")
+        approvals = approvals or ApprovalStore("")
         self._nursery: trio.Nursery | None = None
         """Of all tasks, while the broker serves."""
         self._stopped = trio.Event()
@@ -130,8 +130,8 @@ class BrokerShell:
         self._ready = ReadySet()
         hello = Hello(LINK_VERSION, epoch, BROKER, os.getpid(), RELEASE)
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
-        self.core = _core(configuration, heritage, epoch)
-        self._withheld = SecretFilter(self.core, configuration, pins)
+        self.core = _core(configuration, incarnation, epoch)
+        self._withheld = SecretFilter(self.core, configuration, approvals)
         self._clock = SteadyClock()
         self._pump: CorePump[events.AnyEvent, effects.AnyEffect] = CorePump(
             self.core,
@@ -139,7 +139,7 @@ class BrokerShell:
             clock=self._clock,
             dump_to=Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl",
         )
-        self._audit_log = _audit_log(runtime_dir, configuration, heritage)
+        self._audit_log = _audit_log(runtime_dir, configuration, incarnation)
         self._connections = Connections(self._audit_log.flush, self._clock)
         self._config_watcher = ConfigWatcher(
             configuration, self._apply_changes, self._flush_burst, self._start_soon
@@ -149,8 +149,8 @@ class BrokerShell:
         )
         self._hook_runner = self._new_hooking(runtime_dir)
         self._inquiries = SupervisorQueries(self._send_now, self._supervisors)
-        self._control_methods = self._new_control(heritage, pins)
-        self._agent_server = self._new_door(runtime_dir, heritage)
+        self._control_methods = self._new_control(incarnation, approvals)
+        self._agent_server = self._new_door(runtime_dir, incarnation)
         self._saying = AgentOutput(self.core, RELEASE, self._connections.write, self._pump.feed)
         self._perform_one = self._performers()
 
@@ -166,10 +166,10 @@ class BrokerShell:
             self._flush_burst,
         )
 
-    def _new_control(self, heritage: Incarnation, pins: ApprovalStore) -> ControlMethods:
+    def _new_control(self, incarnation: Incarnation, approvals: ApprovalStore) -> ControlMethods:
         process = Process(
             release=RELEASE,
-            restarts=heritage.epoch,
+            restarts=incarnation.epoch,
             hooks=lambda: hook_rows(self.core.hooks, self._hook_runner),
             audit=self._audit_log,
             carriers=self._connections.carriers,
@@ -182,11 +182,11 @@ class BrokerShell:
             process,
             reload=self._reload,
             follow=lambda followed: self._pump.feed_all(group_changes(followed)),
-            pins=pins,
+            approvals=approvals,
             story=self._pump.story,
         )
 
-    def _new_door(self, runtime_dir: str, heritage: Incarnation) -> AgentServer:
+    def _new_door(self, runtime_dir: str, incarnation: Incarnation) -> AgentServer:
         config = self._configuration.config
         host = AgentLines(
             self.core,
@@ -198,13 +198,13 @@ class BrokerShell:
             answer=self._control_methods.answer,
             settle=self._flush_burst,
             start_soon=self._start_soon,
-            digest_key=heritage.derive_key("digests"),
+            digest_key=incarnation.derive_key("digests"),
         )
         return AgentServer(
             paths.agents_socket(runtime_dir),
             self._ready,
             host,
-            heritage,
+            incarnation,
             self._connections,
             slow_reader_s=config.session.slow_reader_s,
             receive_budget_bytes=config.receive_budget_bytes,

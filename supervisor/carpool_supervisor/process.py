@@ -284,11 +284,11 @@ class SupervisorShell:
             case _:
                 log.error("the broker said what only a supervisor says: %s", type(message).__name__)
 
-    def _set_pools(self, wanted: SetPools) -> None:
+    def _set_pools(self, set_pools: SetPools) -> None:
         known = self._specs
-        specs = {spec.key: spec for spec in wanted.pools}
-        self._specs = specs if wanted.complete else {**known, **specs}
-        self._pump.feed(wanted)
+        specs = {spec.key: spec for spec in set_pools.pools}
+        self._specs = specs if set_pools.complete else {**known, **specs}
+        self._pump.feed(set_pools)
         # Before any call can be placed: the mode holds from the first one on.
         self._feed(
             [self._knowledge.pool_knowledge(spec) for key, spec in self._specs.items() if key not in known]

@@ -94,8 +94,8 @@ async def ends(scene: Scene, victim: str, phase: str) -> None:
     """What was open has the end that the table says."""
     who = VICTIMS[victim]
     for one in scene.opened:
-        owed = expected(who, phase, one.who.name, whole=one.whole)
-        await one.who.fares(one.id, one.mark, owed, scene.ledger)
+        open_call = expected(who, phase, one.who.name, whole=one.whole)
+        await one.who.fares(one.id, one.mark, open_call, scene.ledger)
     for one in scene.greeters:
         if outcome(who.greeters, one.who.name) == ENDED:
             await one.who.lost_its_way()
@@ -103,22 +103,22 @@ async def ends(scene: Scene, victim: str, phase: str) -> None:
             assert "result" in await one.who.agent.answer(one.id)
     if scene.blocker is not None:
         one = scene.blocker
-        owed = expected(who, "in flight", SOCKET)
-        await one.who.fares(one.id, one.mark, owed, scene.ledger)
+        open_call = expected(who, "in flight", SOCKET)
+        await one.who.fares(one.id, one.mark, open_call, scene.ledger)
 
 
 async def goes_on(scene: Scene, victim: str, phase: str) -> None:
     """So has the next call of each agent; where that is refused, the one after it is served."""
     who = VICTIMS[victim]
     for each in scene.players:
-        owed = outcome(who.held if phase == "leased" else who.afterwards, each.name)
+        open_call = outcome(who.held if phase == "leased" else who.afterwards, each.name)
         mark = f"{each.name}-after"
-        if owed == ENDED:
+        if open_call == ENDED:
             await hears_no_more(scene, each, mark)
             continue
-        held = 2 if phase == "leased" and owed == ANSWERED else 0
-        await each.fares(await each.run(scene.server, mark), mark, owed, scene.ledger, count=held)
-        if owed != ANSWERED:
+        held = 2 if phase == "leased" and open_call == ANSWERED else 0
+        await each.fares(await each.run(scene.server, mark), mark, open_call, scene.ledger, count=held)
+        if open_call != ANSWERED:
             mark = f"{each.name}-fresh"
             await each.fares(await each.run(scene.server, mark), mark, ANSWERED, scene.ledger)
 

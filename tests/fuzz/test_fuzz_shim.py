@@ -91,10 +91,12 @@ def passed(rng: Random) -> None:
     comes_back(kept, up)
 
 
-def comes_back(kept: KeptLines, up: bytes, untaken_bytes: int = 0) -> None:
+def comes_back(kept_lines: KeptLines, up: bytes, untaken_bytes: int = 0) -> None:
     """What it says next is an attach line, as many lines as that says, and nothing that was never said."""
     for again in (True, False):
-        first, *lines = shim_return.resume(kept, HELLO, again=again, untaken_bytes=untaken_bytes).split(b"\n")
+        first, *lines = shim_return.resume(kept_lines, HELLO, again=again, untaken_bytes=untaken_bytes).split(
+            b"\n"
+        )
         attach = parse_attach(first)
         assert isinstance(attach, Attach)
         resume = attach.resume

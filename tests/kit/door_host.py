@@ -53,18 +53,18 @@ class NoReturningSessions:
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: DeliveryLog,
-        returning: SessionResume,
+        delivery_log: DeliveryLog,
+        resume: SessionResume,
     ) -> list[bytes | OverlongLine]:
         raise AssertionError("nobody comes back")
 
     def session_resumed(
-        self, session: SessionId, returning: SessionResume, passage: DeliveryLog | None = None
+        self, session: SessionId, resume: SessionResume, delivery_log: DeliveryLog | None = None
     ) -> None:
         raise AssertionError("nobody comes back")
 
     def resume_message(
-        self, stream: SessionStream, message: bytes, exchange: int, returning: SessionResume
+        self, stream: SessionStream, message: bytes, exchange: int, resume: SessionResume
     ) -> None:
         raise AssertionError("nobody comes back")
 

@@ -176,9 +176,9 @@ class InProcessDaemon:
             stack.enter_context(mock.patch.object(trio, "current_time", self._clock))
             yield
 
-    def _new_broker(self, heritage: Incarnation) -> broker_shell.BrokerShell:
+    def _new_broker(self, incarnation: Incarnation) -> broker_shell.BrokerShell:
         configuration = SynchronousConfiguration(ConfigFile(self._file, asked_for=True), dict(os.environ))
-        broker = broker_shell.BrokerShell(str(self._house), configuration, heritage, None)
+        broker = broker_shell.BrokerShell(str(self._house), configuration, incarnation, None)
         broker._nursery = self._nursery
         broker._pump.feed(configuration.resolve_source(DEFAULT_SOURCE))
         self.ends[0].peer.connection_opened()

@@ -22,23 +22,23 @@ class _Eager(Workspaces):
 
     config: Callable[[], Config]
 
-    def has_scan(self, wish: WorkspaceRequest) -> bool:
-        return self.scan_of(wish) is not None
+    def has_scan(self, workspace_request: WorkspaceRequest) -> bool:
+        return self.scan_of(workspace_request) is not None
 
-    def scan_of(self, wish: WorkspaceRequest) -> WorkspaceScan:
-        if wish != WorkspaceRequest() and wish not in self.scans:
-            self.look(wish)
-        return super().scan_of(wish)
+    def scan_of(self, workspace_request: WorkspaceRequest) -> WorkspaceScan:
+        if workspace_request != WorkspaceRequest() and workspace_request not in self.scans:
+            self.look(workspace_request)
+        return super().scan_of(workspace_request)
 
-    def look(self, wish: WorkspaceRequest) -> None:
+    def look(self, workspace_request: WorkspaceRequest) -> None:
         """Once, and again where a project's file is not known any more."""
-        assert self.add_scan(self.make_scan(wish, self.config(), 0)()) or self.add_scan(
-            self.read(wish, self.config())
+        assert self.add_scan(self.make_scan(workspace_request, self.config(), 0)()) or self.add_scan(
+            self.read(workspace_request, self.config())
         )
 
-    def read(self, wish: WorkspaceRequest, config: Config) -> WorkspaceScan:
+    def read(self, workspace_request: WorkspaceRequest, config: Config) -> WorkspaceScan:
         """All that is there."""
-        return self.make_scan(wish, config, 0, again=True)()
+        return self.make_scan(workspace_request, config, 0, again=True)()
 
 
 class SynchronousConfiguration(Configuration):
@@ -61,20 +61,28 @@ class SynchronousConfiguration(Configuration):
         return self.reload(layer, [self.eager.read(each, config) for each in self.workspace_requests()])
 
     def scan(
-        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+        self,
+        workspace_request: WorkspaceRequest,
+        then: Callable[[WorkspaceScan], None],
+        *,
+        spell: bool = False,
     ) -> None:
         """See `moving.Looks`."""
-        sight = self.eager.scan_of(wish)
-        if spell and sight.directory not in {"", wish.workspace}:
-            sight = self.eager.scan_of(WorkspaceRequest(sight.directory, wish.cwd))
-        then(sight)
+        scan = self.eager.scan_of(workspace_request)
+        if spell and scan.directory not in {"", workspace_request.workspace}:
+            scan = self.eager.scan_of(WorkspaceRequest(scan.directory, workspace_request.cwd))
+        then(scan)
 
 
 class WatcherWithoutThreads(ConfigWatcher):
     """A reader whose sessions are told at once what a `SynchronousConfiguration` finds."""
 
     def scan(
-        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+        self,
+        workspace_request: WorkspaceRequest,
+        then: Callable[[WorkspaceScan], None],
+        *,
+        spell: bool = False,
     ) -> None:
         assert isinstance(self._configuration, SynchronousConfiguration)
-        self._configuration.scan(wish, then, spell=spell)
+        self._configuration.scan(workspace_request, then, spell=spell)

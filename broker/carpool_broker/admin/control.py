@@ -33,7 +33,7 @@ class ControlMethods:
         *,
         reload: Reload,
         follow: Callable[[Sequence[ConfigurationChange | PinsApproved]], None],
-        pins: ApprovalStore,
+        approvals: ApprovalStore,
         story: FindStory,
     ) -> None:
         """`follow` feeds changes of configuration and approvals to the core."""
@@ -41,7 +41,7 @@ class ControlMethods:
         self.answer = methods.answer
         self.override_commands = OverrideCommands(configuration, follow)
         self.override_commands.register(methods, core, reload)
-        pinning = ApprovalCommands(core.registry, pins, lambda event: follow([event]))
+        pinning = ApprovalCommands(core.registry, approvals, lambda event: follow([event]))
         pinning.register(methods)
         StatusQuery(core, configuration, inquiries, pinning, process).register(methods)
         Stories(inquiries, story, process.audit).register(methods)

@@ -26,22 +26,22 @@ from carpool_protocol.link.messages import DiscoverCatalog
 from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
 
 
-def server_rows(outlook: SessionViews, session: Session, view: View) -> list[dict[str, Any]]:
+def server_rows(session_views: SessionViews, session: Session, view: View) -> list[dict[str, Any]]:
     """Every server of the session by name: `{name, state, why, tags, tools}`.
 
     `state` is that of `carpool status`, `why` says why it cannot be used, `tools` are qualified names.
     """
     found: dict[ServerName, dict[str, Any]] = {}
     for entry in view.scope.servers:
-        pool = outlook.states.get(entry.key)
+        pool = session_views.states.get(entry.key)
         state = "cold" if pool is None else pool.state
         why = pool.reason if pool is not None and pool.state in FAILING_STATES else ""
         found[entry.server] = _server(entry.server, state, why, list(entry.tags))
     for tool in view.tools:
         found[tool.server]["tools"].append(tool.qualified)
-    for name, off in outlook.sources.disabled_servers(session.source).items():
+    for name, off in session_views.sources.disabled_servers(session.source).items():
         found[name] = _server(name, "disabled", off.why)
-    for name, (lame, why) in outlook.sources.unrunnable(session.source).items():
+    for name, (lame, why) in session_views.sources.unrunnable(session.source).items():
         found.setdefault(name, _server(name, lame, why))
     rights, shown = view.scope.rights, {entry.server for entry in view.scope.servers}
     # Of those that are in no scope the tags are not known: rights by tag alone do not show them.
@@ -62,7 +62,7 @@ def is_unknown(view: View, name: str) -> bool:
 
 
 def resolve_tool(
-    outlook: SessionViews, session: Session, view: View, name: str
+    session_views: SessionViews, session: Session, view: View, name: str
 ) -> dict[str, Any] | ToolRefusal:
     """The tool of this name, as `{server, tool, name}`. If there is none: `{candidates, ambiguous}`, where
     the candidates are tools of that name (ambiguous) or of a similar name.
@@ -74,7 +74,7 @@ def resolve_tool(
         return {"server": CARPOOL_SERVER, "tool": found.kind, "name": found.qualified}
     if isinstance(found, AmbiguousName):
         return {"candidates": list(found.candidates), "ambiguous": True}
-    refused = refusal(outlook, session, name, found)
+    refused = refusal(session_views, session, name, found)
     if refused is not None:
         return refused
     return {
@@ -83,14 +83,14 @@ def resolve_tool(
     }
 
 
-def refusal(outlook: SessionViews, session: Session, name: str, found: object) -> ToolRefusal | None:
+def refusal(session_views: SessionViews, session: Session, name: str, found: object) -> ToolRefusal | None:
     """Why the session may not have what `name` was found to mean; None: nothing keeps it back."""
     if isinstance(found, DeniedName):
         return ToolRefusal("not_permitted", denied_by(found.profile), found.server)
     if isinstance(found, HeldByPin):
         return ToolRefusal("quarantined", HELD_REASONS[found.why], found.server)
     absent = (
-        outlook.absent_server(session, name) or outlook.unprefixed_server(session)
+        session_views.absent_server(session, name) or session_views.unprefixed_server(session)
         if isinstance(found, NoSuchName)
         else None
     )

@@ -179,6 +179,6 @@ def _waiting(sessions: Iterable[Session]) -> dict[PoolKey, int]:
     """How many calls wait in the lines of these sessions, by pool."""
     waiting: dict[PoolKey, int] = {}
     for session in sessions:
-        for owed in session.waiting:
-            waiting[owed.key] = waiting.get(owed.key, 0) + 1
+        for open_call in session.waiting:
+            waiting[open_call.key] = waiting.get(open_call.key, 0) + 1
     return waiting

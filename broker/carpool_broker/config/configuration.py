@@ -194,8 +194,8 @@ class Configuration:
         if attach.profile and attach.profile not in self.config.profiles and not resumes:
             return StreamRefused(profile_objection(self.config, attach.profile), "unknown_profile")
         if attach.workspace and not resumes:
-            sight = self.layers.workspaces.scan_of(self.initial_request(attach))
-            if why := self.workspace_objection(attach, attach.workspace) or sight.objection:
+            scan = self.layers.workspaces.scan_of(self.initial_request(attach))
+            if why := self.workspace_objection(attach, attach.workspace) or scan.objection:
                 return StreamRefused(why, "unknown_workspace")
         if not attach.server:
             return None
@@ -238,12 +238,12 @@ class Configuration:
         guest.roots = roots
         return self._assign_source(session) or [SessionSourceChanged(session, guest.source)]
 
-    def unknown_variables(self, session: SessionId, moved: WorkspaceChanged | None) -> list[str]:
+    def unknown_variables(self, session: SessionId, change: WorkspaceChanged | None) -> list[str]:
         """Variables that servers use there (None: where the session is) and its carrier was not asked for."""
         guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
             return []
-        spot = self._locate(workspace_request(guest.attach, moved or guest.workspace_change))
+        spot = self._locate(workspace_request(guest.attach, change or guest.workspace_change))
         return [name for name in self.layers.variables_at(spot) if name not in guest.requested_variables]
 
     def session_context(self, session: SessionId) -> SessionContext | None:
@@ -260,9 +260,9 @@ class Configuration:
         }
         return self._assign_source(session)
 
-    def move_session(self, session: SessionId, moved: WorkspaceChanged) -> list[ConfigurationChange]:
+    def move_session(self, session: SessionId, change: WorkspaceChanged) -> list[ConfigurationChange]:
         """The session is in another workspace from now on."""
-        self._contexts[session].workspace_change = moved
+        self._contexts[session].workspace_change = change
         return self._assign_source(session, elsewhere=True)
 
     def session_closed(self, session: SessionId) -> list[ConfigurationChange]:
@@ -295,12 +295,12 @@ class Configuration:
         del self._sources[source]
         return [SourceDropped(source)]
 
-    def _basis_of(self, guest: SessionContext, own: SessionOverrides) -> tuple[SourceId, SourceBasis]:
-        attach = guest.attach
+    def _basis_of(self, context: SessionContext, own: SessionOverrides) -> tuple[SourceId, SourceBasis]:
+        attach = context.attach
         length = attach.tool_name_length if check_name_length(attach.tool_name_length) is None else 0
         if attach.run is not None:  # what it brings itself is all that counts
             basis = SourceBasis(
-                guest.environment,
+                context.environment,
                 "",
                 "",
                 run=attach.run,
@@ -309,7 +309,7 @@ class Configuration:
                 tool_name_length=length,
             )
         else:
-            spot = guest.location = self._locate(guest.workspace_request)
+            spot = context.location = self._locate(context.workspace_request)
             project = self.layers.project_at(spot)
             merged = self.layers.merged_config(spot.name, project)
             config = self.overrides.apply_to_config(merged, own)
@@ -319,11 +319,11 @@ class Configuration:
             placed = "workspace" in places or bool(told - {None})
             names = variables(config)
             basis = SourceBasis(
-                {name: value for name, value in guest.environment.items() if name in names},
+                {name: value for name, value in context.environment.items() if name in names},
                 self.layers.root_of(spot) if placed or merged is not self.config else "",
                 spot.cwd if "cwd" in places else "",
-                roots=guest.roots if "agent" in told else None,
-                spot=spot if merged is not self.config else None,
+                roots=context.roots if "agent" in told else None,
+                location=spot if merged is not self.config else None,
                 project=self.layers.workspaces.workspace_at(spot).file if project is not None else "",
                 server=attach.server,
                 own=own,

@@ -100,13 +100,13 @@ class EffectiveLayers:
         self.home = home
         self.workspaces = Workspaces(home, trust, last_good)
 
-    def project_at(self, spot: Location) -> Project | None:
+    def project_at(self, location: Location) -> Project | None:
         """The project there, if it has a file with servers, or one that is broken."""
-        return self.workspaces.project_at(spot)
+        return self.workspaces.project_at(location)
 
-    def root_of(self, spot: Location) -> str:
+    def root_of(self, location: Location) -> str:
         """The directory of the workspace there; empty where it has none."""
-        return self.workspaces.workspace_at(spot).root
+        return self.workspaces.workspace_at(location).root
 
     def named_workspace(self, name: str) -> Config:
         """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
@@ -121,9 +121,9 @@ class EffectiveLayers:
         merged = merge_configs(config, project.config)
         return merged if cap_problem(merged, project.workspace.file) is None else config
 
-    def config_at(self, spot: Location) -> Config:
+    def config_at(self, location: Location) -> Config:
         """What is in force there."""
-        return self.merged_config(spot.name, self.project_at(spot))
+        return self.merged_config(location.name, self.project_at(location))
 
     def servers_not_run(
         self, name: str, project: Project | None
@@ -149,10 +149,10 @@ class EffectiveLayers:
             return frozenset()
         return taken_over(self.named_workspace(name), project.config) - project.listed
 
-    def variables_at(self, spot: Location) -> list[str]:
+    def variables_at(self, location: Location) -> list[str]:
         """The variables that servers use there, also those that may not run yet."""
-        project = self.project_at(spot)
-        names = variables(self.named_workspace(spot.name), disabled=True)
+        project = self.project_at(location)
+        names = variables(self.named_workspace(location.name), disabled=True)
         return sorted(names | project.variables if project is not None else names)
 
     # --- what operators see ----------------------------------------------------------------------------

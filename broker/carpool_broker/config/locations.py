@@ -54,21 +54,21 @@ class Location(Struct, frozen=True):
         return self.cwd if self.root or not self.name else ""
 
 
-def workspace_request(attach: Attach, moved: WorkspaceChanged | None) -> WorkspaceRequest:
+def workspace_request(attach: Attach, change: WorkspaceChanged | None) -> WorkspaceRequest:
     """Where a session wants to be that came with `attach` and has moved since, if `workspace_change` says
     so.
     """
-    return WorkspaceRequest(attach.workspace if moved is None else moved.workspace, attach.cwd)
+    return WorkspaceRequest(attach.workspace if change is None else change.workspace, attach.cwd)
 
 
-def locate(config: Config, home: str, wish: WorkspaceRequest) -> Location:
+def locate(config: Config, home: str, workspace_request: WorkspaceRequest) -> Location:
     """Where that is. Waits for the file system."""
-    wanted, roots = wish.workspace, roots_of(config, home)
+    wanted, roots = workspace_request.workspace, roots_of(config, home)
     if wanted in config.workspaces:
         root = roots.get(wanted, "")
-        outside = root and workspace_name_at(wish.cwd, {wanted: root}) != wanted
-        return Location(wanted, root, root if outside else wish.cwd)
-    cwd = wanted if wanted.startswith("/") else wish.cwd
+        outside = root and workspace_name_at(workspace_request.cwd, {wanted: root}) != wanted
+        return Location(wanted, root, root if outside else workspace_request.cwd)
+    cwd = wanted if wanted.startswith("/") else workspace_request.cwd
     name = workspace_name_at(cwd, roots)
     return Location(name, roots.get(name, ""), cwd)
 

@@ -72,7 +72,7 @@ class WorkspaceScan(Struct, frozen=True):
 
 
 def scan_workspace(
-    wish: WorkspaceRequest,
+    workspace_request: WorkspaceRequest,
     config: Config,
     home: str,
     store: str,
@@ -84,13 +84,13 @@ def scan_workspace(
     """Look there. `config`: the user's; `store`: the file of trust, empty: nothing is trusted; `known`: files
     of projects that need not be read; `kept`: the texts of such a file that an earlier broker has kept.
     """
-    named = wish.workspace
+    named = workspace_request.workspace
     directory = os.path.realpath(named) if named.startswith("/") and os.path.isdir(named) else ""
-    spot = locate(config, home, wish)
+    spot = locate(config, home, workspace_request)
     workspace = find_workspace(spot.base, home, spot.root, config.files) if spot.base else FoundWorkspace("")
     needed = workspace.file and workspace.file not in known
     project = read_project(workspace, home, store, kept) if needed else None
-    return WorkspaceScan(wish, number, spot, workspace, project, directory)
+    return WorkspaceScan(workspace_request, number, spot, workspace, project, directory)
 
 
 def read_project(

@@ -14,10 +14,10 @@ from carpool_protocol.ids import PoolKey
 class SecretFilter:
     """Those of one broker."""
 
-    def __init__(self, core: BrokerCore, configuration: Configuration, pins: ApprovalStore) -> None:
+    def __init__(self, core: BrokerCore, configuration: Configuration, approvals: ApprovalStore) -> None:
         self._core = core
         self._configuration = configuration
-        self._approvals = pins
+        self._approvals = approvals
 
     def for_pool(self, key: PoolKey) -> list[str] | None:
         """Not to be kept with a pool's catalog; None where nobody here knows what it was given."""

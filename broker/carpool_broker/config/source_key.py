@@ -41,7 +41,7 @@ class SourceBasis:
         *,
         run: RunCommand | None = None,
         roots: tuple[Root, ...] | None = None,
-        spot: Location | None = None,
+        location: Location | None = None,
         project: str = "",
         server: str = "",
         own: SessionOverrides = (),
@@ -53,7 +53,7 @@ class SourceBasis:
         self.cwd = cwd
         self.run = run
         self.roots = roots
-        self.name, self.named_root = ("", "") if spot is None else (spot.name, spot.root)
+        self.name, self.named_root = ("", "") if location is None else (location.name, location.root)
         """Of the named workspace."""
         self.project = project
         """The project file whose servers count, or that they are missing; empty: none does."""

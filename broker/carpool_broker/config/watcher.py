@@ -79,54 +79,58 @@ class ConfigWatcher:
 
     # --- one session ------------------------------------------------------------------------------------
 
-    def scan(self, wish: WorkspaceRequest, then: ScanDone, *, spell: bool = False) -> None:
+    def scan(self, workspace_request: WorkspaceRequest, then: ScanDone, *, spell: bool = False) -> None:
         """See `workspace_moves.Looks`."""
         if spell:
             then = partial(self._spelled, then)
-        if self._workspaces.has_scan(wish):
-            then(self._workspaces.scan_of(wish))
-        elif wish in self._waiting:
-            self._waiting[wish].append(then)
+        if self._workspaces.has_scan(workspace_request):
+            then(self._workspaces.scan_of(workspace_request))
+        elif workspace_request in self._waiting:
+            self._waiting[workspace_request].append(then)
         else:
-            self._waiting[wish] = [then]
-            self._start_soon(self._scan, wish)
+            self._waiting[workspace_request] = [then]
+            self._start_soon(self._scan, workspace_request)
 
-    def _spelled(self, then: ScanDone, sight: WorkspaceScan) -> None:
-        if sight.directory in {"", sight.wish.workspace}:
-            then(sight)
+    def _spelled(self, then: ScanDone, scan: WorkspaceScan) -> None:
+        if scan.directory in {"", scan.wish.workspace}:
+            then(scan)
         else:
-            self.scan(WorkspaceRequest(sight.directory, sight.wish.cwd), then)
+            self.scan(WorkspaceRequest(scan.directory, scan.wish.cwd), then)
 
-    async def _scan(self, wish: WorkspaceRequest) -> None:
-        await self._scan_until_current(wish)
-        for then in self._waiting.pop(wish):
-            self.scan(wish, then)  # one who was told may have left at once, and all that is known with them
+    async def _scan(self, workspace_request: WorkspaceRequest) -> None:
+        await self._scan_until_current(workspace_request)
+        for then in self._waiting.pop(workspace_request):
+            self.scan(
+                workspace_request, then
+            )  # one who was told may have left at once, and all that is known with them
         self._settle()
 
-    async def _scan_until_current(self, wish: WorkspaceRequest) -> None:
+    async def _scan_until_current(self, workspace_request: WorkspaceRequest) -> None:
         """Have it known what is there, by the configuration that is in force in the end."""
         workspaces, configuration = self._workspaces, self._configuration
-        while not workspaces.has_scan(wish):
+        while not workspaces.has_scan(workspace_request):
             config, number = configuration.config, next(self._numbers)
-            look = workspaces.make_scan(wish, config, number)
-            sight = await self.blocking_work.run(wish, look, partial(self._late_scan_done, config))
-            if sight is None:
-                workspaces.scan_timed_out(wish, number, READ_TIMED_OUT)
+            look = workspaces.make_scan(workspace_request, config, number)
+            scan = await self.blocking_work.run(
+                workspace_request, look, partial(self._late_scan_done, config)
+            )
+            if scan is None:
+                workspaces.scan_timed_out(workspace_request, number, READ_TIMED_OUT)
             elif configuration.config is config:
-                workspaces.add_scan(sight)
+                workspaces.add_scan(scan)
 
-    def _late_scan_done(self, config: Config, sight: WorkspaceScan) -> None:
+    def _late_scan_done(self, config: Config, scan: WorkspaceScan) -> None:
         """It has come in the end. Whoever asked for it goes on without it since."""
-        if sight.wish not in (wishes := self._configuration.workspace_requests()):
+        if scan.wish not in (wishes := self._configuration.workspace_requests()):
             self._workspaces.retain(wishes)  # whoever is on the way there has it looked once more
             return
         if config is self._configuration.config:
-            self._feed(self._configuration.workspaces_scanned([sight]))
+            self._feed(self._configuration.workspaces_scanned([scan]))
         else:
-            self._start_soon(self._catch_up, sight.wish)
+            self._start_soon(self._catch_up, scan.wish)
 
-    async def _catch_up(self, wish: WorkspaceRequest) -> None:
-        self._feed(await self.rescan([wish]))
+    async def _catch_up(self, workspace_request: WorkspaceRequest) -> None:
+        self._feed(await self.rescan([workspace_request]))
         self._settle()
 
     # --- all of them ------------------------------------------------------------------------------------
@@ -149,13 +153,13 @@ class ConfigWatcher:
             return configuration.reload(layer, filter(None, found.values()))
 
     def _needs_scan(
-        self, wish: WorkspaceRequest, found: dict[WorkspaceRequest, WorkspaceScan | None]
+        self, workspace_request: WorkspaceRequest, found: dict[WorkspaceRequest, WorkspaceScan | None]
     ) -> bool:
         """Whether one has come there in between, and it was not looked yet, or since then by what is over."""
-        if wish not in found:
+        if workspace_request not in found:
             return True
-        sight = found[wish]
-        return sight is not None and sight.number < self._workspaces.scan_of(wish).number
+        scan = found[workspace_request]
+        return scan is not None and scan.number < self._workspaces.scan_of(workspace_request).number
 
     async def rescan(self, wishes: Collection[WorkspaceRequest]) -> list[ConfigurationChange]:
         """Look there again; what follows is for the core, at once."""
@@ -168,12 +172,14 @@ class ConfigWatcher:
     ) -> dict[WorkspaceRequest, WorkspaceScan | None]:
         found: dict[WorkspaceRequest, WorkspaceScan | None] = {}
 
-        async def one(wish: WorkspaceRequest) -> None:
+        async def one(workspace_request: WorkspaceRequest) -> None:
             number = next(self._numbers)
-            look = self._workspaces.make_scan(wish, config, number, again=True)
-            found[wish] = await self.blocking_work.run(wish, look, partial(self._late_scan_done, config))
-            if found[wish] is None:
-                self._workspaces.scan_timed_out(wish, number, READ_TIMED_OUT)
+            look = self._workspaces.make_scan(workspace_request, config, number, again=True)
+            found[workspace_request] = await self.blocking_work.run(
+                workspace_request, look, partial(self._late_scan_done, config)
+            )
+            if found[workspace_request] is None:
+                self._workspaces.scan_timed_out(workspace_request, number, READ_TIMED_OUT)
 
         async with trio.open_nursery() as nursery:
             for wish in wishes:

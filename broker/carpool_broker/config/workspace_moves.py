@@ -47,7 +47,7 @@ class CarrierRequests(Protocol):
         that cannot be asked.
         """
 
-    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
+    def announce_workspace(self, session: SessionId, change: WorkspaceChanged) -> None:
         """Tell the session's carrier where it is, if that comes back after a death of this broker."""
 
 
@@ -56,8 +56,8 @@ class _Move:
 
     __slots__ = ("begun", "moved", "question", "then")
 
-    def __init__(self, moved: WorkspaceChanged, then: MoveDone) -> None:
-        self.moved = moved
+    def __init__(self, change: WorkspaceChanged, then: MoveDone) -> None:
+        self.moved = change
         self.then = then
         self.begun = False
         self.question = 0
@@ -90,9 +90,9 @@ class WorkspaceMoves:
             return "a session of `carpool run` has the server that it brought, and no workspace"
         return self._configuration.workspace_objection(guest.attach, workspace)
 
-    def move(self, session: SessionId, moved: WorkspaceChanged, then: MoveDone = lambda _: None) -> None:
+    def move(self, session: SessionId, change: WorkspaceChanged, then: MoveDone = lambda _: None) -> None:
         """The session goes there, after those moves of it that wait. `then` once it has, or cannot."""
-        self._moves.setdefault(session, deque()).append(_Move(moved, then))
+        self._moves.setdefault(session, deque()).append(_Move(change, then))
         self._begin_next(session)
 
     def roots_received(self, session: SessionId, roots: tuple[Root, ...], *, changed: bool) -> None:
@@ -125,42 +125,40 @@ class WorkspaceMoves:
             self._begin(session, line[0])
         self._going.discard(session)
 
-    def _begin(self, session: SessionId, leaving: _Move) -> None:
-        self._looks.scan(
-            self._request(session, leaving), partial(self._scanned, session, leaving), spell=True
-        )
+    def _begin(self, session: SessionId, move: _Move) -> None:
+        self._looks.scan(self._request(session, move), partial(self._scanned, session, move), spell=True)
 
-    def _request(self, session: SessionId, leaving: _Move) -> WorkspaceRequest:
+    def _request(self, session: SessionId, move: _Move) -> WorkspaceRequest:
         guest = self._configuration.session_context(session)
         assert guest is not None, "the moves of a session that has left are forgotten"
-        return workspace_request(guest.attach, leaving.moved)
+        return workspace_request(guest.attach, move.moved)
 
-    def _scanned(self, session: SessionId, leaving: _Move, sight: WorkspaceScan) -> None:
+    def _scanned(self, session: SessionId, move: _Move, scan: WorkspaceScan) -> None:
         """It is known what is there."""
-        if not self._is_first(session, leaving):
+        if not self._is_first(session, move):
             return  # it has left
-        why = sight.objection
-        if sight.spot.lost:
-            why = f"what is in {sight.spot.lost} could not be read in time"
-        if why or (leaving.moved.by_roots and not self._roots_lead_to(session, sight)):
-            self._end(session, leaving, why)
+        why = scan.objection
+        if scan.spot.lost:
+            why = f"what is in {scan.spot.lost} could not be read in time"
+        if why or (move.moved.by_roots and not self._roots_lead_to(session, scan)):
+            self._end(session, move, why)
             return
-        leaving.moved = replace(leaving.moved, workspace=sight.directory or leaving.moved.workspace)
-        leaving.question = self._request_variables(session, leaving.moved)
-        if not leaving.question:
-            self._complete(session, leaving)
+        move.moved = replace(move.moved, workspace=scan.directory or move.moved.workspace)
+        move.question = self._request_variables(session, move.moved)
+        if not move.question:
+            self._complete(session, move)
 
-    def _roots_lead_to(self, session: SessionId, sight: WorkspaceScan) -> bool:
+    def _roots_lead_to(self, session: SessionId, scan: WorkspaceScan) -> bool:
         """Whether roots lead there: nobody has put it anywhere in words, and it is another workspace."""
         guest = self._configuration.session_context(session)
         if guest is None or not guest.follows_roots:
             return False
         root_of = self._configuration.layers.root_of
         here = guest.location
-        return (sight.spot.name, sight.workspace.root) != (here.name, root_of(here))
+        return (scan.spot.name, scan.workspace.root) != (here.name, root_of(here))
 
-    def _request_variables(self, session: SessionId, moved: WorkspaceChanged | None) -> int:
-        names = self._configuration.unknown_variables(session, moved)
+    def _request_variables(self, session: SessionId, change: WorkspaceChanged | None) -> int:
+        names = self._configuration.unknown_variables(session, change)
         question = self._carriers.request_environment(session, names) if names else 0
         guest = self._configuration.session_context(session)
         if question and guest is not None:
@@ -180,28 +178,28 @@ class WorkspaceMoves:
         if line and 0 < line[0].question <= question:
             self._complete(session, line[0])
 
-    def _complete(self, session: SessionId, leaving: _Move) -> None:
+    def _complete(self, session: SessionId, move: _Move) -> None:
         """All is known; but what is there may have been forgotten meanwhile, while nobody else was there."""
-        self._looks.scan(self._request(session, leaving), partial(self._completed, session, leaving))
+        self._looks.scan(self._request(session, move), partial(self._completed, session, move))
 
-    def _completed(self, session: SessionId, leaving: _Move, _: WorkspaceScan) -> None:
-        if self._is_first(session, leaving):
-            self._carriers.announce_workspace(session, leaving.moved)
-            self._feed(self._configuration.move_session(session, leaving.moved))
-            self._end(session, leaving, "")
+    def _completed(self, session: SessionId, move: _Move, _: WorkspaceScan) -> None:
+        if self._is_first(session, move):
+            self._carriers.announce_workspace(session, move.moved)
+            self._feed(self._configuration.move_session(session, move.moved))
+            self._end(session, move, "")
 
-    def _end(self, session: SessionId, leaving: _Move, why: str) -> None:
+    def _end(self, session: SessionId, move: _Move, why: str) -> None:
         """It has moved, or does not. The next one's turn."""
         line = self._moves[session]
         line.popleft()
         if not line:
             del self._moves[session]
-        leaving.then(why)
+        move.then(why)
         self._begin_next(session)
 
-    def _is_first(self, session: SessionId, leaving: _Move) -> bool:
+    def _is_first(self, session: SessionId, move: _Move) -> bool:
         line = self._moves.get(session)
-        return line is not None and line[0] is leaving
+        return line is not None and line[0] is move
 
     def session_closed(self, session: SessionId) -> None:
         """It is gone."""

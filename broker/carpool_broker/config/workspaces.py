@@ -75,10 +75,10 @@ class Project:
         self.name = ""
         """Of the named workspace that it is in."""
 
-    def apply(self, sight: WorkspaceScan, read: ProjectReading) -> None:
+    def apply(self, scan: WorkspaceScan, read: ProjectReading) -> None:
         """It was read."""
         layer = read.layer
-        self.number, self.workspace, self.name = sight.number, sight.workspace, sight.spot.name
+        self.number, self.workspace, self.name = scan.number, scan.workspace, scan.spot.name
         self.seen = layer.seen
         self.trust_store, self.listed = read.store, read.listed
         self.problems = [each.render() for each in layer.loaded.problems]
@@ -153,46 +153,53 @@ class Workspaces:
         self.projects: dict[str, Project] = {}
         """By the path of the project file; those that could not be looked at, by their directory."""
 
-    def has_scan(self, wish: WorkspaceRequest) -> bool:
+    def has_scan(self, workspace_request: WorkspaceRequest) -> bool:
         """Whether it is known what is there."""
-        return wish == WorkspaceRequest() or wish in self.scans
+        return workspace_request == WorkspaceRequest() or workspace_request in self.scans
 
-    def scan_of(self, wish: WorkspaceRequest) -> WorkspaceScan:
+    def scan_of(self, workspace_request: WorkspaceRequest) -> WorkspaceScan:
         """What was found there; where nobody has looked: nothing."""
-        return self.scans.get(wish) or WorkspaceScan(wish)
+        return self.scans.get(workspace_request) or WorkspaceScan(workspace_request)
 
     def make_scan(
-        self, wish: WorkspaceRequest, config: Config, number: int, *, again: bool = False
+        self, workspace_request: WorkspaceRequest, config: Config, number: int, *, again: bool = False
     ) -> Callable[[], WorkspaceScan]:
         """How to look there; it waits for the disk. `config`: the user's. `again`: whatever is known."""
         known = frozenset[str]() if again else frozenset(self.projects)
         kept = self._last_good.find
         return partial(
-            scan_workspace, wish, config, self._home, self._store, number=number, known=known, kept=kept
+            scan_workspace,
+            workspace_request,
+            config,
+            self._home,
+            self._store,
+            number=number,
+            known=known,
+            kept=kept,
         )
 
-    def workspace_at(self, spot: Location) -> FoundWorkspace:
+    def workspace_at(self, location: Location) -> FoundWorkspace:
         """The workspace of a place."""
-        return self._by_location.get(spot, _NO_WORKSPACE)
+        return self._by_location.get(location, _NO_WORKSPACE)
 
-    def project_at(self, spot: Location) -> Project | None:
+    def project_at(self, location: Location) -> Project | None:
         """The project of a place, if it has a file with servers, or one that is broken."""
-        found = self.projects.get(self.workspace_at(spot).file)
+        found = self.projects.get(self.workspace_at(location).file)
         return found if found is not None and (found.holds_servers() or found.is_lost()) else None
 
-    def add_scan(self, sight: WorkspaceScan) -> bool:
+    def add_scan(self, scan: WorkspaceScan) -> bool:
         """This was found. False: it is of no use without the project's file, which is not known any more."""
-        workspace, read = sight.workspace, sight.project
+        workspace, read = scan.workspace, scan.project
         if workspace.file and read is None and workspace.file not in self.projects:
             return False
-        before = self.scans.get(sight.wish)
-        if before is None or before.number <= sight.number:
-            self.scans[sight.wish] = sight
-            self._by_location[sight.spot] = workspace
+        before = self.scans.get(scan.wish)
+        if before is None or before.number <= scan.number:
+            self.scans[scan.wish] = scan
+            self._by_location[scan.spot] = workspace
         if read is not None:
             project = self.projects.setdefault(workspace.file, Project())
-            if project.number <= sight.number:
-                self._apply_reading(project, sight, read)
+            if project.number <= scan.number:
+                self._apply_reading(project, scan, read)
         return True
 
     def replace_scans(self, sights: Iterable[WorkspaceScan]) -> None:
@@ -201,29 +208,33 @@ class Workspaces:
             self.add_scan(each)
         self._prune()
 
-    def scan_timed_out(self, wish: WorkspaceRequest, number: int, why: str) -> None:
+    def scan_timed_out(self, workspace_request: WorkspaceRequest, number: int, why: str) -> None:
         """Looking there takes too long. `why`: a clause. What was known before stays in force."""
-        if (before := self.scans.get(wish)) is not None:
+        if (before := self.scans.get(workspace_request)) is not None:
             project = self.projects.get(before.workspace.file)
             if project is not None and not project.workspace.file:
                 return  # it was lost already
             if project is not None:
                 project.problems = [f"{project.workspace.file} {why}"]
-        directory = wish.workspace if wish.workspace.startswith("/") else wish.cwd
-        what = directory or f"the workspace {wish.workspace}"
+        directory = (
+            workspace_request.workspace
+            if workspace_request.workspace.startswith("/")
+            else workspace_request.cwd
+        )
+        what = directory or f"the workspace {workspace_request.workspace}"
         log.warning("%s %s", what, why)
         if before is None:
-            spot = Location(lost=directory or wish.workspace)
-            self.scans[wish] = WorkspaceScan(wish, number, spot)
+            spot = Location(lost=directory or workspace_request.workspace)
+            self.scans[workspace_request] = WorkspaceScan(workspace_request, number, spot)
             self._by_location[spot] = FoundWorkspace("", spot.lost)
             project = self.projects.setdefault(spot.lost, Project())
             project.workspace, project.problems = FoundWorkspace(directory), [f"{what} {why}"]
-            project.name = "" if directory else wish.workspace
+            project.name = "" if directory else workspace_request.workspace
 
     def retain(self, wishes: Set[WorkspaceRequest]) -> None:
         """Forget everything but these."""
         if self.scans.keys() - wishes:
-            self.scans = {wish: sight for wish, sight in self.scans.items() if wish in wishes}
+            self.scans = {wish: scan for wish, scan in self.scans.items() if wish in wishes}
         self._prune()
 
     def _prune(self) -> None:
@@ -239,18 +250,18 @@ class Workspaces:
     def watched_files(self) -> list[WatchedFiles]:
         """Everything on disk that was looked at, as it was then, by workspace."""
         found: dict[str, tuple[dict[str, Stamp], list[WorkspaceRequest]]] = {}
-        for wish, sight in self.scans.items():
-            seen, wishes = found.setdefault(sight.workspace.file or sight.spot.base, ({}, []))
-            seen |= sight.workspace.seen
+        for wish, scan in self.scans.items():
+            seen, wishes = found.setdefault(scan.workspace.file or scan.spot.base, ({}, []))
+            seen |= scan.workspace.seen
             wishes.append(wish)
-            project = self.projects.get(sight.workspace.file)
+            project = self.projects.get(scan.workspace.file)
             if project is not None and project.workspace.file:
                 seen |= {**project.seen, self._store: project.trust_store}
         return [WatchedFiles(key, seen, tuple(wishes)) for key, (seen, wishes) in found.items() if seen]
 
-    def _apply_reading(self, project: Project, sight: WorkspaceScan, read: ProjectReading) -> None:
+    def _apply_reading(self, project: Project, scan: WorkspaceScan, read: ProjectReading) -> None:
         before = set(project.messages())
-        project.apply(sight, read)
+        project.apply(scan, read)
         if read.wrong and read.wrong != self._store_wrong:
             log.warning("%s", read.wrong)
         self._store_wrong = read.wrong

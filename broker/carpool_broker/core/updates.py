@@ -37,8 +37,8 @@ class Updates:
         self,
         sessions: Mapping[SessionId, Session],
         registry: Registry,
-        outlook: SessionViews,
-        ledger: CallTable,
+        session_views: SessionViews,
+        call_table: CallTable,
         requests: RequestDispatch,
         *,
         hearing: Notifications,
@@ -50,9 +50,9 @@ class Updates:
     ) -> None:
         self._sessions = sessions
         self._registry = registry
-        self._session_views = outlook
-        self._sources = outlook.sources
-        self._call_table = ledger
+        self._session_views = session_views
+        self._sources = session_views.sources
+        self._call_table = call_table
         self._requests = requests
         self._notifications = hearing
         self._roots = roots

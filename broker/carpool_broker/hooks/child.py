@@ -227,8 +227,8 @@ async def _main(stdin: int, stdout: int) -> None:
         lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(stdin, "rb", 0)
     )
 
-    def say(told: HookAnswer) -> None:
-        left = memoryview(line_of(told))
+    def say(answer: HookAnswer) -> None:
+        left = memoryview(line_of(answer))
         while left:
             left = left[os.write(stdout, left) :]
 

@@ -207,18 +207,18 @@ class HookRunner:
             self._process_of(hook)
         process.end_without(run)
 
-    def _run_ended(self, hook: _HookSlot, told: HookAnswer) -> None:
+    def _run_ended(self, hook: _HookSlot, answer: HookAnswer) -> None:
         """A run is over."""
-        found = self._runs.pop(RunId(told.run), None)
+        found = self._runs.pop(RunId(answer.run), None)
         if found is None:
             return
         effect = found[1]
-        if told.verdict is NOTHING:
-            self._feed(HookAnswered(effect.run, "failed", told.failed))
+        if answer.verdict is NOTHING:
+            self._feed(HookAnswered(effect.run, "failed", answer.failed))
         else:
             hook.deaths, hook.why = 0, ""
             before = not effect.outcome
-            said = read_verdict(bytes(told.verdict), effect.method, before=before)
+            said = read_verdict(bytes(answer.verdict), effect.method, before=before)
             body = said.body
             if before and said.verdict == "rewrite":
                 body = with_arguments(effect.arguments, RawJson(body))

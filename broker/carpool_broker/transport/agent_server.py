@@ -47,7 +47,7 @@ class AgentServer:
         path: str,
         ready: ReadySet,
         host: AgentServerHost,
-        heritage: Incarnation,
+        incarnation: Incarnation,
         connections: Connections,
         *,
         slow_reader_s: float,
@@ -62,14 +62,14 @@ class AgentServer:
         self._ready = ready
         self._clock = clock
         self._line_handler = host
-        self._incarnation = heritage
+        self._incarnation = incarnation
         self.connections = connections
         self.slow_reader_s = slow_reader_s
         self.receive_budget = ReceiveBudget(receive_budget_bytes)
         self._settle = settle
         self._count = 0
         self._attach = AttachDialogue(
-            host, heritage, connections, mint=self._new_session_id, take=self.lines_received
+            host, incarnation, connections, mint=self._new_session_id, take=self.lines_received
         )
 
     def open(self) -> None:
@@ -193,33 +193,33 @@ class AgentServer:
             self._attach.lines_received(agent, lines)
 
     def _lines_received(
-        self, agent: AgentConnection, passage: DeliveryLog | None, lines: list[bytes | OverlongLine]
+        self, agent: AgentConnection, delivery_log: DeliveryLog | None, lines: list[bytes | OverlongLine]
     ) -> None:
         """Lines of a welcome agent whose carrier keeps them, or has not said its environment yet."""
         if agent.answered < agent.questions:
-            lines = self._take_environment_lines(agent, passage, lines)
+            lines = self._take_environment_lines(agent, delivery_log, lines)
             if not lines:
                 return
-        if passage is None:
+        if delivery_log is None:
             self._line_handler.lines_received(agent.id, lines)
             return
         returning = agent.returning
         if returning is not None:
-            lines = self._line_handler.resume_lines(agent.id, lines, passage, returning)
+            lines = self._line_handler.resume_lines(agent.id, lines, delivery_log, returning)
             if not returning.is_complete:
                 return
             agent.returning = None
-            passage.resumed(returning.asks)
+            delivery_log.resumed(returning.asks)
             # Before anything comes of it: see `Connections.write`.
-            self.connections.tell_settled(agent, passage)
-            self._line_handler.session_resumed(agent.id, returning, passage)
+            self.connections.tell_settled(agent, delivery_log)
+            self._line_handler.session_resumed(agent.id, returning, delivery_log)
         if lines:
-            self._line_handler.lines_received(agent.id, lines, passage)
-        if passage.due:
+            self._line_handler.lines_received(agent.id, lines, delivery_log)
+        if delivery_log.due:
             self.connections.await_flush(agent)
 
     def _take_environment_lines(
-        self, agent: AgentConnection, passage: DeliveryLog | None, lines: list[bytes | OverlongLine]
+        self, agent: AgentConnection, delivery_log: DeliveryLog | None, lines: list[bytes | OverlongLine]
     ) -> list[bytes | OverlongLine]:
         """Take out what its carrier says of its environment, which is no line of the agent. What came before
         is taken first; what came after is given back.
@@ -230,12 +230,12 @@ class AgentServer:
                 environment = parse_environment(line, agent.attach.mark)
                 if environment is not None:
                     if place:
-                        self._lines_received(agent, passage, lines[:place])
+                        self._lines_received(agent, delivery_log, lines[:place])
                     agent.answered += 1
                     self._line_handler.environment_received(agent.id, agent.answered, environment)
                     rest = lines[place + 1 :]
                     return (
-                        self._take_environment_lines(agent, passage, rest)
+                        self._take_environment_lines(agent, delivery_log, rest)
                         if agent.answered < agent.questions
                         else rest
                     )

@@ -49,7 +49,7 @@ class AttachDialogue:
     def __init__(
         self,
         host: AgentServerHost,
-        heritage: Incarnation,
+        incarnation: Incarnation,
         connections: Connections,
         *,
         mint: Callable[[], SessionId],
@@ -57,7 +57,7 @@ class AttachDialogue:
     ) -> None:
         """`take`: takes lines of a welcome agent."""
         self._line_handler = host
-        self._incarnation = heritage
+        self._incarnation = incarnation
         self._connections = connections
         self._new_session_id = mint
         self._take = take
@@ -181,7 +181,7 @@ class AttachDialogue:
             self._line_handler,
             self._connections.streams,
             lingering=self._connections.lingering,
-            heritage=self._incarnation,
+            incarnation=self._incarnation,
             enter=self._open_or_resume,
             write=partial(self._connections.queue, agent),
             drop=partial(self._connections.drop, agent.id),

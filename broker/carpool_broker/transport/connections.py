@@ -179,13 +179,13 @@ class Connections:
         self.queue(agent, wanted_line(names))
         return agent.questions
 
-    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
+    def announce_workspace(self, session: SessionId, change: WorkspaceChanged) -> None:
         """See `workspace_moves.Carriers`."""
         agent = self.agents.get(session)
         if agent is not None and agent.delivery_log is not None:
-            self.queue(agent, moved_line(moved))
+            self.queue(agent, moved_line(change))
         elif (stream := self.streams.get(session)) is not None:
-            stream.announce_workspace(moved)
+            stream.announce_workspace(change)
 
     def stateful_at(self, session: SessionId, servers: Sequence[str]) -> None:
         """The carrier remembers that this session may have state at these servers."""
@@ -213,15 +213,15 @@ class Connections:
         """
         agent = self.agents.get(session)
         if agent is not None:
-            passage = agent.delivery_log
-            if passage is not None:
-                if passage.due and agent.returning is None:
+            delivery_log = agent.delivery_log
+            if delivery_log is not None:
+                if delivery_log.due and agent.returning is None:
                     # Before the line: what that makes a part of the session is told before the agent has it.
-                    self.tell_settled(agent, passage)
-                if not passage.line_sent(line, about, answers=answers):
+                    self.tell_settled(agent, delivery_log)
+                if not delivery_log.line_sent(line, about, answers=answers):
                     return
                 if ask:
-                    passage.ask_sent(ask, about, line)
+                    delivery_log.ask_sent(ask, about, line)
             # As `_queue`, without the call: all answers pass here.
             agent.io.write(line)
             if call:
@@ -283,7 +283,7 @@ class Connections:
         while any(agent.io.unread_bytes for agent in self.agents.values()):  # noqa: ASYNC110 - rare, and short
             await trio.sleep(SENT_CHECK_S)
 
-    def tell_settled(self, agent: AgentConnection, passage: DeliveryLog) -> None:
+    def tell_settled(self, agent: AgentConnection, delivery_log: DeliveryLog) -> None:
         """Tell the carrier which of the lines that it keeps are settled."""
-        agent.io.write(settled_line(passage.take_settled()))
+        agent.io.write(settled_line(delivery_log.take_settled()))
         self._dirty[agent.id] = agent

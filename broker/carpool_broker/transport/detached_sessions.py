@@ -74,10 +74,10 @@ class DetachedSessions(Generic[S]):
         session.held = DetachedOutput(self._written)
         self._sessions[public] = session
 
-    def claim(self, public: str, word: OpenStream) -> S | None:
-        """The session that another door asks for with `word`. It is that door's now."""
+    def claim(self, public: str, opening: OpenStream) -> S | None:
+        """The session that another door asks for with `opening`. It is that door's now."""
         session = self._sessions.get(public)
-        if session is None or _claim_terms(session.word) != _claim_terms(word):
+        if session is None or _claim_terms(session.word) != _claim_terms(opening):
             return None
         if session.held is None or session.held.is_full:
             return None
@@ -97,5 +97,5 @@ class DetachedSessions(Generic[S]):
         return [self._sessions.pop(public) for public in late]
 
 
-def _claim_terms(word: OpenStream) -> tuple[str, ...]:
-    return (word.kind, word.principal, word.server, word.profile, word.workspace)
+def _claim_terms(opening: OpenStream) -> tuple[str, ...]:
+    return (opening.kind, opening.principal, opening.server, opening.profile, opening.workspace)

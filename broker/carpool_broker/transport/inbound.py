@@ -128,7 +128,7 @@ class AgentLines(AgentServerHost):
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: DeliveryLog | None = None,
+        delivery_log: DeliveryLog | None = None,
         *,
         within: bool = False,
     ) -> None:
@@ -136,17 +136,17 @@ class AgentLines(AgentServerHost):
         burst: list[events.AnyEvent] = []
         for line in lines:
             meaning = self._read_line(session, line)
-            if passage is not None:
+            if delivery_log is not None:
                 if within:
-                    passage.batch_part_received(meaning)
+                    delivery_log.batch_part_received(meaning)
                 else:
-                    passage.line_received(meaning, line)
+                    delivery_log.line_received(meaning, line)
             if isinstance(meaning, events.BrokerEvent):
                 burst.append(meaning)
             elif meaning is not None:
                 self._pump.feed_all(burst)  # whatever comes aside comes in its turn
                 burst = []
-                self._handle_aside(session, meaning, passage)
+                self._handle_aside(session, meaning, delivery_log)
         self._pump.feed_all(burst)
 
     def _read_line(
@@ -174,36 +174,36 @@ class AgentLines(AgentServerHost):
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: DeliveryLog,
-        returning: SessionResume,
+        delivery_log: DeliveryLog,
+        resume: SessionResume,
     ) -> list[bytes | OverlongLine]:
         """See `server_interface.AgentServerHost`."""
         for place, line in enumerate(lines):
-            if returning.is_complete:
+            if resume.is_complete:
                 return lines[place:]
-            replays = returning.is_replayed(line)
+            replays = resume.is_replayed(line)
             meaning = self._read_resumed_line(session, line) if replays else self._read_line(session, line)
-            passage.line_received(meaning, line)
+            delivery_log.line_received(meaning, line)
             if not replays:
-                returning.add(meaning)
+                resume.add(meaning)
             elif isinstance(meaning, events.BrokerEvent):
-                passage.line_replayed(meaning)
+                delivery_log.line_replayed(meaning)
                 self._pump.feed(meaning)
         return []
 
     def session_resumed(
-        self, session: SessionId, returning: SessionResume, passage: DeliveryLog | None = None
+        self, session: SessionId, resume: SessionResume, delivery_log: DeliveryLog | None = None
     ) -> None:
         """See `server_interface.AgentServerHost`."""
-        resumed, rest = returning.finish()
-        for greeting in returning.greetings:
+        resumed, rest = resume.finish()
+        for greeting in resume.greetings:
             self._pump.feed(greeting)
         self._pump.feed(resumed)
         for meaning in rest:
             if isinstance(meaning, events.BrokerEvent):
                 self._pump.feed(meaning)
             elif meaning is not None:
-                self._handle_aside(session, meaning, passage)
+                self._handle_aside(session, meaning, delivery_log)
 
     def message_received(
         self, stream: SessionStream, message: bytes, exchange: int, burst: list[events.AnyEvent]
@@ -237,16 +237,16 @@ class AgentLines(AgentServerHost):
         return with_exchange(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
 
     def resume_message(
-        self, stream: SessionStream, message: bytes, exchange: int, returning: SessionResume
+        self, stream: SessionStream, message: bytes, exchange: int, resume: SessionResume
     ) -> None:
         """See `multiplexed.StreamHost`."""
-        replays = returning.is_replayed(message)
+        replays = resume.is_replayed(message)
         meaning = self._message_meaning(stream, message, exchange, made=replays)
         if not replays:
             if isinstance(meaning, handshake.UnservableLine):
                 stream.write_to_exchange(meaning.line, exchange)
             else:
-                returning.add(meaning)
+                resume.add(meaning)
         elif isinstance(meaning, events.BrokerEvent):
             stream.request_replayed(meaning)
             self._pump.feed(meaning)
@@ -271,13 +271,13 @@ class AgentLines(AgentServerHost):
         self,
         session: SessionId,
         meaning: handshake.ControlRequested | handshake.UnservableLine | handshake.LineBatch,
-        passage: DeliveryLog | None = None,
+        delivery_log: DeliveryLog | None = None,
     ) -> None:
         if isinstance(meaning, handshake.UnservableLine):
             self._write(session, meaning.line)
         elif isinstance(meaning, handshake.LineBatch):
             if self._accepts_batch(session, meaning):
-                self.lines_received(session, [*_split_batch(meaning)], passage, within=True)
+                self.lines_received(session, [*_split_batch(meaning)], delivery_log, within=True)
             else:
                 self._write(session, meaning.refusal)
         elif meaning.method == USE_WORKSPACE:

@@ -109,11 +109,11 @@ class StreamHost(Protocol):
         """
 
     def resume_message(
-        self, stream: "SessionStream", message: bytes, exchange: int, returning: SessionResume
+        self, stream: "SessionStream", message: bytes, exchange: int, resume: SessionResume
     ) -> None:
         """A message that the door has kept of a session."""
 
-    def session_resumed(self, session: SessionId, returning: SessionResume) -> None:
+    def session_resumed(self, session: SessionId, resume: SessionResume) -> None:
         """All that was kept of a session is there."""
 
     def version_of(self, session: SessionId) -> str:
@@ -140,7 +140,7 @@ class MultiplexedConnection:
         streams: dict[SessionId, SessionStream],
         *,
         lingering: DetachedSessions[SessionStream],
-        heritage: Incarnation,
+        incarnation: Incarnation,
         enter: Callable[[ResumeSession | None], tuple[SessionId, Epoch]],
         write: WriteFrame,
         drop: Callable[[str], None],
@@ -156,7 +156,7 @@ class MultiplexedConnection:
         self._line_handler = host
         self._all = streams
         self._detached = lingering
-        self._incarnation = heritage
+        self._incarnation = incarnation
         self._enter = enter
         self._drop = drop
         self._streams: dict[int, SessionStream] = {}
@@ -219,20 +219,20 @@ class MultiplexedConnection:
                 return "it said of a stream what cannot be"
         return ""
 
-    def _open_stream(self, number: int, word: OpenStream) -> None:
+    def _open_stream(self, number: int, opening: OpenStream) -> None:
         attach = msgspec.structs.replace(
             self._attach,
-            cwd=word.cwd,
-            agent=word.agent or word.principal or ("anonymous" if word.kind == "shared" else ""),
-            workspace=word.workspace,
-            profile=word.profile,
-            tool_name_length=word.tool_name_length,
-            resume=word.resume,
-            server=word.server,
-            control=word.kind == "control",
+            cwd=opening.cwd,
+            agent=opening.agent or opening.principal or ("anonymous" if opening.kind == "shared" else ""),
+            workspace=opening.workspace,
+            profile=opening.profile,
+            tool_name_length=opening.tool_name_length,
+            resume=opening.resume,
+            server=opening.server,
+            control=opening.kind == "control",
         )
-        self._pending_streams.begin(number, 0 if word.resume is None else word.resume.taken)
-        self._line_handler.scan_workspace(attach, partial(self._scanned, number, word, attach))
+        self._pending_streams.begin(number, 0 if opening.resume is None else opening.resume.taken)
+        self._line_handler.scan_workspace(attach, partial(self._scanned, number, opening, attach))
 
     def _hold_frame(
         self, number: int, frame: bytes | OverlongLine, word: ControlMessage | None = None
@@ -246,44 +246,44 @@ class MultiplexedConnection:
             why = "too much has come before its workspace could be read"
             self.write(control_line(number, StreamRefused(why, "unknown_workspace")))
 
-    def _scanned(self, number: int, word: OpenStream, attach: Attach) -> None:
+    def _scanned(self, number: int, opening: OpenStream, attach: Attach) -> None:
         """It is known what is there."""
         held = self._pending_streams.end(number)
         if held is None:
             return  # it was closed meanwhile, or the door is gone
-        self._begin_session(number, word, attach)
+        self._begin_session(number, opening, attach)
         if held:
             self.lines_received(held)
 
-    def _begin_session(self, number: int, word: OpenStream, attach: Attach) -> None:
-        resume = word.resume
+    def _begin_session(self, number: int, opening: OpenStream, attach: Attach) -> None:
+        resume = opening.resume
         refused = self._line_handler.attach_objection(attach)
         if refused is not None:
             self.write(control_line(number, refused))
             return
         session, epoch = self._enter(resume)
-        stream = SessionStream(session, number, word, self.write, epoch)
+        stream = SessionStream(session, number, opening, self.write, epoch)
         self._send_opened(stream)
         self._streams[number] = self._all[stream.id] = stream
-        self._line_handler.session_opened(stream.id, attach, {}, word)
+        self._line_handler.session_opened(stream.id, attach, {}, opening)
         if resume is not None:
             stream.returning = SessionResume(session, epoch, resume)
             self._check_resumed(stream, stream.returning)
 
     def _resume_message(
-        self, stream: SessionStream, returning: SessionResume, message: bytes, exchange: int
+        self, stream: SessionStream, resume: SessionResume, message: bytes, exchange: int
     ) -> None:
-        self._line_handler.resume_message(stream, message, exchange, returning)
-        self._check_resumed(stream, returning)
+        self._line_handler.resume_message(stream, message, exchange, resume)
+        self._check_resumed(stream, resume)
 
-    def _check_resumed(self, stream: SessionStream, returning: SessionResume) -> None:
-        if returning.is_complete:
+    def _check_resumed(self, stream: SessionStream, resume: SessionResume) -> None:
+        if resume.is_complete:
             stream.returning = None
-            self._line_handler.session_resumed(stream.id, returning)
+            self._line_handler.session_resumed(stream.id, resume)
 
-    def _claim_detached(self, number: int, word: OpenStream, public: str) -> None:
+    def _claim_detached(self, number: int, opening: OpenStream, public: str) -> None:
         """A session of a door that died."""
-        stream = self._detached.claim(public, word)
+        stream = self._detached.claim(public, opening)
         if stream is None:
             self.write(control_line(number, StreamRefused("there is no such session", "unknown_session")))
             return

@@ -21,9 +21,9 @@ class AgentServerHost(StreamHost, Protocol):
         """Names of the environment variables the carrier is asked for."""
 
     def lines_received(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
+        self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
-        """Lines of the agent. Where its carrier keeps, `passage` hears of each what it means."""
+        """Lines of the agent. Where its carrier keeps, `delivery_log` hears of each what it means."""
 
     def may_resume(self) -> bool:
         """Whether sessions of earlier brokers may still come back."""
@@ -32,13 +32,13 @@ class AgentServerHost(StreamHost, Protocol):
         self,
         session: SessionId,
         lines: list[bytes | OverlongLine],
-        passage: DeliveryLog,
-        returning: SessionResume,
+        delivery_log: DeliveryLog,
+        resume: SessionResume,
     ) -> list[bytes | OverlongLine]:
-        """Lines that a carrier has kept, until `returning` is over; those behind them."""
+        """Lines that a carrier has kept, until `resume` is over; those behind them."""
 
     def session_resumed(
-        self, session: SessionId, returning: SessionResume, passage: DeliveryLog | None = None
+        self, session: SessionId, resume: SessionResume, delivery_log: DeliveryLog | None = None
     ) -> None:
         """All that the carrier has kept is there."""
 

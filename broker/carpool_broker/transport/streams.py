@@ -39,13 +39,13 @@ class SessionStream:
     )  # fmt: skip
 
     def __init__(
-        self, session: SessionId, number: int, word: OpenStream, write: WriteFrame, epoch: Epoch
+        self, session: SessionId, number: int, opening: OpenStream, write: WriteFrame, epoch: Epoch
     ) -> None:
         self.id = session
         self.number = number
-        self.word = word
+        self.word = opening
         """How it was opened."""
-        self.exchanges: Exchanges = SharedExchanges() if word.kind == "shared" else OneAgentExchanges()
+        self.exchanges: Exchanges = SharedExchanges() if opening.kind == "shared" else OneAgentExchanges()
         self.epoch = epoch
         """Of the supervisor that serves it."""
         self.returning: SessionResume | None = None
@@ -104,10 +104,10 @@ class SessionStream:
             if self.held is None:
                 self._write(control_line(self.number, SupervisorAssigned(epoch)))
 
-    def announce_workspace(self, moved: WorkspaceChanged) -> None:
+    def announce_workspace(self, change: WorkspaceChanged) -> None:
         """Its session is in another workspace."""
         if self.held is None:
-            self._write(control_line(self.number, moved))
+            self._write(control_line(self.number, change))
 
     def set_stateful_servers(self, servers: Sequence[str]) -> None:
         """Its session may have state there. (To a door that takes it over it is said no more: that does not

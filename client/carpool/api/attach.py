@@ -113,9 +113,9 @@ class BrokerAttachment:
     """From the attach line until the end of file."""
 
     def __init__(
-        self, kept: KeptLines, first: bytes, variables: Callable[[list[str]], dict[str, str]]
+        self, kept_lines: KeptLines, first: bytes, variables: Callable[[list[str]], dict[str, str]]
     ) -> None:
-        """`first`: the attach line and whatever is said again; all of it is in `kept` already."""
+        """`first`: the attach line and whatever is said again; all of it is in `kept_lines` already."""
         self.out = bytearray(first)
         """Not yet written."""
         self.attached: Attached | None = None
@@ -123,7 +123,7 @@ class BrokerAttachment:
         self.refusal = ""
         self.farewell = b""
         """The broker's word that it ends, where it said one."""
-        self._kept = kept
+        self._kept = kept_lines
         self._variables = variables
         self._half: list[bytes] = []
         self._own_bytes = 0

@@ -85,10 +85,10 @@ def call(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _called(door: ControlClient, params: dict[str, Any], timeout_s: float) -> msgspec.Raw:
-    door.initialize()
+def _called(client: ControlClient, params: dict[str, Any], timeout_s: float) -> msgspec.Raw:
+    client.initialize()
     try:
-        return door.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
+        return client.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
     except ControlClientError as error:
         text = f"{error}. The call may have been executed. Look at what it has changed before you repeat it."
         raise ControlClientError(text) from None

@@ -195,10 +195,10 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def missing_here(door: ControlClient, results: list[dict[str, Any]]) -> list[str]:
+def missing_here(client: ControlClient, results: list[dict[str, Any]]) -> list[str]:
     """Lines about programs that servers do not find: their PATH, compared with that of this terminal."""
     texts = [each["text"] for each in results if not each["ok"] and missing_program(each["text"])]
-    path = broker_request_or_fail(door, "carpool/status", {}).get("path") if texts else None
+    path = broker_request_or_fail(client, "carpool/status", {}).get("path") if texts else None
     if path is None:
         return []
     said = os.pathsep.join(path["directories"])

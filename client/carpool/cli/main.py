@@ -226,21 +226,21 @@ def reach_broker(
 
 
 def broker_request_or_fail(
-    door: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
+    client: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
 ) -> dict[str, Any]:
     """A `carpool/…` method and its result object; a broker's error ends the verb."""
     try:
-        return broker_request(door, method, params, timeout_s)
+        return broker_request(client, method, params, timeout_s)
     except AnsweredError as error:
         refused(error)
 
 
 def broker_request(
-    door: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
+    client: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
 ) -> dict[str, Any]:
     """The same for verbs that have more to say where the broker refuses: raises `AnsweredError`."""
     try:
-        result = msgspec.json.decode(door.request(method, params, timeout_s))
+        result = msgspec.json.decode(client.request(method, params, timeout_s))
     except ControlClientError as error:
         fail_at(error)
     if not isinstance(result, dict):

@@ -116,13 +116,13 @@ def _chosen(
     return chosen
 
 
-def _approve(door: ControlClient, chosen: list[tuple[Facts, list[Facts]]], *, as_json: bool) -> None:
+def _approve(client: ControlClient, chosen: list[tuple[Facts, list[Facts]]], *, as_json: bool) -> None:
     done: list[Facts] = []
     for each, held in chosen:
         if held:
             wanted = {one["tool"]: one["digest"] for one in held}
             said = broker_request_or_fail(
-                door, "carpool/pin", {"verb": "approve", "pin": each["pin"], "tools": wanted}
+                client, "carpool/pin", {"verb": "approve", "pin": each["pin"], "tools": wanted}
             )
             done.append({"server": each["server"], "pin": each["pin"], "approved": said["approved"]})
     approved = [tool or INSTRUCTIONS for each in done for tool in each["approved"]]

@@ -120,13 +120,13 @@ def prompt(
 # --- asking ----------------------------------------------------------------------------------------------
 
 
-def _listed(door: ControlClient, method: str, key: str) -> Iterator[Facts]:
+def _listed(client: ControlClient, method: str, key: str) -> Iterator[Facts]:
     """All pages of a list."""
     try:
-        door.initialize()
+        client.initialize()
         cursor = ""
         for _ in range(PAGES):
-            page = _decoded(door.request(method, {"cursor": cursor} if cursor else {}, READ_S))
+            page = _decoded(client.request(method, {"cursor": cursor} if cursor else {}, READ_S))
             found = page.get(key)
             yield from (it for it in (found if isinstance(found, list) else []) if isinstance(it, dict))
             cursor = page.get("nextCursor") or ""

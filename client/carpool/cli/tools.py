@@ -135,11 +135,11 @@ def tools(
         click.echo(missing, err=True)
 
 
-def _not_listed(door: ControlClient, tag: str) -> str:
+def _not_listed(client: ControlClient, tag: str) -> str:
     """A line about servers that have no tools because of the state they are in; empty: there are none. `tag`:
     only those that have it.
     """
-    servers: list[Facts] = broker_request_or_fail(door, "carpool/servers", {}).get("servers") or []
+    servers: list[Facts] = broker_request_or_fail(client, "carpool/servers", {}).get("servers") or []
     missing = [
         f"{each['name']} ({each['state']})"
         for each in servers

@@ -40,13 +40,13 @@ def why_page(pools: list[dict[str, Any]]) -> str:
     return "\n\n".join(f"pool {', '.join(keys)}:\n{text}" for text, keys in texts.items())
 
 
-def _explained(door: ControlClient, server: str) -> dict[str, Any]:
+def _explained(client: ControlClient, server: str) -> dict[str, Any]:
     try:
-        answer = msgspec.json.decode(door.request("carpool/why", {"server": server}))
+        answer = msgspec.json.decode(client.request("carpool/why", {"server": server}))
     except ControlClientError as error:
         fail_at(error)
     except AnsweredError as error:
-        known = broker_request_or_fail(door, "carpool/status", {}).get("servers") or {}
+        known = broker_request_or_fail(client, "carpool/status", {}).get("servers") or {}
         fail(str(error) if server in known else no_such_server(server, known))
     if not isinstance(answer, dict):
         fail("the broker's answer is not understood; run `carpool restart --all`")

@@ -204,52 +204,52 @@ class DemoAgent:
                         if time.monotonic() >= until_s or not self._next_call(lane_):
                             busy.remove(lane_)
 
-    def _next_call(self, lane: CallSequence) -> bool:
+    def _next_call(self, sequence: CallSequence) -> bool:
         """Ask the lane's next question, if it has one left."""
-        if lane.left == 0:
+        if sequence.left == 0:
             return False
-        lane.left = None if lane.left is None else lane.left - 1
-        lane.server = next(lane.servers)
-        number = self._numbers[lane.server]
-        self._numbers[lane.server] += 1
-        lane.asked = question(lane.server, self.number, number, self._repo, self._commits)
-        lane.tries = []
-        self._send(lane)
+        sequence.left = None if sequence.left is None else sequence.left - 1
+        sequence.server = next(sequence.servers)
+        number = self._numbers[sequence.server]
+        self._numbers[sequence.server] += 1
+        sequence.asked = question(sequence.server, self.number, number, self._repo, self._commits)
+        sequence.tries = []
+        self._send(sequence)
         return True
 
-    def _send(self, lane: CallSequence) -> None:
-        assert lane.asked is not None
-        wire = self._wire_of[lane.server]
+    def _send(self, sequence: CallSequence) -> None:
+        assert sequence.asked is not None
+        wire = self._wire_of[sequence.server]
         number = next(self._ids)
-        lane.again_s = None
-        lane.sent_s, lane.sent_at = time.monotonic(), datetime.now(UTC)
-        self._sequences[number] = lane
-        name = wire.prefixes[lane.server] + lane.asked.tool
+        sequence.again_s = None
+        sequence.sent_s, sequence.sent_at = time.monotonic(), datetime.now(UTC)
+        self._sequences[number] = sequence
+        name = wire.prefixes[sequence.server] + sequence.asked.tool
         wire.send(
             {
                 "id": number,
                 "method": "tools/call",
-                "params": {"name": name, "arguments": lane.asked.arguments},
+                "params": {"name": name, "arguments": sequence.asked.arguments},
             }
         )
 
-    def _answer_received(self, lane: CallSequence, message: dict[str, Any]) -> bool:
+    def _answer_received(self, sequence: CallSequence, message: dict[str, Any]) -> bool:
         """Judge an answer. False when the call is to be made again."""
-        assert lane.asked is not None
+        assert sequence.asked is not None
         now_s = time.monotonic()
         outcome, pause_s = _outcome(message)
-        if outcome == "ok" and not lane.asked.is_right(
-            text_of(message["result"]), lane.sent_at, datetime.now(UTC)
+        if outcome == "ok" and not sequence.asked.is_right(
+            text_of(message["result"]), sequence.sent_at, datetime.now(UTC)
         ):
             outcome = "wrong"
-        lane.tries.append([round(lane.sent_s, 6), round(now_s, 6), outcome])
-        if outcome in {"lost", "unavailable"} and len(lane.tries) < TRIES:
-            lane.again_s = now_s + pause_s
+        sequence.tries.append([round(sequence.sent_s, 6), round(now_s, 6), outcome])
+        if outcome in {"lost", "unavailable"} and len(sequence.tries) < TRIES:
+            sequence.again_s = now_s + pause_s
             return False
         if outcome == "ok":
-            self._good[lane.server] += 1
-            self._newest_s[lane.server] = lane.sent_s
-        self._calls.append([lane.server, lane.asked.tool, lane.tries])
+            self._good[sequence.server] += 1
+            self._newest_s[sequence.server] = sequence.sent_s
+        self._calls.append([sequence.server, sequence.asked.tool, sequence.tries])
         return True
 
     # --- talking to the demo --------------------------------------------------------------------------------

@@ -138,21 +138,21 @@ class DemoRun:
     def _plan(self, number: int, wires: list[dict[str, Any]]) -> Report:
         return {"number": number, "repo": self.repo, "commits": self.commits, "wires": wires}
 
-    def _measure_one(self, crowd: DemoAgents) -> list[DemoCall]:
+    def _measure_one(self, agents: DemoAgents) -> list[DemoCall]:
         """One agent alone, one call at a time."""
-        crowd.order(do="lap", seconds=LAP_S)
-        return figures.calls_of(crowd.results("lap", LAP_S + ATTACH_S)[0])
+        agents.order(do="lap", seconds=LAP_S)
+        return figures.calls_of(agents.results("lap", LAP_S + ATTACH_S)[0])
 
-    def _work(self, crowd: DemoAgents, seconds: float) -> None:
-        crowd.listen_for(seconds, lambda: self._order_work(crowd))
+    def _work(self, agents: DemoAgents, seconds: float) -> None:
+        agents.listen_for(seconds, lambda: self._order_work(agents))
 
-    def _stop(self, crowd: DemoAgents) -> list[DemoCall]:
+    def _stop(self, agents: DemoAgents) -> list[DemoCall]:
         """Let the agents finish what is open; all they did since they were told to work."""
-        crowd.order(do="stop")
-        return [call for said in crowd.results("work", BACK_S) for call in figures.calls_of(said)]
+        agents.order(do="stop")
+        return [call for said in agents.results("work", BACK_S) for call in figures.calls_of(said)]
 
-    def _order_work(self, crowd: DemoAgents) -> None:
-        good = crowd.good()
+    def _order_work(self, agents: DemoAgents) -> None:
+        good = agents.good()
         counts = ", ".join(f"{name} {sum(each.get(name, 0) for each in good):,}" for name in MODULES)
         self._show.show_live(f"   {_count(self._agents, 'agent')} at work; right answers so far: {counts}")
 

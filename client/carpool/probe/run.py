@@ -153,13 +153,13 @@ class ProbeRun:
             raise ProbeError(f"the probe was not done within {LIMIT_S:g} s")
         return min(left_s, most_s)
 
-    def _request(self, door: ControlClient, method: str) -> dict[str, Any]:
-        answer = msgspec.json.decode(door.request(method, {}, self._left_s()))
+    def _request(self, client: ControlClient, method: str) -> dict[str, Any]:
+        answer = msgspec.json.decode(client.request(method, {}, self._left_s()))
         assert isinstance(answer, dict)
         return answer
 
-    def _why_no_tools(self, door: ControlClient, arm: str) -> str:
-        server = self._request(door, "carpool/status")["servers"][arm]
+    def _why_no_tools(self, client: ControlClient, arm: str) -> str:
+        server = self._request(client, "carpool/status")["servers"][arm]
         why = display.one_line(server.get("last_error") or "", 300)
         return f"the server offers no tools ({server['state']}){': ' if why else ''}{why}"
 

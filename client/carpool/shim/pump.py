@@ -57,7 +57,7 @@ class ShimPump:
         self,
         sock: "_socket.socket",
         hello: bytes,
-        kept: KeptLines,
+        kept_lines: KeptLines,
         stdin: int = 0,
         stdout: int = 1,
         *,
@@ -68,7 +68,7 @@ class ShimPump:
         """The broker's word that it ends, where it said one."""
         self.untaken_bytes = 0
         """So much of what the agent said last this broker has never had, at least."""
-        self._kept = kept
+        self._kept = kept_lines
         self._telling = f'{{"jsonrpc":"2.0","method":"carpool/environment","mark":"{mark}",'
         self._socket = sock
         self._fd = sock.fileno()

@@ -58,22 +58,24 @@ def read_farewell(line: bytes) -> tuple[str, bool]:
     return str(said["text"]), bool(said.get("again"))
 
 
-def resume(kept: KeptLines, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> bytes:
-    """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what has no
-    answer was never sent to a server. `untaken_bytes`: so much of what was said last no broker has had.
+def resume(kept_lines: KeptLines, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> bytes:
+    """Return the bytes to write to the next broker; `kept_lines` begins with them.
+
+    `hello` is the attach line. `again`: requests without an answer were never sent to a server.
+    `untaken_bytes`: bytes at the end of the last write that no broker has read.
     """
-    if not kept.attached:  # it took nothing
-        return hello + kept.fresh
-    attached = json.loads(kept.attached)["params"]
-    *fresh, half = bytes(kept.fresh).split(b"\n")
-    heard = [*(line for _, line in kept.held), *bytes(kept.heard).split(b"\n")]
+    if not kept_lines.attached:  # it took nothing
+        return hello + kept_lines.fresh
+    attached = json.loads(kept_lines.attached)["params"]
+    *fresh, half = bytes(kept_lines.fresh).split(b"\n")
+    heard = [*(line for _, line in kept_lines.held), *bytes(kept_lines.heard).split(b"\n")]
     answers, failed, asked = _sort_broker_lines(heard)
     granted = _granted(heard, ended := {name for name, _ in answers} - failed)
     unanswered = OpenRequests()
     given: set[str] = set()
     old = [
-        (number, line, ack, [] if ack or number not in kept.open else _enter(line, unanswered, given))
-        for number, line in sorted((kept.made | kept.open).items())
+        (number, line, ack, [] if ack or number not in kept_lines.open else _enter(line, unanswered, given))
+        for number, line in sorted((kept_lines.made | kept_lines.open).items())
         for ack in (_granted_to(line, granted),)
     ]
     more = [
@@ -82,7 +84,7 @@ def resume(kept: KeptLines, hello: bytes, *, again: bool, untaken_bytes: int = 0
         for ack in (_granted_to(line, granted),)
     ]
     for name, answer in answers:
-        kept.is_done_with(name_of(unanswered.request_answered(name, answer)))
+        kept_lines.is_done_with(name_of(unanswered.request_answered(name, answer)))
 
     def left(parts: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         return [(request, part) for request, part in parts if not request or request in unanswered]
@@ -93,9 +95,9 @@ def resume(kept: KeptLines, hello: bytes, *, again: bool, untaken_bytes: int = 0
         unsettled += left(parts)
         if ack:
             made += [ack, line]
-        elif not left(parts) and number in kept.made and not _is_over(line, ended, failed):
+        elif not left(parts) and number in kept_lines.made and not _is_over(line, ended, failed):
             made.append(line)
-    taken = _taken(fresh, kept.fresh.count(b"\n", 0, max(len(kept.fresh) - untaken_bytes, 0)))
+    taken = _taken(fresh, kept_lines.fresh.count(b"\n", 0, max(len(kept_lines.fresh) - untaken_bytes, 0)))
     for line, ack, parts in more[:taken]:
         unsettled += left(parts)
         if ack:
@@ -104,28 +106,28 @@ def resume(kept: KeptLines, hello: bytes, *, again: bool, untaken_bytes: int = 0
     if again:
         unsettled, new = [], unsettled + new
     used_again = unanswered.reused_ids()
-    asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
-    epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
+    asks = [ask for ask in dict.fromkeys([*kept_lines.asks, *asked]) if ask not in given][-_MOST_ASKS:]
+    epoch = attached.get("supervisor", "") if kept_lines.epoch is None else kept_lines.epoch.decode()
     said = [*made, *(line for _, line in unsettled)]
     told = {
         "session": attached["session"],
         "secret": attached["secret"],
-        "supervisor": "" if kept.in_doubt else epoch,
+        "supervisor": "" if kept_lines.in_doubt else epoch,
         "kept": len(made),
         "open": len(unsettled),
         "last": f"{name_of(said[-1]):x}" if said else "",
         "again": [
             place
             for place, (request, line) in enumerate(unsettled)
-            if request in used_again or name_of(line) in kept.done
+            if request in used_again or name_of(line) in kept_lines.done
         ],
         "asks": asks,
-        "stateful": kept.stateful.decode().split(),
+        "stateful": kept_lines.stateful.decode().split(),
     }
-    if kept.moved:
-        told["moved"] = json.loads(kept.moved)["params"]
+    if kept_lines.moved:
+        told["moved"] = json.loads(kept_lines.moved)["params"]
     rest = [*(line for _, line in new), half]
-    kept.begin_next_broker(made, said[len(made) :], b"\n".join(rest), asks)
+    kept_lines.begin_next_broker(made, said[len(made) :], b"\n".join(rest), asks)
     first = hello.removesuffix(b"}}\n") + b',"resume":' + json.dumps(told).encode() + b"}}\n"
     return b"\n".join([first[:-1], *said, *rest])
 

@@ -68,7 +68,7 @@ def main(verb: str, arguments: list[str]) -> int:
     return code
 
 
-def _main(verb: str, arguments: list[str], kept: KeptLines) -> tuple[int, str]:
+def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, str]:
     """Attach the agent and pump. The exit code, and the reason where it is not 0."""
     options, command, problem = _parse(verb, arguments)
     if "help" in options:
@@ -89,7 +89,7 @@ def _main(verb: str, arguments: list[str], kept: KeptLines) -> tuple[int, str]:
     sock, code, text = _reach(directory)
     first, deaths = hello, 0
     while sock is not None:
-        pump = ShimPump(sock, first, kept, mark=mark)
+        pump = ShimPump(sock, first, kept_lines, mark=mark)
         outcome = pump.run()
         sock.close()
         if outcome == AGENT_GONE:
@@ -99,9 +99,13 @@ def _main(verb: str, arguments: list[str], kept: KeptLines) -> tuple[int, str]:
                 EXIT_USAGE,
                 pump.refusal,
             )  # a broker is there: what it was told is wrong, or of another version
-        deaths = 0 if kept.has_told else deaths + 1
-        if kept.is_full or deaths > DEATHS:
-            why = "more was open than is kept for that" if kept.is_full else "those before it died as well"
+        deaths = 0 if kept_lines.has_told else deaths + 1
+        if kept_lines.is_full or deaths > DEATHS:
+            why = (
+                "more was open than is kept for that"
+                if kept_lines.is_full
+                else "those before it died as well"
+            )
             return EXIT_NO_BROKER, (
                 f"the broker has gone away, and {why} (`carpool logs --daemon`)\n"
                 "open calls may have been executed; connect the agent again, or start it again"
@@ -111,23 +115,23 @@ def _main(verb: str, arguments: list[str], kept: KeptLines) -> tuple[int, str]:
         text, again = resume.read_farewell(pump.farewell)
         if text and not again:
             return EXIT_NO_BROKER, text
-        first = resume.resume(kept, hello, again=again, untaken_bytes=pump.untaken_bytes)
+        first = resume.resume(kept_lines, hello, again=again, untaken_bytes=pump.untaken_bytes)
         sock, code, text = resume.connect_to_next_broker(directory, _start, again=again)
     return code, text
 
 
-def _leave(code: int, text: str, kept: KeptLines) -> None:
+def _leave(code: int, text: str, kept_lines: KeptLines) -> None:
     """Tell why this agent is not served: a person on stderr, and the agent as long as it asks.
 
     An agent that was attached before hears nothing more: what it had asked may have been executed.
     """
     _say(text)
-    if kept.attached:
+    if kept_lines.attached:
         return
     from carpool.shim import refusal
 
     fault = refusal.ATTACH_REFUSED if code == EXIT_USAGE else refusal.NOT_RUNNING
-    refusal.refuse(f"carpool: {text}", fault, bytes(kept.fresh))
+    refusal.refuse(f"carpool: {text}", fault, bytes(kept_lines.fresh))
 
 
 def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:

@@ -290,9 +290,9 @@ def wanted_line(names: list[str]) -> bytes:
     return _line("carpool/wanted", {"env": names})
 
 
-def moved_line(moved: WorkspaceChanged) -> bytes:
+def moved_line(change: WorkspaceChanged) -> bytes:
     """The line that says where the session is now, with its line end."""
-    return _line("carpool/moved", moved)
+    return _line("carpool/moved", change)
 
 
 def ended_line(text: str, *, again: bool = False) -> bytes:

@@ -33,7 +33,7 @@ class BrokerFailover:
         held: TaskHolds,
         *,
         pools: Pools,
-        wishes: PoolTargets,
+        targets: PoolTargets,
         leases: Leases,
         out: Callable[[AnyEffect], None],
     ) -> None:
@@ -42,7 +42,7 @@ class BrokerFailover:
         self._dispatcher = desk
         self._asks = asks
         self._task_holds = held
-        self._targets = wishes
+        self._targets = targets
         self._leases = leases
         self._emit = out
 

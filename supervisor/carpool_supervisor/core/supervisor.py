@@ -125,7 +125,7 @@ class SupervisorCore:
             self.asks,
             self.task_holds,
             pools=self.pools,
-            wishes=self.targets,
+            targets=self.targets,
             leases=self.leases,
             out=self._emit,
         )

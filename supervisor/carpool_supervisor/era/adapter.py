@@ -44,16 +44,16 @@ class EraAdapter(Protocol):
     def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
         """What these lines mean, and the lines to send back at once."""
 
-    def call_line(self, wire: WireId, call: Call) -> bytes:
+    def call_line(self, wire_id: WireId, call: Call) -> bytes:
         """The line of a call."""
 
-    def cancel_line(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
         """The line that cancels a call."""
 
     def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
         """The line that answers what the server asked under this id; `body` is the result or the error."""
 
-    def retry_line(self, wire: WireId) -> bytes:
+    def retry_line(self, wire_id: WireId) -> bytes:
         """The line that says a call again, where all that the server wanted first is there."""
 
     def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:

@@ -42,7 +42,7 @@ class DiscoverGreeting:
         instance: InstanceId,
         key: PoolKey,
         envelope: RequestEnvelope,
-        taken: Decoded,
+        decoded: Decoded,
         discovered: Callable[[list[Feature]], bytes],
         *,
         bridge: bool = False,
@@ -54,13 +54,13 @@ class DiscoverGreeting:
         self._instance = instance
         self._key = key
         self._envelope = envelope
-        self._decoded = taken
+        self._decoded = decoded
         self._discovered = discovered
         self._request = ABSENT
         """The id of the `server/discover` that is out."""
         self.has_greeted = False
         """It was answered, by a server of this era."""
-        self._lists = ListReader(instance, taken, self._ask, self._catalog)
+        self._lists = ListReader(instance, decoded, self._ask, self._catalog)
         self._features: list[Feature] = []
 
     def greeting_line(self) -> bytes:

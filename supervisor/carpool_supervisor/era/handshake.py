@@ -103,29 +103,29 @@ class HandshakeAdapter:
         """`initialize`."""
         return self._greeting.greeting_line()
 
-    def call_line(self, wire: WireId, call: Call) -> bytes:
+    def call_line(self, wire_id: WireId, call: Call) -> bytes:
         """The call under its wire id, which is also its progress token."""
-        token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
+        token = RawJson(b"%d" % wire_id) if call.wants_progress else ABSENT
         if call.method == TOOLS_CALL:
             task_tools = self._greeting.task_tools
             if task_tools and call.target in task_tools:
-                return self._tasks.call_line(wire, call, token)
+                return self._tasks.call_line(wire_id, call, token)
             meta = without_agents_task(call.meta) if call.meta else ABSENT
-            return request_line(wire, TOOLS_CALL, call_params(call.target, call.params, meta, token))
-        self._others.add(wire)
+            return request_line(wire_id, TOOLS_CALL, call_params(call.target, call.params, meta, token))
+        self._others.add(wire_id)
         params = with_target(call.method, call.target, call.params)
-        return request_line(wire, call.method, meta_params(params, without_agents_task(call.meta), token))
+        return request_line(wire_id, call.method, meta_params(params, without_agents_task(call.meta), token))
 
-    def cancel_line(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; `tasks/cancel` for a task."""
-        if wire in self._tasks:
-            return self._tasks.cancel_line(wire, reason)
-        if wire in self._others:
-            self._others.remove(wire)
-            self._dropped[wire] = None
+        if wire_id in self._tasks:
+            return self._tasks.cancel_line(wire_id, reason)
+        if wire_id in self._others:
+            self._others.remove(wire_id)
+            self._dropped[wire_id] = None
             if len(self._dropped) > MAX_DROPPED:
                 del self._dropped[next(iter(self._dropped))]
-        params = RawJson(b'{"requestId":%d,"reason":%s}' % (wire, quote(reason)))
+        params = RawJson(b'{"requestId":%d,"reason":%s}' % (wire_id, quote(reason)))
         return notification_line("notifications/cancelled", params)
 
     def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
@@ -181,7 +181,7 @@ class HandshakeAdapter:
         """The first page of the first list."""
         return self._greeting.relist_line()
 
-    def retry_line(self, wire: WireId) -> bytes:
+    def retry_line(self, wire_id: WireId) -> bytes:
         """Never: a server of this era asks in requests of its own."""
         return b""
 
@@ -229,42 +229,42 @@ class HandshakeAdapter:
         self._decoded.lines = out
         return events, out
 
-    def _call_answered(self, wire: WireId, result: RawJson) -> None:
-        if self._tasks and wire in self._tasks:
-            if not self._tasks.call_answered(wire, result):
-                self._call_answered(wire, result)
+    def _call_answered(self, wire_id: WireId, result: RawJson) -> None:
+        if self._tasks and wire_id in self._tasks:
+            if not self._tasks.call_answered(wire_id, result):
+                self._call_answered(wire_id, result)
             return
-        if self._others and wire in self._others:
-            self._others.remove(wire)
-        elif self._dropped and wire in self._dropped:
-            del self._dropped[wire]
+        if self._others and wire_id in self._others:
+            self._others.remove(wire_id)
+        elif self._dropped and wire_id in self._dropped:
+            del self._dropped[wire_id]
         else:
             result, note = repair_tool_result(result, ours=self._bridge)
             if not result:
                 text = f"{note[:1].upper()}{note[1:]}." if note else ""
-                self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+                self._events.append(AnswerUnreadable(self._instance, wire_id, "bad_answer", text))
                 return
             if note is not None:
                 self._reject_line(f"answered against the protocol: {note}")
-        self._events.append(self._answer(wire, result, is_error=False))
+        self._events.append(self._answer(wire_id, result, is_error=False))
 
-    def _call_failed(self, wire: WireId, error: RawJson) -> None:
-        self._call_ended(wire)
+    def _call_failed(self, wire_id: WireId, error: RawJson) -> None:
+        self._call_ended(wire_id)
         error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
             self._reject_line(f"answered against the protocol: {note}")
-        self._server_requests.call_failed(wire, error)
-        self._events.append(self._answer(wire, error, is_error=True))
+        self._server_requests.call_failed(wire_id, error)
+        self._events.append(self._answer(wire_id, error, is_error=True))
 
-    def _answer(self, wire: WireId, body: RawJson, *, is_error: bool) -> ServerAnswered:
+    def _answer(self, wire_id: WireId, body: RawJson, *, is_error: bool) -> ServerAnswered:
         if not self._bridge:
-            return ServerAnswered(self._instance, wire, is_error, body)
+            return ServerAnswered(self._instance, wire_id, is_error, body)
         is_lost = slug_in(body, is_error=is_error) == "state_lost"
-        return ServerAnswered(self._instance, wire, is_error, body, state_lost=is_lost)
+        return ServerAnswered(self._instance, wire_id, is_error, body, state_lost=is_lost)
 
-    def _call_ended(self, wire: WireId) -> None:
-        self._others.discard(wire)
-        self._tasks.call_failed(wire)
+    def _call_ended(self, wire_id: WireId) -> None:
+        self._others.discard(wire_id)
+        self._tasks.call_failed(wire_id)
 
     def _message_received(
         self, message: ResultAnswer | ErrorAnswer | Request | Notification | InvalidLine

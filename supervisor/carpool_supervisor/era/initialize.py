@@ -47,7 +47,7 @@ class InitializeGreeting:
         key: PoolKey,
         release: str,
         declared: RawJson,
-        taken: Decoded,
+        decoded: Decoded,
         *,
         bridge: bool = False,
     ) -> None:
@@ -59,13 +59,13 @@ class InitializeGreeting:
         self._key = key
         self._release = release
         self._declared = declared
-        self._decoded = taken
+        self._decoded = decoded
         self._count = 0
         """Counts our requests; their ids are strings."""
         self._initialize = ABSENT
         """The id of the `initialize` that is out."""
         self._version = VERSIONS[0]
-        self._lists = ListReader(instance, taken, self._request, self._catalog)
+        self._lists = ListReader(instance, decoded, self._request, self._catalog)
         self._features: list[Feature] = []
         self._greeted: Initialized | None = None
         self.task_tools: frozenset[str] = frozenset()

@@ -179,87 +179,87 @@ RetryLine = Callable[[RawJson, WireId, Call, bytes], bytes]
 class InputRounds:
     """All such calls of one instance."""
 
-    def __init__(self, instance: InstanceId, declared: Declared, taken: Decoded, say: RetryLine) -> None:
+    def __init__(self, instance: InstanceId, declared: Declared, decoded: Decoded, say: RetryLine) -> None:
         self._instance = instance
         self._declared = declared
-        self._decoded = taken
+        self._decoded = decoded
         self._retry_line = say
         self._calls: dict[WireId, _RoundCall] = {}
 
-    def call_written(self, wire: WireId, call: Call) -> None:
+    def call_written(self, wire_id: WireId, call: Call) -> None:
         """The call is written for the first time."""
-        self._calls[wire] = _RoundCall(call)
+        self._calls[wire_id] = _RoundCall(call)
 
-    def is_stale(self, wire: WireId, number: int) -> bool:
+    def is_stale(self, wire_id: WireId, number: int) -> bool:
         """Whether this request of an open call has been answered before."""
-        turns = self._calls.get(wire)
+        turns = self._calls.get(wire_id)
         return turns is not None and (turns.round is not None or turns.number != number)
 
-    def is_first(self, wire: WireId) -> bool:
+    def is_first(self, wire_id: WireId) -> bool:
         """Whether an open call has been said but once."""
-        turns = self._calls.get(wire)
+        turns = self._calls.get(wire_id)
         return turns is not None and not turns.number
 
-    def open_call(self, wire: WireId) -> Call | None:
+    def open_call(self, wire_id: WireId) -> Call | None:
         """An open one of `ASKS`."""
-        turns = self._calls.get(wire)
+        turns = self._calls.get(wire_id)
         return None if turns is None else turns.call
 
-    def call_ended(self, wire: WireId) -> Call | None:
+    def call_ended(self, wire_id: WireId) -> Call | None:
         """Its last answer came. The call, if it was an open one of `ASKS`."""
-        turns = self._calls.pop(wire, None)
+        turns = self._calls.pop(wire_id, None)
         return None if turns is None else turns.call
 
-    def cancel_line(self, wire: WireId) -> RawJson:
+    def cancel_line(self, wire_id: WireId) -> RawJson:
         """Nobody waits for it. The request to be cancelled; `ABSENT` between two, when nothing runs."""
-        turns = self._calls.pop(wire, None)
+        turns = self._calls.pop(wire_id, None)
         if turns is None:
-            return _first(wire)
+            return _first(wire_id)
         if turns.round is None:
-            return _request(wire, turns.number)
-        self._end(wire, _OVER)
+            return _request(wire_id, turns.number)
+        self._end(wire_id, _OVER)
         return ABSENT
 
-    def input_required(self, wire: WireId, result: RawJson) -> bytes:
+    def input_required(self, wire_id: WireId, result: RawJson) -> bytes:
         """The server wants something first. The line that answers, where no agent is needed for it."""
-        turns = self._calls.get(wire)
+        turns = self._calls.get(wire_id)
         if turns is None:
-            self._bad_round(wire, "no request is open that may be answered so")
+            self._bad_round(wire_id, "no request is open that may be answered so")
             return b""
         found = read_round(result, self._declared.needs(turns.call.can))
         if isinstance(found, BadInputRound):
-            self._bad_round(wire, found.text)
+            self._bad_round(wire_id, found.text)
             return b""
         if found.inputs:
             turns.questions += 1
             turns.pause_s = FIRST_PAUSE_S
             if turns.questions > MAX_ROUNDS:
-                self._bad_round(wire, f"more than {MAX_ROUNDS} times for one call")
+                self._bad_round(wire_id, f"more than {MAX_ROUNDS} times for one call")
                 return b""
         turns.round = found
         turns.number += 1
         if found.is_complete:  # nothing is wanted
-            self._decoded.events.append(ServerNotReady(self._instance, wire, turns.pause_s))
+            self._decoded.events.append(ServerNotReady(self._instance, wire_id, turns.pause_s))
             turns.pause_s = min(2 * turns.pause_s, LONGEST_PAUSE_S)
             return b""
-        return self._ask(wire, turns, found)
+        return self._ask(wire_id, turns, found)
 
-    def _ask(self, wire: WireId, turns: _RoundCall, found: InputRound) -> bytes:
-        can = turns.call.can
+    def _ask(self, wire_id: WireId, round_call: _RoundCall, found: InputRound) -> bytes:
+        can = round_call.call.can
         for number, each in enumerate(found.inputs):
             if each.method == ROOTS and (can is None or "roots" not in can):
                 found.input_answered(number, is_error=False, body=roots_result(self._declared.roots or ()))
                 continue
-            ask = RawJson(b"%d/%d/%d" % (wire, turns.number, number))
+            ask = RawJson(b"%d/%d/%d" % (wire_id, round_call.number, number))
             params = each.params
             if "elicitation.url" in each.needs and can is None:
                 params = self._with_id(ask, params)
-            facts = AskFacts(each.method, wire=wire)
+            facts = AskFacts(each.method, wire=wire_id)
             name = key_text(each.key) or "" if len(each.key) <= MAX_NAME_BYTES else ""
             self._decoded.events.append(
                 ServerAsked(self._instance, ask, params, facts, ABSENT, needs=each.needs, name=name)
             )
-        return self.retry_line(wire) if found.is_complete else b""
+        return self.retry_line(wire_id) if found.is_complete else b""
 
     def _with_id(self, ask: RawJson, params: RawJson) -> RawJson:
         """MCP 2025-11-25 (client/elicitation) wants an `elicitationId` where this era has none."""
@@ -280,23 +280,23 @@ class InputRounds:
         if error is not None:
             self._end(WireId(wire), error)
 
-    def retry_line(self, wire: WireId) -> bytes:
+    def retry_line(self, wire_id: WireId) -> bytes:
         """The line that says the call again, where its round is complete."""
-        turns = self._calls.get(wire)
+        turns = self._calls.get(wire_id)
         if turns is None or turns.round is None or not turns.round.is_complete:
             return b""
         more = turns.round.retry_members()
         turns.round = None
         turns.base = turns.latest
-        return self._retry_line(_request(wire, turns.number), wire, turns.call, more)
+        return self._retry_line(_request(wire_id, turns.number), wire_id, turns.call, more)
 
     def close(self) -> None:
         """Let go of whoever words the calls: see `adapter.Adapter`."""
         del self._retry_line
 
-    def total_progress(self, wire: WireId, params: RawJson) -> RawJson:
+    def total_progress(self, wire_id: WireId, params: RawJson) -> RawJson:
         """The progress of the whole call, from that of the request which is out."""
-        turns = self._calls.get(wire)
+        turns = self._calls.get(wire_id)
         if turns is None:
             return params
         now = _number(params, "progress")
@@ -311,14 +311,14 @@ class InputRounds:
             changes["total"] = _put(_sum(turns.base, total))
         return RawJson(change_members(params, changes))
 
-    def _end(self, wire: WireId, error: RawJson) -> None:
-        self._calls.pop(wire, None)
-        self._decoded.events.append(ServerAnswered(self._instance, wire, is_error=True, body=error))
+    def _end(self, wire_id: WireId, error: RawJson) -> None:
+        self._calls.pop(wire_id, None)
+        self._decoded.events.append(ServerAnswered(self._instance, wire_id, is_error=True, body=error))
 
-    def _bad_round(self, wire: WireId, why: str) -> None:
-        self._calls.pop(wire, None)
+    def _bad_round(self, wire_id: WireId, why: str) -> None:
+        self._calls.pop(wire_id, None)
         text = f"It wanted input, which cannot be given: {why}."
-        self._decoded.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+        self._decoded.events.append(AnswerUnreadable(self._instance, wire_id, "bad_answer", text))
 
 
 def call_of(answer_id: RawJson | None) -> tuple[WireId, int] | None:
@@ -340,13 +340,13 @@ def _is_number(digits: bytes) -> bool:
     return digits.isdigit() and len(digits) <= MAX_WIRE_DIGITS
 
 
-def _first(wire: WireId) -> RawJson:
-    return RawJson(b"%d" % wire)
+def _first(wire_id: WireId) -> RawJson:
+    return RawJson(b"%d" % wire_id)
 
 
-def _request(wire: WireId, number: int) -> RawJson:
+def _request(wire_id: WireId, number: int) -> RawJson:
     """The id of the request that says the call after so many rounds."""
-    return RawJson(b'%b%d-%d"' % (_AGAIN, number, wire)) if number else _first(wire)
+    return RawJson(b'%b%d-%d"' % (_AGAIN, number, wire_id)) if number else _first(wire_id)
 
 
 def _number(params: RawJson, key: str) -> int | float | None:

@@ -48,11 +48,11 @@ class ListReader:
     """What one server offers, as far as it is read."""
 
     def __init__(
-        self, instance: InstanceId, taken: Decoded, ask: Ask, catalog: Callable[[], Catalog]
+        self, instance: InstanceId, decoded: Decoded, ask: Ask, catalog: Callable[[], Catalog]
     ) -> None:
         """`catalog`: makes what is told, each time all is read."""
         self._instance = instance
-        self._decoded = taken
+        self._decoded = decoded
         self._ask_server = ask
         self._catalog = catalog
         self.open_request: tuple[RawJson, str] = NO_OPEN_REQUEST

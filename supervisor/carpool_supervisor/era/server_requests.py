@@ -101,10 +101,10 @@ def capabilities_of(needs: Collection[Need]) -> RawJson:
 class ServerRequests:
     """The other direction of one instance's conversation."""
 
-    def __init__(self, instance: InstanceId, declared: Declared, taken: Decoded) -> None:
+    def __init__(self, instance: InstanceId, declared: Declared, decoded: Decoded) -> None:
         self._instance = instance
         self._declared = declared
-        self._decoded = taken
+        self._decoded = decoded
         self._roots = None if declared.roots is None else roots_result(declared.roots)
         self._related: dict[RawJson, list[bytes]] = {}
         """By the id of an open request: the task it named. Its answer has to name it too. A server that uses
@@ -170,7 +170,7 @@ class ServerRequests:
             return False
         return True
 
-    def call_failed(self, wire: WireId, error: RawJson) -> None:
+    def call_failed(self, wire_id: WireId, error: RawJson) -> None:
         """An error that this call ends with: it may send its agent to URLs first."""
         if mentions(error, URLS_FIRST) and value_of(error, "code") == URLS_FIRST:
             found = elements(value_of(value_of(error, "data") or b"", "elicitations") or b"") or []
@@ -186,7 +186,7 @@ class ServerRequests:
                         urls.append(RawJson(each))
             if ids:
                 self._decoded.events.append(
-                    UrlElicitationRequired(self._instance, wire, tuple(ids), tuple(urls))
+                    UrlElicitationRequired(self._instance, wire_id, tuple(ids), tuple(urls))
                 )
 
     # --- out -------------------------------------------------------------------------------------------

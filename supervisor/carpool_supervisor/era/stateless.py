@@ -94,16 +94,16 @@ class StatelessAdapter:
         """`server/discover`."""
         return self._discovery.greeting_line()
 
-    def call_line(self, wire: WireId, call: Call) -> bytes:
+    def call_line(self, wire_id: WireId, call: Call) -> bytes:
         """The call under its wire id, which is also its progress token."""
         if call.method in ASKS:
-            self._rounds.call_written(wire, call)
+            self._rounds.call_written(wire_id, call)
         else:
-            self._relayed_task_calls.call_written(wire, call)
-        return self._call_request_line(RawJson(b"%d" % wire), wire, call, b"")
+            self._relayed_task_calls.call_written(wire_id, call)
+        return self._call_request_line(RawJson(b"%d" % wire_id), wire_id, call, b"")
 
-    def _call_request_line(self, request: RawJson, wire: WireId, call: Call, more: bytes) -> bytes:
-        token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
+    def _call_request_line(self, request: RawJson, wire_id: WireId, call: Call, more: bytes) -> bytes:
+        token = RawJson(b"%d" % wire_id) if call.wants_progress else ABSENT
         meta, params = self._envelope.request_meta(call.meta, call), own_params(call.params, call.method)
         if call.method == TOOLS_CALL:
             params = call_params(call.target, params, meta, token)
@@ -113,12 +113,12 @@ class StatelessAdapter:
             params = RawJson(params[:-1] + more + b"}")
         return request_line(request, call.method, params)
 
-    def cancel_line(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; nothing between two rounds, when the server has nothing to cancel."""
-        self._relayed_task_calls.call_ended(wire)
-        if self._may_begin_task(self._rounds.open_call(wire)):
-            self._relayed_task_calls.call_cancelled(wire)
-        request = self._rounds.cancel_line(wire)
+        self._relayed_task_calls.call_ended(wire_id)
+        if self._may_begin_task(self._rounds.open_call(wire_id)):
+            self._relayed_task_calls.call_cancelled(wire_id)
+        request = self._rounds.cancel_line(wire_id)
         if not request:
             return b""
         params = RawJson(b'{"requestId":%b,"reason":%b}' % (request, quote(reason)))
@@ -131,9 +131,9 @@ class StatelessAdapter:
         self._rounds.ask_answered(ask, is_error=is_error, body=body)
         return b""
 
-    def retry_line(self, wire: WireId) -> bytes:
+    def retry_line(self, wire_id: WireId) -> bytes:
         """The call once more: after a pause, or with everything that was wanted."""
-        return self._rounds.retry_line(wire)
+        return self._rounds.retry_line(wire_id)
 
     def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
         """Nothing: a server of this era gives no token with what it wants."""
@@ -230,55 +230,55 @@ class StatelessAdapter:
             else:
                 self._call_failed(found[0], message.error)
 
-    def _call_answered(self, wire: WireId, result: RawJson) -> None:
-        about = self._relayed_task_calls.call_ended(wire)
+    def _call_answered(self, wire_id: WireId, result: RawJson) -> None:
+        about = self._relayed_task_calls.call_ended(wire_id)
         if about is not None:
-            self._decoded.events.append(self._relayed_task_calls.call_answered(wire, about, result))
+            self._decoded.events.append(self._relayed_task_calls.call_answered(wire_id, about, result))
             return
         whole = result
         kind, result = read_result(result)
         if kind == "input_required":
-            self._decoded.add_line(self._rounds.input_required(wire, result))
+            self._decoded.add_line(self._rounds.input_required(wire_id, result))
             return
-        first = self._rounds.is_first(wire)
-        call = self._rounds.call_ended(wire)
+        first = self._rounds.is_first(wire_id)
+        call = self._rounds.call_ended(wire_id)
         method = "" if call is None else call.method
-        may_begin = self._may_begin_task(call) or self._relayed_task_calls.was_cancelled(wire)
+        may_begin = self._may_begin_task(call) or self._relayed_task_calls.was_cancelled(wire_id)
         if kind == "task" and may_begin:
-            self._decoded.events.append(self._relayed_task_calls.task_created(wire, whole))
+            self._decoded.events.append(self._relayed_task_calls.task_created(wire_id, whole))
             return
         if kind != "complete":
             what = "is too complex" if kind == "unreadable" else "has a resultType that carpool does not know"
-            self._unreadable(wire, f"The result {what}.")
+            self._unreadable(wire_id, f"The result {what}.")
             return
         if method == TOOLS_CALL:
             result, note = repair_tool_result(result, ours=self._bridge)
             if not result:
-                self._unreadable(wire, f"{note[:1].upper()}{note[1:]}." if note else "")
+                self._unreadable(wire_id, f"{note[:1].upper()}{note[1:]}." if note else "")
                 return
             if note is not None:
                 self._reject_line(f"answered against the protocol: {note}")
         # What depends on answers that an agent gave is not to be kept (server/utilities/caching).
         hint = read_cache_hint(whole) if method == "resources/read" and first else NO_HINT
         self._decoded.events.append(
-            ServerAnswered(self._instance, wire, False, result, ttl_ms=hint.ttl_ms, public=hint.public)
+            ServerAnswered(self._instance, wire_id, False, result, ttl_ms=hint.ttl_ms, public=hint.public)
         )
 
     def _may_begin_task(self, call: Call | None) -> bool:
         return call is not None and call.tasks and self._envelope.tasks and call.method == TOOLS_CALL
 
-    def _call_failed(self, wire: WireId, error: RawJson) -> None:
+    def _call_failed(self, wire_id: WireId, error: RawJson) -> None:
         error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
             self._reject_line(f"answered against the protocol: {note}")
-        about = self._relayed_task_calls.call_ended(wire)
+        about = self._relayed_task_calls.call_ended(wire_id)
         if about is not None:
-            self._decoded.events.append(self._relayed_task_calls.call_failed(wire, about, error))
+            self._decoded.events.append(self._relayed_task_calls.call_failed(wire_id, about, error))
             return
-        call = self._rounds.call_ended(wire)
+        call = self._rounds.call_ended(wire_id)
         method, same_era = ("", False) if call is None else (call.method, call.can is not None)
         body = neutral_error(method, error, same_era=same_era)
-        self._decoded.events.append(ServerAnswered(self._instance, wire, is_error=True, body=body))
+        self._decoded.events.append(ServerAnswered(self._instance, wire_id, is_error=True, body=body))
 
     def _own_request_answered(self, message: ResultAnswer | ErrorAnswer) -> None:
         if message.id.startswith(b'"carpool-ping-'):
@@ -359,8 +359,8 @@ class StatelessAdapter:
             AnswerUnreadable(self._instance, found[0], "answer_too_large", f"It was {text}.")
         )
 
-    def _unreadable(self, wire: WireId, text: str) -> None:
-        self._decoded.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+    def _unreadable(self, wire_id: WireId, text: str) -> None:
+        self._decoded.events.append(AnswerUnreadable(self._instance, wire_id, "bad_answer", text))
 
     def _reject_line(self, text: str) -> None:
         self._decoded.events.append(ServerLineRejected(self._instance, text))

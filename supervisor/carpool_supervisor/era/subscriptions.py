@@ -36,10 +36,10 @@ _OURS: Final = b'"carpool-listen-'
 class ServerSubscriptions:
     """The subscriptions of one instance."""
 
-    def __init__(self, instance: InstanceId, envelope: RequestEnvelope, taken: Decoded) -> None:
+    def __init__(self, instance: InstanceId, envelope: RequestEnvelope, decoded: Decoded) -> None:
         self._instance = instance
         self._envelope = envelope
-        self._decoded = taken
+        self._decoded = decoded
         self._features: frozenset[Feature] = frozenset()
         self.watched: set[str] = set()
         """The URIs of resources."""

@@ -38,50 +38,54 @@ class RelayedTaskCalls:
         self._dropped: dict[WireId, None] = {}
         """The latest calls that were cancelled and may have begun a task before their server heard so."""
 
-    def call_written(self, wire: WireId, call: Call) -> None:
+    def call_written(self, wire_id: WireId, call: Call) -> None:
         """The call is written, if it is one of these."""
         if call.method in TASK_ID_KEYS:
-            self._calls[wire] = call
+            self._calls[wire_id] = call
 
-    def call_ended(self, wire: WireId) -> Call | None:
+    def call_ended(self, wire_id: WireId) -> Call | None:
         """Its answer came, or nobody waits for it. The call, if it was one of these."""
-        return self._calls.pop(wire, None)
+        return self._calls.pop(wire_id, None)
 
-    def call_cancelled(self, wire: WireId) -> None:
+    def call_cancelled(self, wire_id: WireId) -> None:
         """A call that may begin a task was cancelled."""
-        self._dropped[wire] = None
+        self._dropped[wire_id] = None
         if len(self._dropped) > MAX_DROPPED:
             del self._dropped[next(iter(self._dropped))]
 
-    def was_cancelled(self, wire: WireId) -> bool:
+    def was_cancelled(self, wire_id: WireId) -> bool:
         """Whether an answer is that of such a call. True once."""
-        if wire not in self._dropped:
+        if wire_id not in self._dropped:
             return False
-        del self._dropped[wire]
+        del self._dropped[wire_id]
         return True
 
-    def task_created(self, wire: WireId, result: RawJson) -> ServerAnswered | AnswerUnreadable:
+    def task_created(self, wire_id: WireId, result: RawJson) -> ServerAnswered | AnswerUnreadable:
         """A call was answered with a task."""
         task = _id_of(result)
         if not task:
-            return AnswerUnreadable(self._instance, wire, "bad_answer", "The result is a task without an id.")
+            return AnswerUnreadable(
+                self._instance, wire_id, "bad_answer", "The result is a task without an id."
+            )
         body = _neutral(result)
-        return ServerAnswered(self._instance, wire, False, body, task=task, task_ttl_ms=_ttl_ms(result))
+        return ServerAnswered(self._instance, wire_id, False, body, task=task, task_ttl_ms=_ttl_ms(result))
 
-    def call_answered(self, wire: WireId, call: Call, result: RawJson) -> ServerAnswered | AnswerUnreadable:
+    def call_answered(
+        self, wire_id: WireId, call: Call, result: RawJson
+    ) -> ServerAnswered | AnswerUnreadable:
         """A call about a task was answered. (`task` is what examples of the specification say there.)"""
         kind, _ = read_result(result)
         if result[:1] != b"{" or kind not in ("complete", "task"):
             text = "The result has a resultType that cannot be, or is no object."
-            return AnswerUnreadable(self._instance, wire, "bad_answer", text)
+            return AnswerUnreadable(self._instance, wire_id, "bad_answer", text)
         over = call.method == "tasks/cancel" or (call.method == "tasks/get" and _has_ended(result))
-        return ServerAnswered(self._instance, wire, False, _neutral(result), task_over=over)
+        return ServerAnswered(self._instance, wire_id, False, _neutral(result), task_over=over)
 
-    def call_failed(self, wire: WireId, call: Call, error: RawJson) -> ServerAnswered:
+    def call_failed(self, wire_id: WireId, call: Call, error: RawJson) -> ServerAnswered:
         """A call about a task was answered with an error. One that its server does not know has ended."""
         over = call.method == "tasks/get" and value_of(error, "code") == _NOT_THERE
         body = neutral_error(call.method, error, same_era=True)
-        return ServerAnswered(self._instance, wire, True, body, task_over=over)
+        return ServerAnswered(self._instance, wire_id, True, body, task_over=over)
 
     def task_changed(self, params: RawJson) -> TaskChanged | None:
         """`notifications/tasks`. None for one that names no task."""

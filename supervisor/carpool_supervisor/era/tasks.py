@@ -56,8 +56,8 @@ class _Task:
 
     __slots__ = ("asked", "counted", "error", "id", "is_over", "progress", "requests", "wire")
 
-    def __init__(self, wire: WireId) -> None:
-        self.wire = wire
+    def __init__(self, wire_id: WireId) -> None:
+        self.wire = wire_id
         self.id = b""
         """The server's id of it, raw; empty until the call was answered with it."""
         self.requests: dict[bytes, int] = {}
@@ -83,7 +83,7 @@ class TaskCalls:
         self,
         instance: InstanceId,
         ttl_s: float,
-        taken: Decoded,
+        decoded: Decoded,
         erred: Callable[[WireId, RawJson], None],
         *,
         bridge: bool = False,
@@ -95,40 +95,42 @@ class TaskCalls:
         self._erred = erred
         self._instance = instance
         self._ttl_ms = int((ttl_s + TTL_MARGIN_S) * 1000)
-        self._decoded = taken
+        self._decoded = decoded
         self._open: dict[WireId, _Task] = {}
         self._by_id: dict[bytes, _Task] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __contains__(self, wire: WireId) -> bool:
-        return wire in self._open
+    def __contains__(self, wire_id: WireId) -> bool:
+        return wire_id in self._open
 
     # --- out -------------------------------------------------------------------------------------------
 
-    def call_line(self, wire: WireId, call: Call, token: RawJson) -> bytes:
+    def call_line(self, wire_id: WireId, call: Call, token: RawJson) -> bytes:
         """The call, to be run as a task.
 
         With a `ttl`: without one both official SDKs keep the result for as long as they live.
         """
-        self._open[wire] = _Task(wire)
+        self._open[wire_id] = _Task(wire_id)
         rest = change_members(call.params, {"task": None})[1:-1].strip()
         task = b'{%b%b"task":{"ttl":%d}}' % (rest, b"," if rest else b"", self._ttl_ms)
         return request_line(
-            wire, call.method, call_params(call.target, RawJson(task), without_agents_task(call.meta), token)
+            wire_id,
+            call.method,
+            call_params(call.target, RawJson(task), without_agents_task(call.meta), token),
         )
 
-    def cancel_line(self, wire: WireId, reason: str) -> bytes:
+    def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
         """The line that cancels: the task or, while its id is not known, the call."""
-        task = self._open[wire]
+        task = self._open[wire_id]
         task.is_over = True
         over = [each for each in self._open.values() if each.is_over]
         if len(over) > MAX_OVER:
             self._drop(over[0])
         if task.id:
             return self._about(task, "cancel")
-        params = b'{"requestId":%d,"reason":%b}' % (wire, quote(reason))
+        params = b'{"requestId":%d,"reason":%b}' % (wire_id, quote(reason))
         return notification_line("notifications/cancelled", RawJson(params))
 
     def _about(self, task: _Task, what: Literal["result", "get", "cancel"]) -> bytes:
@@ -148,9 +150,9 @@ class TaskCalls:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def call_answered(self, wire: WireId, result: RawJson) -> bool:
+    def call_answered(self, wire_id: WireId, result: RawJson) -> bool:
         """The call was answered. False: not with a task, so this is its result."""
-        task = self._open[wire]
+        task = self._open[wire_id]
         said = value_of(result, "task")
         if said is None:
             self._drop(task)
@@ -161,16 +163,16 @@ class TaskCalls:
             return True
         task.id = named = value_of(said, "taskId") or b""
         self._by_id[named] = task
-        self._event(TaskCreated(self._instance, wire, text))
+        self._event(TaskCreated(self._instance, wire_id, text))
         if task.is_over:
             self._decoded.lines.append(self._about(task, "cancel"))
         else:
             self._await(task)
         return True
 
-    def call_failed(self, wire: WireId) -> None:
+    def call_failed(self, wire_id: WireId) -> None:
         """The call was answered with an error, or with something unreadable."""
-        task = self._open.get(wire)
+        task = self._open.get(wire_id)
         if task is not None:
             self._drop(task)
 
@@ -259,9 +261,9 @@ class TaskCalls:
             told = b'{"progress":%.6f%b}' % (task.progress * _GRAIN, message)
             self._event(ServerProgressed(self._instance, task.wire, RawJson(told)))
 
-    def may_pass_progress(self, wire: WireId, params: RawJson) -> bool:
+    def may_pass_progress(self, wire_id: WireId, params: RawJson) -> bool:
         """The server counts. Whether it may be passed on: not what is less than was told of its status."""
-        task = self._open[wire]
+        task = self._open[wire_id]
         if not task.counted:
             try:
                 value = float(value_of(params, "progress") or b"0")

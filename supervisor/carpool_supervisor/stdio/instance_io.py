@@ -130,15 +130,15 @@ class InstanceIo:
             self._write(self._detection.greet_in_other_era())
             self._adapter = self._detection.adapter
 
-    def write_call(self, wire: WireId, call: Call) -> None:
+    def write_call(self, wire_id: WireId, call: Call) -> None:
         """Write a call."""
-        self._write(self._adapter.call_line(wire, call), wire)
+        self._write(self._adapter.call_line(wire_id, call), wire_id)
         if self.io.is_stdin_broken:
-            self._feed((StdinBroken(self.instance, (wire,)),))
+            self._feed((StdinBroken(self.instance, (wire_id,)),))
 
-    def write_cancel(self, wire: WireId, reason: str) -> None:
+    def write_cancel(self, wire_id: WireId, reason: str) -> None:
         """Write a cancel."""
-        self._write(self._adapter.cancel_line(wire, reason))
+        self._write(self._adapter.cancel_line(wire_id, reason))
         self._feed(self._adapter.take_events())
 
     def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
@@ -146,9 +146,9 @@ class InstanceIo:
         self._write(self._adapter.ask_answer_line(ask, is_error=is_error, body=body))
         self._feed(self._adapter.take_events())
 
-    def retry_call(self, wire: WireId) -> None:
+    def retry_call(self, wire_id: WireId) -> None:
         """Say a call again."""
-        self._write(self._adapter.retry_line(wire))
+        self._write(self._adapter.retry_line(wire_id))
 
     def write_ask_progress(self, token: RawJson, params: RawJson) -> None:
         """Tell the server how far a request of its own is."""
@@ -212,10 +212,10 @@ class InstanceIo:
         self._read_budget.remove(self.io)
         self._log.detach(self.instance)
 
-    def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int
+    def _write(self, line: bytes, wire_id: WireId = WireId(0)) -> None:  # noqa: B008 - an int
         if not line:
             return
-        self._written.append(wire)
+        self._written.append(wire_id)
         self.io.write(line)
         self._unflushed += 1
         if self._unflushed >= OUTPUTS_PER_FLUSH:

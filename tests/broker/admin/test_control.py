@@ -83,7 +83,7 @@ class Rig:
             Process(release="1", hooks=lambda: self.hooks, carriers=lambda: self.doors),
             reload=self.reload,
             follow=self.follow,
-            pins=ApprovalStore(""),
+            approvals=ApprovalStore(""),
             story=lambda _subject, _kind: [],
         )
 

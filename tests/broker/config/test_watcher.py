@@ -47,13 +47,13 @@ class Desk:
         assert self.nursery is not None
         self.nursery.start_soon(work, *about)
 
-    def _look(self, wish: WorkspaceRequest, *args: Any, **more: Any) -> WorkspaceScan:
-        self.looks.append(wish.cwd)
-        before = real_look(wish, *args, **more)
-        if (hung := self.hung.get(wish.cwd)) is None:
+    def _look(self, workspace_request: WorkspaceRequest, *args: Any, **more: Any) -> WorkspaceScan:
+        self.looks.append(workspace_request.cwd)
+        before = real_look(workspace_request, *args, **more)
+        if (hung := self.hung.get(workspace_request.cwd)) is None:
             return before
         assert hung.wait(20)
-        return before if hung.name == "old" else real_look(wish, *args, **more)  # type: ignore[attr-defined]
+        return before if hung.name == "old" else real_look(workspace_request, *args, **more)  # type: ignore[attr-defined]
 
     def user(self, **commands: str) -> None:
         servers = {name: {"command": command} for name, command in commands.items()}

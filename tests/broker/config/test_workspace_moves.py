@@ -62,8 +62,8 @@ class Trip:
         self.said.append(names)
         return next(self.count)
 
-    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
-        self.said.append(moved)
+    def announce_workspace(self, session: SessionId, change: WorkspaceChanged) -> None:
+        self.said.append(change)
 
     def where(self, session: SessionId = ONE) -> str:
         place = self.house.configuration.workspace_of(session)

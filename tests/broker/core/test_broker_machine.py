@@ -383,12 +383,12 @@ class BrokerMachine(RuleBasedStateMachine):
     def the_core_agrees_with_the_model(self) -> None:
         core = self.core
         core.check()
-        owed = {(s.id, request): "call" for s in core.sessions.values() for request in s.open_calls}
+        open_call = {(s.id, request): "call" for s in core.sessions.values() for request in s.open_calls}
         waiting = core.requests.deferred.all()
-        owed |= {
+        open_call |= {
             (it.session.id, it.id): "list" for it in waiting if isinstance(it.request, ev.ListPageRequested)
         }
-        assert owed == self.owed
+        assert open_call == self.owed
         assert {call for call, o in core.call_table.calls.items() if o.stage == "sent"} <= set(self.sent)
         for session, listed in self.listed.items():
             if listed is not None and session in self.tokens:

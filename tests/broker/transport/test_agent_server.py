@@ -65,7 +65,7 @@ class Hotel(NoReturningSessions):
         raise AssertionError("nobody went away")
 
     def lines_received(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
+        self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
         self.lines[session] += lines
 
@@ -216,7 +216,7 @@ class Porter(Hotel):
         return self._why
 
     def lines_received(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
+        self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
         self.said += lines
 
@@ -258,7 +258,7 @@ class Inn(Hotel):
         """Lines of the agent and answers of its carrier, in the order in which they are taken."""
 
     def lines_received(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
+        self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
         self.said += lines
 

@@ -215,10 +215,10 @@ def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answer
 
 
 def test_of_equal_lines_it_is_told_how_many_were_read_and_how_many_are_open() -> None:
-    passage, line = DeliveryLog(Epoch("e1")), CALL % 1
+    delivery_log, line = DeliveryLog(Epoch("e1")), CALL % 1
     for _ in range(3):
-        passage.line_received(handshake.read_line(SessionId("s1"), line), line)
-    told = passage.take_settled()
+        delivery_log.line_received(handshake.read_line(SessionId("s1"), line), line)
+    told = delivery_log.take_settled()
     assert (told.read, told.times, told.open) == (name_of(line), 3, [name_of(line)] * 3)
-    told = passage.take_settled()
+    told = delivery_log.take_settled()
     assert (told.read, told.times, told.open) == (0, 0, [name_of(line)] * 3), "none was read since"

@@ -57,11 +57,11 @@ def test_nothing_but_the_very_secret_will_do(change: Callable[[str], str]) -> No
 
 
 def test_each_purpose_has_its_own_secret_and_none_tells_the_launchers() -> None:
-    heritage = Incarnation(SECRET, 0)
-    keys = {heritage.derive_key(purpose) for purpose in ("pools", "core", "digests", "session")}
+    incarnation = Incarnation(SECRET, 0)
+    keys = {incarnation.derive_key(purpose) for purpose in ("pools", "core", "digests", "session")}
     assert len(keys) == 4
     assert SECRET not in keys
-    assert heritage.derive_key("pools") == Incarnation(SECRET, 7).derive_key("pools")
+    assert incarnation.derive_key("pools") == Incarnation(SECRET, 7).derive_key("pools")
 
 
 def test_the_launchers_line_is_read_and_nothing_else_is() -> None:

@@ -79,7 +79,7 @@ class Hall(NoReturningSessions):
         self.here[session] = (attach, stream)
 
     def lines_received(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: DeliveryLog | None = None
+        self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
         self.lines += lines
 
@@ -541,7 +541,7 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
         host,
         {},
         lingering=DetachedSessions(lambda _call: None),
-        heritage=Incarnation(),
+        incarnation=Incarnation(),
         enter=lambda _resume: (SessionId("s1"), Epoch("")),
         write=lambda _frame, _call=NO_CALL: None,
         drop=lambda _: carrier.connection_closed(dropped=True),

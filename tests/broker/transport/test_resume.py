@@ -82,21 +82,21 @@ class Shell:
         self.took.append(message)
 
     def resume_message(
-        self, stream: SessionStream, message: bytes, exchange: int, returning: SessionResume
+        self, stream: SessionStream, message: bytes, exchange: int, resume: SessionResume
     ) -> None:
         granted = repeated_lines.read_acknowledgement(stream.id, message)
         said = with_exchange(
             stream, granted or read_line(stream.id, message, shared=stream.exchanges.shared), exchange
         )
         assert isinstance(said, CallRequested | ListenResumed | InitializeRequested | ListenRequested)
-        if returning.is_replayed(message):
+        if resume.is_replayed(message):
             stream.request_replayed(said)
             self.replayed.append(said)
         else:
-            returning.add(said)
+            resume.add(said)
 
-    def session_resumed(self, session: SessionId, returning: SessionResume) -> None:
-        self.resumes.append(returning.finish())
+    def session_resumed(self, session: SessionId, resume: SessionResume) -> None:
+        self.resumes.append(resume.finish())
 
     def version_of(self, session: SessionId) -> str:
         return "2025-11-25"
@@ -131,7 +131,7 @@ class Broker:
             self.shell,
             self.streams,
             lingering=self.lingering,
-            heritage=self.heritage,
+            incarnation=self.heritage,
             enter=self._enter,
             write=lambda frame, _call=NO_CALL: self.frames.append(frame[:-1]),
             drop=pytest.fail,

@@ -387,10 +387,10 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def crowd(tmp_path: Path) -> Iterator[DemoAgents]:
-    crowd = DemoAgents(dict(os.environ), tmp_path, time.monotonic() + 30)
-    yield crowd
-    crowd.close()
+def agents(tmp_path: Path) -> Iterator[DemoAgents]:
+    agents = DemoAgents(dict(os.environ), tmp_path, time.monotonic() + 30)
+    yield agents
+    agents.close()
 
 
 def plan(tmp_path: Path, mode: str) -> dict[str, Any]:
@@ -411,29 +411,29 @@ def plan(tmp_path: Path, mode: str) -> dict[str, Any]:
     ],
 )
 def test_agent_tells_every_try_of_its_first_call(
-    crowd: DemoAgents, tmp_path: Path, mode: str, outcomes: list[str]
+    agents: DemoAgents, tmp_path: Path, mode: str, outcomes: list[str]
 ) -> None:
-    crowd.start(plan(tmp_path, mode))
-    said = crowd.attached(20)[0]
+    agents.start(plan(tmp_path, mode))
+    said = agents.attached(20)[0]
     (first,) = figures.calls_of(said["calls"])
     assert [outcome for _, _, outcome in first.tries] == outcomes
     assert said["first_s"]["time"] > 0
 
 
-def test_agent_whose_server_dies_ends_the_demo_with_a_reason(crowd: DemoAgents, tmp_path: Path) -> None:
-    crowd.start(plan(tmp_path, "dies"))
+def test_agent_whose_server_dies_ends_the_demo_with_a_reason(agents: DemoAgents, tmp_path: Path) -> None:
+    agents.start(plan(tmp_path, "dies"))
     with pytest.raises(DemoError, match="agent 0 failed"):
-        crowd.attached(20)
+        agents.attached(20)
 
 
 def test_a_demo_whose_whole_time_is_over_does_not_blame_the_step_that_it_was_at(tmp_path: Path) -> None:
-    crowd = DemoAgents(dict(os.environ), tmp_path, time.monotonic())
+    agents = DemoAgents(dict(os.environ), tmp_path, time.monotonic())
     try:
-        crowd.start(plan(tmp_path, "well"))
+        agents.start(plan(tmp_path, "well"))
         with pytest.raises(DemoError, match="the demo's own time was over before all of 1 agents did attach"):
-            crowd.attached(20)
+            agents.attached(20)
     finally:
-        crowd.close()
+        agents.close()
 
 
 # --- the verb -------------------------------------------------------------------------------------------

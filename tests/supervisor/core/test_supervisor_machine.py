@@ -270,11 +270,11 @@ class SupervisorMachine(RuleBasedStateMachine):
             counted_s = self.processes[instance].counted_s
             assert counted_s >= POLICY.timeout_s, "it was read for too short a time to be called silent"
 
-    def said_again(self, process: Process, wire: WireId) -> None:
+    def said_again(self, process: Process, wire_id: WireId) -> None:
         assert not process.stdin_closed
-        assert not process.rounds[wire], "said again before everything is there"
+        assert not process.rounds[wire_id], "said again before everything is there"
         self.agrees_with_the_mode(process)
-        del process.rounds[wire]
+        del process.rounds[wire_id]
 
     def agrees_with_the_breaker(self, key: PoolKey) -> None:
         breaker = self.core.pools[key].restart.breaker
@@ -332,9 +332,9 @@ class SupervisorMachine(RuleBasedStateMachine):
             if before and not self.processes[instance].stdin_closed:
                 assert self.wanted_of(instance, wire) == before - 1, "an answer is lost"
 
-    def wanted_of(self, instance: InstanceId, wire: WireId) -> int:
+    def wanted_of(self, instance: InstanceId, wire_id: WireId) -> int:
         process = self.processes.get(instance)
-        return 0 if process is None else len(process.rounds.get(wire, ()))
+        return 0 if process is None else len(process.rounds.get(wire_id, ()))
 
     @rule(session=SESSIONS)
     def session_gone(self, session: SessionId) -> None:

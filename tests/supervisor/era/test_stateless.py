@@ -97,8 +97,8 @@ class Talk:
                 out += more
         return out
 
-    def call(self, one: Call | None = None, wire: WireId = ONE) -> dict[str, Any]:
-        written: dict[str, Any] = json.loads(self.adapter.call_line(wire, one or call()))
+    def call(self, one: Call | None = None, wire_id: WireId = ONE) -> dict[str, Any]:
+        written: dict[str, Any] = json.loads(self.adapter.call_line(wire_id, one or call()))
         return written
 
     def wants(self, id_: object = 1, state: Any = None, **inputs: Any) -> tuple[list[Any], list[Any]]:
@@ -214,7 +214,7 @@ def test_the_log_level_is_said_with_requests_from_then_on_and_no_more_when_nobod
     assert talk.adapter.level_line("info") == b""
     assert talk.call()["params"]["_meta"][PRE + "logLevel"] == "info"
     talk.adapter.level_line("")
-    assert PRE + "logLevel" not in talk.call(wire=WireId(2))["params"]["_meta"]
+    assert PRE + "logLevel" not in talk.call(wire_id=WireId(2))["params"]["_meta"]
 
 
 def test_a_result_is_as_it_would_be_in_the_handshake_era() -> None:
@@ -228,7 +228,7 @@ def test_a_result_is_as_it_would_be_in_the_handshake_era() -> None:
     assert answered == ServerAnswered(
         ME, ONE, is_error=False, body=RawJson(b'{"content":[],"x":1.0,"_meta":{"kept":1e2}}')
     )
-    talk.call(wire=WireId(2))
+    talk.call(wire_id=WireId(2))
     (answered,), _ = talk.say(
         line(id="2", result={"content": [], "resultType": "complete", "_meta": {PRE + "serverInfo": {}}})
     )
@@ -424,7 +424,7 @@ def test_an_answer_to_a_request_that_was_answered_before_changes_nothing() -> No
 def test_a_url_gets_an_id_of_ours_that_is_another_each_time() -> None:
     talk = Talk(ASKING)
     talk.call()
-    talk.call(wire=WireId(2))
+    talk.call(wire_id=WireId(2))
     (one, other), _ = talk.wants(a=URL, b=URL)
     (third,), _ = talk.wants(2, a=URL)
     ids = {json.loads(event.params)["elicitationId"] for event in (one, other, third)}
@@ -439,7 +439,7 @@ def test_a_cancel_names_the_request_that_is_out_and_between_two_nothing_runs() -
     assert said["params"] == {"requestId": 1, "reason": "why"}
     assert talk.adapter.take_events() == []
     two = WireId(2)
-    talk.call(wire=two)
+    talk.call(wire_id=two)
     (asked,), _ = talk.wants(2, a=FORM)
     assert talk.adapter.cancel_line(two, "why") == b""
     (over,) = talk.adapter.take_events()
@@ -447,7 +447,7 @@ def test_a_cancel_names_the_request_that_is_out_and_between_two_nothing_runs() -
     assert (over.wire, over.is_error) == (two, True)
     assert talk.give(asked.id, {"action": "accept"}) is None, "the call is not said again"
     three = WireId(3)
-    talk.call(wire=three)
+    talk.call(wire_id=three)
     (asked,), _ = talk.wants(3, a=FORM)
     again = talk.give(asked.id, {"action": "accept"})
     assert again is not None
@@ -596,7 +596,7 @@ def test_a_log_message_is_passed_on_and_a_request_refused() -> None:
 def test_lines_too_long_or_broken_end_the_call_they_answer() -> None:
     talk = Talk(ASKING)
     talk.call()
-    talk.call(wire=WireId(2))
+    talk.call(wire_id=WireId(2))
     (one,), _ = talk.say(OverlongLine(id=RawJson(b"1"), size_bytes=1 << 30, is_answer=True))
     assert (one.wire, one.fault) == (1, "answer_too_large")
     (two,), _ = talk.say(b'{"jsonrpc":"2.0","id":2,"result":{}')
@@ -636,7 +636,7 @@ def test_whatever_a_server_says_each_call_ends_once_at_most_and_no_state_gets_ou
     talk = Talk(ASKING)
     open_ = {WireId(1), WireId(2)}
     for wire in sorted(open_):
-        talk.call(wire=wire)
+        talk.call(wire_id=wire)
     asks: dict[RawJson, WireId] = {}
 
     def hear(events: list[Any]) -> None:

@@ -77,14 +77,14 @@ class Profiles:
         for call in effects:
             if not isinstance(call, Call):
                 continue
-            owed = core.call_table.calls[call.call]
-            session = owed.session
-            if not session.profile or owed.task:
+            open_call = core.call_table.calls[call.call]
+            session = open_call.session
+            if not session.profile or open_call.task:
                 continue
             self.judged += 1
-            if not is_still_allowed(core.view_of(session.id), call.method, owed.server, call.target):
+            if not is_still_allowed(core.view_of(session.id), call.method, open_call.server, call.target):
                 raise Violation(
-                    f"{session.id} reached {owed.server} {call.target}, which its profile keeps back"
+                    f"{session.id} reached {open_call.server} {call.target}, which its profile keeps back"
                 )
             assert session.quota is not None
             if session.quota.sent > (LIMITS[PROFILE].max_in_flight or 0):

@@ -73,42 +73,42 @@ class SimInstance:
 
     # --- what the supervisor does -----------------------------------------------------------------------
 
-    def write(self, wire: WireId, call: Call) -> None:
+    def write(self, wire_id: WireId, call: Call) -> None:
         """A call was written to it."""
         if self._closed or not self.alive:
             return
         if self._hung_up:
-            self._lost.append(wire)
-            self._broken(wire)
+            self._lost.append(wire_id)
+            self._broken(wire_id)
             return
-        self._lines.append((wire, call))
-        self.unanswered[wire] = call
+        self._lines.append((wire_id, call))
+        self.unanswered[wire_id] = call
         self._watch_pipe()
         self._read_soon()
 
-    def cancel(self, wire: WireId) -> None:
+    def cancel(self, wire_id: WireId) -> None:
         """A cancel: a conforming server does not answer then, others do."""
-        if wire in self._rests:
-            self._over(wire, self.unanswered[wire])  # between two rounds nothing runs
+        if wire_id in self._rests:
+            self._over(wire_id, self.unanswered[wire_id])  # between two rounds nothing runs
             return
-        if self.host.rng.random() < 0.5 and wire in self._open:
-            self._open.discard(wire)
-            call = self.unanswered.pop(wire)
+        if self.host.rng.random() < 0.5 and wire_id in self._open:
+            self._open.discard(wire_id)
+            call = self.unanswered.pop(wire_id)
             if self.host.rng.random() < self._traits.asks_after_cancel:
-                self._later(self.host.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=True))
+                self._later(self.host.rng.uniform(0.0, 1.0), lambda: self._ask(wire_id, call, live=True))
 
-    def _over(self, wire: WireId, call: Call) -> None:
+    def _over(self, wire_id: WireId, call: Call) -> None:
         """In the stateless era: its adapter ends a call that does not go on."""
-        self._open.discard(wire)
-        self._rests.pop(wire, None)
-        self.unanswered.pop(wire, None)
+        self._open.discard(wire_id)
+        self._rests.pop(wire_id, None)
+        self.unanswered.pop(wire_id, None)
         self.asker.forget(number_of(call))
-        self._say(ev.ServerAnswered(self.id, wire, is_error=True, body=body_of(call)))
+        self._say(ev.ServerAnswered(self.id, wire_id, is_error=True, body=body_of(call)))
 
-    def again(self, wire: WireId) -> None:
+    def again(self, wire_id: WireId) -> None:
         """A call is said again: its pause is over, or what it wanted is there."""
-        if wire in self._rests and not self.asker.waits(number_of(self.unanswered[wire])):
-            self._later(0.01, self._rests.pop(wire))
+        if wire_id in self._rests and not self.asker.waits(number_of(self.unanswered[wire_id])):
+            self._later(0.01, self._rests.pop(wire_id))
 
     @property
     def running(self) -> list[WireId]:
@@ -323,58 +323,58 @@ class SimInstance:
             self._serve(wire, call)
         self._read_soon()
 
-    def _serve(self, wire: WireId, call: Call) -> None:
+    def _serve(self, wire_id: WireId, call: Call) -> None:
         """Work on a call: what it will say, and when."""
         traits, roll = self._traits, self.host.rng.random
         delay_s = self.host.rng.uniform(0.01, 1.0) * traits.answer_s
         if roll() < traits.slow:
             delay_s += self.host.rng.uniform(1, 8)
         if roll() < traits.progress:
-            self._later(delay_s * 0.4, lambda: self._progress(wire, call))
-            self._later(delay_s * 0.8, lambda: self._progress(wire, call))
+            self._later(delay_s * 0.4, lambda: self._progress(wire_id, call))
+            self._later(delay_s * 0.8, lambda: self._progress(wire_id, call))
         if self.era == "stateless" and roll() < traits.asks:
-            self._later(delay_s, lambda: self._round(wire, call, 1))
+            self._later(delay_s, lambda: self._round(wire_id, call, 1))
         else:
-            self._later(delay_s, lambda: self._answer(wire, call))
+            self._later(delay_s, lambda: self._answer(wire_id, call))
         if self.era == "handshake" and roll() < traits.asks:
-            self._ask_during(wire, call, delay_s)
+            self._ask_during(wire_id, call, delay_s)
         if roll() < traits.logs:
-            self._later(delay_s * 0.5, lambda: self._log(wire, call))
+            self._later(delay_s * 0.5, lambda: self._log(wire_id, call))
         if roll() < traits.updates:
             self._later(delay_s * 0.5, self._update)
 
-    def _ask_during(self, wire: WireId, call: Call, delay_s: float) -> None:
+    def _ask_during(self, wire_id: WireId, call: Call, delay_s: float) -> None:
         if self._traits.as_task:
-            self._say(ev.TaskCreated(self.id, wire, task_of(wire)))
+            self._say(ev.TaskCreated(self.id, wire_id, task_of(wire_id)))
         for _ in range(self.host.rng.choice((1, 1, 3))):
             at_s = self.host.rng.uniform(0.0, 0.9) * delay_s
-            self._later(at_s, lambda: self._ask(wire, call, live=True) if wire in self._open else None)
+            self._later(at_s, lambda: self._ask(wire_id, call, live=True) if wire_id in self._open else None)
 
-    def _round(self, wire: WireId, call: Call, number: int) -> None:
+    def _round(self, wire_id: WireId, call: Call, number: int) -> None:
         """Answer the call with what it wants first: several things at once, under equal names."""
         roll = self.host.rng.random
         if self.host.stopped:  # what makes questions of an answer is the supervisor's adapter
-            self.host.awake(lambda: self._round(wire, call, number))
+            self.host.awake(lambda: self._round(wire_id, call, number))
             return
-        if wire not in self._open or self.mute or not self.alive:
+        if wire_id not in self._open or self.mute or not self.alive:
             return
         go_on = self._round if number < 3 and roll() < 0.3 else self._answer_now
-        self._rests[wire] = lambda: go_on(wire, call, number + 1)
+        self._rests[wire_id] = lambda: go_on(wire_id, call, number + 1)
         if roll() < self._traits.pauses:
-            self._say(ev.ServerNotReady(self.id, wire, 0.05))
+            self._say(ev.ServerNotReady(self.id, wire_id, 0.05))
             return
         about = number_of(call)
         for each in range(self.host.rng.choice((1, 1, 3))):
-            self.asker.want(call, about, wire, f"in-{each}" if roll() < 0.8 else "")
+            self.asker.want(call, about, wire_id, f"in-{each}" if roll() < 0.8 else "")
 
-    def _answer_now(self, wire: WireId, call: Call, _: int) -> None:
-        self._answer(wire, call)
+    def _answer_now(self, wire_id: WireId, call: Call, _: int) -> None:
+        self._answer(wire_id, call)
 
-    def _log(self, wire: WireId, call: Call) -> None:
+    def _log(self, wire_id: WireId, call: Call) -> None:
         level = self.level
         if self.era == "stateless" and call.can is not None:
             level = call.log_level
-        if wire in self._open and level:
+        if wire_id in self._open and level:
             self._say(ev.ServerLogged(self.id, level, body_of(call)))
 
     def _update(self) -> None:
@@ -382,11 +382,11 @@ class SimInstance:
         if uri in self.watched:
             self._say(ev.ResourceUpdated(self.id, uri, RawJson(b'{"uri":"%b"}' % uri.encode())))
 
-    def _ask(self, wire: WireId, call: Call, *, live: bool) -> None:
+    def _ask(self, wire_id: WireId, call: Call, *, live: bool) -> None:
         traits, roll = self._traits, self.host.rng.random
         if self.mute or self.era == "stateless":  # there nothing can be asked but as the answer to a call
             return
-        task = task_of(wire) if traits.as_task else ""
+        task = task_of(wire_id) if traits.as_task else ""
         again = roll() < traits.asks_twice
         about = number_of(call)
         ask = self.asker.ask(call, about, echo=traits.echo, task=task, live=live, again=again)
@@ -404,46 +404,46 @@ class SimInstance:
     def _aloud(self, within_s: float, act: Callable[[], None]) -> None:
         self._later(self.host.rng.uniform(0.0, within_s), lambda: None if self.mute else act())
 
-    def _progress(self, wire: WireId, call: Call) -> None:
-        if wire in self._open:
-            self._say(ev.ServerProgressed(self.id, wire, body_of(call)))
+    def _progress(self, wire_id: WireId, call: Call) -> None:
+        if wire_id in self._open:
+            self._say(ev.ServerProgressed(self.id, wire_id, body_of(call)))
 
-    def _answer(self, wire: WireId, call: Call) -> None:
+    def _answer(self, wire_id: WireId, call: Call) -> None:
         traits, roll = self._traits, self.host.rng.random
-        if wire in self._open and traits.waits and self.asker.waits(number_of(call)):
-            self.asker.after(number_of(call), lambda: self._later(0.01, lambda: self._answer(wire, call)))
+        if wire_id in self._open and traits.waits and self.asker.waits(number_of(call)):
+            self.asker.after(number_of(call), lambda: self._later(0.01, lambda: self._answer(wire_id, call)))
             return
-        if wire in self._open:
-            if wire not in self.told:
+        if wire_id in self._open:
+            if wire_id not in self.told:
                 self.host.worked(call)
-            self._open.discard(wire)
-            self.unanswered.pop(wire, None)
+            self._open.discard(wire_id)
+            self.unanswered.pop(wire_id, None)
             if roll() < traits.unreadable:
-                self._say(ev.AnswerUnreadable(self.id, wire, "bad_answer", "The answer cannot be read."))
+                self._say(ev.AnswerUnreadable(self.id, wire_id, "bad_answer", "The answer cannot be read."))
             elif self.era == "handshake" and roll() < traits.sends_to_urls:
-                self._send_to_url(wire, call)
+                self._send_to_url(wire_id, call)
             else:
                 is_error = roll() < traits.errs
                 holds = self.era == "stateless" and call.method == READ and not is_error
                 ttl_ms = traits.ttl_ms if holds else -1
                 body = body_of(call, pad_bytes=BIG_BYTES if roll() < traits.big else 0)
                 for _ in range(2 if roll() < traits.doubles else 1):
-                    self._say(ev.ServerAnswered(self.id, wire, is_error, body, ttl_ms, traits.public))
+                    self._say(ev.ServerAnswered(self.id, wire_id, is_error, body, ttl_ms, traits.public))
             if roll() < traits.asks_late:
-                self._later(self.host.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=False))
+                self._later(self.host.rng.uniform(0.0, 1.0), lambda: self._ask(wire_id, call, live=False))
             if roll() < traits.dies_after_call:
                 self.die("ended with exit code 3")
         self._answer_ping()
         self._read_soon()
 
-    def _send_to_url(self, wire: WireId, call: Call) -> None:
+    def _send_to_url(self, wire_id: WireId, call: Call) -> None:
         elicitation = self.asker.elicitation()
         page = RawJson(
             b'{"mode":"url","message":"u=%d","url":"https://x/y","elicitationId":"%b"}'
             % (number_of(call), elicitation.encode())
         )
-        self._say(ev.UrlElicitationRequired(self.id, wire, (elicitation,), (page,)))
-        self._say(ev.ServerAnswered(self.id, wire, is_error=True, body=body_of(call)))
+        self._say(ev.UrlElicitationRequired(self.id, wire_id, (elicitation,), (page,)))
+        self._say(ev.ServerAnswered(self.id, wire_id, is_error=True, body=body_of(call)))
         self._aloud(3.0, lambda: self._end_elicitation(elicitation, number_of(call)))
 
     def _end_elicitation(self, elicitation: str, about: int) -> None:

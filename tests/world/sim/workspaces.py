@@ -281,9 +281,9 @@ class WorkspaceWorld(World):
             elif isinstance(effect, bf.Reply | bf.ReplyStateless) and not effect.is_error:
                 self._judge_list(core, effect)
 
-    def _judge_wanted(self, wanted: SetPools) -> None:
+    def _judge_wanted(self, set_pools: SetPools) -> None:
         readings = self.broker.readings()
-        for spec in wanted.pools:
+        for spec in set_pools.pools:
             command = spec.argv[0]
             if command.startswith(ITS) and not self.places.may_run(command, readings):
                 raise Violation(f"{spec.key} is wanted, a project's that nobody trusts")
@@ -515,12 +515,16 @@ class WorkspaceBroker(SimBroker):
         return question
 
     def scan(
-        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+        self,
+        workspace_request: WorkspaceRequest,
+        then: Callable[[WorkspaceScan], None],
+        *,
+        spell: bool = False,
     ) -> None:
         """See `moving.Looks`: some disks take their time."""
 
         def see() -> None:
-            self.configuration.scan(wish, then, spell=spell)
+            self.configuration.scan(workspace_request, then, spell=spell)
 
         def see_late() -> None:
             if self.alive:
@@ -532,11 +536,11 @@ class WorkspaceBroker(SimBroker):
         else:
             see()
 
-    def announce_workspace(self, session: SessionId, moved: WorkspaceChanged) -> None:
+    def announce_workspace(self, session: SessionId, change: WorkspaceChanged) -> None:
         """See `moving.Carriers`."""
         tenant = self.world.of(session)
         assert tenant is not None
-        tenant.moved = moved
+        tenant.moved = change
 
     # --- the rest ---------------------------------------------------------------------------------------
 

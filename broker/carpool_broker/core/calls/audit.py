@@ -61,22 +61,24 @@ class AuditTrail:
         self.now = 0.0
         """Of the event that is handled."""
 
-    def call_opened(self, owed: OpenCall) -> None:
+    def call_opened(self, open_call: OpenCall) -> None:
         """A call is in the books."""
-        owed.since = self.now
+        open_call.since = self.now
 
-    def name_call(self, owed: OpenCall, call: Call) -> Call:
+    def name_call(self, open_call: OpenCall, call: Call) -> Call:
         """As it is to be sent: its server gets to know our name of it, and a later broker whose it is."""
-        return replace(call, meta=with_call_id(call.meta, call_name(call.call)), caller=self._caller_of(owed))
+        return replace(
+            call, meta=with_call_id(call.meta, call_name(call.call)), caller=self._caller_of(open_call)
+        )
 
-    def call_answered(self, owed: OpenCall, body: RawJson, *, is_error: bool) -> None:
+    def call_answered(self, open_call: OpenCall, body: RawJson, *, is_error: bool) -> None:
         """It ends with the server's own answer."""
-        self.call_ended(owed, "error" if is_error else "ok", "yes", body)
+        self.call_ended(open_call, "error" if is_error else "ok", "yes", body)
 
-    def call_dropped(self, owed: OpenCall) -> None:
+    def call_dropped(self, open_call: OpenCall) -> None:
         """Nobody waits for it any more."""
-        delivered = _DELIVERED.get(owed.stage, "no")
-        self.call_ended(owed, "cancelled", delivered, ABSENT)
+        delivered = _DELIVERED.get(open_call.stage, "no")
+        self.call_ended(open_call, "cancelled", delivered, ABSENT)
 
     def call_released(self, call: RecordedCall) -> None:
         """Nobody claims this call of an earlier broker. (Those of this one have had their record.)"""
@@ -86,30 +88,30 @@ class AuditTrail:
             target = audit_subject(call.method, call.target)
             self._emit(WriteAudit(caller, call.call, call.method, server, call.key, target, outcome, "maybe"))
 
-    def call_ended(self, owed: OpenCall, outcome: str, delivered: Delivered, body: RawJson) -> None:
+    def call_ended(self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson) -> None:
         """It ends. `outcome`: a fault's slug, or one of the words of `effects.WriteAudit`."""
-        asked = owed.asked
+        asked = open_call.asked
         method = asked.method
-        target = owed.target
+        target = open_call.target
         if method not in _NAMED or not target:
             target = audit_subject(method, target or asked.name)
-        duration_s = self.now - owed.since if owed.since >= 0 else UNKNOWN
-        if owed.call < self._before:
+        duration_s = self.now - open_call.since if open_call.since >= 0 else UNKNOWN
+        if open_call.call < self._before:
             duration_s = UNKNOWN
-            if not self._is_new(owed.call):
+            if not self._is_new(open_call.call):
                 return
         self._emit(
             WriteAudit(
-                self._caller_of(owed),
-                owed.call,
+                self._caller_of(open_call),
+                open_call.call,
                 method,
-                owed.server,
-                owed.key,
+                open_call.server,
+                open_call.key,
                 target,
                 outcome,
                 delivered,
                 duration_s,
-                owed.size_bytes,
+                open_call.size_bytes,
                 asked.trace[3:35],
                 body,
             )
@@ -120,8 +122,8 @@ class AuditTrail:
         self._emitted.add(call)
         return found
 
-    def _caller_of(self, owed: OpenCall) -> CallOrigin:
-        session, by = owed.session, owed.asked.by
+    def _caller_of(self, open_call: OpenCall) -> CallOrigin:
+        session, by = open_call.session, open_call.asked.by
         if session.shared and by is not None:
             return _caller(session, by.agent or session.agent)
         found = self._callers.get(session.id)

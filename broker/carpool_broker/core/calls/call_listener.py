@@ -27,20 +27,20 @@ class CallResult(Struct, frozen=True, gc=False):
 class StatelessCallListener(Protocol):
     """What else follows from the course of a call of the stateless era."""
 
-    def call_leaving(self, owed: OpenCall) -> None:
+    def call_leaving(self, open_call: OpenCall) -> None:
         """It is about to be sent; or its retry came, with another log level perhaps."""
 
-    def call_closed(self, owed: OpenCall) -> None:
+    def call_closed(self, open_call: OpenCall) -> None:
         """It is in the books no more."""
 
-    def parked_call_ended(self, owed: OpenCall, outcome: CallResult) -> None:
+    def parked_call_ended(self, open_call: OpenCall, outcome: CallResult) -> None:
         """So it ended while it was parked: nobody can be answered now."""
 
-    def urls_required(self, owed: OpenCall, urls: tuple[RawJson, ...], now: float) -> bool:
+    def urls_required(self, open_call: OpenCall, urls: tuple[RawJson, ...], now: float) -> bool:
         """The server wants its user to see these pages first. False: nobody can be asked to."""
 
-    def task_created(self, owed: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
+    def task_created(self, open_call: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
         """Its server has begun a task. None: not for an agent that knows of such."""
 
-    def task_lost(self, owed: OpenCall) -> None:
+    def task_lost(self, open_call: OpenCall) -> None:
         """The task that it is about is not there any more."""

@@ -93,7 +93,7 @@ class CallTable:
 
     def answers_written(self, calls: list[CallId]) -> AnswersWritten:
         """The message that the answers of these calls are with their carriers."""
-        unsent = (call for call, owed in self.calls.items() if owed.stage not in AT_SERVER)
+        unsent = (call for call, open_call in self.calls.items() if open_call.stage not in AT_SERVER)
         return AnswersWritten(calls, self.newest_call, next(unsent, CallId(self.newest_call + 1)))
 
     @property
@@ -107,76 +107,81 @@ class CallTable:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def open(self, session: Session, asked: CallRequested) -> OpenCall:
+    def open(self, session: Session, request: CallRequested) -> OpenCall:
         """Enter a call into the books under a fresh number."""
         self.opened += 1
         call = CallId(self.before + self.opened)
-        owed = self.calls[call] = session.open_calls[asked.id] = OpenCall(call, session, asked)
+        open_call = self.calls[call] = session.open_calls[request.id] = OpenCall(call, session, request)
         session.calls += 1
         if self.audit_trail is not None:
-            self.audit_trail.call_opened(owed)
-        self.arguments.call_opened(owed)
-        return owed
+            self.audit_trail.call_opened(open_call)
+        self.arguments.call_opened(open_call)
+        return open_call
 
-    def send(self, owed: OpenCall, now: float) -> None:
+    def send(self, open_call: OpenCall, now: float) -> None:
         """A call that may go leaves, unless hooks are to look at it first."""
-        if self.hook_points is not None and self.hook_points.hold_call(owed, now):
+        if self.hook_points is not None and self.hook_points.hold_call(open_call, now):
             return
-        asked = owed.asked
-        session = owed.session
-        owed.stage = "sent"
-        owed.sent_at = self.resource_cache.change_count()
+        asked = open_call.asked
+        session = open_call.session
+        open_call.stage = "sent"
+        open_call.sent_at = self.resource_cache.change_count()
         session.sent += 1
         if session.quota is not None:
             session.quota.sent += 1
-        if owed.server not in session.used:
-            for told in lost_state.server_called(session, owed.server, self.states.get(owed.key)):
+        if open_call.server not in session.used:
+            for told in lost_state.server_called(session, open_call.server, self.states.get(open_call.key)):
                 self._emit(told)
         if asked.by is None:
             call = Call(
-                owed.call, owed.key, session.id, asked.method, owed.target, asked.rest, asked.meta,
+                open_call.call, open_call.key, session.id, asked.method, open_call.target,
+                asked.rest, asked.meta,
                 bool(asked.token), asked.trace, request=asked.id, digest=asked.digest,
                 principal=session.principal,
             )  # fmt: skip
         else:
             assert self.stateless_listener is not None
-            self.stateless_listener.call_leaving(owed)
-            call = stateless_call_message(owed, self.states.get(owed.key))
+            self.stateless_listener.call_leaving(open_call)
+            call = stateless_call_message(open_call, self.states.get(open_call.key))
         line = self.admission
-        line.credit_bytes = (line.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
+        line.credit_bytes = (line.credit_bytes or 0) - open_call.size_bytes - MESSAGE_BYTES
         if self.audit_trail is not None:
-            named = self.audit_trail.name_call(owed, call)
+            named = self.audit_trail.name_call(open_call, call)
             line.credit_bytes -= len(named.meta) - len(call.meta)
             call = named
-        self._sent_timers.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
+        self._sent_timers.arm(open_call.call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(call)
 
     # --- out -------------------------------------------------------------------------------------------
 
     def call_answered(self, answer: CallAnswered, now: float) -> None:
         """The server's own answer passes untouched. One after a cancel or the backstop is dropped."""
-        owed = self.calls.get(answer.call)
-        if owed is not None:
-            session, asked = owed.session, owed.asked
-            session.called.add(owed.server)
-            if self.hook_points is not None and self.hook_points.hold_answer(owed, answer, now):
+        open_call = self.calls.get(answer.call)
+        if open_call is not None:
+            session, asked = open_call.session, open_call.asked
+            session.called.add(open_call.server)
+            if self.hook_points is not None and self.hook_points.hold_answer(open_call, answer, now):
                 return
-            if session.unread_bytes and not owed.is_parked and not self._may_keep_answer(owed, answer, now):
+            if (
+                session.unread_bytes
+                and not open_call.is_parked
+                and not self._may_keep_answer(open_call, answer, now)
+            ):
                 return
             if answer.ttl_ms > 0:
-                self._cache_answer(owed, answer, now)
+                self._cache_answer(open_call, answer, now)
             if asked.by is not None:
-                self._stateless_answered(owed, answer, now)
+                self._stateless_answered(open_call, answer, now)
                 return
             if answer.urls_first and not session.capabilities.url:
-                self.fail(owed, "needs_url")
+                self.fail(open_call, "needs_url")
                 self.admission.send_queued(session, now)
                 return
             if self.audit_trail is not None:
-                self.audit_trail.call_answered(owed, answer.body, is_error=answer.is_error)
-            self.close(owed)
-            if owed.edit or asked.own:
-                self._emit(answer_to(owed, is_error=answer.is_error, body=answer.body))
+                self.audit_trail.call_answered(open_call, answer.body, is_error=answer.is_error)
+            self.close(open_call)
+            if open_call.edit or asked.own:
+                self._emit(answer_to(open_call, is_error=answer.is_error, body=answer.body))
             else:
                 self._emit(Reply(session.id, asked.id, answer.is_error, answer.body, answer.call))
             if session.waiting or session.quota is not None:
@@ -184,16 +189,16 @@ class CallTable:
         elif answer.task:
             self._emit(CancelTask(answer.instance, answer.task))
 
-    def _may_keep_answer(self, owed: OpenCall, answer: CallAnswered, now: float) -> bool:
+    def _may_keep_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
         """Whether the answer is kept for an agent that does not read; else its call ends without it."""
         size_bytes = len(answer.body)
-        if self.unread.may_keep_answer(owed.session, size_bytes, self.bounds.unread_budget_bytes):
+        if self.unread.may_keep_answer(open_call.session, size_bytes, self.bounds.unread_budget_bytes):
             return True
         self._emit(
-            CancelCall(owed.call, "unread", answered=True)
+            CancelCall(open_call.call, "unread", answered=True)
         )  # its body is nothing to keep in the record
-        self.fail(owed, "unread_answers", f"The answer had {size_bytes} bytes.")
-        self.admission.send_queued(owed.session, now)
+        self.fail(open_call, "unread_answers", f"The answer had {size_bytes} bytes.")
+        self.admission.send_queued(open_call.session, now)
         return False
 
     def unread_changed(self, session: Session, unread_bytes: int, now: float) -> None:
@@ -201,208 +206,223 @@ class CallTable:
         self.unread.unread_changed(session, unread_bytes)
         self.admission.send_queued(session, now)
 
-    def _cache_answer(self, owed: OpenCall, answer: CallAnswered, now: float) -> None:
-        if is_cacheable(owed) and not answer.is_error:
-            public, session = answer.public, owed.session.id
+    def _cache_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> None:
+        if is_cacheable(open_call) and not answer.is_error:
+            public, session = answer.public, open_call.session.id
             # Nobody can tell agents without a token apart who share a session: a private answer is one's own.
-            ttl_ms = 0 if owed.session.anonymous and not public else answer.ttl_ms
+            ttl_ms = 0 if open_call.session.anonymous and not public else answer.ttl_ms
             self.resource_cache.store(
-                owed.key, owed.target, session, answer.body, now,
-                ttl_ms=ttl_ms, public=public, since=owed.sent_at,
+                open_call.key, open_call.target, session, answer.body, now,
+                ttl_ms=ttl_ms, public=public, since=open_call.sent_at,
             )  # fmt: skip
 
-    def _stateless_answered(self, owed: OpenCall, answer: CallAnswered, now: float) -> None:
-        asked = owed.asked
+    def _stateless_answered(self, open_call: OpenCall, answer: CallAnswered, now: float) -> None:
+        asked = open_call.asked
         assert asked.by is not None
         assert self.stateless_listener is not None
         if answer.task:
-            begun = self.stateless_listener.task_created(owed, answer, now)
+            begun = self.stateless_listener.task_created(open_call, answer, now)
             if begun is None:
-                self.fail(owed, "bad_answer", "It is a task, and the agent knows of no tasks.")
+                self.fail(open_call, "bad_answer", "It is a task, and the agent knows of no tasks.")
             else:
-                self.audit_end(owed, "task", "yes", begun.body)
-                self.end(owed, begun)
+                self.audit_end(open_call, "task", "yes", begun.body)
+                self.end(open_call, begun)
         elif not answer.urls_first:
             if self.audit_trail is not None:
-                self.audit_trail.call_answered(owed, answer.body, is_error=answer.is_error)
-            self.end(owed, CallResult(answer.is_error, answer.body, answer.ttl_ms, answer.public))
+                self.audit_trail.call_answered(open_call, answer.body, is_error=answer.is_error)
+            self.end(open_call, CallResult(answer.is_error, answer.body, answer.ttl_ms, answer.public))
         elif not asked.by.capabilities.url or not answer.urls:
-            self.fail(owed, "needs_url")
-        elif not self.stateless_listener.urls_required(owed, answer.urls, now):
+            self.fail(open_call, "needs_url")
+        elif not self.stateless_listener.urls_required(open_call, answer.urls, now):
             self.fail(
-                owed, "lost", "The server wants its user to open a web page, and nobody can be asked to."
+                open_call, "lost", "The server wants its user to open a web page, and nobody can be asked to."
             )
-        self.admission.send_queued(owed.session, now)
+        self.admission.send_queued(open_call.session, now)
 
     def call_failed(self, failure: CallFailed, now: float) -> None:
         """The supervisor says that no answer comes."""
-        owed = self.calls.get(failure.call)
-        if owed is None:
+        open_call = self.calls.get(failure.call)
+        if open_call is None:
             return
         if failure.fault == "state_lost":
-            owed.session.called.discard(owed.server)
-            owed.session.marked.discard(owed.server)
+            open_call.session.called.discard(open_call.server)
+            open_call.session.marked.discard(open_call.server)
         elif failure.fault == "unknown_task" and self.stateless_listener is not None:
-            self.stateless_listener.task_lost(owed)
+            self.stateless_listener.task_lost(open_call)
         if failure.delivered == "maybe":
-            owed.session.called.add(owed.server)
+            open_call.session.called.add(open_call.server)
         kind = KINDS.get(failure.fault)
         if kind is not None and kind.delivered == failure.delivered:
-            self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
+            self.fail(open_call, failure.fault, failure.text, failure.retry_after_s)
         else:
             if self.hook_points is not None:
-                self.hook_points.call_failed(owed, failure.fault)
-            said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
-            outcome = CallResult(*fault_answer(said, owed.asked.agent_method))
-            self.audit_end(owed, said.slug, said.delivered, outcome.body)
-            self.end(owed, outcome)
-        self.admission.send_queued(owed.session, now)
+                self.hook_points.call_failed(open_call, failure.fault)
+            said = fault_of(
+                failure, server=open_call.server, tool=open_call.tool, call=call_name(open_call.call)
+            )
+            outcome = CallResult(*fault_answer(said, open_call.asked.agent_method))
+            self.audit_end(open_call, said.slug, said.delivered, outcome.body)
+            self.end(open_call, outcome)
+        self.admission.send_queued(open_call.session, now)
 
     def call_progressed(self, progress: CallProgressed) -> None:
         """Progress goes to the agent under its own token, with its JSON type."""
-        owed = self.calls.get(progress.call)
-        if owed is None:
+        open_call = self.calls.get(progress.call)
+        if open_call is None:
             return
-        if owed.is_parked:
-            owed.latest = progress.params
-        elif owed.asked.token:
-            self.report_progress(owed, progress.params)
+        if open_call.is_parked:
+            open_call.latest = progress.params
+        elif open_call.asked.token:
+            self.report_progress(open_call, progress.params)
 
-    def report_progress(self, owed: OpenCall, params: RawJson) -> None:
+    def report_progress(self, open_call: OpenCall, params: RawJson) -> None:
         """Tell how far a call is."""
-        asked = owed.asked
-        if not self.unread.drop_notification(owed.session):
-            self._emit(SendProgress(owed.session.id, asked.token, params, asked.id))
+        asked = open_call.asked
+        if not self.unread.drop_notification(open_call.session):
+            self._emit(SendProgress(open_call.session.id, asked.token, params, asked.id))
 
-    def fail(self, owed: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
+    def fail(
+        self, open_call: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None
+    ) -> None:
         """End a call with our own words."""
         if self.hook_points is not None:
-            self.hook_points.call_failed(owed, slug)
-        call = call_name(owed.call)
+            self.hook_points.call_failed(open_call, slug)
+        call = call_name(open_call.call)
         said = fault(
-            slug, detail=detail, retry_after_s=retry_after_s, server=owed.server, tool=owed.tool, call=call
+            slug,
+            detail=detail,
+            retry_after_s=retry_after_s,
+            server=open_call.server,
+            tool=open_call.tool,
+            call=call,
         )
-        outcome = CallResult(*fault_answer(said, owed.asked.agent_method))
-        self.audit_end(owed, slug, said.delivered, outcome.body)
-        self.end(owed, outcome)
+        outcome = CallResult(*fault_answer(said, open_call.asked.agent_method))
+        self.audit_end(open_call, slug, said.delivered, outcome.body)
+        self.end(open_call, outcome)
 
-    def audit_end(self, owed: OpenCall, outcome: str, delivered: Delivered, body: RawJson = ABSENT) -> None:
+    def audit_end(
+        self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson = ABSENT
+    ) -> None:
         """For the audit: it ends like this. Of a server's own answer the trail is told itself."""
         if self.audit_trail is not None:
-            self.audit_trail.call_ended(owed, outcome, delivered, body)
+            self.audit_trail.call_ended(open_call, outcome, delivered, body)
 
-    def end(self, owed: OpenCall, outcome: CallResult) -> None:
+    def end(self, open_call: OpenCall, outcome: CallResult) -> None:
         """End a call like this, of which the audit has been told."""
-        self.close(owed)
-        if not owed.is_parked:
-            self.reply(owed, outcome)
+        self.close(open_call)
+        if not open_call.is_parked:
+            self.reply(open_call, outcome)
         elif self.stateless_listener is not None:
-            self.stateless_listener.parked_call_ended(owed, outcome)
+            self.stateless_listener.parked_call_ended(open_call, outcome)
 
-    def reply(self, owed: OpenCall, outcome: CallResult) -> None:
+    def reply(self, open_call: OpenCall, outcome: CallResult) -> None:
         """Answer the request that waits for this call."""
         body, is_error, public = outcome.body, outcome.is_error, outcome.public
         ttl_ms, task = outcome.ttl_ms, outcome.task
-        self._emit(answer_to(owed, is_error=is_error, body=body, ttl_ms=ttl_ms, public=public, task=task))
+        self._emit(
+            answer_to(open_call, is_error=is_error, body=body, ttl_ms=ttl_ms, public=public, task=task)
+        )
 
     def cancel(self, session: Session, request: RawJson, reason: str, now: float) -> bool:
         """The agent no longer wants this answer: it gets none. False when nothing is owed under this id."""
-        owed = session.open_calls.get(request)
-        if owed is None:
+        open_call = session.open_calls.get(request)
+        if open_call is None:
             return False
-        self.drop(owed, reason)
+        self.drop(open_call, reason)
         self.admission.send_queued(session, now)
         return True
 
-    def drop(self, owed: OpenCall, reason: str, *, leaves: bool = False) -> None:
+    def drop(self, open_call: OpenCall, reason: str, *, leaves: bool = False) -> None:
         """Nobody waits for this call any more: it is cancelled. `call_leaving`: its session is gone, and
         that makes the supervisor forget the call, not this (`Record.call_closed`).
         """
         if self.audit_trail is not None:
-            self.audit_trail.call_dropped(owed)
-        if owed.stage == "sent":
-            owed.session.called.add(owed.server)
-            self._emit(CancelCall(owed.call, reason, answered=leaves))
-        elif owed.stage == "told" and not leaves:
-            self._emit(self.answers_written([owed.call]))
-        elif owed.stage == "returning":
-            owed.session.given_up.append(owed.asked)
-        self.close(owed)
+            self.audit_trail.call_dropped(open_call)
+        if open_call.stage == "sent":
+            open_call.session.called.add(open_call.server)
+            self._emit(CancelCall(open_call.call, reason, answered=leaves))
+        elif open_call.stage == "told" and not leaves:
+            self._emit(self.answers_written([open_call.call]))
+        elif open_call.stage == "returning":
+            open_call.session.given_up.append(open_call.asked)
+        self.close(open_call)
 
     def session_closed(self, session: Session) -> None:
         """The agent is gone: everything of it is cancelled."""
-        for owed in list(session.open_calls.values()):
-            self.drop(owed, "the agent is gone", leaves=True)
+        for open_call in list(session.open_calls.values()):
+            self.drop(open_call, "the agent is gone", leaves=True)
         self.admission.session_closed(session)
         self.unread.session_closed(session)
         if self.audit_trail is not None:
             self.audit_trail.forget_caller(session)
 
-    def adopt(self, owed: OpenCall, call: CallId, now: float) -> None:
+    def adopt(self, open_call: OpenCall, call: CallId, now: float) -> None:
         """What came back is this call, which is at the supervisor under the number of an earlier broker."""
-        del self.calls[owed.call]
-        self.calls[call] = owed
-        owed.call, owed.stage = call, "sent"
-        session = owed.session
+        del self.calls[open_call.call]
+        self.calls[call] = open_call
+        open_call.call, open_call.stage = call, "sent"
+        session = open_call.session
         session.count_in_flight()
-        if owed.asked.by is not None:
+        if open_call.asked.by is not None:
             assert self.stateless_listener is not None
-            self.stateless_listener.call_leaving(owed)
+            self.stateless_listener.call_leaving(open_call)
             if session.shared:
-                owed.speaker = part_of(session.id, call)
-        self._sent_timers.arm(call, now, self.backstop_s.get(owed.key, 1800.0))
+                open_call.speaker = part_of(session.id, call)
+        self._sent_timers.arm(call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(ResumeCall(call))
 
-    def park(self, owed: OpenCall) -> None:
+    def park(self, open_call: OpenCall) -> None:
         """Its request was answered with what it wants: nobody waits for it until the retry comes."""
-        del owed.session.open_calls[owed.asked.id]
-        owed.is_parked = True
+        del open_call.session.open_calls[open_call.asked.id]
+        open_call.is_parked = True
 
-    def resume(self, owed: OpenCall, asked: CallRequested) -> None:
+    def resume(self, open_call: OpenCall, request: CallRequested) -> None:
         """A parked call is owed under this request now."""
         assert self.stateless_listener is not None
-        owed.asked = asked
-        owed.is_parked = False
-        self.stateless_listener.call_leaving(owed)
-        owed.session.open_calls[asked.id] = owed
+        open_call.asked = request
+        open_call.is_parked = False
+        self.stateless_listener.call_leaving(open_call)
+        open_call.session.open_calls[request.id] = open_call
 
-    def close(self, owed: OpenCall) -> None:
+    def close(self, open_call: OpenCall) -> None:
         """Take a call out of the books. Whoever does that answers it, or knows that nobody waits."""
-        session = owed.session
-        self.arguments.call_closed(owed)
-        del self.calls[owed.call]
-        if not owed.is_parked:
-            del session.open_calls[owed.asked.id]
-        if owed.stage == "sent":
+        session = open_call.session
+        self.arguments.call_closed(open_call)
+        del self.calls[open_call.call]
+        if not open_call.is_parked:
+            del session.open_calls[open_call.asked.id]
+        if open_call.stage == "sent":
             session.sent -= 1
             if session.quota is not None:
                 session.quota.sent -= 1
-            self._sent_timers.disarm(owed.call)
-        elif owed.stage == "waiting":
-            self.admission.leave_queue(owed)
-        elif owed.stage in IN_FLIGHT:
+            self._sent_timers.disarm(open_call.call)
+        elif open_call.stage == "waiting":
+            self.admission.leave_queue(open_call)
+        elif open_call.stage in IN_FLIGHT:
             session.count_in_flight(-1)
         if self.hook_points is not None:
-            self.hook_points.call_closed(owed)
-        if owed.asked.by is not None:
-            self._stateless_closed(owed)
+            self.hook_points.call_closed(open_call)
+        if open_call.asked.by is not None:
+            self._stateless_closed(open_call)
 
-    def _stateless_closed(self, owed: OpenCall) -> None:
+    def _stateless_closed(self, open_call: OpenCall) -> None:
         assert self.stateless_listener is not None
-        self.stateless_listener.call_closed(owed)
-        if owed.speaker and self.admission.credit_bytes is not None:
-            state = self.states.get(owed.key)
+        self.stateless_listener.call_closed(open_call)
+        if open_call.speaker and self.admission.credit_bytes is not None:
+            state = self.states.get(open_call.key)
             if state is not None and state.mode == "session":
-                self._emit(SessionEnded(owed.speaker))  # whatever it was given for this call is free again
+                self._emit(
+                    SessionEnded(open_call.speaker)
+                )  # whatever it was given for this call is free again
 
     # --- the other end, and time -----------------------------------------------------------------------
 
     def supervisor_lost(self) -> None:
         """What it had is lost, maybe executed; what waits here was never delivered and goes on waiting."""
         self.admission.supervisor_lost()
-        for owed in [owed for owed in self.calls.values() if owed.stage == "sent"]:
-            owed.session.called.add(owed.server)
-            self.fail(owed, "link_broken")
+        for open_call in [open_call for open_call in self.calls.values() if open_call.stage == "sent"]:
+            open_call.session.called.add(open_call.server)
+            self.fail(open_call, "link_broken")
 
     def end_queued(self, calls: Iterable[CallId], now: float) -> None:
         """These have waited too long in the lines of their sessions."""
@@ -414,11 +434,11 @@ class CallTable:
     def end_sent(self, calls: Iterable[CallId], now: float) -> None:
         """These the supervisor has forgotten."""
         for call in calls:
-            owed = self.calls[call]
-            owed.session.called.add(owed.server)
+            open_call = self.calls[call]
+            open_call.session.called.add(open_call.server)
             self._emit(CancelCall(call, "overdue", answered=True))
-            self.fail(owed, "answer_overdue")
-            self.admission.send_queued(owed.session, now)
+            self.fail(open_call, "answer_overdue")
+            self.admission.send_queued(open_call.session, now)
 
     def set_pool_timeouts(self, specs: Iterable[PoolSpec]) -> None:
         """How long the supervisor may take at most, per pool."""

@@ -13,22 +13,22 @@ from carpool_protocol.link.messages import CallAnswered
 class HookPoints(Protocol):
     """What hooks do in the course of a call."""
 
-    def hold_call(self, owed: OpenCall, now: float) -> bool:
+    def hold_call(self, open_call: OpenCall, now: float) -> bool:
         """It is about to leave. True: hooks look at it first, and it is said again when they have let it pass
         (`Admission.proceed`).
         """
 
-    def hold_answer(self, owed: OpenCall, answer: CallAnswered, now: float) -> bool:
+    def hold_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
         """Its server has answered. True: hooks look at that first, and it is said again when they have."""
 
-    def concerns(self, owed: OpenCall) -> bool:
+    def concerns(self, open_call: OpenCall) -> bool:
         """Whether any hook is to look at it, or at its answer."""
 
-    def concerns_answer(self, owed: OpenCall) -> bool:
+    def concerns_answer(self, open_call: OpenCall) -> bool:
         """Whether any hook is to look at its answer."""
 
-    def call_failed(self, owed: OpenCall, slug: str) -> None:
+    def call_failed(self, open_call: OpenCall, slug: str) -> None:
         """It ends with an error of ours. Its agent hears that whatever hooks say."""
 
-    def call_closed(self, owed: OpenCall) -> None:
+    def call_closed(self, open_call: OpenCall) -> None:
         """It is in the books no more."""

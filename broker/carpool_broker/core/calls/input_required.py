@@ -70,8 +70,8 @@ class InputRequiredRound:
 
     __slots__ = ("again", "declined", "inputs", "number", "outcome", "owed", "told")
 
-    def __init__(self, owed: OpenCall) -> None:
-        self.owed = owed
+    def __init__(self, open_call: OpenCall) -> None:
+        self.owed = open_call
         self.inputs: dict[str, RoundInput] = {}
         """By the key under which the retry is to bring it."""
         self.told: frozenset[str] = frozenset()
@@ -93,13 +93,13 @@ class ParkedCalls:
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        ledger: CallTable,
+        call_table: CallTable,
         out: Callable[[AnyEffect], None],
         secret: bytes,
         timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
-        self._call_table = ledger
+        self._call_table = call_table
         self._emit = out
         self.state_tokens = RequestStateTokens(secret)
         self.used_tokens = UsedTokens()
@@ -117,38 +117,38 @@ class ParkedCalls:
         """Whether this question is open here."""
         return ask in self._asks
 
-    def has_room(self, owed: OpenCall) -> bool:
+    def has_room(self, open_call: OpenCall) -> bool:
         """Whether this call may want one thing more of its agent."""
-        found = self._rounds.get(owed.call)
+        found = self._rounds.get(open_call.call)
         if found is not None:
             return len(found.inputs) < MAX_INPUTS
-        most = (owed.session.max_open_calls + 1) // 2 or MAX_PARKED
-        return len(self._of_session.get(owed.session.id, ())) < most
+        most = (open_call.session.max_open_calls + 1) // 2 or MAX_PARKED
+        return len(self._of_session.get(open_call.session.id, ())) < most
 
-    def ask_opened(self, owed: OpenCall, asked: AskOpened, now: float) -> None:
+    def ask_opened(self, open_call: OpenCall, ask: AskOpened, now: float) -> None:
         """A server wants something of the agent behind this call, which has declared it."""
-        told = _advance_input(owed, asked.name)
+        told = _advance_input(open_call, ask.name)
         if told is not None:
-            self._emit(AnswerAsk(asked.ask, is_error=False, body=told))
+            self._emit(AnswerAsk(ask.ask, is_error=False, body=told))
             return
-        token = self._resumed_inputs.get(owed.call)
-        if token is not None and self.state_tokens.covers_ask(token, asked.ask):
-            told = _resumed_input(owed, asked)
+        token = self._resumed_inputs.get(open_call.call)
+        if token is not None and self.state_tokens.covers_ask(token, ask.ask):
+            told = _resumed_input(open_call, ask)
             if told is not None:
-                self._emit(AnswerAsk(asked.ask, is_error=False, body=told))
+                self._emit(AnswerAsk(ask.ask, is_error=False, body=told))
                 return
-        found = self._round_of(owed)
-        key = asked.name or _input_key(asked.ask)
+        found = self._round_of(open_call)
+        key = ask.name or _input_key(ask.ask)
         if key in found.inputs or key in found.told:
-            key = _input_key(asked.ask)
+            key = _input_key(ask.ask)
         while key in found.inputs or key in found.told:  # somebody has named a question like that
             key += "-"
         found.inputs[key] = RoundInput(
-            RequiredInput(key, asked.method, asked.params, asking_server(owed)), asked.ask
+            RequiredInput(key, ask.method, ask.params, asking_server(open_call)), ask.ask
         )
-        self._asks[asked.ask] = (owed.call, key)
-        if not owed.is_parked and not self._timers.has("gathered_round", owed.call):
-            self._timers.arm("gathered_round", owed.call, now, GATHER_ASKS_S)
+        self._asks[ask.ask] = (open_call.call, key)
+        if not open_call.is_parked and not self._timers.has("gathered_round", open_call.call):
+            self._timers.arm("gathered_round", open_call.call, now, GATHER_ASKS_S)
 
     def ask_withdrawn(self, ask: AskId) -> None:
         """The server no longer waits."""
@@ -159,79 +159,79 @@ class ParkedCalls:
             if not found.inputs and not found.owed.is_parked:
                 self._drop_round(call)
 
-    def urls_required(self, owed: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
+    def urls_required(self, open_call: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
         """See `Aftermath`. The call has ended at its server, and nothing was done."""
         if (
-            owed.asked.method not in RESUMABLE_METHODS
-            or owed.rounds >= MAX_URL_ROUNDS
-            or not self.has_room(owed)
+            open_call.asked.method not in RESUMABLE_METHODS
+            or open_call.rounds >= MAX_URL_ROUNDS
+            or not self.has_room(open_call)
         ):
             return False
-        waits = not owed.is_parked
+        waits = not open_call.is_parked
         if waits:
-            self._timers.disarm("gathered_round", owed.call)
-            self._call_table.park(owed)
-        self._call_table.audit_end(owed, "input_required", "yes")
-        self._call_table.close(owed)  # takes the questions of the call along
-        found = self._round_of(owed)
+            self._timers.disarm("gathered_round", open_call.call)
+            self._call_table.park(open_call)
+        self._call_table.audit_end(open_call, "input_required", "yes")
+        self._call_table.close(open_call)  # takes the questions of the call along
+        found = self._round_of(open_call)
         found.again = True
         for url in urls[:MAX_INPUTS]:
             found.number += 1
-            key = f"url-{owed.rounds + 1}-{found.number}"
+            key = f"url-{open_call.rounds + 1}-{found.number}"
             found.inputs[key] = RoundInput(
-                RequiredInput(key, "elicitation/create", url, asking_server(owed)), None
+                RequiredInput(key, "elicitation/create", url, asking_server(open_call)), None
             )
         if waits:
             self._answer_input_required(found, now)
         # Once its agent knows nothing of the call need be remembered: the retry says all that is needed. What
         # it was told when it was parked may be unread still, and then its carrier says the request again.
-        self._emit(ForgetRecordedCall(owed.session.id, owed.call))
+        self._emit(ForgetRecordedCall(open_call.session.id, open_call.call))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------
 
     def _answer_input_required(self, found: InputRequiredRound, now: float) -> None:
         """Answer the request that waits with what is wanted."""
-        owed = found.owed
-        owed.rounds += 1
-        self._timers.arm("parked_call", owed.call, now, self._call_table.bounds.park_s)
+        open_call = found.owed
+        open_call.rounds += 1
+        self._timers.arm("parked_call", open_call.call, now, self._call_table.bounds.park_s)
         found.told = frozenset(found.inputs)
         inputs = tuple(wanted.input for wanted in found.inputs.values())
         asks = None if found.again else [wanted.ask for wanted in found.inputs.values() if wanted.ask]
-        token = self.state_tokens.make(owed.call, owed.rounds, owed.asked, asks)
-        self._resumed_inputs.pop(owed.call, None)
-        self._emit(RequireInput(owed.session.id, owed.asked.id, inputs, token))
+        token = self.state_tokens.make(open_call.call, open_call.rounds, open_call.asked, asks)
+        self._resumed_inputs.pop(open_call.call, None)
+        self._emit(RequireInput(open_call.session.id, open_call.asked.id, inputs, token))
 
     def retry_received(self, found: InputRequiredRound, event: CallRequested, now: float) -> OpenCall | None:
         """A request brings what this round wants. Returns the call that is to be served anew, if one is."""
-        owed = found.owed
-        session = owed.session
-        self._timers.disarm("parked_call", owed.call)
-        if found.again or owed.call < self._call_table.before:
-            self.used_tokens.use(session.id, owed.call, owed.rounds)
+        open_call = found.owed
+        session = open_call.session
+        self._timers.disarm("parked_call", open_call.call)
+        if found.again or open_call.call < self._call_table.before:
+            self.used_tokens.use(session.id, open_call.call, open_call.rounds)
         if found.outcome is not None or found.again:
-            owed.asked = event
+            open_call.asked = event
         else:
-            self._call_table.resume(owed, event)
+            self._call_table.resume(open_call, event)
         self._take_inputs(found, event)
         if found.inputs and not found.declined:
             if not found.again:
-                self._call_table.park(owed)
+                self._call_table.park(open_call)
             self._answer_input_required(found, now)
             return None
-        self._drop_round(owed.call)
+        self._drop_round(open_call.call)
         if found.outcome is not None:
-            self._call_table.reply(owed, found.outcome)
+            self._call_table.reply(open_call, found.outcome)
         elif found.declined:
-            said = fault("url_declined", server=owed.server, tool=owed.target)
-            self._call_table.reply(owed, CallResult(*fault_answer(said, event.agent_method)))
+            said = fault("url_declined", server=open_call.server, tool=open_call.target)
+            self._call_table.reply(open_call, CallResult(*fault_answer(said, event.agent_method)))
         elif found.again:
             fresh = self._call_table.open(session, event)
-            fresh.rounds = owed.rounds
+            fresh.rounds = open_call.rounds
             return fresh
-        elif owed.latest and event.token:
-            self._call_table.report_progress(owed, owed.latest)
-            owed.latest = ABSENT
+        elif open_call.latest and event.token:
+            self._call_table.report_progress(open_call, open_call.latest)
+            open_call.latest = ABSENT
         return None
 
     def _take_inputs(self, found: InputRequiredRound, event: CallRequested) -> None:
@@ -258,49 +258,49 @@ class ParkedCalls:
 
     # --- of a broker before this one -------------------------------------------------------------------
 
-    def call_resumed(self, owed: OpenCall, call: CallId, token: RequestState) -> None:
+    def call_resumed(self, open_call: OpenCall, call: CallId, token: RequestState) -> None:
         """This is about to become that call, and has what its agent was told with this token. The questions
         that are open still come again.
         """
-        owed.rounds = token.round
+        open_call.rounds = token.round
         self._resumed_inputs[call] = token
 
     def reissue_call(self, session: Session, event: CallRequested, token: RequestState) -> OpenCall | None:
         """The server had ended its call, and the user has been at its URLs: returns the call that is to be
         served anew. None: the user has declined.
         """
-        owed = self._call_table.open(session, event)
-        owed.rounds = token.round
+        open_call = self._call_table.open(session, event)
+        open_call.rounds = token.round
         if all(given.accepted for given in event.given):
-            return owed
-        self._call_table.fail(owed, "url_declined")
+            return open_call
+        self._call_table.fail(open_call, "url_declined")
         return None
 
     # --- the course of the call (`Aftermath`) ----------------------------------------------------------
 
-    def call_closed(self, owed: OpenCall) -> None:
+    def call_closed(self, open_call: OpenCall) -> None:
         """Its questions are over with it."""
-        self._resumed_inputs.pop(owed.call, None)
-        found = self._rounds.get(owed.call)
+        self._resumed_inputs.pop(open_call.call, None)
+        found = self._rounds.get(open_call.call)
         if found is None:
             return
         for wanted in found.inputs.values():
             if wanted.ask is not None:
                 del self._asks[wanted.ask]
         found.inputs.clear()
-        if not owed.is_parked:
-            self._drop_round(owed.call)
+        if not open_call.is_parked:
+            self._drop_round(open_call.call)
 
-    def parked_call_ended(self, owed: OpenCall, outcome: CallResult) -> None:
+    def parked_call_ended(self, open_call: OpenCall, outcome: CallResult) -> None:
         """The retry gets it, if it comes."""
-        found = self._rounds[owed.call]
+        found = self._rounds[open_call.call]
         if self._held_bytes + len(outcome.body) > MAX_HELD_BYTES:
             said = fault(
                 "lost",
                 detail="Its answer came while the agent was asked for something, and was too large to keep.",
-                server=owed.server,  # no target: a URI may be as long as the answer
+                server=open_call.server,  # no target: a URI may be as long as the answer
             )
-            outcome = CallResult(*fault_answer(said, owed.asked.agent_method))
+            outcome = CallResult(*fault_answer(said, open_call.asked.agent_method))
         found.outcome = outcome
         self._held_bytes += len(outcome.body)
 
@@ -333,11 +333,11 @@ class ParkedCalls:
             self._emit(ForgetRecordedCall(found.owed.session.id, call))
         self._drop_round(call)
 
-    def _round_of(self, owed: OpenCall) -> InputRequiredRound:
-        found = self._rounds.get(owed.call)
+    def _round_of(self, open_call: OpenCall) -> InputRequiredRound:
+        found = self._rounds.get(open_call.call)
         if found is None:
-            found = self._rounds[owed.call] = InputRequiredRound(owed)
-            self._of_session.setdefault(owed.session.id, {})[owed.call] = None
+            found = self._rounds[open_call.call] = InputRequiredRound(open_call)
+            self._of_session.setdefault(open_call.session.id, {})[open_call.call] = None
         return found
 
     def _drop_round(self, call: CallId) -> None:
@@ -359,15 +359,18 @@ class ParkedCalls:
         calls = self._call_table.calls
         open_asks: dict[AskId, tuple[CallId, str]] = {}
         for call, found in self._rounds.items():
-            owed = found.owed
-            assert owed.call == call
-            assert self._sessions.get(owed.session.id) is owed.session, "a round of nobody"
-            assert call in self._of_session[owed.session.id]
-            assert self._timers.has("parked_call", call) == owed.is_parked
-            assert self._timers.has("gathered_round", call) == (not owed.is_parked)
+            open_call = found.owed
+            assert open_call.call == call
+            assert self._sessions.get(open_call.session.id) is open_call.session, "a round of nobody"
+            assert call in self._of_session[open_call.session.id]
+            assert self._timers.has("parked_call", call) == open_call.is_parked
+            assert self._timers.has("gathered_round", call) == (not open_call.is_parked)
             assert (call in calls) == (found.outcome is None and not found.again)
-            assert owed.is_parked or found.inputs, "a round that wants nothing"
-            assert all(other is not owed for other in owed.session.open_calls.values()) or not owed.is_parked
+            assert open_call.is_parked or found.inputs, "a round that wants nothing"
+            assert (
+                all(other is not open_call for other in open_call.session.open_calls.values())
+                or not open_call.is_parked
+            )
             for key, wanted in found.inputs.items():
                 assert wanted.input.key == key
                 if wanted.ask is not None:
@@ -377,20 +380,20 @@ class ParkedCalls:
         assert sum(len(of) for of in self._of_session.values()) == len(self._rounds)
         timers = self._timers.keys("gathered_round") | self._timers.keys("parked_call")
         assert timers == self._rounds.keys()
-        assert {call for call, owed in calls.items() if owed.is_parked} <= self._rounds.keys()
+        assert {call for call, open_call in calls.items() if open_call.is_parked} <= self._rounds.keys()
         held = sum(len(f.outcome.body) for f in self._rounds.values() if f.outcome is not None)
         assert self._resumed_inputs.keys() <= calls.keys(), "brought for a call that is over"
         assert held == self._held_bytes <= MAX_HELD_BYTES + _INPUT_OVERHEAD_BYTES * len(self._rounds)
 
 
-def _advance_input(owed: OpenCall, name: str) -> Payload | None:
+def _advance_input(open_call: OpenCall, name: str) -> Payload | None:
     """What the request of this call brought for a question of this name: once, and in the first round."""
-    if not name or owed.rounds or not owed.asked.given:
+    if not name or open_call.rounds or not open_call.asked.given:
         return None
-    for given in owed.asked.given:
+    for given in open_call.asked.given:
         if given.key == name:
-            left = tuple(each for each in owed.asked.given if each is not given)
-            owed.asked = replace(owed.asked, given=left)
+            left = tuple(each for each in open_call.asked.given if each is not given)
+            open_call.asked = replace(open_call.asked, given=left)
             return given.body
     return None
 
@@ -400,7 +403,7 @@ def _input_key(ask: AskId) -> str:
     return f"ask-{ask}"
 
 
-def _resumed_input(owed: OpenCall, asked: AskOpened) -> Payload | None:
+def _resumed_input(open_call: OpenCall, ask: AskOpened) -> Payload | None:
     """What the retry brought for a question that its agent was told."""
-    by_key = {given.key: given.body for given in owed.asked.given}
-    return by_key.get(_input_key(asked.ask)) or (by_key.get(asked.name) if asked.name else None)
+    by_key = {given.key: given.body for given in open_call.asked.given}
+    return by_key.get(_input_key(ask.ask)) or (by_key.get(ask.name) if ask.name else None)

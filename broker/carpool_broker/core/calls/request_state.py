@@ -47,25 +47,25 @@ class RequestStateTokens:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret[:64]
 
-    def make(self, call: CallId, number: int, asked: CallRequested, asks: Iterable[AskId] | None) -> str:
-        """`asked`: the request that is answered with it. `asks`: the questions told; None: see
+    def make(self, call: CallId, number: int, request: CallRequested, asks: Iterable[AskId] | None) -> str:
+        """`request`: the request that is answered with it. `asks`: the questions told; None: see
         `CALL_ENDED`.
         """
         if not self._secret:
             raise InvariantBroken("a token without a secret")
         marks = CALL_ENDED if asks is None else "".join(self._ask_mark(ask) for ask in asks)
-        return self._signature(RequestState(call, number, marks), asked.session, asked)
+        return self._signature(RequestState(call, number, marks), request.session, request)
 
-    def read(self, asked: CallRequested) -> RequestState | None:
+    def read(self, request: CallRequested) -> RequestState | None:
         """What the token of this retry says; None: it is none, or it is not for this."""
-        parts = asked.state.split(".")
+        parts = request.state.split(".")
         if not self._secret or len(parts) != _PARTS or len(parts[0]) > _DIGITS or len(parts[1]) > _DIGITS:
             return None
         if not all(part.isascii() and part.isdigit() for part in parts[:2]):
             return None
         token = RequestState(CallId(int(parts[0])), int(parts[1]), parts[2])
-        genuine = self._signature(token, asked.session, asked)
-        return token if compare_digest(genuine.encode(), asked.state.encode("utf-8", "replace")) else None
+        genuine = self._signature(token, request.session, request)
+        return token if compare_digest(genuine.encode(), request.state.encode("utf-8", "replace")) else None
 
     def covers_ask(self, token: RequestState, ask: AskId) -> bool:
         """Whether its agent was told this question with it."""
@@ -77,10 +77,10 @@ class RequestStateTokens:
     def _ask_mark(self, ask: AskId) -> str:
         return blake2b(ask.encode(), key=self._secret, digest_size=_MARK_CHARS // 2).hexdigest()
 
-    def _signature(self, token: RequestState, session: SessionId, asked: CallRequested) -> str:
+    def _signature(self, token: RequestState, session: SessionId, request: CallRequested) -> str:
         head = f"{token.call}.{token.round}.{token.marks}"
         # A msgpack list is cut apart in one way only. Surrogates, which a name may hold, are no UTF-8.
-        words = [head, session, asked.method, asked.name, asked.digest]
+        words = [head, session, request.method, request.name, request.digest]
         bound = msgspec.msgpack.encode([word.encode("utf-8", "surrogatepass") for word in words])
         return f"{head}.{blake2b(bound, key=self._secret, digest_size=16).hexdigest()}"
 

@@ -61,7 +61,7 @@ class AgentAsks:
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        ledger: CallTable,
+        call_table: CallTable,
         parked: ParkedCalls,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
@@ -70,7 +70,7 @@ class AgentAsks:
     ) -> None:
         """`returning`: whether somebody may come back for this call."""
         self._sessions = sessions
-        self._call_table = ledger
+        self._call_table = call_table
         self._parked_calls = parked
         self._emit = out
         self.repeated_asks = RepeatedAsks(out, timers)
@@ -80,60 +80,60 @@ class AgentAsks:
 
     # --- servers ---------------------------------------------------------------------------------------
 
-    def ask_opened(self, asked: AskOpened, now: float) -> None:
+    def ask_opened(self, ask: AskOpened, now: float) -> None:
         """A server wants something of the agent behind a call. Said again, it is not asked again."""
-        if asked.ask in self._open or self._parked_calls.has_ask(asked.ask):
+        if ask.ask in self._open or self._parked_calls.has_ask(ask.ask):
             return
-        owed = self._call_table.calls.get(asked.call)
-        if owed is None:
-            if self._returning(asked.call):  # it is said again with that
+        open_call = self._call_table.calls.get(ask.call)
+        if open_call is None:
+            if self._returning(ask.call):  # it is said again with that
                 return
             # It crossed with a cancel, or with the end of the agent.
-            self._refuse(asked.ask, CannotDowngrade(ASK_ENDED, "The call that this was asked for is over."))
+            self._refuse(ask.ask, CannotDowngrade(ASK_ENDED, "The call that this was asked for is over."))
             return
-        if owed.asked.by is not None:
-            self._stateless_ask_opened(owed, asked, now)
+        if open_call.asked.by is not None:
+            self._stateless_ask_opened(open_call, ask, now)
             return
-        session = owed.session
-        lack = undeclared(session.capabilities, asked.method, asked.needs)
+        session = open_call.session
+        lack = undeclared(session.capabilities, ask.method, ask.needs)
         if lack is not None:
-            self._refuse(asked.ask, lack)
+            self._refuse(ask.ask, lack)
             return
-        request = owed.asked.id
-        self._open[asked.ask] = _OpenAsk(session.id, asked.wants_progress, request)
-        was_asked, answer = self.repeated_asks.take_answer(session.id, asked.ask)
+        request = open_call.asked.id
+        self._open[ask.ask] = _OpenAsk(session.id, ask.wants_progress, request)
+        was_asked, answer = self.repeated_asks.take_answer(session.id, ask.ask)
         if answer is not None:
             self.ask_answered(session, answer)
         elif not was_asked:
-            wants_progress, version = asked.wants_progress, session.version
+            wants_progress, version = ask.wants_progress, session.version
             self._emit(
                 SendAsk(
                     session.id,
-                    asked.ask,
-                    asked.method,
-                    asked.params,
+                    ask.ask,
+                    ask.method,
+                    ask.params,
                     wants_progress,
                     version,
                     request,
-                    server=asking_server(owed),
+                    server=asking_server(open_call),
                 )
             )
 
-    def _stateless_ask_opened(self, owed: OpenCall, asked: AskOpened, now: float) -> None:
+    def _stateless_ask_opened(self, open_call: OpenCall, ask: AskOpened, now: float) -> None:
         """Every request of the stateless era says what its agent can be asked."""
-        assert owed.asked.by is not None
-        declared = owed.asked.by.capabilities
+        assert open_call.asked.by is not None
+        declared = open_call.asked.by.capabilities
         why = None
-        if asked.method != ROOTS or not declared.roots:
-            why = undeclared(declared, asked.method, asked.needs)
-        if owed.asked.method not in RESUMABLE_METHODS:
-            why = CannotDowngrade(METHOD_NOT_FOUND, f"Nothing can be asked for {owed.asked.method}.")
-        elif why is None and not self._parked_calls.has_room(owed):
+        if ask.method != ROOTS or not declared.roots:
+            why = undeclared(declared, ask.method, ask.needs)
+        if open_call.asked.method not in RESUMABLE_METHODS:
+            why = CannotDowngrade(METHOD_NOT_FOUND, f"Nothing can be asked for {open_call.asked.method}.")
+        elif why is None and not self._parked_calls.has_room(open_call):
             why = CannotDowngrade(ASK_ENDED, "This agent is asked for too much at once.")
         if why is not None:
-            self._refuse(asked.ask, why)
+            self._refuse(ask.ask, why)
         else:
-            self._parked_calls.ask_opened(owed, asked, now)
+            self._parked_calls.ask_opened(open_call, ask, now)
 
     def _refuse(self, ask: AskId, why: CannotDowngrade) -> None:
         self._emit(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
@@ -147,11 +147,11 @@ class AgentAsks:
             self._parked_calls.ask_withdrawn(withdrawn.ask)
             self.repeated_asks.ask_withdrawn(withdrawn.ask, withdrawn.reason)
 
-    def elicitation_finished(self, done: ElicitationFinished) -> None:
+    def elicitation_finished(self, event: ElicitationFinished) -> None:
         """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
-        session = self._sessions.get(done.session)
+        session = self._sessions.get(event.session)
         if session is not None and session.capabilities.url and session.version >= NEWEST:
-            self._emit(SendElicitationComplete(session.id, done.params))
+            self._emit(SendElicitationComplete(session.id, event.params))
 
     def supervisor_lost(self) -> None:
         """Whoever asked is gone."""

@@ -15,27 +15,27 @@ from carpool_protocol.ids import part_of
 from carpool_protocol.link.messages import Call, Need, PoolChanged
 
 
-def stateless_call_message(owed: OpenCall, state: PoolChanged | None) -> Call:
+def stateless_call_message(open_call: OpenCall, state: PoolChanged | None) -> Call:
     """Its message. `state`: what the supervisor last said of its pool."""
-    asked, session = owed.asked, owed.session
+    asked, session = open_call.asked, open_call.session
     assert asked.by is not None
     speaker = session.id
     if session.shared and (session.anonymous or state is None or state.mode != "session"):
-        speaker = owed.speaker = part_of(session.id, owed.call)
+        speaker = open_call.speaker = part_of(session.id, open_call.call)
     return Call(
-        owed.call,
-        owed.key,
+        open_call.call,
+        open_call.key,
         speaker,
         asked.method,
-        owed.target,
+        open_call.target,
         asked.rest,
         asked.meta,
         bool(asked.token),
         asked.trace,
         can=declared_needs(asked.by.capabilities),
         log_level=asked.by.level,
-        tasks=owed.tasks,
-        instance=owed.instance,
+        tasks=open_call.tasks,
+        instance=open_call.instance,
         request=asked.id,
         digest=asked.digest,
         principal=session.principal,

@@ -48,12 +48,12 @@ class AgentTask:
 
     __slots__ = ("id", "instance", "key", "listens", "server", "session", "theirs", "tool")
 
-    def __init__(self, id_: str, owed: OpenCall, answer: CallAnswered) -> None:
+    def __init__(self, id_: str, open_call: OpenCall, answer: CallAnswered) -> None:
         self.id = id_
-        self.session: SessionId = owed.session.id
-        self.server: ServerName = owed.server
-        self.key: PoolKey = owed.key
-        self.tool = owed.target
+        self.session: SessionId = open_call.session.id
+        self.server: ServerName = open_call.server
+        self.key: PoolKey = open_call.key
+        self.tool = open_call.target
         """That began it, by its server's own name."""
         self.instance = answer.instance
         self.theirs = answer.task
@@ -68,8 +68,8 @@ class AgentTasks:
         self,
         sessions: Mapping[SessionId, Session],
         registry: Registry,
-        outlook: SessionViews,
-        ledger: CallTable,
+        session_views: SessionViews,
+        call_table: CallTable,
         out: Callable[[AnyEffect], None],
         *,
         timers: BrokerTimers,
@@ -79,8 +79,8 @@ class AgentTasks:
         self._sessions = sessions
         self._timers = timers
         self._registry = registry
-        self._session_views = outlook
-        self._call_table = ledger
+        self._session_views = session_views
+        self._call_table = call_table
         self._emit = out
         self._secret = secret
         """What ids are made with; nobody outside knows it."""
@@ -98,21 +98,23 @@ class AgentTasks:
         catalogs = (self._registry.known_catalog(entry.key) for entry in view.scope.servers)
         return any(catalog is not None and catalog.tasks for catalog in catalogs)
 
-    def may_create(self, owed: OpenCall) -> bool:
+    def may_create(self, open_call: OpenCall) -> bool:
         """Whether its server is to be told that its agent knows of tasks."""
-        by = owed.asked.by
+        by = open_call.asked.by
         if by is None or not by.tasks:
             return False
-        if owed.asked.method != TOOLS_CALL:
-            return bool(owed.task)
-        if self._is_hooked(owed):
+        if open_call.asked.method != TOOLS_CALL:
+            return bool(open_call.task)
+        if self._is_hooked(open_call):
             return False
-        return len(self._of_session.get(owed.session.id, ())) < max(MAX_TASKS, owed.session.max_open_calls)
+        return len(self._of_session.get(open_call.session.id, ())) < max(
+            MAX_TASKS, open_call.session.max_open_calls
+        )
 
-    def _is_hooked(self, owed: OpenCall) -> bool:
+    def _is_hooked(self, open_call: OpenCall) -> bool:
         """Whether hooks are to see its answer: what a task comes to would pass them by."""
         hooks = self._call_table.hook_points
-        return hooks is not None and hooks.concerns_answer(owed)
+        return hooks is not None and hooks.concerns_answer(open_call)
 
     def objection(
         self, session: Session, request: RawJson, by: StatelessAgent, method: str
@@ -128,13 +130,13 @@ class AgentTasks:
 
     # --- the life of a task ----------------------------------------------------------------------------
 
-    def task_created(self, owed: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
+    def task_created(self, open_call: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
         """See `call_listener.Aftermath`."""
-        by = owed.asked.by
-        if by is None or not by.tasks or self._is_hooked(owed):
+        by = open_call.asked.by
+        if by is None or not by.tasks or self._is_hooked(open_call):
             self._emit(CancelTask(answer.instance, answer.task))
             return None
-        task = AgentTask(self._new_id(), owed, answer)
+        task = AgentTask(self._new_id(), open_call, answer)
         self._tasks[task.id] = task
         self._of_session.setdefault(task.session, {})[task.id] = task
         self._at.setdefault(task.instance, {})[task.id] = task
@@ -166,11 +168,11 @@ class AgentTasks:
                 error_reply(session, event.id, event.by, "not_permitted", detail=why, method=event.method)
             )
         else:
-            owed = self._call_table.open(session, event)
-            owed.server, owed.key, owed.target = task.server, task.key, task.theirs
-            owed.task, owed.instance = task.id, task.instance
-            owed.edit = needs_rewrite(self._session_views.view_of(session), task.key, NEWEST)
-            self._call_table.admission.admit(owed, now)
+            open_call = self._call_table.open(session, event)
+            open_call.server, open_call.key, open_call.target = task.server, task.key, task.theirs
+            open_call.task, open_call.instance = task.id, task.instance
+            open_call.edit = needs_rewrite(self._session_views.view_of(session), task.key, NEWEST)
+            self._call_table.admission.admit(open_call, now)
 
     def is_permitted(self, task_id: str, method: str) -> bool:
         """Whether its session may ask this of it now. It may always be ended."""
@@ -204,8 +206,8 @@ class AgentTasks:
         for task in list(self._tasks.values()):
             self._drop(task)
         for session in self._sessions.values():
-            for owed in [each for each in session.waiting if each.task]:
-                self._call_table.fail(owed, "unknown_task")
+            for open_call in [each for each in session.waiting if each.task]:
+                self._call_table.fail(open_call, "unknown_task")
 
     def expire(self, tasks: Iterable[str]) -> None:
         """Their servers may have forgotten these by now."""

@@ -58,9 +58,9 @@ class EffectiveSource:
 
     __slots__ = ("before", "goal", "lanes", "specs")
 
-    def __init__(self, goal: SourceRead) -> None:
-        self.goal = goal
-        self.lanes = {(False, False): PoolVariant(Scope((), goal.scope.separator))}
+    def __init__(self, source_read: SourceRead) -> None:
+        self.goal = source_read
+        self.lanes = {(False, False): PoolVariant(Scope((), source_read.scope.separator))}
         """By whether its agents can be asked, and whether they are of the stateless era. The first is always
         there; each other one stays from its first agent on.
         """
@@ -168,20 +168,20 @@ class EffectiveSources:
         source.specs = {key: self._with_replaced_pool(source, known[key]) for key in used}
         return moved
 
-    def _goal_entries(self, goal: SourceRead, lane: PoolVariant) -> Iterator[ScopeEntry]:
+    def _goal_entries(self, source_read: SourceRead, variant: PoolVariant) -> Iterator[ScopeEntry]:
         """What this class of agents is to see once every pool has greeted."""
-        for entry in goal.scope.servers:
-            twin = goal.twins.get(entry.key)
-            own = self._era_variants.stateless_pool(entry.key) if lane.stateless else None
+        for entry in source_read.scope.servers:
+            twin = source_read.twins.get(entry.key)
+            own = self._era_variants.stateless_pool(entry.key) if variant.stateless else None
             key = entry.key
             if own is not None:
                 key = own
             elif twin is not None:
-                key = twin.key if lane.asking else self._capability_variants.plain_pool(key)
+                key = twin.key if variant.asking else self._capability_variants.plain_pool(key)
             yield entry if key == entry.key else replace(entry, key=key)
 
     def _current_entry(
-        self, source: EffectiveSource, lane: PoolVariant, entry: ScopeEntry, former: ScopeEntry | None
+        self, source: EffectiveSource, variant: PoolVariant, entry: ScopeEntry, former: ScopeEntry | None
     ) -> ScopeEntry:
         """What is in force of this goal now."""
         if former is None or former.key == entry.key:
@@ -195,7 +195,7 @@ class EffectiveSources:
         is_over = former.project and not entry.project  # a file that nobody trusts now has no say any more
         at_once = is_over or entry.server in source.goal.stop_first
         if not at_once and self._must_wait(before, entry.key):
-            lane.replacing[entry.server] = entry.key
+            variant.replacing[entry.server] = entry.key
             return replace(entry, key=before, pin=former.pin)  # it is met by what it runs itself
         return entry
 
@@ -343,8 +343,8 @@ class EffectiveSources:
                 assert all(key not in source.before.get(each, ()) for each in older), "a place taken in turns"
 
 
-def _are_variants(goal: SourceRead, one: PoolKey, other: PoolKey) -> bool:
+def _are_variants(source_read: SourceRead, one: PoolKey, other: PoolKey) -> bool:
     """Whether these are pools of one launch for agents that can be asked and for those that cannot: neither
     takes the other's place. A pool of the stateless era alone does not live beside the one that all share.
     """
-    return any({one, other} == {plain, twin.key} for plain, twin in goal.twins.items())
+    return any({one, other} == {plain, twin.key} for plain, twin in source_read.twins.items())

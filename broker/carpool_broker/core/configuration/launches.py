@@ -169,13 +169,13 @@ class CannotRun(Struct, frozen=True):
     """All that is wrong is that variables or places are not set here: another agent may bring them."""
 
 
-def with_decided_values(server: ServerConfig, scope: LaunchEnvironment) -> ServerConfig | CannotRun:
+def with_decided_values(server: ServerConfig, launch: LaunchEnvironment) -> ServerConfig | CannotRun:
     """With the numbers and switches that variables decide, where they can be read."""
     if not server.late:
         return server
     filled: dict[KeyPath, str] = {}
     for path, text in server.late.items():
-        value = scope.expand(server, text)
+        value = launch.expand(server, text)
         if isinstance(value, MissingValue):
             return CannotRun(_problem(server, path, value.render()), value.cause == "unset")
         filled[path] = value
@@ -199,29 +199,29 @@ def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:
     return ConfigProblem(server.file, server.lines.get(path, server.lines[()]), where, text).render()
 
 
-def launch_of(server: ServerConfig, scope: LaunchEnvironment) -> Launch | CannotRun:
+def launch_of(server: ServerConfig, launch: LaunchEnvironment) -> Launch | CannotRun:
     """What to run, or why it cannot be."""
     filled: dict[KeyPath, str] = {}
     missing: dict[KeyPath, MissingValue] = {}
     for path, text in server.templates():
-        value = scope.expand(server, text)
+        value = launch.expand(server, text)
         if isinstance(value, MissingValue):
             missing[path] = value
         else:
             filled[path] = value
-    roots = _roots(server, scope)
+    roots = _roots(server, launch)
     if isinstance(roots, MissingValue):
         missing["roots",] = roots
     if missing or isinstance(roots, MissingValue):
         problems = (_problem(server, path, each.render()) for path, each in missing.items())
         return CannotRun("; ".join(problems), all(each.cause == "unset" for each in missing.values()))
     if server.url is not None:
-        return _bridge_launch(server, filled, roots, scope)
-    cwd = _directory(filled["cwd",], scope.base_directory(server), scope.home)
+        return _bridge_launch(server, filled, roots, launch)
+    cwd = _directory(filled["cwd",], launch.base_directory(server), launch.home)
     if server.python is not None:
-        argv = _module_argv(server, filled, cwd, scope)
+        argv = _module_argv(server, filled, cwd, launch)
     else:
-        command = from_home(filled.get(("command",), ""), scope.home)
+        command = from_home(filled.get(("command",), ""), launch.home)
         argv = [command, *(filled["args", at] for at in range(len(server.args)))]
     if not argv[0].strip():
         key = "command" if server.python is None else "interpreter"
@@ -230,9 +230,9 @@ def launch_of(server: ServerConfig, scope: LaunchEnvironment) -> Launch | Cannot
         return CannotRun(_problem(server, ("python",), why))
     return Launch(
         server=server.name,
-        secrets=_secrets(server, scope),
+        secrets=_secrets(server, launch),
         argv=argv,
-        env={**scope.base_environment, **{name: filled["env", name] for name in server.env}},
+        env={**launch.base_environment, **{name: filled["env", name] for name in server.env}},
         cwd=cwd,
         policy=server.policy,
         stop_first=server.replace == "stop_first",
@@ -243,19 +243,19 @@ def launch_of(server: ServerConfig, scope: LaunchEnvironment) -> Launch | Cannot
 
 
 def _bridge_launch(
-    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, scope: LaunchEnvironment
+    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, launch: LaunchEnvironment
 ) -> Launch | CannotRun:
     """The child of ours that reaches a URL. All that is secret about it is in its environment."""
-    remote = remote_of(server, filled, scope.logins)
+    remote = remote_of(server, filled, launch.logins)
     if isinstance(remote, list):
         return CannotRun("; ".join(_problem(server, path, text) for path, text in remote))
-    env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
+    env = {**launch.base_environment, **{name: filled["env", name] for name in server.env}}
     return Launch(
         server=server.name,
-        secrets=_secrets(server, scope),
-        argv=[scope.interpreter, "-P", "-m", BRIDGE],
+        secrets=_secrets(server, launch),
+        argv=[launch.interpreter, "-P", "-m", BRIDGE],
         env={**env, **remote.to_environment()},
-        cwd=scope.home,
+        cwd=launch.home,
         policy=server.policy,
         stop_first=server.replace == "stop_first",
         roots=roots,
@@ -264,39 +264,39 @@ def _bridge_launch(
     )
 
 
-def _secrets(server: ServerConfig, scope: LaunchEnvironment) -> list[str]:
+def _secrets(server: ServerConfig, launch: LaunchEnvironment) -> list[str]:
     """Values of the variables that the server's texts refer to, but for those that are no secrets."""
-    known = scope.variables_of(server)
+    known = launch.variables_of(server)
     names = {name for _, text in server.templates() for name in references(text)} - PLACE_NAMES
     return sorted({known[name] for name in names if name in known and not is_built_in(name)})
 
 
 def _module_argv(
-    server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, scope: LaunchEnvironment
+    server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, launch: LaunchEnvironment
 ) -> list[str]:
     """The child of ours that offers a module's functions; the module's name is the last word.
 
     `-P`: a file in the directory may have the name of a module that the child itself needs.
     """
-    interpreter = filled.get(("interpreter",), scope.interpreter)
+    interpreter = filled.get(("interpreter",), launch.interpreter)
     if "/" in interpreter:
-        interpreter = posixpath.join(cwd, from_home(interpreter, scope.home))
+        interpreter = posixpath.join(cwd, from_home(interpreter, launch.home))
     strict = ["--strict"] if server.strict else []
     return [interpreter, "-P", "-m", "carpool.pymodule", *strict, filled["python",]]
 
 
-def _roots(server: ServerConfig, scope: LaunchEnvironment) -> list[Root] | MissingValue | None:
+def _roots(server: ServerConfig, launch: LaunchEnvironment) -> list[Root] | MissingValue | None:
     """What the server is told as roots (rule 6). None: they are not declared to it."""
     if server.roots is None:
         return None
-    if server.roots == "agent" and scope.roots is not None:
-        return list(scope.roots)
-    workspace = scope.directories_of(server)["workspace"]
+    if server.roots == "agent" and launch.roots is not None:
+        return list(launch.roots)
+    workspace = launch.directories_of(server)["workspace"]
     if not workspace:
         return MissingValue("workspace")
     if not is_usable(workspace):
         return MissingValue("workspace", "unusable")
-    return [Root(f"file://{quote(_directory(workspace, scope.home, scope.home))}")]
+    return [Root(f"file://{quote(_directory(workspace, launch.home, launch.home))}")]
 
 
 def _directory(path: str, base: str, home: str) -> str:

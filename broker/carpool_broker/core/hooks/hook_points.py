@@ -54,8 +54,8 @@ class HeldCall:
 
     __slots__ = ("answer", "left", "owed", "run")
 
-    def __init__(self, owed: OpenCall, names: Names, answer: CallAnswered | None = None) -> None:
-        self.owed = owed
+    def __init__(self, open_call: OpenCall, names: Names, answer: CallAnswered | None = None) -> None:
+        self.owed = open_call
         self.left = deque(names)
         """Hooks that have not looked at it yet."""
         self.answer = answer
@@ -68,7 +68,7 @@ class CallHooks:
 
     def __init__(
         self,
-        ledger: CallTable,
+        call_table: CallTable,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
         *,
@@ -78,7 +78,7 @@ class CallHooks:
         """`may_leave`: whether a call that has passed may still go where it was to go; else it has ended with
         that. `strays`: whether no text tells where the URI of this call leads.
         """
-        self._call_table = ledger
+        self._call_table = call_table
         self._timers = timers
         self._emit = out
         self._may_leave = may_leave
@@ -109,12 +109,12 @@ class CallHooks:
             self.tallies.setdefault(name, HookCounts())
         self._call_table.hook_points = self if self.rules or self._held or self._passed else None
 
-    def _find_rules(self, owed: OpenCall) -> tuple[Names, Names]:
+    def _find_rules(self, open_call: OpenCall) -> tuple[Names, Names]:
         """Those that look at this call before, and after it."""
-        tags = _tags_of(owed) if self._by_tag else ()
-        method = owed.asked.method
-        strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self._strays(owed)
-        key = (owed.session.profile, method, owed.server, owed.target, tags, strays)
+        tags = _tags_of(open_call) if self._by_tag else ()
+        method = open_call.asked.method
+        strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self._strays(open_call)
+        key = (open_call.session.profile, method, open_call.server, open_call.target, tags, strays)
         found = self._rules_cache.get(key)
         if found is None:
             kind = _KIND_OF.get(method)
@@ -124,7 +124,7 @@ class CallHooks:
                 else [
                     each
                     for each in self.rules.values()
-                    if _rule_matches(each, owed, kind, tags, strays=strays)
+                    if _rule_matches(each, open_call, kind, tags, strays=strays)
                 ]
             )
             found = (
@@ -133,46 +133,46 @@ class CallHooks:
             )
             if len(self._rules_cache) >= MAX_CACHED_RULES:
                 self._rules_cache.clear()
-            if len(owed.target) <= MAX_NAME_CHARS:
+            if len(open_call.target) <= MAX_NAME_CHARS:
                 self._rules_cache[key] = found
         return found
 
-    def concerns(self, owed: OpenCall) -> bool:
+    def concerns(self, open_call: OpenCall) -> bool:
         """See `HookPoints`."""
-        return any(self._find_rules(owed))
+        return any(self._find_rules(open_call))
 
-    def concerns_answer(self, owed: OpenCall) -> bool:
+    def concerns_answer(self, open_call: OpenCall) -> bool:
         """See `HookPoints`."""
-        return bool(self._find_rules(owed)[1])
+        return bool(self._find_rules(open_call)[1])
 
     # --- the course of a call --------------------------------------------------------------------------
 
-    def hold_call(self, owed: OpenCall, now: float) -> bool:
+    def hold_call(self, open_call: OpenCall, now: float) -> bool:
         """See `HookPoints`."""
-        if owed.asked.method not in _KIND_OF or owed.call in self._passed:
+        if open_call.asked.method not in _KIND_OF or open_call.call in self._passed:
             return False
-        names = self._find_rules(owed)[0]
+        names = self._find_rules(open_call)[0]
         if not names:
             return False
-        owed.stage = "hooked"
-        owed.session.count_in_flight()
-        held = self._held[owed.call] = HeldCall(owed, names)
+        open_call.stage = "hooked"
+        open_call.session.count_in_flight()
+        held = self._held[open_call.call] = HeldCall(open_call, names)
         self._run_next(held, now)
         return True
 
-    def hold_answer(self, owed: OpenCall, answer: CallAnswered, now: float) -> bool:
+    def hold_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
         """See `HookPoints`. One that sends the agent to URLs first is no end of its call."""
-        if owed.stage != "sent" or owed.asked.method not in _KIND_OF or answer.urls_first:
+        if open_call.stage != "sent" or open_call.asked.method not in _KIND_OF or answer.urls_first:
             return False
-        names = self._find_rules(owed)[1]
+        names = self._find_rules(open_call)[1]
         if not names:
             return False
-        self._timers.disarm("sent_call", owed.call)
-        owed.stage = "told"
-        held = self._held[owed.call] = HeldCall(owed, names, answer)
+        self._timers.disarm("sent_call", open_call.call)
+        open_call.stage = "told"
+        held = self._held[open_call.call] = HeldCall(open_call, names, answer)
         self.held_bytes += len(answer.body)
         if self.held_bytes > MAX_HELD_BYTES:
-            self._emit(LogLine("warning", f"{_NO_ROOM}: call {call_name(owed.call)}"))
+            self._emit(LogLine("warning", f"{_NO_ROOM}: call {call_name(open_call.call)}"))
             strict = next((name for name in names if self.rules[name].closed), "")
             held.left.clear()
             if strict:
@@ -181,20 +181,20 @@ class CallHooks:
         self._run_next(held, now)
         return True
 
-    def call_failed(self, owed: OpenCall, slug: str) -> None:
+    def call_failed(self, open_call: OpenCall, slug: str) -> None:
         """See `HookPoints`. Who has looked at the answer already need not hear of its end."""
-        if not owed.server or owed.stage == "told" or owed.asked.method not in _KIND_OF:
+        if not open_call.server or open_call.stage == "told" or open_call.asked.method not in _KIND_OF:
             return
         kind = KINDS.get(slug)
-        for name in self._find_rules(owed)[1]:
-            run = self._make_run(owed, name)
+        for name in self._find_rules(open_call)[1]:
+            run = self._make_run(open_call, name)
             family = "lost" if kind is None else kind.family
             self.pending.append((self.rules[name], replace(run, outcome=family, code=slug)))
 
-    def call_closed(self, owed: OpenCall) -> None:
+    def call_closed(self, open_call: OpenCall) -> None:
         """See `HookPoints`. A run before a call that nobody wants any more is ended; one after it goes on."""
-        self._passed.pop(owed.call, None)
-        held = self._held.pop(owed.call, None)
+        self._passed.pop(open_call.call, None)
+        held = self._held.pop(open_call.call, None)
         if not (self.rules or self._held or self._passed):
             self._call_table.hook_points = None  # there were some
         if held is None:
@@ -222,14 +222,14 @@ class CallHooks:
                 what = replace(what, outcome="answered", body=answer.body, is_error=answer.is_error)
             held.run = self._queue_run(rule, what, now)
             return
-        owed = held.owed
+        open_call = held.owed
         if held.answer is None:
-            del self._held[owed.call]
-            if self._may_leave(owed):
-                self._passed[owed.call] = owed.asked.rest
-                self._call_table.admission.hooks_passed(owed, now)
+            del self._held[open_call.call]
+            if self._may_leave(open_call):
+                self._passed[open_call.call] = open_call.asked.rest
+                self._call_table.admission.hooks_passed(open_call, now)
             else:
-                self._call_table.admission.send_queued(owed.session, now)
+                self._call_table.admission.send_queued(open_call.session, now)
         else:
             self._call_table.call_answered(held.answer, now)
 
@@ -243,35 +243,35 @@ class CallHooks:
         self._run_next(held, now)
 
     def _rewrite_call(self, held: HeldCall, body: RawJson) -> None:
-        owed, answer = held.owed, held.answer
+        open_call, answer = held.owed, held.answer
         if answer is not None:
             self.held_bytes += len(body) - len(answer.body)
             held.answer = replace(answer, is_error=False, body=body, ttl_ms=-1, public=False)
             return
-        self._call_table.arguments.call_closed(owed)
-        owed.asked = replace(owed.asked, rest=body)
-        owed.size_bytes = len(body) + len(owed.asked.meta)
-        self._call_table.arguments.call_opened(owed)
+        self._call_table.arguments.call_closed(open_call)
+        open_call.asked = replace(open_call.asked, rest=body)
+        open_call.size_bytes = len(body) + len(open_call.asked.meta)
+        self._call_table.arguments.call_opened(open_call)
 
     def _deny_call(self, held: HeldCall, name: str, verdict: HookVerdict, reason: str, now: float) -> None:
-        owed = held.owed
+        open_call = held.owed
         if verdict == "deny":
             slug = "denied_by_hook" if held.answer is None else "answer_denied"
             detail = f"The hook {name} says: {_sentence(reason)}" if reason else f"The hook is {name}."
         else:
             slug = "hook_failed" if held.answer is None else "answer_hook_failed"
             detail = f"The hook is {name}: {reason}."
-        self._call_table.fail(owed, slug, detail)
-        self._call_table.admission.send_queued(owed.session, now)
+        self._call_table.fail(open_call, slug, detail)
+        self._call_table.admission.send_queued(open_call.session, now)
 
     # --- runs ------------------------------------------------------------------------------------------
 
-    def _make_run(self, owed: OpenCall, name: str) -> BeginHook:
-        asked = owed.asked
-        arguments = self._passed.get(owed.call, asked.rest)
+    def _make_run(self, open_call: OpenCall, name: str) -> BeginHook:
+        asked = open_call.asked
+        arguments = self._passed.get(open_call.call, asked.rest)
         return BeginHook(
-            run=_NO_RUN, hook=name, call=owed.call, session=owed.session.id, method=asked.method,
-            server=owed.server, target=owed.target, arguments=arguments,
+            run=_NO_RUN, hook=name, call=open_call.call, session=open_call.session.id, method=asked.method,
+            server=open_call.server, target=open_call.target, arguments=arguments,
         )  # fmt: skip
 
     def _queue_run(self, rule: HookRule, what: BeginHook, now: float) -> RunId:
@@ -373,7 +373,7 @@ class CallHooks:
     def check(self) -> None:
         """Assert every invariant."""
         calls = self._call_table.calls
-        hooked = {call for call, owed in calls.items() if owed.stage in {"hooked", "told"}}
+        hooked = {call for call, open_call in calls.items() if open_call.stage in {"hooked", "told"}}
         assert hooked == self._held.keys(), "a call waits for no hook"
         assert not hooked or self._call_table.hook_points is self
         for call, held in self._held.items():
@@ -391,21 +391,21 @@ def _has_begun(run: BrokerHookRun) -> bool:
     return run.began is not None
 
 
-def _rule_matches(rule: HookRule, owed: OpenCall, kind: Kind, tags: Names, *, strays: bool) -> bool:
+def _rule_matches(rule: HookRule, open_call: OpenCall, kind: Kind, tags: Names, *, strays: bool) -> bool:
     """Whether a hook looks at a call. `strays`: it may be about any resource of its server."""
-    if rule.profiles and owed.session.profile not in rule.profiles:
+    if rule.profiles and open_call.session.profile not in rule.profiles:
         return False
-    names = without_query(owed.target) if kind == "resource" else (owed.target,)
+    names = without_query(open_call.target) if kind == "resource" else (open_call.target,)
     return any(
-        (strays and each.kind in (None, kind) and each.is_of(owed.server, tags))
-        or any(each.covers(kind, owed.server, tags, name) for name in names)
+        (strays and each.kind in (None, kind) and each.is_of(open_call.server, tags))
+        or any(each.covers(kind, open_call.server, tags, name) for name in names)
         for each in rule.match
     )
 
 
-def _tags_of(owed: OpenCall) -> Names:
-    servers = owed.session.scope.servers
-    return next((entry.tags for entry in servers if entry.server == owed.server), ())
+def _tags_of(open_call: OpenCall) -> Names:
+    servers = open_call.session.scope.servers
+    return next((entry.tags for entry in servers if entry.server == open_call.server), ())
 
 
 def _sentence(text: str) -> str:

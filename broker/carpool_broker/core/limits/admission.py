@@ -22,10 +22,12 @@ from carpool_protocol.ids import CallId, SessionId
 class AdmittedCalls(Protocol):
     """What the ledger does with a call about which this has been decided."""
 
-    def send(self, owed: OpenCall, now: float) -> None:
+    def send(self, open_call: OpenCall, now: float) -> None:
         """It leaves."""
 
-    def fail(self, owed: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
+    def fail(
+        self, open_call: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None
+    ) -> None:
         """It ends with an error of ours."""
 
 
@@ -53,37 +55,37 @@ class Admission:
         self._blocked_sessions: dict[SessionId, None] = {}
         """Sessions whose line may hold calls that only the link kept back."""
 
-    def refuse_if_full(self, owed: OpenCall) -> bool:
+    def refuse_if_full(self, open_call: OpenCall) -> bool:
         """End a call that may not wait, if this is one: its session, or all together, have too many."""
-        session, bounds = owed.session, self.bounds
-        if self._arguments.exceeds(owed, bounds.argument_budget_bytes):
-            self._admitted_calls.fail(owed, "arguments_too_many", retry_after_s=1.0)
+        session, bounds = open_call.session, self.bounds
+        if self._arguments.exceeds(open_call, bounds.argument_budget_bytes):
+            self._admitted_calls.fail(open_call, "arguments_too_many", retry_after_s=1.0)
         elif len(session.open_calls) > self.max_open_calls(session) + bounds.max_waiting_calls:
-            self._admitted_calls.fail(owed, "too_many_calls", retry_after_s=1.0)
+            self._admitted_calls.fail(open_call, "too_many_calls", retry_after_s=1.0)
         else:
             return False
         return True
 
-    def admit(self, owed: OpenCall, now: float) -> None:
+    def admit(self, open_call: OpenCall, now: float) -> None:
         """The call knows where it goes: send it, put it in line, or refuse it."""
-        session = owed.session
-        if owed.size_bytes > COUNTED_BYTES and self.refuse_if_full(owed):
+        session = open_call.session
+        if open_call.size_bytes > COUNTED_BYTES and self.refuse_if_full(open_call):
             return
         if self.draining and not session.carrier_keeps_lines:
-            self._admitted_calls.fail(owed, "closing")
+            self._admitted_calls.fail(open_call, "closing")
             return
-        if session.quota is not None and (excess := session.quota.excess(owed, now)) is not None:
-            self._admitted_calls.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
+        if session.quota is not None and (excess := session.quota.excess(open_call, now)) is not None:
+            self._admitted_calls.fail(open_call, excess.fault, excess.detail, excess.retry_after_s)
             return
         if not session.waiting and self.may_send(session):
-            self._admitted_calls.send(owed, now)
+            self._admitted_calls.send(open_call, now)
             return
         full = len(session.waiting) >= self.bounds.max_waiting_calls
-        if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
-            self._admitted_calls.fail(owed, "too_many_calls", retry_after_s=1.0)
+        if full or session.waiting_bytes + open_call.size_bytes > self.bounds.max_waiting_bytes:
+            self._admitted_calls.fail(open_call, "too_many_calls", retry_after_s=1.0)
             return
-        session.waiting.append(owed)
-        self._queue_call(owed, now)
+        session.waiting.append(open_call)
+        self._queue_call(open_call, now)
 
     def max_open_calls(self, session: Session) -> int:
         """How many calls it may have open."""
@@ -100,28 +102,28 @@ class Admission:
             and (session.quota is None or session.quota.has_room)
         )
 
-    def hooks_passed(self, owed: OpenCall, now: float) -> None:
+    def hooks_passed(self, open_call: OpenCall, now: float) -> None:
         """Hooks have let it pass: it leaves now, or as the first of its session's line."""
-        session = owed.session
+        session = open_call.session
         session.count_in_flight(-1)
-        owed.stage = "unresolved"
-        refused = owed.size_bytes > COUNTED_BYTES and self.refuse_if_full(owed)
+        open_call.stage = "unresolved"
+        refused = open_call.size_bytes > COUNTED_BYTES and self.refuse_if_full(open_call)
         if not refused and self.draining and not session.carrier_keeps_lines:
-            self._admitted_calls.fail(owed, "closing")
+            self._admitted_calls.fail(open_call, "closing")
         elif not refused and self.may_send(session):
-            self._admitted_calls.send(owed, now)
+            self._admitted_calls.send(open_call, now)
             return
         elif not refused:
-            session.waiting.appendleft(owed)
-            self._queue_call(owed, now)
+            session.waiting.appendleft(open_call)
+            self._queue_call(open_call, now)
         self.send_queued(session, now)  # its place is free
 
-    def _queue_call(self, owed: OpenCall, now: float) -> None:
+    def _queue_call(self, open_call: OpenCall, now: float) -> None:
         """It is in its session's line now."""
-        owed.stage = "waiting"
-        owed.session.waiting_bytes += owed.size_bytes
-        self._timers.arm("queued_call", owed.call, now, self.bounds.wait_s)
-        self._blocked_sessions[owed.session.id] = None
+        open_call.stage = "waiting"
+        open_call.session.waiting_bytes += open_call.size_bytes
+        self._timers.arm("queued_call", open_call.call, now, self.bounds.wait_s)
+        self._blocked_sessions[open_call.session.id] = None
 
     def send_queued(self, session: Session, now: float) -> None:
         """Send what waits in this session's line, as far as it may go."""
@@ -147,10 +149,10 @@ class Admission:
                 self._blocked_sessions[session.id] = None
 
     def _send_next(self, session: Session, now: float) -> None:
-        owed = session.waiting.popleft()
-        session.waiting_bytes -= owed.size_bytes
-        self._timers.disarm("queued_call", owed.call)
-        self._admitted_calls.send(owed, now)
+        open_call = session.waiting.popleft()
+        session.waiting_bytes -= open_call.size_bytes
+        self._timers.disarm("queued_call", open_call.call)
+        self._admitted_calls.send(open_call, now)
 
     def send_queued_of_all(self, now: float) -> None:
         """The link can carry more: sessions take turns, one call each."""
@@ -164,11 +166,11 @@ class Admission:
             if session.waiting:
                 self._blocked_sessions[session_id] = None
 
-    def leave_queue(self, owed: OpenCall) -> None:
+    def leave_queue(self, open_call: OpenCall) -> None:
         """It ends while it waits."""
-        owed.session.waiting.remove(owed)
-        owed.session.waiting_bytes -= owed.size_bytes
-        self._timers.disarm("queued_call", owed.call)
+        open_call.session.waiting.remove(open_call)
+        open_call.session.waiting_bytes -= open_call.size_bytes
+        self._timers.disarm("queued_call", open_call.call)
 
     # --- the other end, and time -----------------------------------------------------------------------
 

@@ -34,24 +34,24 @@ class ArgumentBudget:
     def __init__(self) -> None:
         self.size_bytes = 0
 
-    def call_opened(self, owed: OpenCall) -> None:
+    def call_opened(self, open_call: OpenCall) -> None:
         """Count this call, if it is large."""
-        if owed.size_bytes > COUNTED_BYTES:
-            self.size_bytes += owed.size_bytes
-            owed.session.argument_bytes += owed.size_bytes
+        if open_call.size_bytes > COUNTED_BYTES:
+            self.size_bytes += open_call.size_bytes
+            open_call.session.argument_bytes += open_call.size_bytes
 
-    def call_closed(self, owed: OpenCall) -> None:
+    def call_closed(self, open_call: OpenCall) -> None:
         """Its arguments are kept no more."""
-        if owed.size_bytes > COUNTED_BYTES:
-            self.size_bytes -= owed.size_bytes
-            owed.session.argument_bytes -= owed.size_bytes
+        if open_call.size_bytes > COUNTED_BYTES:
+            self.size_bytes -= open_call.size_bytes
+            open_call.session.argument_bytes -= open_call.size_bytes
 
-    def exceeds(self, owed: OpenCall, max_bytes: int) -> bool:
+    def exceeds(self, open_call: OpenCall, max_bytes: int) -> bool:
         """Whether this call, which is counted, is more than its session may have open."""
-        if owed.size_bytes <= COUNTED_BYTES:
+        if open_call.size_bytes <= COUNTED_BYTES:
             return False
-        mine = owed.session.argument_bytes
-        return mine > GUARANTEED_BYTES and mine > max_bytes - (self.size_bytes - owed.size_bytes)
+        mine = open_call.session.argument_bytes
+        return mine > GUARANTEED_BYTES and mine > max_bytes - (self.size_bytes - open_call.size_bytes)
 
     def check(self, sessions: Iterable[Session]) -> None:
         """Assert every invariant."""

@@ -19,18 +19,24 @@ RESOURCES_READ: Final = "resources/read"
 
 
 def call_reply(
-    owed: OpenCall, *, is_error: bool, body: RawJson, ttl_ms: int = -1, public: bool = False, task: str = ""
+    open_call: OpenCall,
+    *,
+    is_error: bool,
+    body: RawJson,
+    ttl_ms: int = -1,
+    public: bool = False,
+    task: str = "",
 ) -> Reply | ReplyRewritten | ReplyStateless:
     """The answer to a call: a server's own, or one of ours. `ttl_ms`, `public`: see `messages.Answered`.
     `task`: it goes on as that.
     """
-    session, asked = owed.session, owed.asked
-    call = owed.call if owed.stage in AT_SERVER else NO_CALL  # no record holds what was never sent
+    session, asked = open_call.session, open_call.asked
+    call = open_call.call if open_call.stage in AT_SERVER else NO_CALL  # no record holds what was never sent
     as_tool = asked.method if asked.own and asked.method != TOOLS_CALL and not is_error else ""
     if asked.by is None:
-        if as_tool or (owed.edit and not is_error):
+        if as_tool or (open_call.edit and not is_error):
             return ReplyRewritten(
-                session.id, asked.id, body, asked.agent_method, session.version, owed.key, call, as_tool
+                session.id, asked.id, body, asked.agent_method, session.version, open_call.key, call, as_tool
             )
         return Reply(session.id, asked.id, is_error, body, call)
     reads = asked.agent_method == RESOURCES_READ
@@ -41,10 +47,10 @@ def call_reply(
         body,
         asked.agent_method,
         uri=asked.name if reads else "",
-        ttl_ms=max(ttl_ms, 0) if reads and not owed.rounds else 0,  # rounds: it must not be cached
-        public=public and reads and ttl_ms >= 0 and not owed.rounds and not session.is_authenticated,
-        key=owed.key if owed.edit and not is_error else PoolKey(""),
-        task="" if is_error else task or owed.task,
+        ttl_ms=max(ttl_ms, 0) if reads and not open_call.rounds else 0,  # rounds: it must not be cached
+        public=public and reads and ttl_ms >= 0 and not open_call.rounds and not session.is_authenticated,
+        key=open_call.key if open_call.edit and not is_error else PoolKey(""),
+        task="" if is_error else task or open_call.task,
         begins_task=bool(task) and not is_error,
         call=call,
         as_tool=as_tool,
@@ -67,13 +73,13 @@ def error_reply(
     return ReplyStateless(session.id, request, is_error, body, method)
 
 
-def is_cacheable(owed: OpenCall) -> bool:
+def is_cacheable(open_call: OpenCall) -> bool:
     """Whether it is the read of a resource whose answer depends on nothing but the URI: what else its params
     say is between its agent and the server, and what an agent was asked is nobody else's.
     """
-    asked = owed.asked
+    asked = open_call.asked
     return (
         asked.method == RESOURCES_READ
-        and not (owed.rounds or asked.given)
+        and not (open_call.rounds or asked.given)
         and len(asked.rest) <= len(EMPTY_OBJECT)
     )

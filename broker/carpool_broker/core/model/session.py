@@ -57,10 +57,10 @@ class OpenCall:
         "tasks",
     )  # fmt: skip
 
-    def __init__(self, call: CallId, session: "Session", asked: CallRequested) -> None:
+    def __init__(self, call: CallId, session: "Session", request: CallRequested) -> None:
         self.call = call
         self.session = session
-        self.asked = asked
+        self.asked = request
         """The request that waits for the answer: of a call with rounds, the last one."""
         self.stage: Stage = "unresolved"
         self.since = -1.0
@@ -72,7 +72,7 @@ class OpenCall:
         """When it went to its server (`Fresh.moment`); -1: it has not, or at an earlier broker."""
         self.edit = False
         """The answer may hold what this agent cannot read as it is."""
-        self.size_bytes = len(asked.rest) + len(asked.meta)
+        self.size_bytes = len(request.rest) + len(request.meta)
         self.is_parked = False
         """Between two rounds: its last request is answered, and the next has not come (`is_parked`)."""
         self.latest = ABSENT
@@ -222,9 +222,9 @@ class Session:
         return bool(self.profile) or (self.shared and not self.anonymous)
 
 
-def asking_server(owed: OpenCall) -> ServerName:
+def asking_server(open_call: OpenCall) -> ServerName:
     """The server to name where it asks its agent's user something; empty: the agent sees no other one."""
-    return owed.server if len(owed.session.scope.servers) > 1 else _NO_SERVER
+    return open_call.server if len(open_call.session.scope.servers) > 1 else _NO_SERVER
 
 
 class QuotaExcess(Struct, frozen=True):
@@ -276,21 +276,21 @@ class Quota:
         most = self.limits.max_servers
         return most is None or server in self.servers or len(self.servers) < most
 
-    def excess(self, owed: OpenCall, now: float) -> QuotaExcess | None:
+    def excess(self, open_call: OpenCall, now: float) -> QuotaExcess | None:
         """Why this call is one too many; None: it is not, and it counts from now on. What is about a task is
         part of the call that began it.
         """
-        if owed.task:
+        if open_call.task:
             return None
         profile, limits = self.holder[1], self.limits
-        if not self.may_use(owed.server):
+        if not self.may_use(open_call.server):
             detail = f"The profile {profile} allows {limits.max_servers} of them."
             return QuotaExcess("too_many_servers", detail)
         retry_after_s = self.take_token(now)
         if retry_after_s:
             detail = f"The profile {profile} allows {limits.calls_per_minute}."
             return QuotaExcess("too_many_a_minute", detail, retry_after_s)
-        self.servers.add(owed.server)
+        self.servers.add(open_call.server)
         self._called = now
         return None
 

@@ -57,7 +57,7 @@ class Recovery:
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        ledger: CallTable,
+        call_table: CallTable,
         requests: RequestDispatch,
         parked: ParkedCalls,
         before: RepeatedAsks,
@@ -68,7 +68,7 @@ class Recovery:
         life: int,
     ) -> None:
         self._sessions = sessions
-        self._call_table = ledger
+        self._call_table = call_table
         self._requests = requests
         self._parked_calls = parked
         self._before = before
@@ -116,9 +116,9 @@ class Recovery:
         """Its record comes next."""
         self.epoch = epoch
 
-    def record_received(self, told: CallsRecorded) -> None:
+    def record_received(self, record: CallsRecorded) -> None:
         """A part of the record."""
-        self.record.record_received(told)
+        self.record.record_received(record)
 
     def supervisor_greeted(self) -> None:
         """What sessions had at the supervisor before is gone, unless this is the same and knows of it."""
@@ -262,21 +262,21 @@ class Recovery:
             return True
         if token.marks == CALL_ENDED:
             good = self._parked_calls.used_tokens.use(session.id, token.call, token.round)
-            if good and (owed := self._parked_calls.reissue_call(session, event, token)) is not None:
-                self._requests.dispatch_call(owed, now)
+            if good and (open_call := self._parked_calls.reissue_call(session, event, token)) is not None:
+                self._requests.dispatch_call(open_call, now)
             return good
         call = self.record.get(session.id, token.call)
         if call is not None:
             self._adopt_call(self._call_table.open(session, event), call, token, now)
         return call is not None
 
-    def _hold_request(self, session: Session, asked: CallRequested, now: float) -> None:
-        self._call_table.open(session, asked).stage = "returning"
+    def _hold_request(self, session: Session, request: CallRequested, now: float) -> None:
+        self._call_table.open(session, request).stage = "returning"
         if not self._timers.has("returning_session", session.id):
             self._timers.arm("returning_session", session.id, now, self._call_table.bounds.return_s)
 
     def _returning_calls(self, session: Session) -> list[OpenCall]:
-        return [owed for owed in session.open_calls.values() if owed.stage == "returning"]
+        return [open_call for open_call in session.open_calls.values() if open_call.stage == "returning"]
 
     def _settle_session(self, session: Session, now: float) -> None:
         """Decide what becomes of everything of a session that is back."""
@@ -291,30 +291,30 @@ class Recovery:
         self._before.start_waiting(session.id, now)
         by_request = self.record.calls_by_request(session.id)
         again = self._again.pop(session.id, frozenset())
-        for owed in self._returning_calls(session):
-            asked = owed.asked
+        for open_call in self._returning_calls(session):
+            asked = open_call.asked
             token = self._parked_calls.state_tokens.read(asked) if asked.state else None
             if token is not None and token.marks == CALL_ENDED:
                 token = None  # it is said again, as a new call
             call, is_certain = match_request(asked, by_request.get(asked.id, []), is_again=asked.id in again)
             rounds = None if token is None else self.record.get(session.id, token.call)
             if rounds is not None and (call is None or call.call <= rounds.call):
-                self._adopt_call(owed, rounds, token, now)
+                self._adopt_call(open_call, rounds, token, now)
             elif call is not None and is_certain and self.record.get(session.id, call.call) is not None:
-                self._adopt_call(owed, call, None, now)
+                self._adopt_call(open_call, call, None, now)
             elif call is None and known:
-                self._call_table.close(owed)
+                self._call_table.close(open_call)
                 if not self._requests.call_requested(asked, now):
                     self.retry_received(session, asked, now)
             else:
-                self._requests.end_call(owed, "link_broken")  # or a retry of it goes on as that call
+                self._requests.end_call(open_call, "link_broken")  # or a retry of it goes on as that call
         given_up = [
             match_request(asked, by_request.get(asked.id, []), is_again=asked.id in again)[0]
             for asked in session.given_up
         ]
         session.given_up.clear()
         self._settle_rest(session, {call.call for call in given_up if call is not None}, now)
-        if not known and not any(owed.session is session for owed in self._adopted.values()):
+        if not known and not any(open_call.session is session for open_call in self._adopted.values()):
             self._before.stop_waiting(session.id)
         self._back[session.id] = self.epoch
         self._emit(SetSupervisorEpoch(session.id, self.epoch))
@@ -334,29 +334,31 @@ class Recovery:
             else:
                 self.record.agent_done(left, "the agent does not wait for it")
 
-    def _adopt_call(self, owed: OpenCall, call: RecordedCall, token: RequestState | None, now: float) -> None:
+    def _adopt_call(
+        self, open_call: OpenCall, call: RecordedCall, token: RequestState | None, now: float
+    ) -> None:
         """It is in the record: it goes on as that call. `token`: it brings what that was parked for."""
-        session = owed.session
+        session = open_call.session
         self.record.remove(call)
         if token is None:  # given in advance, perhaps to a question that was answered with it before
-            owed.asked = replace(owed.asked, given=())
-        owed.key, owed.target = call.key, call.target
-        owed.server = session.scope.server_of(call.key) or owed.server
-        self._requests.update_rewrite(owed)
-        if owed.asked.method in TASK_ID_KEYS:
-            owed.task = owed.asked.name
-        session.used.add(owed.server)
-        self._adopted[call.call] = owed
+            open_call.asked = replace(open_call.asked, given=())
+        open_call.key, open_call.target = call.key, call.target
+        open_call.server = session.scope.server_of(call.key) or open_call.server
+        self._requests.update_rewrite(open_call)
+        if open_call.asked.method in TASK_ID_KEYS:
+            open_call.task = open_call.asked.name
+        session.used.add(open_call.server)
+        self._adopted[call.call] = open_call
         if token is not None:
-            self._parked_calls.call_resumed(owed, call.call, token)
-        self._call_table.adopt(owed, call.call, now)
+            self._parked_calls.call_resumed(open_call, call.call, token)
+        self._call_table.adopt(open_call, call.call, now)
 
     def catalogs_changed(self) -> None:
         """Catalogs came: they tell how answers of a pool are to be read."""
         calls = self._call_table.calls
-        self._adopted = {call: owed for call, owed in self._adopted.items() if call in calls}
-        for owed in self._adopted.values():
-            self._requests.update_rewrite(owed)
+        self._adopted = {call: open_call for call, open_call in self._adopted.items() if call in calls}
+        for open_call in self._adopted.values():
+            self._requests.update_rewrite(open_call)
 
     def session_closed(self, session: Session) -> None:
         """The agent is gone. The supervisor hears so, if it is there, after it has told its record."""
@@ -411,8 +413,8 @@ class Recovery:
     def end_returning(self, sessions: Iterable[SessionId]) -> None:
         """Requests of these have waited for the record long enough."""
         for late in sessions:
-            for owed in self._returning_calls(self._sessions[late]):
-                self._requests.end_call(owed, "link_broken")
+            for open_call in self._returning_calls(self._sessions[late]):
+                self._requests.end_call(open_call, "link_broken")
 
     def close_windows(self, windows: Iterable[str]) -> None:
         """Who had nothing open is late (`grace`); or nobody comes back any more (`return`)."""
@@ -429,7 +431,7 @@ class Recovery:
         self._before.check(self._sessions)
         assert self._back.keys() <= self._sessions.keys(), "back, and not here"
         for session in self._sessions.values():
-            waits = any(owed.stage == "returning" for owed in session.open_calls.values())
+            waits = any(open_call.stage == "returning" for open_call in session.open_calls.values())
             assert not waits or (session.id in self._back and not self.heard), "a request waits for nothing"
             assert not waits or self._timers.has("returning_session", session.id)
         assert self._again.keys() <= self._back.keys()

@@ -37,14 +37,14 @@ class RecordedCalls:
         self._until: dict[CallId, float] = {}
         """Until when calls waited for a retry as the supervisor went: their time goes on when it is back."""
 
-    def record_received(self, told: CallsRecorded) -> None:
+    def record_received(self, record: CallsRecorded) -> None:
         """A part of it."""
-        for each in told.sessions:
+        for each in record.sessions:
             if each.gone:
                 self.gone.add(each.session)
                 continue
             self.awaited[each.session] = each.held
-        for call in told.calls:
+        for call in record.calls:
             self.awaited.setdefault(call.session, [])
             self._calls.setdefault(call.session, {})[call.call] = call
 
@@ -155,7 +155,7 @@ class RecordedCalls:
 
 
 def match_request(
-    asked: CallRequested, calls: Sequence[RecordedCall], *, is_again: bool
+    request: CallRequested, calls: Sequence[RecordedCall], *, is_again: bool
 ) -> tuple[RecordedCall | None, bool]:
     """The call of the record that was this request, and whether that is certain. `calls`: those with its id;
     `is_again`: one of these may be an earlier request, which its agent has an answer to.
@@ -164,7 +164,7 @@ def match_request(
     meant: an id is taken only where no other use is open. Only whether it is that one, or the one before it
     whose answer was not reported as written, nobody can tell once it has ended.
     """
-    alike = [each for each in calls if not (asked.digest and each.digest) or each.digest == asked.digest]
+    alike = [each for each in calls if not (request.digest and each.digest) or each.digest == request.digest]
     if not alike:
         return None, True
     return alike[-1], not (is_again and alike[-1].ended)

@@ -33,8 +33,8 @@ class SupervisorSync:
         self,
         sessions: Mapping[SessionId, Session],
         registry: Registry,
-        outlook: SessionViews,
-        ledger: CallTable,
+        session_views: SessionViews,
+        call_table: CallTable,
         requests: RequestDispatch,
         *,
         recovery: Recovery,
@@ -44,8 +44,8 @@ class SupervisorSync:
     ) -> None:
         self._sessions = sessions
         self._registry = registry
-        self._session_views = outlook
-        self._call_table = ledger
+        self._session_views = session_views
+        self._call_table = call_table
         self._requests = requests
         self._recovery = recovery
         self._emit = out

@@ -104,14 +104,14 @@ class Registry:
         if former is not None and former.catalog == catalog:
             return {}
         yield len(catalog.tools) // 2
-        shelf = PoolCatalog(catalog)
+        pool_catalog = PoolCatalog(catalog)
         for pin in self._pins_of(key) if self.approvals.approved else ():
-            self.approvals.catalog_received(pin, shelf.pinned)
+            self.approvals.catalog_received(pin, pool_catalog.pinned)
         shown = former or self._cached_catalogs.get(key)
         yield len(catalog.tools) // 2
-        touched = view_builder.ALL_FAMILIES if shown is None else (yield from shelf.reuse_from(shown))
-        drafts = yield from self._draft_views(key, shelf, touched)
-        self._pool_catalogs[key] = shelf
+        touched = view_builder.ALL_FAMILIES if shown is None else (yield from pool_catalog.reuse_from(shown))
+        drafts = yield from self._draft_views(key, pool_catalog, touched)
+        self._pool_catalogs[key] = pool_catalog
         self._moves += 1
         changed: ChangedLists = {}
         for scope, draft in drafts.items():
@@ -119,7 +119,7 @@ class Registry:
         return changed
 
     def _draft_views(
-        self, key: PoolKey, shelf: PoolCatalog, touched: frozenset[Family]
+        self, key: PoolKey, pool_catalog: PoolCatalog, touched: frozenset[Family]
     ) -> slices.Steps[dict[Scope, _DraftView]]:
         """The views of all scopes with this pool as they are with this shelf."""
         drafts: dict[Scope, _DraftView] = {}
@@ -136,7 +136,7 @@ class Registry:
             is_first = not spoilt and scope.offline_tools(key) is None
             making = view_builder.make_view(
                 scope,
-                self._view_builder(scope, {**self._pool_catalogs, key: shelf}),
+                self._view_builder(scope, {**self._pool_catalogs, key: pool_catalog}),
                 seen,
                 touched=touched if is_first else view_builder.ALL_FAMILIES,
                 paging=self._paging,
@@ -194,13 +194,13 @@ class Registry:
 
     def told_catalog(self, key: PoolKey) -> Catalog | None:
         """What the pool last told, hidden or not; None when it never did."""
-        shelf = self._pool_catalogs.get(key)
-        return None if shelf is None else shelf.catalog
+        pool_catalog = self._pool_catalogs.get(key)
+        return None if pool_catalog is None else pool_catalog.catalog
 
     def known_catalog(self, key: PoolKey) -> Catalog | None:
         """The same, or else what it told an earlier carpool."""
-        shelf = self._last_catalog(key)
-        return None if shelf is None else shelf.catalog
+        pool_catalog = self._last_catalog(key)
+        return None if pool_catalog is None else pool_catalog.catalog
 
     def _last_catalog(self, key: PoolKey) -> PoolCatalog | None:
         """What the pool told last, be it an earlier carpool."""
@@ -248,8 +248,10 @@ class Registry:
         """What is held of this pinned server, in all its pools; of tools of one name the first."""
         found: dict[str, HeldTool] = {}
         for key in self.pinned_servers().get(pin, ()):
-            shelf = self._last_catalog(key)
-            for each in self.approvals.held_definitions(pin, shelf.pinned if shelf is not None else {}):
+            pool_catalog = self._last_catalog(key)
+            for each in self.approvals.held_definitions(
+                pin, pool_catalog.pinned if pool_catalog is not None else {}
+            ):
                 found.setdefault(each.tool, each)
         return [found[tool] for tool in sorted(found)]
 
@@ -259,7 +261,9 @@ class Registry:
         self._moves += 1
         changes: ChangedLists = {}
         shelves = map(self._last_catalog, keys)
-        self.approvals.approve_tools(pin, [shelf.pinned for shelf in shelves if shelf is not None], wanted)
+        self.approvals.approve_tools(
+            pin, [pool_catalog.pinned for pool_catalog in shelves if pool_catalog is not None], wanted
+        )
         for key in keys:
             for scope, families in self._rebuild_views(key, frozenset({"tools"})).items():
                 changes[scope] = changes.get(scope, frozenset()) | families
@@ -337,18 +341,18 @@ class Registry:
         for entry in scope.servers:
             key = entry.key
             told = own.get(key)
-            shelf = told or self._cached_catalogs.get(key)
+            pool_catalog = told or self._cached_catalogs.get(key)
             if (
                 entry.pin
-                and shelf is not None
-                and (why := self.approvals.held_tools(entry.pin, shelf.pinned))
+                and pool_catalog is not None
+                and (why := self.approvals.held_tools(entry.pin, pool_catalog.pinned))
             ):
                 held[key] = why
             if entry.offline is not None and (told is None or key in self._hidden_pools):
-                shelf = _from_tools_file(entry.key, entry.offline, shelf)
+                pool_catalog = _from_tools_file(entry.key, entry.offline, pool_catalog)
                 by_file.add(key)
-            if shelf is not None:
-                shelves[key] = shelf
+            if pool_catalog is not None:
+                shelves[key] = pool_catalog
                 if told is None:
                     hearsay.add(key)
         return view_builder.ViewSources(

@@ -192,13 +192,13 @@ def known_catalogs(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> Know
     return [(it, shelves[it.key]) for it in entries if it.key in shelves]
 
 
-def held_tools(known: KnownCatalogs, scope: Scope, stock: ViewSources) -> dict[Tool, HeldReason]:
+def held_tools(known_catalogs: KnownCatalogs, scope: Scope, stock: ViewSources) -> dict[Tool, HeldReason]:
     """The tools that the scope would let through and that are not approved; also instructions."""
     if not stock.held:
         return {}
     return {
         (entry.server, name): why
-        for entry, _ in known
+        for entry, _ in known_catalogs
         if entry.pin
         for name, why in stock.held.get(entry.key, {}).items()
         if name == INSTRUCTIONS or scope.permits("tool", entry, name)
@@ -206,29 +206,29 @@ def held_tools(known: KnownCatalogs, scope: Scope, stock: ViewSources) -> dict[T
 
 
 def tool_table(
-    scope: Scope, known: KnownCatalogs, held: Mapping[Tool, HeldReason]
+    scope: Scope, known_catalogs: KnownCatalogs, held: Mapping[Tool, HeldReason]
 ) -> slices.Steps[NameTable[ViewTool]]:
     """The names of all tools that the scope lets through. One that is held keeps its name where it was
     approved once, so that no other comes to be meant by it; a new one gets a name when it is approved.
     """
     allowed: list[Tool] = []
     denied: list[Tool] = []
-    for entry, shelf in known:
+    for entry, pool_catalog in known_catalogs:
         if not held and entry.allows_all and scope.rights.are_all:  # nobody waits for a look at each
-            allowed += [(entry.server, name) for name in sorted(shelf.offers["tools"])]
-            yield len(shelf.offers["tools"]) // 2
+            allowed += [(entry.server, name) for name in sorted(pool_catalog.offers["tools"])]
+            yield len(pool_catalog.offers["tools"]) // 2
             continue
-        for at, name in enumerate(sorted(shelf.offers["tools"]), 1):
+        for at, name in enumerate(sorted(pool_catalog.offers["tools"]), 1):
             if not at % slices.STEP_ENTRIES:
                 yield 4 * slices.STEP_ENTRIES
             tool = (entry.server, name)
             through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
             (allowed if through else denied).append(tool)
-    by_server = {entry.server: (entry, shelf) for entry, shelf in known}
+    by_server = {entry.server: (entry, pool_catalog) for entry, pool_catalog in known_catalogs}
 
     def make(tool: Tool, qualified: str) -> ViewTool:
-        entry, shelf = by_server[tool[0]]
-        return shelf.view_tool(entry, tool[1], qualified)
+        entry, pool_catalog = by_server[tool[0]]
+        return pool_catalog.view_tool(entry, tool[1], qualified)
 
     return (yield from NameTable.build(scope, allowed, denied, make, tools=True))
 
@@ -247,18 +247,18 @@ def limit_tools(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
     return kept[: scope.max_tools]
 
 
-def prompt_table(scope: Scope, known: KnownCatalogs) -> slices.Steps[NameTable[ViewPrompt]]:
+def prompt_table(scope: Scope, known_catalogs: KnownCatalogs) -> slices.Steps[NameTable[ViewPrompt]]:
     """The names of all prompts let through: formed as those of tools, in a name space of their own."""
     allowed: list[Tool] = []
     denied: list[Tool] = []
-    for entry, shelf in known:
-        for name in sorted(shelf.offers["prompts"]):
+    for entry, pool_catalog in known_catalogs:
+        for name in sorted(pool_catalog.offers["prompts"]):
             (allowed if scope.permits("prompt", entry, name) else denied).append((entry.server, name))
-    by_server = {entry.server: (entry, shelf) for entry, shelf in known}
+    by_server = {entry.server: (entry, pool_catalog) for entry, pool_catalog in known_catalogs}
 
     def make(prompt: Tool, qualified: str) -> ViewPrompt:
-        entry, shelf = by_server[prompt[0]]
-        return shelf.view_prompt(entry, prompt[1], qualified)
+        entry, pool_catalog = by_server[prompt[0]]
+        return pool_catalog.view_prompt(entry, prompt[1], qualified)
 
     return (yield from NameTable.build(scope, allowed, denied, make, tools=False))
 
@@ -270,48 +270,50 @@ def uri_table(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> UriTable:
             ServerUris(
                 entry.server,
                 entry.key,
-                _permitted_uris(scope, entry, shelf, "resources"),
-                _permitted_uris(scope, entry, shelf, "templates"),
-                serves=shelf is not None and shelf.serves_resources and scope.may_permit("resource", entry),
+                _permitted_uris(scope, entry, pool_catalog, "resources"),
+                _permitted_uris(scope, entry, pool_catalog, "templates"),
+                serves=pool_catalog is not None
+                and pool_catalog.serves_resources
+                and scope.may_permit("resource", entry),
                 denied=tuple(
                     uri
                     for it in _URI_FAMILIES
-                    for uri in _permitted_uris(scope, entry, shelf, it, denied=True)
+                    for uri in _permitted_uris(scope, entry, pool_catalog, it, denied=True)
                 ),
             )
             for entry in sorted(scope.servers, key=lambda entry: entry.server)
-            for shelf in (shelves.get(entry.key),)
+            for pool_catalog in (shelves.get(entry.key),)
         ]
     )
 
 
-def list_resources(scope: Scope, known: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
+def list_resources(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
     """All resources that the scope lets through, as they are shown."""
     shown = uris.agent_uris
     return [
-        shelf.view_resource("resources", it, uri, shown.get((it.server, uri), uri))
-        for it, shelf in known
-        for uri in _permitted_uris(scope, it, shelf, "resources")
+        pool_catalog.view_resource("resources", it, uri, shown.get((it.server, uri), uri))
+        for it, pool_catalog in known_catalogs
+        for uri in _permitted_uris(scope, it, pool_catalog, "resources")
     ]
 
 
-def list_templates(scope: Scope, known: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
+def list_templates(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
     """All resource templates that the scope lets through, as they are shown."""
     shown = uris.agent_templates
     return [
-        shelf.view_resource("templates", it, template, shown.get((it.server, template), template))
-        for it, shelf in known
-        for template in _permitted_uris(scope, it, shelf, "templates")
+        pool_catalog.view_resource("templates", it, template, shown.get((it.server, template), template))
+        for it, pool_catalog in known_catalogs
+        for template in _permitted_uris(scope, it, pool_catalog, "templates")
     ]
 
 
 def _permitted_uris(
-    scope: Scope, entry: ScopeEntry, shelf: PoolCatalog | None, family: Family, *, denied: bool = False
+    scope: Scope, entry: ScopeEntry, pool_catalog: PoolCatalog | None, family: Family, *, denied: bool = False
 ) -> tuple[str, ...]:
     """What the server lists and the scope lets through, or keeps back; in the order of lists."""
-    if shelf is None or (denied and scope.rights.are_all):
+    if pool_catalog is None or (denied and scope.rights.are_all):
         return ()
-    offered = sorted(shelf.offers[family])
+    offered = sorted(pool_catalog.offers[family])
     if scope.rights.are_all:
         return tuple(offered)
     return tuple(uri for uri in offered if scope.permits("resource", entry, uri) is not denied)
@@ -327,26 +329,26 @@ def scope_features(scope: Scope, stock: ViewSources) -> frozenset[Feature]:
     if scope.search or scope.resource_tools:
         found.add("tools")
     for entry in scope.servers:
-        shelf = stock.shelves.get(entry.key)
-        if shelf is None or entry.key in stock.by_file:
+        pool_catalog = stock.shelves.get(entry.key)
+        if pool_catalog is None or entry.key in stock.by_file:
             found |= ALL_FEATURES
-        if shelf is not None:
-            found.update(shelf.catalog.features)
-            found.update(_OFFERED_AS[family] for family in FAMILIES if shelf.offers[family])
+        if pool_catalog is not None:
+            found.update(pool_catalog.catalog.features)
+            found.update(_OFFERED_AS[family] for family in FAMILIES if pool_catalog.offers[family])
     found.update(changed for family, changed in _LIST_CHANGED.items() if family in found)
     return frozenset(found)
 
 
 def scope_instructions(
-    scope: Scope, known: KnownCatalogs, hidden: Collection[PoolKey], held: Collection[Tool] = ()
+    scope: Scope, known_catalogs: KnownCatalogs, hidden: Collection[PoolKey], held: Collection[Tool] = ()
 ) -> str:
     """What the servers that are not hidden say about themselves, but for what is not approved."""
     told = {
-        entry.server: shelf.catalog.instructions
-        for entry, shelf in known
+        entry.server: pool_catalog.catalog.instructions
+        for entry, pool_catalog in known_catalogs
         if entry.key not in hidden
         and (entry.server, INSTRUCTIONS) not in held
-        and shelf.catalog.instructions.strip()
+        and pool_catalog.catalog.instructions.strip()
     }
     if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
         return "".join(told.values())

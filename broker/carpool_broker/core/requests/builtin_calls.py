@@ -26,8 +26,8 @@ from carpool_protocol.faults.faults import as_tool_result, fault
 class BuiltinToolCalls:
     """Those of all sessions."""
 
-    def __init__(self, ledger: CallTable, hints: ListFreshness, out: Callable[[AnyEffect], None]) -> None:
-        self._call_table = ledger
+    def __init__(self, call_table: CallTable, hints: ListFreshness, out: Callable[[AnyEffect], None]) -> None:
+        self._call_table = call_table
         self._list_freshness = hints
         self._emit = out
 
@@ -41,21 +41,26 @@ class BuiltinToolCalls:
             return event
         return replace(event, method=TARGET_METHODS[tool.kind], name=about.name, rest=about.rest)
 
-    def answer_call(self, owed: OpenCall, tool: BuiltinTool, view: View, now: float) -> None:
+    def answer_call(self, open_call: OpenCall, tool: BuiltinTool, view: View, now: float) -> None:
         """Answer a call that no server is needed for."""
-        asked = owed.asked
+        asked = open_call.asked
         if tool.kind in TARGET_METHODS:
             problem = asked.own[0].problem if asked.own else ""
             said = fault("bad_params", detail=problem or f"{tool.qualified} calls tools of servers.")
             outcome = CallResult(False, as_tool_result(said))
-            self._call_table.audit_end(owed, said.slug, said.delivered, outcome.body)
-            self._call_table.end(owed, outcome)
+            self._call_table.audit_end(open_call, said.slug, said.delivered, outcome.body)
+            self._call_table.end(open_call, outcome)
             return
         self._list_freshness.request_renewal(view, now)
-        self._call_table.audit_end(owed, "ok", "no")
-        self._call_table.close(owed)
+        self._call_table.audit_end(open_call, "ok", "no")
+        self._call_table.close(open_call)
         self._emit(
             AnswerBuiltin(
-                owed.session.id, asked.id, tool.kind, asked.rest, owed.version, stateless=asked.by is not None
+                open_call.session.id,
+                asked.id,
+                tool.kind,
+                asked.rest,
+                open_call.version,
+                stateless=asked.by is not None,
             )
         )

@@ -71,8 +71,8 @@ class RequestDispatch:
         self,
         sessions: dict[SessionId, Session],
         registry: Registry,
-        outlook: SessionViews,
-        ledger: CallTable,
+        session_views: SessionViews,
+        call_table: CallTable,
         out: Emit,
         *,
         parked: ParkedCalls,
@@ -83,29 +83,34 @@ class RequestDispatch:
     ) -> None:
         self._sessions = sessions
         self._registry = registry
-        self._session_views = outlook
-        self._call_table = ledger
+        self._session_views = session_views
+        self._call_table = call_table
         self._parked = parked
         self._emit = out
         self.subscriptions = SubscriptionTable(
             lambda session: sessions[session].scope,
             lambda session, entry, uri: (
                 sessions[session].scope.rights.are_all
-                or outlook.view_of(sessions[session]).still_readable(entry, uri)
+                or session_views.view_of(sessions[session]).still_readable(entry, uri)
             ),
         )
         self.list_freshness = ListFreshness(registry, out)
         self.tasks = AgentTasks(
-            sessions, registry, outlook, ledger, out, timers=timers, secret=secret, life=life
+            sessions, registry, session_views, call_table, out, timers=timers, secret=secret, life=life
         )
-        self.recheck = CallRecheck(sessions, outlook, ledger, self.tasks)
-        self.builtin_calls = BuiltinToolCalls(ledger, self.list_freshness, out)
-        self.lists = ListRequests(outlook, self.list_freshness, self.tasks, out)
+        self.recheck = CallRecheck(sessions, session_views, call_table, self.tasks)
+        self.builtin_calls = BuiltinToolCalls(call_table, self.list_freshness, out)
+        self.lists = ListRequests(session_views, self.list_freshness, self.tasks, out)
         self.subscribe = SubscribeRequests(
-            sessions, registry, outlook, self.subscriptions, out, tell=ledger.unread.drop_repeated_update
+            sessions,
+            registry,
+            session_views,
+            self.subscriptions,
+            out,
+            tell=call_table.unread.drop_repeated_update,
         )
         self.listen_streams = ListenStreams(
-            sessions, outlook, self.subscriptions, self.subscribe, out, tasks=self.tasks
+            sessions, session_views, self.subscriptions, self.subscribe, out, tasks=self.tasks
         )
         self.list_wait_s = list_wait_s
         """How long anything waits for a catalog."""
@@ -133,9 +138,9 @@ class RequestDispatch:
         found = self._parked.find(session, event)
         if found is None:
             return False
-        owed = self._parked.retry_received(found, event, now)
-        if owed is not None:
-            self.dispatch_call(owed, now)
+        open_call = self._parked.retry_received(found, event, now)
+        if open_call is not None:
+            self.dispatch_call(open_call, now)
         return True
 
     def target_call(self, session: Session, event: CallRequested) -> CallRequested:
@@ -195,63 +200,69 @@ class RequestDispatch:
         by = None if isinstance(event, SubscribeRequested) else event.by
         self._emit(error_reply(session, event.id, by, slug, method=_method(event)))
 
-    def update_rewrite(self, owed: OpenCall) -> None:
+    def update_rewrite(self, open_call: OpenCall) -> None:
         """Find out anew whether its answer is to be changed for its agent."""
-        owed.edit = needs_rewrite(self._session_views.view_of(owed.session), owed.key, owed.version)
+        open_call.edit = needs_rewrite(
+            self._session_views.view_of(open_call.session), open_call.key, open_call.version
+        )
 
-    def end_call(self, owed: OpenCall, slug: str) -> None:
+    def end_call(self, open_call: OpenCall, slug: str) -> None:
         """End a call with an error of ours, be it known where it goes or not."""
-        if not owed.target and owed.asked.method not in TASK_ID_KEYS:
-            asked = owed.asked
-            owed.server, owed.target = error_subject(
-                self._session_views.view_of(owed.session), asked.method, asked.name
+        if not open_call.target and open_call.asked.method not in TASK_ID_KEYS:
+            asked = open_call.asked
+            open_call.server, open_call.target = error_subject(
+                self._session_views.view_of(open_call.session), asked.method, asked.name
             )
-        self._call_table.fail(owed, slug)
+        self._call_table.fail(open_call, slug)
 
-    def dispatch_call(self, owed: OpenCall, now: float) -> None:
+    def dispatch_call(self, open_call: OpenCall, now: float) -> None:
         """Have a call that is in the books served."""
-        awaited = self._resolve(owed, now, patient=True)
-        if awaited is not None and not self._call_table.admission.refuse_if_full(owed):
-            self._defer(Deferred(owed.session, owed), now)
+        awaited = self._resolve(open_call, now, patient=True)
+        if awaited is not None and not self._call_table.admission.refuse_if_full(open_call):
+            self._defer(Deferred(open_call.session, open_call), now)
             self._session_views.discover_first(
-                owed.session, self._session_views.view_of(owed.session), awaited
+                open_call.session, self._session_views.view_of(open_call.session), awaited
             )
 
-    def _resolve(self, owed: OpenCall, now: float, *, patient: bool) -> tuple[PoolKey, ...] | None:
+    def _resolve(self, open_call: OpenCall, now: float, *, patient: bool) -> tuple[PoolKey, ...] | None:
         """Find the server that is meant, and have the call go there; or answer it. Otherwise it is to wait:
         then these pools are to tell their catalogs first. `patient`: it may.
         """
-        view = self._session_views.view_of(owed.session)
-        asked = owed.asked
+        view = self._session_views.view_of(open_call.session)
+        asked = open_call.asked
         if asked.method == TOOLS_CALL:  # most are, and most names are qualified: one look is all it takes
             tool = view.resolve(asked.name)
-            if type(tool) is ViewTool and not owed.session.awaits_roots and is_stable(view, asked.name, tool):
-                owed.server, owed.target, owed.key = tool.server, tool.tool, tool.key
-                self._target_found(owed, view, now)
+            if (
+                type(tool) is ViewTool
+                and not open_call.session.awaits_roots
+                and is_stable(view, asked.name, tool)
+            ):
+                open_call.server, open_call.target, open_call.key = tool.server, tool.tool, tool.key
+                self._target_found(open_call, view, now)
                 return None
             if type(tool) is BuiltinTool:
-                return self._answer_builtin(owed, tool, view, now, patient=patient)
+                return self._answer_builtin(open_call, tool, view, now, patient=patient)
         found = find_target(view, asked.method, asked.name)
-        if patient and self._may_resolve_better(owed.session, view, found):
+        if patient and self._may_resolve_better(open_call.session, view, found):
             return found.suspects if isinstance(found, NoTarget) else (found.key,)
         if isinstance(found, NoTarget):
-            self._fail_unresolved(owed, view, found, now)
+            self._fail_unresolved(open_call, view, found, now)
             return None
-        owed.server, owed.target, owed.key = found.server, found.subject, found.key
+        open_call.server, open_call.target, open_call.key = found.server, found.subject, found.key
         if not found.verified:
-            self._call_table.fail(owed, "unavailable", PINNED_NOT_TOLD, retry_after_s=1.0)
-        elif asked.method != RESOURCES_READ or not self._answer_from_cache(owed, view, now):
-            self._target_found(owed, view, now)
+            self._call_table.fail(open_call, "unavailable", PINNED_NOT_TOLD, retry_after_s=1.0)
+        elif asked.method != RESOURCES_READ or not self._answer_from_cache(open_call, view, now):
+            self._target_found(open_call, view, now)
         return None
 
     def _answer_builtin(
-        self, owed: OpenCall, tool: BuiltinTool, view: View, now: float, *, patient: bool
+        self, open_call: OpenCall, tool: BuiltinTool, view: View, now: float, *, patient: bool
     ) -> tuple[PoolKey, ...] | None:
         """A tool of our own tells of what the session sees: as lists do, it waits until that is known."""
-        if patient and self._session_views.pending_servers(owed.session, view):
+        if patient and self._session_views.pending_servers(open_call.session, view):
             return ()
         self._session_views.report_missed(view)
-        self.builtin_calls.answer_call(owed, tool, view, now)
+        self.builtin_calls.answer_call(open_call, tool, view, now)
         return None
 
     def _may_resolve_better(self, session: Session, view: View, found: Target | NoTarget) -> bool:
@@ -268,65 +279,67 @@ class RequestDispatch:
         suspects = found.suspects if isinstance(found, NoTarget) else tuple(view.unknown_pools)
         return any(not self._session_views.is_settled(key) for key in suspects)
 
-    def _answer_from_cache(self, owed: OpenCall, view: View, now: float) -> bool:
+    def _answer_from_cache(self, open_call: OpenCall, view: View, now: float) -> bool:
         """Whether it was answered a moment ago, and its server has said that this may be given again."""
         hooks = self._call_table.hook_points
-        if not is_cacheable(owed) or (hooks is not None and hooks.concerns(owed)):
+        if not is_cacheable(open_call) or (hooks is not None and hooks.concerns(open_call)):
             return False
-        current = self._call_table.resource_cache.find(owed.key, owed.target, owed.session.id, now)
+        current = self._call_table.resource_cache.find(
+            open_call.key, open_call.target, open_call.session.id, now
+        )
         if current is None:
             return False
-        owed.edit = needs_rewrite(view, owed.key, owed.version)
-        self._call_table.audit_end(owed, "kept", "no", current.body)
-        self._call_table.end(owed, CallResult(False, current.body, current.ttl_ms, current.public))
+        open_call.edit = needs_rewrite(view, open_call.key, open_call.version)
+        self._call_table.audit_end(open_call, "kept", "no", current.body)
+        self._call_table.end(open_call, CallResult(False, current.body, current.ttl_ms, current.public))
         return True
 
-    def _target_found(self, owed: OpenCall, view: View, now: float) -> None:
+    def _target_found(self, open_call: OpenCall, view: View, now: float) -> None:
         """It is known where the request goes."""
-        owed.edit = needs_rewrite(view, owed.key, owed.version)
-        away = self._session_views.states.get(owed.key) if owed.key in view.hidden_pools else None
+        open_call.edit = needs_rewrite(view, open_call.key, open_call.version)
+        away = self._session_views.states.get(open_call.key) if open_call.key in view.hidden_pools else None
         if away is not None and away.state != "half_open":
             if away.state in RETRIED_STATES:
-                self._emit(DiscoverCatalog(owed.key))
-            self._call_table.fail(owed, *self._session_views.pool_refusal(away, now))
-        elif owed.session.anonymous and self._needs_instance_per_agent(owed):
-            self._call_table.fail(owed, "needs_session")
+                self._emit(DiscoverCatalog(open_call.key))
+            self._call_table.fail(open_call, *self._session_views.pool_refusal(away, now))
+        elif open_call.session.anonymous and self._needs_instance_per_agent(open_call):
+            self._call_table.fail(open_call, "needs_session")
         else:
-            self._call_table.admission.admit(owed, now)
+            self._call_table.admission.admit(open_call, now)
 
-    def _needs_instance_per_agent(self, owed: OpenCall) -> bool:
+    def _needs_instance_per_agent(self, open_call: OpenCall) -> bool:
         """Whether its server gives each agent an instance: for nobody there is none (rule 9)."""
-        state = self._session_views.states.get(owed.key)
+        state = self._session_views.states.get(open_call.key)
         return state is not None and state.mode == "session"
 
-    def _fail_unresolved(self, owed: OpenCall, view: View, found: NoTarget, now: float) -> None:
+    def _fail_unresolved(self, open_call: OpenCall, view: View, found: NoTarget, now: float) -> None:
         """Nobody has it; or whoever may have it is failing or not here: then that is the reason."""
-        asked = owed.asked
-        absent = self._session_views.absent_server(owed.session, found.name) if found.name else None
+        asked = open_call.asked
+        absent = self._session_views.absent_server(open_call.session, found.name) if found.name else None
         if absent is None:
             for key in found.suspects:
                 state = self._session_views.states.get(key)
                 if state is not None and state.state in FAILING_STATES:
-                    owed.server = next(entry.server for entry in view.scope.servers if entry.key == key)
+                    open_call.server = next(entry.server for entry in view.scope.servers if entry.key == key)
                     if state.state in RETRIED_STATES:
                         self._emit(DiscoverCatalog(key))
-                    self._call_table.fail(owed, *self._session_views.pool_refusal(state, now))
+                    self._call_table.fail(open_call, *self._session_views.pool_refusal(state, now))
                     return
             if found.name and found.suspects:
                 servers = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
-                owed.server = max(servers, key=len)  # the name that says the most
-                self._call_table.fail(owed, "unavailable", CATALOG_MISSING, retry_after_s=1.0)
+                open_call.server = max(servers, key=len)  # the name that says the most
+                self._call_table.fail(open_call, "unavailable", CATALOG_MISSING, retry_after_s=1.0)
                 return
-            absent = self._session_views.unprefixed_server(owed.session) if found.name else None
+            absent = self._session_views.unprefixed_server(open_call.session) if found.name else None
         if absent is not None:
-            owed.server, fault, why = absent
-            self._call_table.fail(owed, fault or found.fault, why)
+            open_call.server, fault, why = absent
+            self._call_table.fail(open_call, fault or found.fault, why)
             return
         if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
-            self._call_table.fail(owed, "unknown_method")  # what is not announced is not served
+            self._call_table.fail(open_call, "unknown_method")  # what is not announced is not served
             return
-        owed.server, owed.target = ServerName(found.server), found.subject
-        self._call_table.fail(owed, found.fault, found.detail)
+        open_call.server, open_call.target = ServerName(found.server), found.subject
+        self._call_table.fail(open_call, found.fault, found.detail)
 
     def request_cancelled(self, session: Session, event: RequestCancelled, now: float) -> None:
         """The agent no longer wants the answer to one of its requests."""
@@ -428,20 +441,20 @@ class RequestDispatch:
         """No call leaves any more: those that wait for that, and that nobody says again, are answered."""
         for session in self._sessions.values():
             if not session.carrier_keeps_lines:
-                for owed in list(session.waiting):
-                    self._call_table.fail(owed, "closing")
+                for open_call in list(session.waiting):
+                    self._call_table.fail(open_call, "closing")
 
     def end_all(self, *, again: bool = False) -> None:
         """Carpool ends: what waits or is open is answered now. What has left us may have been executed.
 
         `again`: what was never sent is left as it is where the carrier says it anew.
         """
-        for owed in list(self._call_table.calls.values()):
-            if owed.stage in UNFINISHED:
-                self.end_call(owed, "cut_off")
-            elif not (again and owed.session.carrier_keeps_lines):
-                self.deferred.remove(owed.session.id, owed.asked.id)
-                self.end_call(owed, "closing")
+        for open_call in list(self._call_table.calls.values()):
+            if open_call.stage in UNFINISHED:
+                self.end_call(open_call, "cut_off")
+            elif not (again and open_call.session.carrier_keeps_lines):
+                self.deferred.remove(open_call.session.id, open_call.asked.id)
+                self.end_call(open_call, "closing")
         for deferred in self.deferred.all():
             session, request = deferred.session, deferred.request
             if not isinstance(request, OpenCall) and not (again and session.carrier_keeps_lines):
@@ -457,7 +470,9 @@ class RequestDispatch:
         self.listen_streams.check()
         self.tasks.check()
         waiting = self.deferred.all()
-        unresolved = {owed for owed in self._call_table.calls.values() if owed.stage == "unresolved"}
+        unresolved = {
+            open_call for open_call in self._call_table.calls.values() if open_call.stage == "unresolved"
+        }
         assert unresolved == {each.request for each in waiting if isinstance(each.request, OpenCall)}
         ungranted = {
             (session.id, request)

@@ -30,12 +30,12 @@ class Drain:
 
     def __init__(
         self,
-        ledger: CallTable,
+        call_table: CallTable,
         requests: RequestDispatch,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
     ) -> None:
-        self._call_table = ledger
+        self._call_table = call_table
         self._requests = requests
         self._emit = out
         self._timers = timers
@@ -51,7 +51,7 @@ class Drain:
     def recheck(self) -> None:
         """Something has happened: perhaps nothing is under way any more."""
         if not self._is_ended and not any(
-            owed.stage in UNFINISHED for owed in self._call_table.calls.values()
+            open_call.stage in UNFINISHED for open_call in self._call_table.calls.values()
         ):
             self.end()
 

@@ -35,12 +35,12 @@ class Initialization:
 
     def __init__(
         self,
-        outlook: SessionViews,
+        session_views: SessionViews,
         roots: AgentRoots,
         out: Callable[[AnyEffect], None],
         classed: Callable[[Session], None],
     ) -> None:
-        self._session_views = outlook
+        self._session_views = session_views
         self._roots = roots
         self._emit = out
         self._class_changed = classed

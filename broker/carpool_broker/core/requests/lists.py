@@ -45,12 +45,12 @@ class ListRequests:
 
     def __init__(
         self,
-        outlook: SessionViews,
+        session_views: SessionViews,
         hints: ListFreshness,
         tasks: AgentTasks,
         out: Callable[[AnyEffect], None],
     ) -> None:
-        self._session_views = outlook
+        self._session_views = session_views
         self._list_freshness = hints
         self._tasks = tasks
         self._emit = out

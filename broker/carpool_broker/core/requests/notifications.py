@@ -33,14 +33,14 @@ class Notifications:
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
-        outlook: SessionViews,
-        ledger: CallTable,
+        session_views: SessionViews,
+        call_table: CallTable,
         requests: RequestDispatch,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
-        self._session_views = outlook
-        self._call_table = ledger
+        self._session_views = session_views
+        self._call_table = call_table
         self._subscriptions = requests.subscriptions
         self._listen_streams = requests.listen_streams
         self._unplaced = requests.subscribe.unplaced
@@ -50,21 +50,21 @@ class Notifications:
 
     def log_received(self, event: LogForSession) -> None:
         """A server's log message: about one call, or about some of a session."""
-        owed = self._call_table.calls.get(event.call)
+        open_call = self._call_table.calls.get(event.call)
         wants = self._subscriptions.wants_log
-        if owed is None:
+        if open_call is None:
             session = self._sessions.get(event.session)
             is_wanted = session is not None and wants(event.session, event.level)
             if session is not None and is_wanted and not self._call_table.unread.drop_notification(session):
                 self._emit(SendLog(event.session, event.params))
             return
-        by, session = owed.asked.by, owed.session
+        by, session = open_call.asked.by, open_call.session
         if by is None:
             is_wanted = wants(session.id, event.level)
         else:
-            is_wanted = bool(by.level) and not owed.is_parked and rank(event.level) >= rank(by.level)
+            is_wanted = bool(by.level) and not open_call.is_parked and rank(event.level) >= rank(by.level)
         if is_wanted and not self._call_table.unread.drop_notification(session):
-            self._emit(SendLog(session.id, event.params, owed.asked.id))
+            self._emit(SendLog(session.id, event.params, open_call.asked.id))
 
     def resource_updated(self, event: ResourceChanged) -> None:
         """A resource changed."""

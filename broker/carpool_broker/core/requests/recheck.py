@@ -25,66 +25,79 @@ class CallRecheck:
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
-        outlook: SessionViews,
-        ledger: CallTable,
+        session_views: SessionViews,
+        call_table: CallTable,
         tasks: AgentTasks,
     ) -> None:
         self._sessions = sessions
-        self._session_views = outlook
-        self._call_table = ledger
+        self._session_views = session_views
+        self._call_table = call_table
         self._tasks = tasks
 
     def recheck_session(self, session: Session) -> None:
         """The session sees other pools now, or has other rights."""
-        for owed in list(session.waiting):
-            self.may_be_sent(owed)
+        for open_call in list(session.waiting):
+            self.may_be_sent(open_call)
 
     def recheck_held(self) -> None:
         """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
         for session in self._sessions.values():
-            for owed in list(session.waiting):
-                self._refuse_if_held(owed)
+            for open_call in list(session.waiting):
+                self._refuse_if_held(open_call)
 
-    def may_be_sent(self, owed: OpenCall) -> bool:
+    def may_be_sent(self, open_call: OpenCall) -> bool:
         """Whether a call that has waited since it found its place may go there as things are now; else it is
         ended. Its pool may be another one by now.
         """
-        session = owed.session
+        session = open_call.session
         disabled = self._session_views.sources.disabled_servers(session.source)
-        if owed.server in disabled and not owed.task:
-            self._call_table.fail(owed, "disabled", disabled[owed.server].why)
+        if open_call.server in disabled and not open_call.task:
+            self._call_table.fail(open_call, "disabled", disabled[open_call.server].why)
             return False
-        if not self._is_permitted(owed):
-            self._call_table.fail(owed, "not_permitted", denied_by_profile(session.scope))
+        if not self._is_permitted(open_call):
+            self._call_table.fail(open_call, "not_permitted", denied_by_profile(session.scope))
             return False
-        if self._refuse_if_held(owed):
+        if self._refuse_if_held(open_call):
             return False
-        if owed.task:  # it is where it is
+        if open_call.task:  # it is where it is
             return True
-        entry = session.scope.entry_of(owed.server)
+        entry = session.scope.entry_of(open_call.server)
         if entry is None:  # over there it would lease an instance that nobody calls again
-            self._call_table.fail(owed, "draining", "Its configuration has just changed.", 0.5)
+            self._call_table.fail(open_call, "draining", "Its configuration has just changed.", 0.5)
             return False
-        if entry.key != owed.key:
-            owed.key = entry.key
-            owed.edit = needs_rewrite(self._session_views.view_of(session), owed.key, owed.version)
+        if entry.key != open_call.key:
+            open_call.key = entry.key
+            open_call.edit = needs_rewrite(
+                self._session_views.view_of(session), open_call.key, open_call.version
+            )
         return True
 
-    def is_unclear_resource(self, owed: OpenCall) -> bool:
+    def is_unclear_resource(self, open_call: OpenCall) -> bool:
         """Whether no text tells which resource of its server a call is about (`listed_uris`)."""
-        return self._session_views.view_of(owed.session).uris.listed_uris(owed.server).is_unclear(owed.target)
-
-    def _is_permitted(self, owed: OpenCall) -> bool:
-        if owed.task:
-            return self._tasks.is_permitted(owed.task, owed.asked.method)
-        return is_still_allowed(
-            self._session_views.view_of(owed.session), owed.asked.method, owed.server, owed.target
+        return (
+            self._session_views.view_of(open_call.session)
+            .uris.listed_uris(open_call.server)
+            .is_unclear(open_call.target)
         )
 
-    def _refuse_if_held(self, owed: OpenCall) -> bool:
+    def _is_permitted(self, open_call: OpenCall) -> bool:
+        if open_call.task:
+            return self._tasks.is_permitted(open_call.task, open_call.asked.method)
+        return is_still_allowed(
+            self._session_views.view_of(open_call.session),
+            open_call.asked.method,
+            open_call.server,
+            open_call.target,
+        )
+
+    def _refuse_if_held(self, open_call: OpenCall) -> bool:
         """Whether it is for a tool that is held by now; then it is refused."""
-        held = self._session_views.view_of(owed.session).held_tools
-        why = held.get((owed.server, owed.target)) if held and owed.asked.method == TOOLS_CALL else None
+        held = self._session_views.view_of(open_call.session).held_tools
+        why = (
+            held.get((open_call.server, open_call.target))
+            if held and open_call.asked.method == TOOLS_CALL
+            else None
+        )
         if why is not None:
-            self._call_table.fail(owed, "quarantined", HELD_REASONS[why])
+            self._call_table.fail(open_call, "quarantined", HELD_REASONS[why])
         return why is not None

@@ -40,46 +40,46 @@ class StatelessCallHandler:
         self._is_linked = linked
         self._emit = out
 
-    def call_leaving(self, owed: OpenCall) -> None:
+    def call_leaving(self, open_call: OpenCall) -> None:
         """See `Aftermath`."""
-        by = owed.asked.by
-        owed.tasks = self._tasks.may_create(owed)
-        if by is None or not (by.level or owed.is_listening):
+        by = open_call.asked.by
+        open_call.tasks = self._tasks.may_create(open_call)
+        if by is None or not (by.level or open_call.is_listening):
             return
-        self._unsubscribe_logs(owed)
-        catalog = self._registry.told_catalog(owed.key)
+        self._unsubscribe_logs(open_call)
+        catalog = self._registry.told_catalog(open_call.key)
         if by.level in LEVELS and (catalog is None or catalog.era == "handshake"):
-            owed.is_listening = (owed.key, by.level)
-            self._subscribe_logs(owed, on=True)
+            open_call.is_listening = (open_call.key, by.level)
+            self._subscribe_logs(open_call, on=True)
 
-    def call_closed(self, owed: OpenCall) -> None:
+    def call_closed(self, open_call: OpenCall) -> None:
         """See `Aftermath`."""
-        self._unsubscribe_logs(owed)
-        self._parked_calls.call_closed(owed)
+        self._unsubscribe_logs(open_call)
+        self._parked_calls.call_closed(open_call)
 
-    def parked_call_ended(self, owed: OpenCall, outcome: CallResult) -> None:
+    def parked_call_ended(self, open_call: OpenCall, outcome: CallResult) -> None:
         """See `Aftermath`."""
-        self._parked_calls.parked_call_ended(owed, outcome)
+        self._parked_calls.parked_call_ended(open_call, outcome)
 
-    def urls_required(self, owed: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
+    def urls_required(self, open_call: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
         """See `Aftermath`."""
-        return self._parked_calls.urls_required(owed, urls, now)
+        return self._parked_calls.urls_required(open_call, urls, now)
 
-    def task_created(self, owed: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
+    def task_created(self, open_call: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
         """See `Aftermath`."""
-        return self._tasks.task_created(owed, answer, now)
+        return self._tasks.task_created(open_call, answer, now)
 
-    def task_lost(self, owed: OpenCall) -> None:
+    def task_lost(self, open_call: OpenCall) -> None:
         """See `Aftermath`."""
-        self._tasks.task_lost(owed.task)
+        self._tasks.task_lost(open_call.task)
 
-    def _unsubscribe_logs(self, owed: OpenCall) -> None:
-        if owed.is_listening is not None:
-            self._subscribe_logs(owed, on=False)
-            owed.is_listening = None
+    def _unsubscribe_logs(self, open_call: OpenCall) -> None:
+        if open_call.is_listening is not None:
+            self._subscribe_logs(open_call, on=False)
+            open_call.is_listening = None
 
-    def _subscribe_logs(self, owed: OpenCall, *, on: bool) -> None:
-        assert owed.is_listening is not None
-        news = self._subscriptions.count_call(*owed.is_listening, on=on)
+    def _subscribe_logs(self, open_call: OpenCall, *, on: bool) -> None:
+        assert open_call.is_listening is not None
+        news = self._subscriptions.count_call(*open_call.is_listening, on=on)
         if news is not None and self._is_linked():
             self._emit(news)

@@ -45,7 +45,7 @@ class ListenStreams:
     def __init__(
         self,
         sessions: dict[SessionId, Session],
-        outlook: SessionViews,
+        session_views: SessionViews,
         interests: SubscriptionTable,
         watching: SubscribeRequests,
         out: Callable[[AnyEffect], None],
@@ -53,7 +53,7 @@ class ListenStreams:
         tasks: AgentTasks,
     ) -> None:
         self._sessions = sessions
-        self._session_views = outlook
+        self._session_views = session_views
         self._subscriptions = interests
         self._subscribe = watching
         self._tasks = tasks

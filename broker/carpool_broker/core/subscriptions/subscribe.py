@@ -39,7 +39,7 @@ class SubscribeRequests:
         self,
         sessions: dict[SessionId, Session],
         registry: Registry,
-        outlook: SessionViews,
+        session_views: SessionViews,
         interests: SubscriptionTable,
         out: Callable[[AnyEffect], None],
         *,
@@ -47,11 +47,11 @@ class SubscribeRequests:
     ) -> None:
         """`tell`: has an agent hear that a resource has changed."""
         self._registry = registry
-        self._session_views = outlook
+        self._session_views = session_views
         self._subscriptions = interests
         self._emit = out
         self.unplaced = UnplacedSubscriptions(
-            sessions, outlook, interests, place=self._find_publisher, tell=tell
+            sessions, session_views, interests, place=self._find_publisher, tell=tell
         )
 
     def set_level(self, session: Session, event: LogLevelRequested) -> None:

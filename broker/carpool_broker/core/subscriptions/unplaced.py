@@ -37,14 +37,14 @@ class UnplacedSubscriptions:
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
-        outlook: SessionViews,
+        session_views: SessionViews,
         interests: SubscriptionTable,
         *,
         place: Callable[[Session, str], UriRoute | None],
         tell: Callable[[SendResourceUpdated, Session], None],
     ) -> None:
         self._sessions = sessions
-        self._session_views = outlook
+        self._session_views = session_views
         self._subscriptions = interests
         self._place = place
         self._tell = tell

@@ -76,7 +76,7 @@ class HttpCore:
         self._quotas.share_sessions(gate.principals)
         self._events = EventStreams(self._out)
         self._table = ExchangeTable(
-            rules, self._quotas, self._events, room=KeepBudget(), out=self._out, first=first
+            rules, self._quotas, self._events, budget=KeepBudget(), out=self._out, first=first
         )
         self._calls = HeaderCheckedCalls(self._table, self._quotas)
         self._pages = Pages(self._table)

@@ -60,8 +60,8 @@ class KeepBudget:
 class KeptMessages:
     """Of one session. A slot may hold nothing: then there was no room."""
 
-    def __init__(self, room: KeepBudget) -> None:
-        self._room = room
+    def __init__(self, budget: KeepBudget) -> None:
+        self._room = budget
         self._lines: dict[Slot, bytes] = {}
         self.pending: dict[tuple[int, bytes], tuple[Slot, bytes]] = {}
         """By exchange and id: what its answer makes so. No line: the answer ends it."""

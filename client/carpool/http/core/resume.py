@@ -28,8 +28,8 @@ _MAX_ASKS: Final = 1000
 class Resumption:
     """The record of all streams, within one budget of bytes."""
 
-    def __init__(self, room: KeepBudget) -> None:
-        self._room = room
+    def __init__(self, budget: KeepBudget) -> None:
+        self._room = budget
 
     def request_sent(self, requests: OpenRequests, ident: bytes, line: bytes) -> None:
         """A request goes to the broker."""
@@ -129,8 +129,8 @@ def kept_lines(exchange: Exchange | OwnRequest) -> list[bytes]:
     return [*exchange.lines.lines(), *given, exchange.listen_acknowledgement or b""]
 
 
-def resume_frames(stream: BrokerStream, word: OpenStream) -> list[bytes]:
-    """The frames. `word`: how the stream is opened when nothing is resumed."""
+def resume_frames(stream: BrokerStream, opening: OpenStream) -> list[bytes]:
+    """The frames. `opening`: how the stream is opened when nothing is resumed."""
     s = stream.s
     kept = [(line, 0) for line in stream.kept.lines()]
     left, again = _unanswered(stream.detached_requests, 0, [], 0)
@@ -162,8 +162,8 @@ def resume_frames(stream: BrokerStream, word: OpenStream) -> list[bytes]:
             moved=stream.moved,
             stateful=stream.stateful,
         )
-        word = replace(word, resume=resume)
-    return [control_line(s, word), *(frame_line(s, line, x) for line, x in said)]
+        opening = replace(opening, resume=resume)
+    return [control_line(s, opening), *(frame_line(s, line, x) for line, x in said)]
 
 
 def _unanswered(

@@ -105,19 +105,19 @@ class ExchangeTable:
         quotas: PrincipalQuotas,
         events: EventStreams,
         *,
-        room: KeepBudget,
+        budget: KeepBudget,
         out: list[Effect],
         first: int = 0,
     ) -> None:
-        """`room`: for what a later broker must hear. `first`: no door before this had so high a number."""
+        """`budget`: for what a later broker must hear. `first`: no door before this had so high a number."""
         self.rules = rules
         self.out = out
         self.sessions: dict[str, BrokerStream] = {}
         """By `Mcp-Session-Id`, or the session of a 2024-11-05 stream."""
         self._quotas = quotas
         self._events = events
-        self._room = room
-        self._resumption = Resumption(room)
+        self._room = budget
+        self._resumption = Resumption(budget)
         self._streams: dict[int, BrokerStream] = {}
         self._shared: dict[tuple[StreamSort, Endpoint], BrokerStream] = {}
         self._seeking: dict[tuple[str, Endpoint], BrokerStream] = {}

@@ -32,16 +32,18 @@ class PendingRetries:
         self._due: Deadlines[tuple[InstanceId, WireId]] = Deadlines()
         self._line: dict[InstanceId, dict[WireId, PoolCall]] = {}
 
-    def __contains__(self, opened: PoolCall) -> bool:
+    def __contains__(self, pool_call: PoolCall) -> bool:
         """Whether it is in line."""
-        return any(opened.wire in line and line[opened.wire] is opened for line in self._line.values())
+        return any(
+            pool_call.wire in line and line[pool_call.wire] is pool_call for line in self._line.values()
+        )
 
     # --- a call rests ----------------------------------------------------------------------------------
 
-    def await_retry(self, opened: PoolCall) -> None:
+    def await_retry(self, pool_call: PoolCall) -> None:
         """Its server wants something of it: nothing of it runs."""
-        opened.awaits_retry = True
-        self._forget(opened)
+        pool_call.awaits_retry = True
+        self._forget(pool_call)
 
     def server_not_ready(self, instance: Instance, event: ServerNotReady, now: float) -> None:
         """The server wants a pause for this call."""
@@ -53,14 +55,14 @@ class PendingRetries:
 
     # --- it goes on ------------------------------------------------------------------------------------
 
-    def retry(self, opened: PoolCall) -> None:
+    def retry(self, pool_call: PoolCall) -> None:
         """All that was wanted is there: say it again, or put it in line."""
-        instance = opened.instance
+        instance = pool_call.instance
         assert instance is not None
-        if not opened.awaits_retry or _may_run(opened, instance):
-            self._write_retry(opened, instance)
+        if not pool_call.awaits_retry or _may_run(pool_call, instance):
+            self._write_retry(pool_call, instance)
         else:
-            self._line.setdefault(instance.id, {})[opened.wire] = opened
+            self._line.setdefault(instance.id, {})[pool_call.wire] = pool_call
 
     def retry_waiting(self, pool: Pool) -> list[PoolCall]:
         """Say those again whose lane is free now."""
@@ -79,25 +81,25 @@ class PendingRetries:
         for which in self._due.due(now):
             self.retry(self._pauses.pop(which))
 
-    def _write_retry(self, opened: PoolCall, instance: Instance) -> None:
+    def _write_retry(self, pool_call: PoolCall, instance: Instance) -> None:
         if instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
-            opened.awaits_retry = False
-            self._emit(WriteRetry(instance.id, opened.wire))
+            pool_call.awaits_retry = False
+            self._emit(WriteRetry(instance.id, pool_call.wire))
 
-    def call_ended(self, opened: PoolCall) -> None:
+    def call_ended(self, pool_call: PoolCall) -> None:
         """It has ended while it rested."""
-        opened.awaits_retry = False
-        self._forget(opened)
+        pool_call.awaits_retry = False
+        self._forget(pool_call)
 
-    def _forget(self, opened: PoolCall) -> None:
+    def _forget(self, pool_call: PoolCall) -> None:
         """It neither pauses nor is in line."""
-        assert opened.instance is not None
-        which = opened.instance.id, opened.wire
+        assert pool_call.instance is not None
+        which = pool_call.instance.id, pool_call.wire
         if self._pauses.pop(which, None) is not None:
             self._due.disarm(which)
-        line = self._line.get(opened.instance.id)
-        if line is not None and line.pop(opened.wire, None) is not None and not line:
-            del self._line[opened.instance.id]
+        line = self._line.get(pool_call.instance.id)
+        if line is not None and line.pop(pool_call.wire, None) is not None and not line:
+            del self._line[pool_call.instance.id]
 
     def next_deadline(self) -> float | None:
         """When the first pause is over."""
@@ -129,8 +131,8 @@ class PendingRetries:
         self._due.check()
 
 
-def _may_run(opened: PoolCall, instance: Instance) -> bool:
-    can_ask = opened.call.method in CAN_ASK
+def _may_run(pool_call: PoolCall, instance: Instance) -> bool:
+    can_ask = pool_call.call.method in CAN_ASK
     return may_take_call(
         instance.pool.mode, can_ask=can_ask, asking_in_flight=int(instance.has_asking_call())
     )

@@ -27,32 +27,32 @@ class CallTimeouts:
     def __len__(self) -> int:
         return len(self._idle) + len(self._total)
 
-    def call_started(self, opened: PoolCall, max_total_s: float, now: float) -> None:
+    def call_started(self, pool_call: PoolCall, max_total_s: float, now: float) -> None:
         """This call is written."""
-        opened.total_at = now + max_total_s
-        if opened.timeout_s <= max_total_s and not opened.is_idle_paused:
+        pool_call.total_at = now + max_total_s
+        if pool_call.timeout_s <= max_total_s and not pool_call.is_idle_paused:
             # The total limit cannot be reached without progress.
-            self._idle.arm(opened.call.call, now, opened.timeout_s)
+            self._idle.arm(pool_call.call.call, now, pool_call.timeout_s)
         else:
-            self._total.arm(opened.call.call, now, max_total_s)
+            self._total.arm(pool_call.call.call, now, max_total_s)
 
-    def restart_idle(self, opened: PoolCall, now: float) -> None:
+    def restart_idle(self, pool_call: PoolCall, now: float) -> None:
         """There was a word of it: it may be silent for its whole time again, until the total limit comes
         first. Nothing changes while its time stands still.
         """
-        if opened.is_idle_paused:
+        if pool_call.is_idle_paused:
             return
-        call = opened.call.call
-        if now + opened.timeout_s <= opened.total_at:
+        call = pool_call.call.call
+        if now + pool_call.timeout_s <= pool_call.total_at:
             self._total.disarm(call)
-            self._idle.arm(call, now, opened.timeout_s)
+            self._idle.arm(call, now, pool_call.timeout_s)
         elif self._idle.disarm(call):
-            self._total.arm(call, now, opened.total_at - now)
+            self._total.arm(call, now, pool_call.total_at - now)
 
-    def pause_idle(self, opened: PoolCall, now: float) -> None:
+    def pause_idle(self, pool_call: PoolCall, now: float) -> None:
         """Its silence does not count from here on; `restart` ends that."""
-        if self._idle.disarm(opened.call.call):
-            self._total.arm(opened.call.call, now, opened.total_at - now)
+        if self._idle.disarm(pool_call.call.call):
+            self._total.arm(pool_call.call.call, now, pool_call.total_at - now)
 
     def call_ended(self, call: CallId) -> None:
         """It runs no more."""
@@ -73,9 +73,9 @@ class CallTimeouts:
             return total if idle is None else idle
         return min(idle, total)
 
-    def check_call(self, call: CallId, opened: PoolCall | None) -> None:
-        """Assert that it has one deadline while it runs, else none. `opened`: None once it is over."""
-        runs = opened is not None and opened.instance is not None
+    def check_call(self, call: CallId, pool_call: PoolCall | None) -> None:
+        """Assert that it has one deadline while it runs, else none. `pool_call`: None once it is over."""
+        runs = pool_call is not None and pool_call.instance is not None
         assert (call in self._idle) + (call in self._total) == runs, f"call {call} has not one deadline"
 
     def check(self, calls: Calls) -> None:

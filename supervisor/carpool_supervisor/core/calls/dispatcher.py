@@ -177,46 +177,46 @@ class Dispatcher:
         if told:
             self.place_waiting_elsewhere(pool, now)
 
-    def _try_place(self, pool: Pool, opened: PoolCall, now: float) -> Literal["waits", "leaves", "told"]:
+    def _try_place(self, pool: Pool, pool_call: PoolCall, now: float) -> Literal["waits", "leaves", "told"]:
         """Place this call, or end it because the state that it counts on is gone. `told`: it is the first
         that hears of this loss, and calls of its session that wait in other pools of the server are to hear
         of it too.
         """
-        is_news = self._leases.any_lost and self._leases.has_lost(opened.call.session, pool.server)
-        found = find_instance(opened.call, pool, self._pools, self._leases, now)
+        is_news = self._leases.any_lost and self._leases.has_lost(pool_call.call.session, pool.server)
+        found = find_instance(pool_call.call, pool, self._pools, self._leases, now)
         if found is None:
             return "waits"
         if isinstance(found, LeaseLost):
-            del self.calls[opened.call.call]
-            self._emit(CallFailed(opened.call.call, "state_lost", "no", state_lost_text(found.cause)))
+            del self.calls[pool_call.call.call]
+            self._emit(CallFailed(pool_call.call.call, "state_lost", "no", state_lost_text(found.cause)))
             return "told" if is_news else "leaves"
-        self._place(opened, found, now)
+        self._place(pool_call, found, now)
         return "leaves"
 
-    def _place(self, opened: PoolCall, instance: Instance, now: float) -> None:
+    def _place(self, pool_call: PoolCall, instance: Instance, now: float) -> None:
         wire = WireId(instance.next_wire)
         instance.next_wire += 1
         instance.calls += 1
-        instance.in_flight[wire] = opened
-        opened.instance, opened.wire = instance, wire
+        instance.in_flight[wire] = pool_call
+        pool_call.instance, pool_call.wire = instance, wire
         if not instance.pool.plain:
             self._leases.call_started(instance.id)
-        call = opened.call
-        self.timeouts.call_started(opened, instance.pool.policy.max_total_s, now)
+        call = pool_call.call
+        self.timeouts.call_started(pool_call, instance.pool.policy.max_total_s, now)
         if instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake":
             # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
-            call, opened.trace = self._asks.with_trace(call)
+            call, pool_call.trace = self._asks.with_trace(call)
         self._emit(WriteCall(instance.id, wire, call))
 
-    def _wait(self, pool: Pool, opened: PoolCall, now: float) -> None:
-        call = opened.call
-        for dropped in pool.queue.add(call.session, call.call, opened.size_bytes, call.principal):
+    def _wait(self, pool: Pool, pool_call: PoolCall, now: float) -> None:
+        call = pool_call.call
+        for dropped in pool.queue.add(call.session, call.call, pool_call.size_bytes, call.principal):
             self.queue_timeouts.call_left_queue(dropped)
             session = self.calls.pop(dropped).call.session
             self._emit(CallFailed(dropped, "waiting_line_full", "no", "", 1.0))
             self._session_left_queue(pool, session)
         if call.call in self.calls:
-            self.queue_timeouts.call_queued(opened, pool, now)
+            self.queue_timeouts.call_queued(pool_call, pool, now)
 
     # --- the server speaks -----------------------------------------------------------------------------
 
@@ -244,27 +244,29 @@ class Dispatcher:
             self.place_waiting(instance.pool, now)
         return opened is not None
 
-    def answer_unreadable(self, instance: Instance, wire: WireId, fault: str, text: str, now: float) -> None:
+    def answer_unreadable(
+        self, instance: Instance, wire_id: WireId, fault: str, text: str, now: float
+    ) -> None:
         """The server's answer breaks the protocol: its call ends at once (rule 17)."""
-        opened = self._remove_in_flight(instance, wire, now)
+        opened = self._remove_in_flight(instance, wire_id, now)
         if opened is not None:
             self._emit(CallFailed(opened.call.call, fault, "maybe", text))
             self._log_ended_calls(instance, f"its answer was none ({fault})", opened)
         self.place_waiting(instance.pool, now)
 
-    def call_progressed(self, instance: Instance, wire: WireId, params: Payload, now: float) -> None:
+    def call_progressed(self, instance: Instance, wire_id: WireId, params: Payload, now: float) -> None:
         """Progress restarts the idle deadline, until the total one comes first."""
-        opened = instance.in_flight.get(wire)
+        opened = instance.in_flight.get(wire_id)
         if opened is None:
             return
         self.timeouts.restart_idle(opened, now)
         if opened.call.wants_progress:
             self._emit(CallProgressed(opened.call.call, params))
 
-    def _remove_in_flight(self, instance: Instance, wire: WireId, now: float) -> PoolCall | None:
-        opened = instance.in_flight.pop(wire, None)
+    def _remove_in_flight(self, instance: Instance, wire_id: WireId, now: float) -> PoolCall | None:
+        opened = instance.in_flight.pop(wire_id, None)
         if opened is None:
-            if instance.abandoned.pop(wire, None) is not None:
+            if instance.abandoned.pop(wire_id, None) is not None:
                 self.late_answers += 1
             else:
                 self.unknown_answers += 1
@@ -366,19 +368,19 @@ class Dispatcher:
         more = f" and {len(calls) - NAMED_CALLS} more" if len(calls) > NAMED_CALLS else ""
         self._emit(WriteLogLine("warning", f"{instance.pool.server} #{instance.id}: {what}: {named}{more}"))
 
-    def _requeue(self, opened: PoolCall, now: float) -> None:
+    def _requeue(self, pool_call: PoolCall, now: float) -> None:
         """It was never delivered: it is the next of its session again."""
-        call = opened.call
+        call = pool_call.call
         pool = self._pools.get(call.key)  # after a reload not always that of the instance it was placed on
         refusal = refusal_now(pool, now)
         if pool is None or refusal is not None:  # nobody is going to serve that line any more
             slug, text, retry_after_s = refusal or POOL_REPLACED
             self._emit(CallFailed(call.call, slug, "no", text, retry_after_s))
             return
-        opened.instance = None
-        self.calls[call.call] = opened
-        pool.queue.put_back(call.session, call.call, opened.size_bytes, call.principal)
-        self.queue_timeouts.call_queued(opened, pool, now)
+        pool_call.instance = None
+        self.calls[call.call] = pool_call
+        pool.queue.put_back(call.session, call.call, pool_call.size_bytes, call.principal)
+        self.queue_timeouts.call_queued(pool_call, pool, now)
 
     def fail_waiting(self, pool: Pool, slug: str, text: str, retry_after_s: float | None = None) -> None:
         """Nobody will serve this line: each call in it ends, not delivered."""
@@ -409,25 +411,25 @@ class Dispatcher:
         opened = self.calls.get(call)
         return opened is not None and opened.asks > 0 and opened.call.can is not None
 
-    def _leave_queue(self, pool: Pool, opened: PoolCall) -> None:
-        call = opened.call.call
-        pool.queue.remove(opened.call.session, call)
+    def _leave_queue(self, pool: Pool, pool_call: PoolCall) -> None:
+        call = pool_call.call.call
+        pool.queue.remove(pool_call.call.session, call)
         self.queue_timeouts.call_left_queue(call)
         del self.calls[call]
-        self._session_left_queue(pool, opened.call.session)
+        self._session_left_queue(pool, pool_call.call.session)
 
     def _session_left_queue(self, pool: Pool, session: SessionId) -> None:
         if not pool.plain and not pool.queue.has_session(session):
             self._leases.stop_waiting(session, pool.key)
 
-    def _abandon(self, opened: PoolCall, reason: str, now: float) -> None:
-        instance = opened.instance
+    def _abandon(self, pool_call: PoolCall, reason: str, now: float) -> None:
+        instance = pool_call.instance
         assert instance is not None
-        wire = opened.wire
+        wire = pool_call.wire
         self._remove_in_flight(instance, wire, now)
-        call = opened.call
+        call = pool_call.call
         instance.abandoned[wire] = AbandonedCall(
-            call.call, call.session, call.method in CAN_ASK, opened.trace, now, now + opened.timeout_s
+            call.call, call.session, call.method in CAN_ASK, pool_call.trace, now, now + pool_call.timeout_s
         )
         if len(instance.abandoned) > MAX_ABANDONED and self._leases.holder(instance.id) is not None:
             del instance.abandoned[next(iter(instance.abandoned))]

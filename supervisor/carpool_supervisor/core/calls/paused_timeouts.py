@@ -19,20 +19,20 @@ class PausedTimeouts:
         self._timeouts = limits
         self._retries = later
 
-    def ask_opened(self, opened: PoolCall, now: float, *, in_round: bool) -> None:
+    def ask_opened(self, pool_call: PoolCall, now: float, *, in_round: bool) -> None:
         """One more ask of this call is open. The total deadline does not stand still."""
-        opened.asks += 1
+        pool_call.asks += 1
         if in_round:
-            self._retries.await_retry(opened)
-        self._timeouts.pause_idle(opened, now)
+            self._retries.await_retry(pool_call)
+        self._timeouts.pause_idle(pool_call, now)
 
-    def ask_closed(self, opened: PoolCall, now: float) -> None:
+    def ask_closed(self, pool_call: PoolCall, now: float) -> None:
         """One less is, and the call goes on: after the last one the server has its whole idle time again."""
-        opened.asks -= 1
-        if not opened.asks:
-            self._timeouts.restart_idle(opened, now)
-            if opened.awaits_retry:
-                self._retries.retry(opened)
+        pool_call.asks -= 1
+        if not pool_call.asks:
+            self._timeouts.restart_idle(pool_call, now)
+            if pool_call.awaits_retry:
+                self._retries.retry(pool_call)
 
     def reading_paused(self, instance: Instance, now: float) -> None:
         """Answers of this instance may lie in its pipe, unread."""
@@ -44,7 +44,7 @@ class PausedTimeouts:
         for opened in instance.in_flight.values():
             self._timeouts.restart_idle(opened, now)
 
-    def ask_refused(self, opened: PoolCall) -> None:
+    def ask_refused(self, pool_call: PoolCall) -> None:
         """Something of its round was wanted in vain: it is said again, unless more of that is open."""
-        if not opened.asks:
-            self._retries.retry(opened)
+        if not pool_call.asks:
+            self._retries.retry(pool_call)

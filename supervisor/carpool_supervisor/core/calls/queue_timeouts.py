@@ -41,11 +41,11 @@ class QueueTimeouts:
     def __len__(self) -> int:
         return len(self._limits)
 
-    def call_queued(self, opened: PoolCall, pool: Pool, now: float) -> None:
+    def call_queued(self, pool_call: PoolCall, pool: Pool, now: float) -> None:
         """This call is in line."""
-        self._limits.arm(opened.call.call, now, pool.policy.wait_s)
-        if opened.call.wants_progress:
-            self._send_notice(opened, pool, now)
+        self._limits.arm(pool_call.call.call, now, pool.policy.wait_s)
+        if pool_call.call.wants_progress:
+            self._send_notice(pool_call, pool, now)
 
     def call_left_queue(self, call: CallId) -> None:
         """It is in line no more."""
@@ -65,27 +65,27 @@ class QueueTimeouts:
             opened = calls[call]
             self._send_notice(opened, self._pools[opened.call.key], now)
 
-    def _send_notice(self, opened: PoolCall, pool: Pool, now: float) -> None:
-        call = opened.call
+    def _send_notice(self, pool_call: PoolCall, pool: Pool, now: float) -> None:
+        call = pool_call.call
         self._notices.arm(call.call, now, NOTICE_S)
         left_s = (self._limits.deadline_of(call.call) or now) - now
-        if left_s <= 0 or (opened.announced_wait_s is not None and left_s >= opened.announced_wait_s):
+        if left_s <= 0 or (pool_call.announced_wait_s is not None and left_s >= pool_call.announced_wait_s):
             return  # it waits for a second time: nothing that would step back
-        opened.announced_wait_s = left_s
+        pool_call.announced_wait_s = left_s
         text = (
-            f"Waiting for an instance of {pool.server}: {self._count_ahead(opened, pool)} ahead,"
+            f"Waiting for an instance of {pool.server}: {self._count_ahead(pool_call, pool)} ahead,"
             f" at most {left_s:.0f} s more."
         )
         self._emit(
             CallProgressed(call.call, RawJson(msgspec.json.encode({"progress": -left_s, "message": text})))
         )
 
-    def _count_ahead(self, opened: PoolCall, pool: Pool) -> str:
-        session = opened.call.session
+    def _count_ahead(self, pool_call: PoolCall, pool: Pool) -> str:
+        session = pool_call.call.session
         if session in (line := self._leases.waiting_sessions(pool.key)):
             agents = line.index(session)
             return f"{agents} agent{'' if agents == 1 else 's'}"
-        calls = pool.queue.count_ahead(session, opened.call.call)
+        calls = pool.queue.count_ahead(session, pool_call.call.call)
         return f"{calls} call{'' if calls == 1 else 's'}"
 
     def next_deadline(self) -> float | None:
@@ -103,12 +103,12 @@ class QueueTimeouts:
         assert len(self._limits) == waiting, "a limit of a call that does not wait"
         assert len(self._notices) <= waiting, "a notice to an agent that does not wait"
 
-    def check_call(self, call: CallId, opened: PoolCall | None) -> None:
-        """Assert that it waits with a limit and is told so, or neither. `opened`: None once it is over."""
-        if opened is None or opened.instance is not None:
+    def check_call(self, call: CallId, pool_call: PoolCall | None) -> None:
+        """Assert that it waits with a limit and is told so, or neither. `pool_call`: None once it is over."""
+        if pool_call is None or pool_call.instance is not None:
             assert call not in self._limits, f"call {call} waits no more and has a limit"
             assert call not in self._notices, f"call {call} waits no more and is told that it does"
         else:
             assert call in self._limits, f"call {call} waits without a limit"
-            if opened.call.wants_progress:
+            if pool_call.call.wants_progress:
                 assert call in self._notices, f"call {call} waits and is not told"

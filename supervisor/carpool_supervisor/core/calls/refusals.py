@@ -136,9 +136,9 @@ def state_lost_text(cause: LossCause) -> str:
     return f"It ended because {LOSS_CAUSES[cause]}."
 
 
-def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: PoolCall) -> str:
+def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, pool_call: PoolCall) -> str:
     """The limit that was reached."""
-    return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
+    return f"The limit is {pool_call.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
 
 
 def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:

@@ -268,27 +268,27 @@ class ServerAsks:
         for ask in self._open.values():
             ask.is_announced_again = False
 
-    def announce_again(self, opened: PoolCall) -> None:
+    def announce_again(self, pool_call: PoolCall) -> None:
         """Another broker takes this call over: it hears of what is open for it."""
-        if opened.asks:
-            assert opened.instance is not None
-            for ask in self._of[opened.instance.id].values():
-                if opened in ask.calls and not ask.is_announced_again:
+        if pool_call.asks:
+            assert pool_call.instance is not None
+            for ask in self._of[pool_call.instance.id].values():
+                if pool_call in ask.calls and not ask.is_announced_again:
                     ask.is_announced_again = True
-                    self._emit(replace(ask.message, call=opened.call.call))
+                    self._emit(replace(ask.message, call=pool_call.call.call))
 
     # --- calls and instances end -----------------------------------------------------------------------
 
-    def call_ended(self, opened: PoolCall, now: float) -> None:
+    def call_ended(self, pool_call: PoolCall, now: float) -> None:
         """This call is over, however, and no longer in flight: what was asked for it alone is withdrawn, and
         the server told so.
         """
-        instance = opened.instance
+        instance = pool_call.instance
         assert instance is not None
-        opened.asks = 0
+        pool_call.asks = 0
         for ask in list(self._of[instance.id].values()):
-            if opened in ask.calls:
-                ask.calls.remove(opened)
+            if pool_call in ask.calls:
+                ask.calls.remove(pool_call)
                 if not ask.calls:
                     self._forget(ask, now)
                     if not ask.in_round:
@@ -370,8 +370,8 @@ class ServerAsks:
         self._elicitations.check()
 
 
-def _may_run(instance: Instance, wire: WireId) -> bool:
-    return wire in instance.in_flight or wire in instance.abandoned
+def _may_run(instance: Instance, wire_id: WireId) -> bool:
+    return wire_id in instance.in_flight or wire_id in instance.abandoned
 
 
 def _error(code: int, text: str) -> RawJson:

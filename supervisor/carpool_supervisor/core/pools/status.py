@@ -19,10 +19,10 @@ class PoolAnnouncer:
     """To one broker, of all pools."""
 
     def __init__(
-        self, pools: Pools, wishes: PoolTargets, starts: StartQueue, out: Callable[[AnyEffect], None]
+        self, pools: Pools, targets: PoolTargets, starts: StartQueue, out: Callable[[AnyEffect], None]
     ) -> None:
         self._pools = pools
-        self._targets = wishes
+        self._targets = targets
         self._start_queue = starts
         self._emit = out
 

@@ -66,11 +66,11 @@ class PoolTargets:
 
     # --- the configuration -----------------------------------------------------------------------------
 
-    def set_pools(self, wanted: SetPools, now: float) -> None:
+    def set_pools(self, set_pools: SetPools, now: float) -> None:
         """Take over the list of pools that are wanted; where it is complete, all others retire."""
-        self._instances.set_limits(wanted.max_processes, wanted.max_greeting)
-        keys = {spec.key for spec in wanted.pools}
-        for spec in wanted.pools:
+        self._instances.set_limits(set_pools.max_processes, set_pools.max_greeting)
+        keys = {spec.key for spec in set_pools.pools}
+        for spec in set_pools.pools:
             pool = self._pools.get(spec.key)
             if pool is None:
                 pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
@@ -90,7 +90,7 @@ class PoolTargets:
             self._leases.pool_wanted(pool.key, pool.server, spec.policy.lease_idle_s)
             self._instances.shrink(pool, now)
             self._start_queue.enqueue(pool)
-        for key in [key for key in self._pools if key not in keys] if wanted.complete else []:
+        for key in [key for key in self._pools if key not in keys] if set_pools.complete else []:
             self.retire(self._pools[key], now)
         self._start_queue.start_queued(now)
 
@@ -276,11 +276,11 @@ class PoolTargets:
         """
         self._end_returned(self._leases.all_lost("link"), now)
 
-    def sessions_listed(self, there: OpenSessions, now: float) -> None:
+    def sessions_listed(self, open_sessions: OpenSessions, now: float) -> None:
         """Who is there: what is known of others goes. They may have left while the link was down."""
-        for gone in self._leases.sessions() - {note.session for note in there.live}:
+        for gone in self._leases.sessions() - {note.session for note in open_sessions.live}:
             self._end_returned(self._leases.session_closed(gone), now)
-        for note in there.live:
+        for note in open_sessions.live:
             for server in note.bereft:
                 self._leases.loss_reported_by_broker(note.session, server, "supervisor")
                 mark_not_plain(server, self._pools)

@@ -40,9 +40,9 @@ class Rig:
         self, request: str, session: SessionId = ONE, size: int = 0, token: RawJson = ABSENT
     ) -> list[Any]:
         asked = CallRequested(session, RawJson(request.encode()), "s__t", RawJson(b" " * size), ABSENT, token)
-        owed = self.ledger.open(self.sessions[session], asked)
-        owed.key, owed.server, owed.target = KEY, ServerName("s"), "t"
-        self.ledger.admission.admit(owed, self.now)
+        open_call = self.ledger.open(self.sessions[session], asked)
+        open_call.key, open_call.server, open_call.target = KEY, ServerName("s"), "t"
+        self.ledger.admission.admit(open_call, self.now)
         return self.done()
 
     def done(self) -> list[Any]:

@@ -47,9 +47,9 @@ class Rig:
         self.count += 1
         params, id_ = RawJson(b" " * size_bytes), RawJson(b"%d" % self.count)
         asked = CallRequested(session, id_, "s__t", params, ABSENT, token=id_)
-        owed = self.ledger.open(self.sessions[session], asked)
-        owed.key, owed.server, owed.target = PoolKey("s:1"), ServerName("s"), "t"
-        self.ledger.admission.admit(owed, 0.0)
+        open_call = self.ledger.open(self.sessions[session], asked)
+        open_call.key, open_call.server, open_call.target = PoolKey("s:1"), ServerName("s"), "t"
+        self.ledger.admission.admit(open_call, 0.0)
         return self.done()
 
     def flood(self, session: SessionId, size_bytes: int) -> int:

@@ -27,9 +27,9 @@ class Bounded(Rig):
 
     def use(self, server: str, request: str, session: SessionId = ONE) -> list[Any]:
         asked = CallRequested(session, RawJson(request.encode()), "x", RawJson(b""), ABSENT, ABSENT)
-        owed = self.ledger.open(self.sessions[session], asked)
-        owed.key, owed.server, owed.target = PoolKey(f"{server}:1"), ServerName(server), "t"
-        self.ledger.admission.admit(owed, self.now)
+        open_call = self.ledger.open(self.sessions[session], asked)
+        open_call.key, open_call.server, open_call.target = PoolKey(f"{server}:1"), ServerName(server), "t"
+        self.ledger.admission.admit(open_call, self.now)
         return self.done()
 
 

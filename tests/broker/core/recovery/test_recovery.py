@@ -159,7 +159,7 @@ def test_each_use_of_an_id_is_the_call_that_was_asked_for(
     rig.core.check()
     resumed = [call_of(0, becomes)] if isinstance(becomes, int) else []
     assert [each.call for each in of_kind(effects, ResumeCall)] == resumed
-    sent = [call for call, owed in rig.core.call_table.calls.items() if owed.stage == "sent"]
+    sent = [call for call, open_call in rig.core.call_table.calls.items() if open_call.stage == "sent"]
     assert [call for call in sent if call not in resumed] == [call_of(1, 2)] * (becomes == "new")
     assert [code(each) for each in of_kind(effects, Reply) if each.id == asked.id] == ["link_broken"] * (
         becomes == "lost"

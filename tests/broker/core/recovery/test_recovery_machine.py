@@ -403,9 +403,9 @@ class RecoveryMachine(RuleBasedStateMachine):
                 if carrier.here and not carrier.unread:
                     assert sorted(core.sessions[session].open_calls) == sorted(carrier.open)
             if self.link == "up":
-                assert {call for call, owed in core.call_table.calls.items() if owed.stage == "sent"} <= set(
-                    self.record
-                )
+                assert {
+                    call for call, open_call in core.call_table.calls.items() if open_call.stage == "sent"
+                } <= set(self.record)
 
     def teardown(self) -> None:
         """Everybody comes back, every server answers, and nothing is left."""

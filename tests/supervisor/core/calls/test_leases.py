@@ -314,9 +314,9 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(session=sessions, pool=pools)
     def ask(self, session: SessionId, pool: PoolKey) -> None:
         found = self.table.acquire(session, pool, self.now)
-        owed = self.owed.pop((session, SERVERS[pool]), None)
-        if owed is not None:
-            assert found == LeaseLost(owed)
+        open_call = self.owed.pop((session, SERVERS[pool]), None)
+        if open_call is not None:
+            assert found == LeaseLost(open_call)
         elif (session, SERVERS[pool]) in self.holds:
             assert found == LeaseHeld(self.holds[session, SERVERS[pool]], fresh=False)
         elif isinstance(found, LeaseHeld):

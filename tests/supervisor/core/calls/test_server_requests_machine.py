@@ -179,13 +179,13 @@ class Town:
         if self.serial and run.can_ask:
             assert not any(each.can_ask for each in others), "two calls that can ask run in one lane"
 
-    def is_cancelled(self, instance: InstanceId, wire: WireId) -> None:
+    def is_cancelled(self, instance: InstanceId, wire_id: WireId) -> None:
         process = self.up[instance]
-        if wire in process.runs and process.runs[wire].rests:  # nothing runs, and nothing waits
-            del process.runs[wire]
-            for request in [each for each in process.waits if each.startswith(b"%d/" % wire)]:
+        if wire_id in process.runs and process.runs[wire_id].rests:  # nothing runs, and nothing waits
+            del process.runs[wire_id]
+            for request in [each for each in process.waits if each.startswith(b"%d/" % wire_id)]:
                 del process.waits[request]
-            self.over.append((instance, wire))
+            self.over.append((instance, wire_id))
 
     def is_asked(self, effect: AskOpened) -> None:
         assert self.speaking is not None

@@ -237,7 +237,7 @@ class AskingServer:
         self._send(ask, facts_of(_method_of(kind), meta, self.host.life))
         return ask
 
-    def want(self, call: Call, number: int, wire: WireId, name: str) -> None:
+    def want(self, call: Call, number: int, wire_id: WireId, name: str) -> None:
         """In the stateless era: want something before the call goes on."""
         rng = self.host.rng
         has_roots = call.can is not None and "roots" in call.can
@@ -254,7 +254,7 @@ class AskingServer:
             elicitation="",
             exact=True,
         )
-        self._send(ask, AskFacts(_method_of(kind), wire=wire), name)
+        self._send(ask, AskFacts(_method_of(kind), wire=wire_id), name)
 
     def forget(self, number: int) -> None:
         """Nothing of this request is wanted any more."""
@@ -392,6 +392,6 @@ def _params_of(ask: SimAsk) -> RawJson:
             return RawJson(b'{"messages":[%b],"maxTokens":9%b}' % (said, more))
 
 
-def task_of(wire: WireId) -> str:
+def task_of(wire_id: WireId) -> str:
     """The server's own id of the task it makes of a call: equal on all instances."""
-    return f"task-{wire}"
+    return f"task-{wire_id}"

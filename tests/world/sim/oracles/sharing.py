@@ -95,11 +95,11 @@ class SharingBook:
             self._placed.setdefault(self._at(call), set()).add(instance.id)
         instance.served.add(call.session)
 
-    def said_again(self, instance: SimInstance, wire: WireId, mode: Mode) -> None:
+    def said_again(self, instance: SimInstance, wire_id: WireId, mode: Mode) -> None:
         """A call goes on after a round."""
-        others = [each for each in instance.running if each != wire]
+        others = [each for each in instance.running if each != wire_id]
         if mode == "serial" and others and not (instance.leased and len(instance.served) == 1):
-            raise Violation(f"instance {instance.id} is serial: {wire} goes on beside {others}")
+            raise Violation(f"instance {instance.id} is serial: {wire_id} goes on beside {others}")
 
     def executed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
         """A server runs a call: from now on its process may hold something of that session."""

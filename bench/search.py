@@ -42,7 +42,7 @@ def told() -> list[Facts]:
 
 def view_of(servers: list[Facts], *, search: bool) -> View:
     """What an agent sees of them."""
-    registry = Registry()
+    registry = Registry(lambda _: None)
     entries = []
     for server in servers:
         name = ServerName(server["server"])

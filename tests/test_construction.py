@@ -42,19 +42,14 @@ _SESSION = "state: a session whose HTTP door has died goes on over the connectio
 _ADAPTER = "state: how a server is spoken to is known once it has answered"
 _SDK = "an object of the SDK, which has no argument for it"
 REMAINING: Final[dict[str, str]] = {
-    "broker/carpool_broker/core/broker.py: registry.approvals.out": _LATER,
     "broker/carpool_broker/core/broker.py: self.call_table.stateless_listener": _LATER,
     "broker/carpool_broker/core/hooks/hook_points.py: self._call_table.hook_points": _LATER,
-    "broker/carpool_broker/core/recovery/supervisor_sync.py: recovery.known": _LATER,
-    "broker/carpool_broker/core/recovery/supervisor_sync.py: recovery.settled": _LATER,
     "broker/carpool_broker/core/registry/registry.py: seen.view": _VALUE,
     "broker/carpool_broker/transport/socket_io.py: self._on_lines": _CLOSED,
     "broker/carpool_broker/transport/socket_io.py: self._on_unread": _CLOSED,
     "broker/carpool_broker/transport/socket_io.py: self._on_closed": _CLOSED,
     "broker/carpool_broker/transport/socket_io.py: self._on_unfinished": _CLOSED,
     "broker/carpool_broker/transport/streams.py: self._write": _SESSION,
-    "supervisor/carpool_supervisor/core/calls/server_requests.py: paused_timeouts is only declared": _LATER,
-    "supervisor/carpool_supervisor/core/supervisor.py: self.asks.paused_timeouts": _LATER,
     "supervisor/carpool_supervisor/era/era_detection.py: self._earlier": _ADAPTER,
     "supervisor/carpool_supervisor/stdio/child_io.py: self._on_lines": _CLOSED,
     "supervisor/carpool_supervisor/stdio/child_io.py: self._on_stdout_closed": _CLOSED,

@@ -28,7 +28,6 @@ from carpool_broker.config.workspace_moves import WorkspaceMoves
 from carpool_broker.config.workspaces import WatchedFiles
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects, events
-from carpool_broker.core.registry.registry import Registry
 from carpool_broker.hooks.runner import HookRunner
 from carpool_broker.hooks.spec import rule_of
 from carpool_broker.storage.approval_store import ApprovalStore
@@ -82,9 +81,9 @@ FLUSH_TIMEOUT_S = 2.0
 def _core(configuration: Configuration, incarnation: Incarnation, epoch: Epoch) -> BrokerCore:
     config = configuration.config
     return BrokerCore(
-        Registry(mark=epoch[-6:]),
         configuration.bounds(),
         config.list_wait_s,
+        mark=epoch[-6:],
         life=incarnation.epoch,
         secret=incarnation.derive_key("core"),
         audits=config.audit.on,

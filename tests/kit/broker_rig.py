@@ -11,9 +11,9 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.capabilities import Capabilities
+from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -40,6 +40,11 @@ EPOCH = Epoch("e1")
 ONE, TWO = SessionId("s1"), SessionId("s2")
 
 
+def no_effect(effect: AnyEffect) -> None:
+    """Fail: the part of the core under test was to have no effect."""
+    raise AssertionError(f"unexpected effect {effect}")
+
+
 def broker_core(
     bounds: SessionBounds | None = None,
     list_wait_s: float = 10.0,
@@ -49,9 +54,8 @@ def broker_core(
     audits: bool = False,
 ) -> BrokerCore:
     """A core that knows no session and no supervisor yet."""
-    registry = Registry(mark="m")
     return BrokerCore(
-        registry, bounds or SessionBounds(), list_wait_s, secret=secret, life=life, audits=audits
+        bounds or SessionBounds(), list_wait_s, mark="m", secret=secret, life=life, audits=audits
     )
 
 

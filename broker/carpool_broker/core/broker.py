@@ -101,22 +101,23 @@ class BrokerCore:
 
     def __init__(
         self,
-        registry: Registry,
         bounds: SessionBounds,
         list_wait_s: float,
         *,
+        mark: str = "",
         secret: bytes = b"",
         life: int = 0,
         audits: bool = False,
     ) -> None:
-        """`secret`: nobody outside knows it; without one no call of the stateless era can be parked. `life`:
-        how many brokers there were before this one, with the same secret. `audits`: see `LimitsRead`.
+        """`mark` begins the cursors of lists, which tells them from those of an earlier broker.
+
+        `secret` is known to nobody outside; without one no call of the stateless era can be parked. `life` is
+        the number of brokers before this one, with the same secret. `audits`: see `LimitsRead`.
         """
         self._effects: list[AnyEffect] = []
         self.timers: BrokerTimers = Timers(ORDER)
         self._audit_trail: AuditTrail | None = None
-        self.registry = registry
-        registry.approvals.out = self._emit
+        self.registry = registry = Registry(self._emit, mark=mark)
         self.sessions: dict[SessionId, Session] = {}
         self.session_views = SessionViews(registry, self._emit)
         self.states = self.session_views.states
@@ -243,7 +244,9 @@ class BrokerCore:
             case "returning_session":
                 self.recovery.end_returning(keys)
             case "return_window":
-                self.recovery.close_windows(keys)
+                for window in keys:
+                    self.recovery.close_window(window)
+                    self.supervisor_sync.recovery_advanced()
             case "hook_run":
                 self.hooks.end_runs(keys, now)
             case "catalog_slice":
@@ -436,6 +439,7 @@ class BrokerCore:
                     if call.by is not None:
                         self.initialization.first_request(session, call.by, settles=True)
                 self.recovery.session_resumed(session, event, now)
+                self.supervisor_sync.recovery_advanced()
             case CarrierAnnounced():
                 session.pid = event.pid
             case SessionClosed():
@@ -452,6 +456,7 @@ class BrokerCore:
                 self.session_views.session_closed(session)
                 del self.sessions[session.id]
                 self.recovery.recheck()
+                self.supervisor_sync.recovery_advanced()
             case CallRequested():  # pragma: no cover
                 pass  # handled in `handle`
             case _:

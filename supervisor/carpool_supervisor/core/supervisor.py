@@ -39,9 +39,9 @@ from carpool_supervisor.core import invariants, subscriptions
 from carpool_supervisor.core.broker_failover import BrokerFailover
 from carpool_supervisor.core.calls.between_rounds import PendingRetries
 from carpool_supervisor.core.calls.call_record import CallRecord
+from carpool_supervisor.core.calls.call_timeouts import CallTimeouts, PausedTimeouts
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.calls.paused_timeouts import PausedTimeouts
 from carpool_supervisor.core.calls.server_requests import ServerAsks
 from carpool_supervisor.core.calls.task_holds import TaskHolds
 from carpool_supervisor.core.list_throttle import ListThrottle
@@ -103,12 +103,13 @@ class SupervisorCore:
         """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process."""
         self.pools: Pools = {}
         self._effects: list[AnyEffect] = []
-        self.asks = ServerAsks(self._emit, life)
         self.leases = Leases()
         self.retries = PendingRetries(self._emit)
-        self.dispatcher = Dispatcher(self.pools, self.asks, self.leases, self.retries, self._emit)
-        self.paused_timeouts = self.asks.paused_timeouts = PausedTimeouts(
-            self.dispatcher.timeouts, self.retries
+        timeouts = CallTimeouts()
+        self.paused_timeouts = PausedTimeouts(timeouts, self.retries)
+        self.asks = ServerAsks(self._emit, life, self.paused_timeouts)
+        self.dispatcher = Dispatcher(
+            self.pools, self.asks, self.leases, self.retries, timeouts=timeouts, out=self._emit
         )
         self.instances = Instances(self.pools, self.dispatcher, self.leases, self._emit)
         self.targets = PoolTargets(self.pools, self.dispatcher, self.instances, self.leases, self._emit)

@@ -25,6 +25,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, ToolOffer
 from carpool_protocol.wire.downgrade import NEWEST
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 
 
 def tool(server: str, name: str, description: str = "", **parameters: str) -> ViewTool:
@@ -169,7 +170,7 @@ def test_a_definition_that_cannot_be_read_is_no_reason_to_fail(raw: bytes) -> No
 
 
 def view(*offers: dict[str, Any]) -> View:
-    registry = Registry()
+    registry = Registry(no_effect)
     tools = [ToolOffer(it["name"], RawJson(json.dumps(it).encode())) for it in offers]
     registry.catalog_received(Catalog(PoolKey("a"), tools, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
     return registry.retain_scope(Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),), search=True))

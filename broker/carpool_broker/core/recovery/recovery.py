@@ -75,10 +75,10 @@ class Recovery:
         self._emit = out
         self._timers = timers
         self._life = life
-        self.known: Callable[[], None] = lambda: None
-        """Nobody comes back any more."""
-        self.settled: Callable[[], None] = lambda: None
-        """Who had nothing open is back, or late."""
+        self.is_grace_over = False
+        """Sessions that had nothing open are back or late. `SupervisorSync.recovery_advanced` takes it."""
+        self.are_sessions_known = False
+        """No session returns any more. `SupervisorSync.recovery_advanced` takes it."""
         self.record = record
         self.epoch = NO_SUPERVISOR
         """Of the supervisor that is there."""
@@ -386,7 +386,7 @@ class Recovery:
         self._bereft.clear()
         self._held.clear()
         self._give_up_missing()
-        self.known()
+        self.are_sessions_known = True
 
     def _give_up_missing(self) -> None:
         """Who is not back now is gone."""
@@ -416,13 +416,14 @@ class Recovery:
             for open_call in self._returning_calls(self._sessions[late]):
                 self._requests.end_call(open_call, "link_broken")
 
-    def close_windows(self, windows: Iterable[str]) -> None:
-        """Who had nothing open is late (`grace`); or nobody comes back any more (`return`)."""
-        for window in windows:
-            if window == "return":
-                self.may_return = False
-            if not self.everybody:
-                (self.settled if window == "grace" else self._end_grace)()
+    def close_window(self, window: str) -> None:
+        """End the time for sessions without open requests (`grace`), or for all (`return`), to come back."""
+        if window == "return":
+            self.may_return = False
+        if window == "grace":
+            self.is_grace_over = not self.everybody
+        elif not self.everybody:
+            self._end_grace()
         self.recheck()
 
     def check(self) -> None:

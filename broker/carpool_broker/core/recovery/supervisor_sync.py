@@ -58,8 +58,6 @@ class SupervisorSync:
         """What the supervisor knows to be wanted."""
         self._moved: dict[tuple[SessionId, PoolKey], SessionPoolChanged] = {}
         """Who is served elsewhere since a supervisor last took calls, by where it was before."""
-        recovery.known = self._send_all_sessions_known
-        recovery.settled = self._send_subscriptions
 
     # --- supervisors come and go -----------------------------------------------------------------------
 
@@ -86,6 +84,7 @@ class SupervisorSync:
             self._emit(word)
         self._moved.clear()
         self._recovery.record_completed(now)
+        self.recovery_advanced()
         self._requests.list_freshness.supervisor_connected()
         self._send_subscriptions()
         self._discover_catalogs()
@@ -107,11 +106,17 @@ class SupervisorSync:
     def _send_sessions(self) -> None:
         self._emit(lost_state.report_sessions(self._sessions.values(), self._recovery.expected_sessions()))
 
-    def _send_all_sessions_known(self) -> None:
-        """Nobody comes back any more."""
-        if self.is_linked():
-            self.send_pools()
-            self._send_sessions()
+    def recovery_advanced(self) -> None:
+        """Tell the supervisor what recovery has decided: subscriptions, then wanted pools and sessions."""
+        recovery = self._recovery
+        if recovery.is_grace_over:
+            recovery.is_grace_over = False
+            self._send_subscriptions()
+        if recovery.are_sessions_known:
+            recovery.are_sessions_known = False
+            if self.is_linked():
+                self.send_pools()
+                self._send_sessions()
 
     def _send_subscriptions(self) -> None:
         """All at once: the supervisor says then what has changed of it while no broker was there."""

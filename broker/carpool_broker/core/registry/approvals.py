@@ -73,8 +73,8 @@ class HeldTool(Struct, frozen=True):
 class Approvals:
     """All pinned servers that are in use."""
 
-    def __init__(self) -> None:
-        self.out: Callable[[AnyEffect], None] = lambda _: None
+    def __init__(self, out: Callable[[AnyEffect], None]) -> None:
+        self._emit = out
         self.approved: dict[PinId, Approved | None] = {}
         """None: the server has not been met."""
 
@@ -136,7 +136,7 @@ class Approvals:
         self, pin: PinId, tools: Mapping[str, Definition], also: Mapping[str, tuple[Definition, ...]] = {}
     ) -> None:
         self.approved[pin] = Approved(tools, also=also)
-        self.out(SaveApprovals(pin))
+        self._emit(SaveApprovals(pin))
 
 
 @lru_cache(1024)

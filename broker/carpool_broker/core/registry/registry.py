@@ -12,13 +12,14 @@ Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, 
 (`view_builder`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core.model.approval import PinId
+from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.pagination import (
     FAMILIES,
     MAX_KEPT_VERSIONS,
@@ -65,6 +66,7 @@ class Registry:
 
     def __init__(
         self,
+        out: Callable[[AnyEffect], None],
         *,
         mark: str = "",
         page_entries: int = PAGE_ENTRIES,
@@ -78,7 +80,7 @@ class Registry:
         self._cached_catalogs: dict[PoolKey, PoolCatalog] = {}
         """Told to an earlier carpool."""
         self._hidden_pools: set[PoolKey] = set()
-        self.approvals = Approvals()
+        self.approvals = Approvals(out)
         self._moves = 0
         """Counts what makes other views: one that was begun before is made again."""
         self._scope_uses: dict[Scope, _ScopeUse] = {}

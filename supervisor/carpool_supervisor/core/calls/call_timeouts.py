@@ -1,12 +1,13 @@
 """How long a call may run.
 
-Owns the two limits of every call in flight: without progress (`timeout_s`, from the server's last word of it)
-and at all (`total_at`). One of them is armed, the first that the call can reach: most calls never reach the
-second and need no second deadline. While a question to its agent is open, or its instance is not read, only
-the second counts (rules 8 and 14).
+Owns the two limits of every call in flight: without progress (`timeout_s`, from the server's last output
+about it) and in all (`total_at`). One of them is armed, the first that the call can reach: most calls never
+reach the second and need no second deadline. Owns also when the first one stops: while the agent is asked
+and while the instance is not read only the second counts, and afterwards the server has its whole idle time
+again (docs/rules.md, rules 8 and 14). A call between two rounds goes on after the last answer.
 
-Invariants (`check`): a call in flight has exactly one deadline, any other has none.
-Knows nothing of: lines, instances, what becomes of a call whose time is over.
+Invariants (`check`): a call in flight has exactly one deadline, any other call has none. Knows nothing of:
+lines, what is asked and of whom (`server_requests`), why reading stops, how a call ends whose time is over.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from typing import Literal
 
 from carpool_protocol.ids import CallId
 from carpool_protocol.machine.deadlines import Deadlines
-from carpool_supervisor.core.model.pool import Calls, PoolCall
+from carpool_supervisor.core.calls.between_rounds import PendingRetries
+from carpool_supervisor.core.model.pool import Calls, Instance, PoolCall
 
 
 class CallTimeouts:
@@ -82,3 +84,41 @@ class CallTimeouts:
         """Assert every invariant."""
         in_flight = sum(1 for opened in calls.values() if opened.instance is not None)
         assert len(self) == in_flight, "a deadline of a call that is over"
+
+
+class PausedTimeouts:
+    """The idle limits that stand still, of all calls in flight."""
+
+    def __init__(self, limits: CallTimeouts, later: PendingRetries) -> None:
+        self._timeouts = limits
+        self._retries = later
+
+    def ask_opened(self, pool_call: PoolCall, now: float, *, in_round: bool) -> None:
+        """One more ask of this call is open. The total deadline does not stand still."""
+        pool_call.asks += 1
+        if in_round:
+            self._retries.await_retry(pool_call)
+        self._timeouts.pause_idle(pool_call, now)
+
+    def ask_closed(self, pool_call: PoolCall, now: float) -> None:
+        """One less is, and the call goes on: after the last one the server has its whole idle time again."""
+        pool_call.asks -= 1
+        if not pool_call.asks:
+            self._timeouts.restart_idle(pool_call, now)
+            if pool_call.awaits_retry:
+                self._retries.retry(pool_call)
+
+    def reading_paused(self, instance: Instance, now: float) -> None:
+        """Answers of this instance may lie in its pipe, unread."""
+        for opened in instance.in_flight.values():
+            self._timeouts.pause_idle(opened, now)
+
+    def reading_resumed(self, instance: Instance, now: float) -> None:
+        """It is read again."""
+        for opened in instance.in_flight.values():
+            self._timeouts.restart_idle(opened, now)
+
+    def ask_refused(self, pool_call: PoolCall) -> None:
+        """Something of its round was wanted in vain: it is said again, unless more of that is open."""
+        if not pool_call.asks:
+            self._retries.retry(pool_call)

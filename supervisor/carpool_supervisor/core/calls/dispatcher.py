@@ -62,6 +62,8 @@ class Dispatcher:
         asks: ServerAsks,
         leases: Leases,
         later: PendingRetries,
+        *,
+        timeouts: CallTimeouts,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
@@ -70,7 +72,7 @@ class Dispatcher:
         self._leases = leases
         self._emit = out
         self.calls: Calls = {}
-        self.timeouts = CallTimeouts()
+        self.timeouts = timeouts
         self.queue_timeouts = QueueTimeouts(pools, leases, out)
         self.late_answers = 0
         self.unknown_answers = 0

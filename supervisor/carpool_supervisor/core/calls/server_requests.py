@@ -25,7 +25,7 @@ from carpool_protocol.ids import AskId, InstanceId, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import AnswerAsk, AskOpened, AskWithdrawn, Call, ForwardAskProgress
 from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls import ask_evidence
-from carpool_supervisor.core.calls.paused_timeouts import PausedTimeouts
+from carpool_supervisor.core.calls.call_timeouts import PausedTimeouts
 from carpool_supervisor.core.calls.url_elicitations import UrlElicitations
 from carpool_supervisor.core.model.attribution import AGENT_METHODS, Attributed, RefusalReason, attribute
 from carpool_supervisor.core.model.effects import AnyEffect, WriteAskAnswer, WriteAskProgress
@@ -111,12 +111,12 @@ class OpenAsk:
 class ServerAsks:
     """All open asks of one supervisor."""
 
-    paused_timeouts: PausedTimeouts
-    """Set once, by who composes both: the desk, whose limits stand still, needs the asks too."""
-
-    def __init__(self, out: Callable[[AnyEffect], None], life: bytes) -> None:
+    def __init__(
+        self, out: Callable[[AnyEffect], None], life: bytes, paused_timeouts: PausedTimeouts
+    ) -> None:
         self._emit = out
         self._life = life
+        self._paused_timeouts = paused_timeouts
         self._prefix = blake2b(b"asks", key=life, digest_size=4).hexdigest()  # agents see it: no secret
         self._asked = 0
         self._traced = 0
@@ -197,7 +197,7 @@ class ServerAsks:
         self._due.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
         instance.asks += not ask.in_round
         for opened in calls:
-            self.paused_timeouts.ask_opened(opened, now, in_round=ask.in_round)
+            self._paused_timeouts.ask_opened(opened, now, in_round=ask.in_round)
         if event.elicitation:
             self._elicitations.elicitation_sent(instance.id, event.elicitation, found.session)
         self._emit(ask.message)
@@ -206,7 +206,7 @@ class ServerAsks:
         self._emit(WriteAskAnswer(instance.id, event.id, is_error=True, body=_error(code, text)))
         wire = event.facts.wire
         if wire is not None and wire in instance.in_flight:
-            self.paused_timeouts.ask_refused(instance.in_flight[wire])
+            self._paused_timeouts.ask_refused(instance.in_flight[wire])
 
     def server_cancelled_ask(self, instance: Instance, event: ServerCancelledAsk, now: float) -> None:
         """The server no longer wants it. It expects no answer (MCP 2025-11-25, basic/utilities/cancellation);
@@ -325,7 +325,7 @@ class ServerAsks:
         """The ask is over, and its calls go on: where they are said again for it, with its answer."""
         self._forget(ask, now)
         for opened in ask.calls:
-            self.paused_timeouts.ask_closed(opened, now)
+            self._paused_timeouts.ask_closed(opened, now)
 
     def _forget(self, ask: OpenAsk, now: float) -> None:
         if not ask.in_round:

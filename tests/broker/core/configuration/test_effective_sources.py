@@ -18,6 +18,7 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 
 ONE, TWO = SourceId("one"), SourceId("two")
 A, B = ServerName("a"), ServerName("b")
@@ -57,7 +58,7 @@ def reading(
 class Rig:
     def __init__(self, *readings: SourceRead) -> None:
         self.states: dict[PoolKey, PoolChanged] = {}
-        self.registry = Registry(mark="m")
+        self.registry = Registry(no_effect, mark="m")
         self.sources = EffectiveSources(self.registry, self.states)
         for each in readings:
             self.sources.source_read(each)

@@ -22,6 +22,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, Ses
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer
 from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, spellings
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 from tests.kit.synchronous_configuration import SynchronousConfiguration
 
 GIT, HUB, OFF = ServerName("git"), ServerName("hub"), ServerName("off")
@@ -62,7 +63,7 @@ def frame(servers: dict[str, Any] | None = None, **profile: Any) -> Scope:
 
 
 def view(servers: dict[str, Any] | None = None, **profile: Any) -> View:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(
         catalog("git", "log push status", "ask tell", "file:///a file:///b", "file:///t/{x}")
     )

@@ -154,7 +154,7 @@ def test_only_what_was_seen_is_approved() -> None:
 @behaviour("pins:held", "pins:approved")
 def test_pools_of_one_server_that_say_other_words_are_approved_each_for_itself(tmp_path: Path) -> None:
     """Other workspaces, variables or classes of agents: what is approved for one is not for the other."""
-    registry, board = Registry(mark="m"), ApprovalStore(str(tmp_path))
+    registry, board = Registry(lambda _: None, mark="m"), ApprovalStore(str(tmp_path))
     registry.approvals.pins_read({PIN: None})
     told = {PoolKey("a:1"): "words", PoolKey("a:2"): "other words"}
     scopes = {key: Scope((entry(key=key),)) for key in told}
@@ -393,7 +393,7 @@ NINTH = SessionId("s9")
 
 
 def test_a_tool_that_the_servers_configuration_denies_is_denied_and_not_held() -> None:
-    registry = Registry()
+    registry = Registry(lambda _: None)
     registry.approvals.pins_read({PIN: None})
     where = Scope((entry(tools_deny=("x",)),))
     registry.retain_scope(where)
@@ -414,7 +414,7 @@ _texts = st.dictionaries(st.sampled_from(["x", "y", "z", "a_b"]), st.sampled_fro
 def test_no_spelling_leads_to_what_is_not_approved_and_every_approved_tool_is_found(
     steps: list[tuple[PoolKey, dict[str, str], bool]],
 ) -> None:
-    registry = Registry()
+    registry = Registry(lambda _: None)
     where = Scope((entry(), entry("b", B, PinId("b:1"))))
     registry.approvals.pins_read({PIN: None, PinId("b:1"): None})
     registry.retain_scope(where)
@@ -562,7 +562,7 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
 
 
 def test_an_unverified_tool_is_one_of_a_server_that_has_not_told() -> None:
-    registry = Registry()
+    registry = Registry(lambda _: None)
     registry.approvals.pins_read({PIN: Approved({"x": approval_digest(definition("x", "old"))})})
     where = Scope((entry(),))
     registry.retain_scope(where)

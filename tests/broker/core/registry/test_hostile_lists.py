@@ -10,6 +10,7 @@ from carpool_broker.core.registry.registry import Registry
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, ToolOffer
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 from tests.kit.catalog_reader import CatalogReader
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
 
@@ -30,7 +31,7 @@ GOOD = Catalog(
 def test_a_hostile_catalog_leaves_lists_legal_and_takes_nothing_of_another_server(
     said: HostileCatalog,
 ) -> None:
-    registry = Registry(mark="m")
+    registry = Registry(no_effect, mark="m")
     entries = [ScopeEntry(server=ServerName(name), key=PoolKey(f"{name}:1")) for name in ("evil", "good")]
     scope = Scope(tuple(entries))
     registry.retain_scope(scope)

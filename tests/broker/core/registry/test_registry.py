@@ -17,6 +17,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer, ToolOffer
 from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, qualify_all
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 
 
 def entry(server: str, key: str = "", **rest: Any) -> ScopeEntry:
@@ -105,7 +106,7 @@ def names_on(found: ListPage) -> list[str]:
 
 @behaviour("lists:stable-order")
 def test_a_list_is_sorted_by_server_and_tool_whatever_order_catalog_and_scope_have() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("time", "now", "convert"))
     registry.catalog_received(catalog("git", "log", "add"))
     forth, back = registry.retain_scope(scope("time", "git")), registry.retain_scope(scope("git", "time"))
@@ -113,7 +114,7 @@ def test_a_list_is_sorted_by_server_and_tool_whatever_order_catalog_and_scope_ha
 
 
 def test_a_definition_keeps_everything_but_its_name() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("time", "now", description="What time is it?"))
     tool = registry.retain_scope(scope("time")).tools[0]
     expected = {"name": "time__now", "description": "What time is it?", "x-kept": [1.0]}
@@ -122,14 +123,14 @@ def test_a_definition_keeps_everything_but_its_name() -> None:
 
 
 def test_a_description_prefix_names_the_server() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("time", "now", description="Tells."))
     view = registry.retain_scope(scope(entry("time", description_prefix=True)))
     assert json.loads(view.tools[0].definition)["description"] == "[time] Tells."
 
 
 def test_a_server_exposed_as_itself_is_passed_on_byte_for_byte() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     offered = catalog("time", "now", instructions="  Use it. ")
     registry.catalog_received(offered)
     view = registry.retain_scope(scope(entry("time", prefix="")))
@@ -138,7 +139,7 @@ def test_a_server_exposed_as_itself_is_passed_on_byte_for_byte() -> None:
 
 
 def test_allow_and_deny_decide_what_a_scope_lists_and_resolves() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("git", "log", "add", "delete_branch"))
     view = registry.retain_scope(
         scope(entry("git", tools_allow=("*log", "delete_*"), tools_deny=("delete_*",)))
@@ -151,7 +152,7 @@ def test_allow_and_deny_decide_what_a_scope_lists_and_resolves() -> None:
 
 
 def test_a_catalog_with_one_name_twice_lists_the_first() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     twice = [ToolOffer("now", definition("now", "first")), ToolOffer("now", definition("now", "second"))]
     registry.catalog_received(Catalog(PoolKey("time"), twice, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
     assert [tool["description"] for tool in all_pages(registry.retain_scope(scope("time")))] == ["first"]
@@ -159,7 +160,7 @@ def test_a_catalog_with_one_name_twice_lists_the_first() -> None:
 
 @behaviour("features:instructions-merged")
 def test_instructions_of_several_servers_are_told_under_their_names() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("time", instructions="Ask me.\n"))
     registry.catalog_received(catalog("git", instructions="Clone first."))
     registry.catalog_received(catalog("mute", instructions=" "))
@@ -177,7 +178,7 @@ def keep(*catalogs: Catalog) -> dict[PoolKey, Catalog]:
 
 
 def test_a_kept_catalog_is_listed_and_waited_for_no_more_and_is_no_word_of_the_server() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.set_cached_catalogs(keep(catalog("git", "log", instructions="Commit often.")))
     view = registry.retain_scope(scope("git", "time"))
     assert listed(view) == ["git__log"]
@@ -190,7 +191,7 @@ def test_a_kept_catalog_is_listed_and_waited_for_no_more_and_is_no_word_of_the_s
 
 
 def test_the_server_telling_the_same_as_before_changes_no_list() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.set_cached_catalogs(keep(catalog("git", "log")))
     before = registry.retain_scope(scope("git"))
     assert registry.catalog_received(catalog("git", "log")) == {}
@@ -201,7 +202,7 @@ def test_the_server_telling_the_same_as_before_changes_no_list() -> None:
 
 
 def test_the_server_telling_something_else_changes_the_list_that_is_another_one() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.set_cached_catalogs(
         keep(offered(PoolKey("git"), {"tools": {"log": ""}, "prompts": {"ask": ""}}))
     )
@@ -213,7 +214,7 @@ def test_the_server_telling_something_else_changes_the_list_that_is_another_one(
 
 
 def test_what_is_kept_never_stands_in_for_what_the_server_has_told() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.retain_scope(scope("git"))
     registry.catalog_received(catalog("git", "log"))
     assert registry.set_cached_catalogs(keep(catalog("git", "old"))) == {}
@@ -222,7 +223,7 @@ def test_what_is_kept_never_stands_in_for_what_the_server_has_told() -> None:
 
 
 def test_a_name_that_a_kept_catalog_does_not_have_may_still_be_the_servers() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.set_cached_catalogs(keep(catalog("git", "log")))
     view = registry.retain_scope(scope("git"))
     assert view.possible_pools("git__add") == ("git",)
@@ -239,7 +240,7 @@ def by_file(server: str, *tools: str) -> ScopeEntry:
 
 @behaviour("tools-file:listed")
 def test_a_tools_file_speaks_for_a_server_that_has_not_told_or_is_away_and_never_against_it() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope(by_file("git", "log"))
     registry.set_cached_catalogs(keep(catalog("git", "kept")))
     view = registry.retain_scope(seen)
@@ -258,7 +259,7 @@ def test_a_tools_file_speaks_for_a_server_that_has_not_told_or_is_away_and_never
 
 
 def test_a_tools_file_is_seen_in_its_own_scope_only() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     assert listed(registry.retain_scope(scope(by_file("git", "log")))) == ["git__log"]
     plain = registry.retain_scope(scope("git"))
     assert listed(plain) == []
@@ -267,7 +268,7 @@ def test_a_tools_file_is_seen_in_its_own_scope_only() -> None:
 
 
 def test_prompts_and_resources_are_announced_where_only_a_tools_file_speaks() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     view = registry.retain_scope(scope(by_file("git", "log")))
     assert {"tools", "prompts", "resources"} <= view.capabilities()
 
@@ -277,7 +278,7 @@ def test_prompts_and_resources_are_announced_where_only_a_tools_file_speaks() ->
 
 @behaviour("lists:changes-told")
 def test_only_scopes_whose_list_changed_are_told() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     both, git, quiet = scope("time", "git"), scope("git"), scope(entry("git", tools_deny=("*",)))
     for seen in (both, git, quiet):
         registry.retain_scope(seen)
@@ -287,7 +288,7 @@ def test_only_scopes_whose_list_changed_are_told() -> None:
 
 
 def test_the_same_tools_in_another_order_or_with_other_instructions_change_no_list() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git")
     registry.catalog_received(catalog("git", "log", "add"))
     before = registry.retain_scope(seen)
@@ -299,7 +300,7 @@ def test_the_same_tools_in_another_order_or_with_other_instructions_change_no_li
 
 
 def test_a_changed_definition_is_a_change_and_the_held_view_stays_as_it_was() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git")
     registry.catalog_received(catalog("git", "log", description="old"))
     before = registry.retain_scope(seen)
@@ -311,7 +312,7 @@ def test_a_changed_definition_is_a_change_and_the_held_view_stays_as_it_was() ->
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_changed_definition_in_one_list_changes_that_list_alone(family: Family) -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     both, other = scope("a", "b"), scope("b")
     old: Offers = {
         "tools": {"t": ""},
@@ -334,7 +335,7 @@ def test_a_changed_definition_in_one_list_changes_that_list_alone(family: Family
 
 def test_another_tool_that_agents_read_as_the_same_is_no_change_and_is_the_one_that_is_called() -> None:
     """Two names that differ in what no agent may see (`t.2`, `t_2`) are one name to agents."""
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git")
     registry.catalog_received(offered(PoolKey("git"), {"tools": {"t_2": ""}, "prompts": {"p_2": ""}}))
     before = registry.retain_scope(seen)
@@ -349,7 +350,7 @@ def test_another_tool_that_agents_read_as_the_same_is_no_change_and_is_the_one_t
 
 
 def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git", "time")
     assert registry.retain_scope(seen).unknown_pools == {"git", "time"}
     assert registry.catalog_received(catalog("git")) == {}
@@ -361,7 +362,7 @@ def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> No
 
 @behaviour("lists:away-and-back")
 def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope(entry("a", prefix=""), entry("b", prefix=""))
     registry.catalog_received(catalog("a", "search", "read"))
     registry.catalog_received(catalog("b", "search"))
@@ -380,7 +381,7 @@ def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None
 
 
 def test_nobody_waits_for_a_hidden_server_whose_catalog_was_never_told() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git", "time")
     registry.hide_pool(PoolKey("git"))
     view = registry.retain_scope(seen)
@@ -392,7 +393,7 @@ def test_nobody_waits_for_a_hidden_server_whose_catalog_was_never_told() -> None
 
 
 def test_forgetting_a_pool_forgets_that_it_was_hidden() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git")
     registry.catalog_received(catalog("git", "log"))
     registry.retain_scope(seen)
@@ -411,7 +412,7 @@ def numbered(count: int) -> list[str]:
 
 
 def test_one_page_holds_a_thousand_entries_and_is_encoded_once() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = scope("git")
     registry.catalog_received(catalog("git", *numbered(2001)))
     view = registry.retain_scope(seen)
@@ -425,7 +426,7 @@ def test_one_page_holds_a_thousand_entries_and_is_encoded_once() -> None:
 
 
 def test_one_page_stays_under_its_bytes_and_a_giant_tool_has_one_to_itself() -> None:
-    registry = Registry(page_bytes=1000)
+    registry = Registry(no_effect, page_bytes=1000)
     offers = [
         ToolOffer(name, definition(name, "d" * size)) for name, size in (("a", 300), ("b", 300), ("c", 300))
     ]
@@ -440,12 +441,12 @@ def test_one_page_stays_under_its_bytes_and_a_giant_tool_has_one_to_itself() -> 
 
 
 def test_an_empty_list_is_one_empty_page() -> None:
-    assert page(Registry().retain_scope(scope("git"))) == ListPage(RawJson(b'{"tools":[]}'), None)
+    assert page(Registry(no_effect).retain_scope(scope("git"))) == ListPage(RawJson(b'{"tools":[]}'), None)
 
 
 @behaviour("pages:own-cursors")
 def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused() -> None:
-    registry = Registry(page_entries=2)
+    registry = Registry(no_effect, page_entries=2)
     seen = scope("git")
     registry.catalog_received(catalog("git", *numbered(3)))
     cursor = page(registry.retain_scope(seen)).next_cursor
@@ -458,7 +459,10 @@ def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused(
 
 @behaviour("pages:own-cursors")
 def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() -> None:
-    registry, later = Registry(mark="a.", page_entries=2), Registry(mark="b.", page_entries=2)
+    registry, later = (
+        Registry(no_effect, mark="a.", page_entries=2),
+        Registry(no_effect, mark="b.", page_entries=2),
+    )
     one, two = scope("git"), scope("git", separator="-")
     for it in (registry, later):
         it.catalog_received(catalog("git", *numbered(3)))
@@ -471,7 +475,7 @@ def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() ->
     "cursor", ["", "0", "1.0", "1.1", "1.-2", "1.02", "1.2 ", "1.٢", "2.2", "x" * 10**6, "\ud800"]
 )
 def test_anything_but_a_page_beginning_is_a_bad_cursor(cursor: str) -> None:
-    registry = Registry(page_entries=2)
+    registry = Registry(no_effect, page_entries=2)
     registry.catalog_received(catalog("git", *numbered(3)))
     view = registry.retain_scope(scope("git"))
     assert page(view).next_cursor == "1.2"
@@ -482,7 +486,7 @@ def test_anything_but_a_page_beginning_is_a_bad_cursor(cursor: str) -> None:
 
 
 def test_equal_scopes_share_one_view_until_the_last_lets_go() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     view = registry.retain_scope(scope("git"))
     assert registry.retain_scope(scope("git")) is view
     registry.release_scope(scope("git"))
@@ -496,14 +500,14 @@ def test_equal_scopes_share_one_view_until_the_last_lets_go() -> None:
 
 
 def test_a_scope_that_names_a_server_twice_is_our_bug_and_leaves_nothing_behind() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     with pytest.raises(InvariantBroken):
         registry.retain_scope(scope(entry("git", "k1"), entry("git", "k2")))
     registry.check()
 
 
 def test_views_of_several_scopes_share_their_definitions() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("git", "log"))
     one, two = registry.retain_scope(scope("git")), registry.retain_scope(scope("git", "time"))
     assert one.tools[0] is two.tools[0]
@@ -548,7 +552,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.registry = Registry(page_entries=PAGED_BY, kept_versions=KEPT)
+        self.registry = Registry(no_effect, page_entries=PAGED_BY, kept_versions=KEPT)
         self.catalogs: dict[PoolKey, Offers] = {}
         self.kept: dict[PoolKey, Offers] = {}
         self.hidden: set[PoolKey] = set()

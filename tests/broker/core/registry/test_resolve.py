@@ -16,6 +16,7 @@ from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 
 NEW, OLD = "2025-11-25", "2024-11-05"
 METHODS = ["tools/call", "prompts/get", "resources/read", "completion/complete"]
@@ -46,7 +47,7 @@ def catalog(
 
 def view(*catalogs: Catalog, unknown: str = "", hidden: str = "", **rest: Any) -> View:
     """Servers named as their catalogs' keys; `unknown`: more that told nothing yet."""
-    registry = Registry()
+    registry = Registry(no_effect)
     for it in catalogs:
         registry.catalog_received(it)
     for name in hidden.split():

@@ -11,6 +11,7 @@ from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import PoolKey, ServerName
 from tests.behaviours import behaviour
 from tests.broker.core.configuration.test_profiles import catalog, frame
+from tests.kit.broker_rig import no_effect
 
 SECRET = {
     "note://internal/secret": [
@@ -95,7 +96,7 @@ RESTRICTED: list[dict[str, Any]] = [
 
 def view(profile: dict[str, Any], *, alone: bool, templates: str = LISTS["templates"]) -> View:
     servers = {"notes": {"command": "x"}} | ({} if alone else {"web": {"command": "y"}})
-    registry = Registry()
+    registry = Registry(no_effect)
     registry.catalog_received(catalog("notes", "t", "", LISTS["uris"], templates))
     registry.catalog_received(catalog("web", "t", "", "web://x", "web://{+path}"))
     found = registry.retain_scope(frame(servers, **profile))
@@ -197,7 +198,7 @@ def test_a_template_with_a_free_authority_is_not_there_where_something_is_denied
 
 @behaviour("profiles:listed")
 def test_a_server_that_has_not_told_its_list_is_waited_for_before_it_is_refused() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     seen = registry.retain_scope(frame({"notes": {"command": "x"}}, allow=["resource:notes:note://public/*"]))
     found = find_target(seen, "resources/read", "carpool+notes+note://public/open")
     assert isinstance(found, NoTarget)

@@ -25,6 +25,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
 from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
 from tests.behaviours import behaviour
+from tests.kit.broker_rig import no_effect
 
 LEGAL_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]*")
 
@@ -71,7 +72,7 @@ def catalog(
 
 
 def view_of(*catalogs: Catalog, servers: str = "", **rest: Any) -> View:
-    registry = Registry()
+    registry = Registry(no_effect)
     for it in catalogs:
         registry.catalog_received(it)
     names = servers.split() or [it.key for it in catalogs]
@@ -221,7 +222,7 @@ def test_templates_of_one_scheme_say_their_server() -> None:
 
 
 def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     scope = Scope(tuple(ScopeEntry(server=ServerName(it), key=PoolKey(it)) for it in "ab"))
     registry.catalog_received(catalog("a", resources=("x://1",)))
     registry.catalog_received(catalog("b", resources=("x://1",)))
@@ -369,11 +370,11 @@ def test_a_server_that_told_nothing_yet_may_serve_any_list() -> None:
     lists = {family + flag for family in ("tools", "prompts", "resources") for flag in ("", ".listChanged")}
     lists |= {"completions", "logging", "resources.subscribe"}
     assert view_of(catalog("a", features=("logging",)), servers="a b").capabilities() == lists
-    assert Registry().retain_scope(Scope(())).capabilities() == lists
+    assert Registry(no_effect).retain_scope(Scope(())).capabilities() == lists
 
 
 def test_a_server_that_is_away_still_counts_for_what_is_announced() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
     registry.catalog_received(catalog("a", features=("prompts",)))
     registry.hide_pool(PoolKey("a"))
@@ -381,7 +382,7 @@ def test_a_server_that_is_away_still_counts_for_what_is_announced() -> None:
 
 
 def test_a_change_of_prompts_alone_leaves_the_other_lists_and_tables_as_they_were() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
     registry.catalog_received(catalog("a", prompts=("p",), resources=("x://1",)))
     before = registry.retain_scope(scope)
@@ -396,7 +397,7 @@ def test_a_change_of_prompts_alone_leaves_the_other_lists_and_tables_as_they_wer
 
 
 def test_a_server_that_begins_to_serve_resources_can_be_read_from_without_listing_any() -> None:
-    registry = Registry()
+    registry = Registry(no_effect)
     scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
     registry.catalog_received(catalog("a"))
     assert isinstance(registry.retain_scope(scope).route("x://1"), UnroutableUri)

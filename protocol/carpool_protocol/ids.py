@@ -1,7 +1,8 @@
-"""The names of things that cross a process boundary, as types.
+"""Types of the ids that cross a process boundary.
 
 Owns the types, and how calls and sessions are numbered and named. All are plain `str`, `int` or `bytes` at
-run time; the types keep a session from being passed where an instance is meant.
+run time; the types keep a session from being passed where an instance is meant. Refuses to know who stores an
+id.
 """
 
 from typing import Final, NewType
@@ -13,30 +14,35 @@ ServerName = NewType("ServerName", str)
 """A server as configured."""
 
 PoolKey = NewType("PoolKey", str)
-"""What makes the instances of a pool interchangeable: server name and a keyed hash."""
+"""The name of a server and a keyed hash of what makes its instances interchangeable."""
 
 InstanceId = NewType("InstanceId", int)
 """One running process of a server. Unique within one supervisor's life, never reused."""
 
 CallId = NewType("CallId", int)
-"""One call, from the broker's admission to its answer. Unique among all brokers that one launcher starts, and
-never reused: the high bits say which of them (`call_of`).
+"""One call, from the broker's admission to its answer. Never reused.
+
+Unique among all brokers that one launcher starts: the high bits are the number of the broker (`call_of`).
 """
 
 WireId = NewType("WireId", int)
 """The JSON-RPC id of a call towards an instance. Unique within one instance's life, never reused."""
 
 AskId = NewType("AskId", str)
-"""What a server wants from the agent behind a call. The supervisor's, and unique beyond its life (rule 4): it
-is also the JSON-RPC id under which the agent is asked.
+"""One ask: a request of a server to the agent behind a call.
+
+The supervisor chooses it, and it stays unique after the supervisor has ended (rule 4). It is also the
+JSON-RPC id under which the agent is asked.
 """
 
 Epoch = NewType("Epoch", str)
 """One life of a broker or of a supervisor."""
 
 RawJson = NewType("RawJson", bytes)
-"""One JSON value: valid UTF-8 and free of bytes below 0x20, so that it stays on one line for every reader
-(rule 1). `b""` stands for an absent value."""
+"""One JSON value as UTF-8 bytes. `b""` stands for an absent value.
+
+It holds no byte below 0x20, so that it stays on one line for every reader (rule 1).
+"""
 
 ABSENT = RawJson(b"")
 EMPTY_OBJECT = RawJson(b"{}")
@@ -51,7 +57,7 @@ def call_of(life: int, number: int) -> CallId:
 
 
 def life_of(call: CallId) -> int:
-    """Which broker's this call is."""
+    """The number of the broker that created this call, counted from 0."""
     return call // CALLS_OF_A_LIFE
 
 
@@ -62,7 +68,9 @@ def call_name(call: CallId) -> str:
 
 
 def call_named(name: str) -> CallId | None:
-    """The call of this name; None where it is the name of none."""
+    """The call with this name, as `call_name` writes it: `c1.17` → call 17 of broker 1. None for any other
+    text.
+    """
     life, _, number = f"0.{name[1:]}".rpartition(".")
     parts = (life.removeprefix("0.") or "0", number)
     if not all(each.isascii() and each.isdecimal() and len(each) <= 13 for each in parts):
@@ -77,10 +85,10 @@ def session_of(life: int, number: int) -> SessionId:
 
 
 def part_of(session: SessionId, number: int) -> SessionId:
-    """A name for one of several who share a session and know nothing of each other."""
+    """The id of one of several agents that share a session and do not know of each other: `s12` → `s12.3`."""
     return SessionId(f"{session}.{number}")
 
 
 def whole_of(session: SessionId) -> SessionId:
-    """The session that this one is a part of; itself, where it is none."""
+    """The session that a part belongs to: `s12.3` → `s12`. A session without parts is returned unchanged."""
     return SessionId(session.partition(".")[0])

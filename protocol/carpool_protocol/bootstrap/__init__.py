@@ -1,5 +1,5 @@
-"""What a process needs before it imports anything large, the shim for all its life.
+"""Small modules that a process needs before it imports anything large. The shim uses only these.
 
-Paths, trusted places, the contract with carriers. The standard library only. The files here know nothing of:
-messages, configuration, MCP.
+Owns paths, trusted places and the contract with carriers; standard library only. The files here know nothing
+of: messages, configuration, MCP.
 """

@@ -1,27 +1,31 @@
 """Definitions that a carrier and its broker share: versions of the attach line, and names of lines.
 
 The broker refers to a line by its name, which is a checksum of the line's bytes and its length. Both sides
-compute the name from the bytes, so a name means one message wherever it stands in the stream, and no side
-depends on the other counting lines alike (docs/decisions/0030). Equal lines have the same name; a reference
-to one of several equal lines also gives its number.
+compute the name from the bytes, so a name means one message wherever it stands in the stream, and neither
+side depends on the other counting lines alike (docs/decisions/0030). Equal lines have the same name; a
+reference to one of several equal lines also gives its number.
 
-Refuses to know JSON, and what versions and names are used for. One small file with few imports, because every
-shim loads it.
+Refuses to know JSON, and the use of versions and names. One small file with few imports, because every shim
+loads it.
 """
 
 from binascii import crc32
 
 ATTACH_VERSION = 3
-"""Raised when a meaning changes. A broker refuses another number with a sentence that says what to do."""
+"""Version of the attach line, raised when a meaning changes.
+
+A broker refuses an unknown version with a sentence that says what to do.
+"""
 
 NAMING_VERSION = 4
-"""The same, said by carriers that may name a workspace. A broker that knows nothing of those would run
-servers in the wrong one; it refuses this number. Everybody else goes on with the lower one, so that an update
-separates nobody who need not be.
+"""Version of the attach line that names a workspace.
+
+A broker that does not know workspaces would run servers in the wrong one, and refuses this version. All other
+carriers send `ATTACH_VERSION`, so that an update does not separate them from an older broker.
 """
 
 CAP_BYTES = 8 * 1024 * 1024
-"""A line of an agent that is longer is kept by no broker. Its name is computed as it passes
+"""The longest line of an agent that a broker keeps. The name of a longer line is computed piece by piece
 (`name_of_parts`).
 """
 
@@ -30,17 +34,19 @@ _CARRIAGE_RETURN = 13
 
 
 def name_of(line: "bytes | memoryview") -> int:
-    """The name of a line without its line end. A carriage return before that is no part of a line."""
+    """The name of a line without its line end. A carriage return at its end is not part of the line."""
     if line and line[-1] == _CARRIAGE_RETURN and len(line) <= CAP_BYTES:
         line = line[:-1]
     return name_of_parts(crc32(line), len(line))
 
 
 def name_of_parts(checksum: int, size_bytes: int) -> int:
-    """The name of a line by the CRC-32 of its bytes and its length. No line has the name 0."""
+    """The name of a line from the CRC-32 of its bytes and its length. No line has the name 0."""
     return checksum << _LENGTH_BITS | (size_bytes + 1)
 
 
 def names_in(text: bytes) -> list[int]:
-    """Names as they are said: hexadecimal, in blanks."""
+    """Parse names of lines as the broker writes them: hexadecimal, separated by blanks. `b"1f 2a"` → `[31,
+    42]`.
+    """
     return [int(name, 16) for name in text.split()]

@@ -1,16 +1,15 @@
 """Places of carpool on this machine: runtime directory, sockets, lock, state and logs (docs/files.md).
 
-Invariants: every process of one carpool finds the same places from the same
-environment; the runtime directory is ours alone (mode 0700); a socket path fits
-into what the kernel takes. General variables (`XDG_…`) that name a place inside a
-project are passed over: a project's own files may have set them. So the files that make a
-directory a project stand here as well (`PROJECT_FILES`, `REPOSITORIES`, `ENVIRONMENTS`), and the
-search upward for them (`project_around`): programs load variables from such files, and the
-project can hold what a variable names.
+Invariants: every process of one carpool finds the same places from the same environment; the runtime
+directory belongs to this user alone (mode 0700); a socket path fits into what the kernel takes.
 
-The shim imports this file: `os` and nothing else at the top, no pathlib.
-Refuses to know what is in a project's files, what is written into any of these places, and which places of
-carpool's own variables are trusted (`trusted_places`).
+A general variable (`XDG_…`) that names a place inside a project is ignored, because a file of the project may
+have set it. Therefore this module also owns the files that make a directory a project (`PROJECT_FILES`,
+`REPOSITORIES`, `ENVIRONMENTS`) and the upward search for them (`project_around`).
+
+The shim imports this file: `os` and nothing else at the top, no pathlib. Refuses to know the content of a
+project's files and of all these places, and which places of carpool's own variables are trusted
+(`trusted_places`).
 """
 
 import os
@@ -29,10 +28,10 @@ INSTANCE_MARK = "CARPOOL_INSTANCE"
 """In the environment of every instance: `<runtime id>:<generation>` (rule 2)."""
 
 DAEMON_MARK = "CARPOOL_DAEMON"
-"""In the environment of the broker, the supervisors and their spawners: `<runtime id>`."""
+"""In the environment of broker, supervisors and their spawners: `<runtime id>`."""
 
 SHARED_DIR = "/tmp"  # noqa: S108 - a directory of another user there is not used
-"""Where all users may make directories."""
+"""The directory in which all users may make directories."""
 
 _LONGEST_NAME = "/agents.sock"
 
@@ -44,7 +43,7 @@ PROJECT_FILES = (
     "mcp_servers.json",
     "mcp/servers.json",
 )
-"""In order: each shadows those after it."""
+"""Project files in order: each hides those after it."""
 
 REPOSITORIES = (".git", ".hg", ".svn", ".jj")
 
@@ -53,7 +52,7 @@ ENVIRONMENTS = (
     *(".gemini/.env", ".gemini/settings.json", ".claude/settings.json", ".claude/settings.local.json"),
     *(".vscode/settings.json", ".vscode/mcp.json", ".cursor/mcp.json", ".codex/config.toml"),
 )
-"""Files from which a shell or an agent's program sets variables for all that it starts."""
+"""Files from which a shell or an agent's program sets variables for every process that it starts."""
 
 _BY_FIRST: "dict[str, list[str]]" = {}
 for _name in (*PROJECT_FILES, *REPOSITORIES, *ENVIRONMENTS):
@@ -61,20 +60,22 @@ for _name in (*PROJECT_FILES, *REPOSITORIES, *ENVIRONMENTS):
 
 
 class NotPrivateError(Exception):
-    """A directory we cannot keep to ourselves. The text says whose fault it is and what to do."""
+    """A directory that other users can read or replace. The text says whose fault it is and what to do."""
 
 
 def runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
-    """The runtime directory, absolute. `find_runtime_dir` also says when it is not the one asked for."""
+    """The runtime directory, absolute. `find_runtime_dir` also says if a path that was too long is
+    replaced.
+    """
     return find_runtime_dir(environ, uid)[0]
 
 
 def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
-    """The runtime directory and, where a path too long for sockets was replaced, a sentence that says so.
+    """The runtime directory, and a sentence if it replaces a path that is too long for sockets (else empty).
 
-    `$CARPOOL_RUNTIME_DIR`; else `carpool` in the user's runtime directory (`$XDG_RUNTIME_DIR`, else
-    `/run/user/UID`) where that exists; else `/tmp/carpool-UID`; else, where another user has taken that
-    name, `run-HOST` in the state home. Creates nothing.
+    The first of these: `$CARPOOL_RUNTIME_DIR`; `carpool` in the user's runtime directory (`$XDG_RUNTIME_DIR`,
+    else `/run/user/UID`) if that exists; `/tmp/carpool-UID`; and if another user owns that path, `run-HOST`
+    in the state home. Creates nothing.
     """
     wished = environ.get(RUNTIME_VARIABLE, "")
     wished = os.path.abspath(os.path.expanduser(wished)) if wished else _own_runtime_dir(environ, uid)
@@ -89,23 +90,25 @@ def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
 
 
 def _own_runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
-    """The runtime directory where no variable of ours names one."""
-    # Programs that start servers by MCP's SDKs hand on neither XDG_RUNTIME_DIR nor TMPDIR: their shims must
+    """The runtime directory when `$CARPOOL_RUNTIME_DIR` is not set."""
+    # Programs that start servers with MCP's SDKs pass on neither XDG_RUNTIME_DIR nor TMPDIR. Their shims must
     # find the same directory as the user's terminal.
     for base in (environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"):
-        # Set but missing is common under su and in containers, and only root could make it.
+        # A variable that names a missing directory is common under su and in containers; only root could make
+        # it.
         if os.path.isabs(base) and os.path.isdir(base) and not project_around(base, home_dir(environ)):
             return os.path.join(os.path.normpath(base), "carpool")
     shared = os.path.join(SHARED_DIR, f"carpool-{uid}")
     own = f"{state_home(environ)}/run-{os.uname().nodename}"
-    # Once made it is used for good: else whoever removes his directory sends shims and verbs to two places.
+    # A directory that exists is used from then on. If its owner could change the choice by removing the
+    # shared one, shims and verbs would use two places.
     if os.path.isdir(own) or not _may_be_ours(shared, uid):
         return own
     return shared
 
 
 def _may_be_ours(directory: str, uid: int) -> bool:
-    """It is this user's, or free to be made."""
+    """True if the directory belongs to this user, or does not exist and can be made."""
     try:
         return os.lstat(directory).st_uid == uid
     except OSError:
@@ -113,15 +116,15 @@ def _may_be_ours(directory: str, uid: int) -> bool:
 
 
 def home_dir(environ: "Mapping[str, str]") -> str:
-    """The user's home directory, as the environment says, else as the system does."""
+    """The user's home directory: `$HOME`, else the one of the system's user database."""
     return environ.get("HOME") or os.path.expanduser("~")
 
 
 def ensure_private(directory: str, variable: str = RUNTIME_VARIABLE) -> None:
     """Make `directory` with mode 0700, or accept one that is ours and closed to others.
 
-    Raises `NotPrivateError` otherwise: who can write there could put a socket of his own in our place.
-    `variable` names the environment variable that says where it is.
+    Raises `NotPrivateError` otherwise: a user who can write there could put a socket of their own in place of
+    ours. `variable` is the environment variable that names the directory, for the error text.
     """
     try:
         parent = os.path.dirname(directory)
@@ -149,20 +152,20 @@ def ensure_private(directory: str, variable: str = RUNTIME_VARIABLE) -> None:
 
 
 def _make_parents(directory: str) -> None:
-    """Missing ones are made for us alone too, whatever the umask (XDG base directories: mode 0700)."""
+    """Make missing parents with mode 0700, whatever the umask is (XDG base directories ask for 0700)."""
     if not os.path.isdir(directory):
         _make_parents(os.path.dirname(directory))
         try:  # noqa: SIM105 - contextlib is more than the shim may import
             os.mkdir(directory, 0o700)
-        except FileExistsError:  # another starter was quicker, or it is no directory: `mkdir` in it will say
+        except FileExistsError:  # another process was quicker, or it is no directory: `mkdir` in it will say
             pass
 
 
 def _refuse_open_parents(directory: str, variable: str) -> None:
-    """Who may rename entries of a parent can put a directory of his own in our place at any time.
+    """Raise `NotPrivateError` if another user could replace an entry of a parent directory.
 
-    Anybody may where it is open to all and not sticky (`/tmp` is sticky). A parent that a group may write
-    is left to its owner: with private groups (umask 002) that is common, and harmless.
+    Every user can if the parent is writable for all and not sticky (`/tmp` is sticky). A parent that a group
+    may write is accepted: with private groups (umask 002) that is common and harmless.
     """
     parent = os.path.realpath(directory)
     while True:
@@ -178,14 +181,15 @@ def _refuse_open_parents(directory: str, variable: str) -> None:
 
 
 def project_around(path: str, home: str) -> str:
-    """The nearest directory at or above `path` with one of these files; empty: there is none.
+    """The nearest project directory at or above `path` (absolute); empty if there is none.
 
-    The search ends before the home directory and before `/`: these are nobody's project. `path`: absolute.
+    A project holds one of the files above. The search ends before the home directory and before `/`, which
+    are no projects.
     """
     end = _identity(home)
     at = os.path.normpath(path)
     while at != os.path.dirname(at) and (end is None or _identity(at) != end):
-        # By first parts: shims do this at each start, and of most directories none is there.
+        # By first path part: each start of a shim does this, and most directories hold none of them.
         for first, names in _BY_FIRST.items():
             if os.path.lexists(f"{at}/{first}") and any(_is_mark(at, name) for name in names):
                 return at
@@ -199,7 +203,7 @@ def _is_mark(directory: str, name: str) -> bool:
 
 
 def is_trusted_location(directory: str, path: str) -> bool:
-    """Whether it is ours or root's, or stands where not everybody may put files, as into /tmp."""
+    """True if `path` belongs to this user or root, or `directory` is not writable for all (as `/tmp` is)."""
     first = os.path.relpath(path, directory).split("/")[0]
     try:
         anybody = os.stat(directory).st_mode & 0o002
@@ -209,12 +213,12 @@ def is_trusted_location(directory: str, path: str) -> bool:
 
 
 def our_users() -> "tuple[int, ...]":
-    """Whose files count where everybody may put some."""
+    """User ids that own trusted files in a directory that is writable for all: root and this user."""
     return 0, os.getuid()
 
 
 def _identity(directory: str) -> "tuple[int, int] | None":
-    """The same for every path to a directory; None where there is none."""
+    """Device and inode of a directory, equal for every path to it. None if it does not exist."""
     try:
         found = os.stat(directory)
     except (OSError, ValueError):
@@ -223,61 +227,64 @@ def _identity(directory: str) -> "tuple[int, int] | None":
 
 
 def agents_socket(directory: str) -> str:
-    """Where agents and carriers connect."""
+    """The socket to which agents and carriers connect."""
     return directory + "/agents.sock"
 
 
 def link_socket(directory: str) -> str:
-    """The file behind `link_endpoint`, for those who remove it."""
+    """The socket file behind `link_endpoint`, for code that removes it."""
     return directory + "/link.sock"
 
 
 def link_endpoint(directory: str) -> str:
-    """Where supervisors find the broker, in ZeroMQ's spelling."""
+    """The address of the link between broker and supervisors, in ZeroMQ's spelling."""
     return "ipc://" + link_socket(directory)
 
 
 def down_file(directory: str) -> str:
-    """There from an end that was meant, and that no broker could tell to carriers, until the next start."""
+    """The file that says carpool was stopped on purpose. It exists until the next start.
+
+    It is for carriers that no broker could tell.
+    """
     return directory + "/down"
 
 
 def door_file(directory: str) -> str:
-    """Where the HTTP door tells its URL while it listens."""
+    """The file in which the HTTP door writes its URL while it listens."""
     return directory + "/http.json"
 
 
 def switches_file(directory: str) -> str:
-    """Which servers are switched on or off until carpool stops."""
+    """The overrides (`carpool enable` and `disable`), kept until carpool stops."""
     return directory + "/switches.json"
 
 
 def last_good_file(directory: str) -> str:
-    """The last good reading of the user's configuration, until carpool stops."""
+    """The last good reading of the user's configuration, kept until carpool stops."""
     return directory + "/last-good.json"
 
 
 def projects_last_good_file(directory: str) -> str:
-    """The last good readings of the files of trusted projects, until carpool stops."""
+    """The last good readings of the files of trusted projects, kept until carpool stops."""
     return directory + "/last-good-projects.json"
 
 
 def held_until_down(directory: str) -> tuple[str, ...]:
-    """The files that go when carpool stops, and outlive the death of any of its processes."""
+    """The files that outlive the death of any process of carpool and are removed when carpool stops."""
     return switches_file(directory), last_good_file(directory), projects_last_good_file(directory)
 
 
 def lock_file(directory: str) -> str:
-    """What a running launcher holds locked; its text says who it is."""
+    """The file that a running launcher holds locked. Its text names the launcher."""
     return directory + "/lock"
 
 
 def state_dir(environ: "Mapping[str, str]", directory: str) -> str:
-    """Files that outlive a restart of the machine: trust, pins, audit, logins, logs.
+    """The directory of files that outlive a restart of the machine: trust, pins, audit, logins, logs.
 
-    `$CARPOOL_STATE_DIR`, else `carpool` in the XDG state directory. A second carpool, whose runtime directory
-    `$CARPOOL_RUNTIME_DIR` names, has a directory of its own there: two must not write one log. `directory` is
-    the runtime directory.
+    `$CARPOOL_STATE_DIR`, else `carpool` in the XDG state directory. `directory` is the runtime directory. A
+    second carpool, with its runtime directory named by `$CARPOOL_RUNTIME_DIR`, has a directory of its own
+    there: two carpools must not write one log.
     """
     wished = environ.get(STATE_VARIABLE, "")
     if wished:
@@ -288,7 +295,7 @@ def state_dir(environ: "Mapping[str, str]", directory: str) -> str:
 
 
 def state_home(environ: "Mapping[str, str]") -> str:
-    """The state directory where no variable of ours names one."""
+    """The state directory when `$CARPOOL_STATE_DIR` is not set."""
     base, home = environ.get("XDG_STATE_HOME", ""), home_dir(environ)
     if os.path.isabs(base) and not project_around(base, home):
         return os.path.join(base, "carpool")
@@ -296,22 +303,22 @@ def state_home(environ: "Mapping[str, str]") -> str:
 
 
 def log_dir(environ: "Mapping[str, str]", directory: str) -> str:
-    """Where all logs lie. `directory` is the runtime directory."""
+    """The directory of all logs. `directory` is the runtime directory."""
     return state_dir(environ, directory) + "/log"
 
 
 def trust_file(state: str) -> str:
-    """Which project files the user has trusted. `state` is what `state_dir` said."""
+    """The list of project files that the user has trusted. `state`: from `state_dir`."""
     return state + "/trust.json"
 
 
 def logins_dir(state: str) -> str:
-    """The logins of servers that are reached over a URL. `state` is what `state_dir` said."""
+    """The logins of servers that are reached over a URL. `state`: from `state_dir`."""
     return state + "/logins"
 
 
 def server_log(logs: str, server: str) -> str:
-    """The stderr of a server's instances. `logs` is what `log_dir` said."""
+    """The stderr of a server's instances. `logs`: from `log_dir`."""
     return f"{logs}/server-{server}.log"
 
 
@@ -321,14 +328,14 @@ def daemon_log(logs: str, name: str) -> str:
 
 
 def audit_file(logs: str) -> str:
-    """Who called what. `logs` is what `log_dir` said."""
+    """The audit log: which agent called which tool. `logs`: from `log_dir`."""
     return logs + "/audit.jsonl"
 
 
 def runtime_id(directory: str) -> str:
     """A short name of this runtime directory, the same in every process and after every restart.
 
-    Marks instances and daemon processes in their environment, so that survivors are found by it.
+    Instances and daemon processes carry it in their environment, so that the sweep finds those that survived.
     """
     return _digest(os.path.realpath(directory))
 

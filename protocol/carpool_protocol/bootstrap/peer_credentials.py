@@ -1,14 +1,15 @@
-"""Whose process is at the other end of a Unix socket, as the kernel tells it.
+"""The user id of the process at the other end of a Unix socket, from the kernel.
 
-Owns one rule: we speak with processes of our own user, and with root, who could do everything anyway. It
-holds at both ends: the broker takes nobody else's agents, and no carrier tells an agent's words and
-environment to somebody else's socket. The directory (`paths.ensure_private`) keeps strangers away; this holds
-where it cannot: a directory that was swapped between two looks, a socket that was handed on.
+Owns one rule: carpool speaks only with processes of its own user and of root, who could do everything anyway.
+The rule holds at both ends: the broker accepts no agents of other users, and no carrier sends an agent's
+messages and environment to a socket of another user. The mode of the directory (`paths.ensure_private`)
+normally keeps others out; this check also covers a directory that was swapped and a socket that was passed
+on.
 
-Linux tells (unix(7), SO_PEERCRED: who connected, or who called listen). Where the system does not, the
-directory alone protects.
+Linux gives the ids (unix(7), SO_PEERCRED: the process that connected, or that called listen). On other
+systems only the directory protects.
 
-The shim imports this: nothing but `_socket` and `os`. Refuses to know what is said on the socket.
+The shim imports this: nothing but `_socket` and `os`. Refuses to know the messages on the socket.
 """
 
 import _socket
@@ -16,27 +17,27 @@ import os
 import sys
 
 _SO_PEERCRED: int | None = getattr(_socket, "SO_PEERCRED", None)
-"""None: not Linux."""
+"""None on systems other than Linux."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # more than the shim may import
     from typing import Protocol
 
     class Connected(Protocol):
-        """A socket, of `socket` or of `_socket`."""
+        """A socket of `socket` or of `_socket`."""
 
         def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
 
 NOT_OURS = (
-    "it belongs to another user, and an agent's words are not for him; "
+    "it belongs to another user, who must not read an agent's messages; "
     "set CARPOOL_RUNTIME_DIR to a directory of yours"
 )
-"""What a carrier says of a socket that is not ours to speak to, a clause."""
+"""Clause for a carrier's error about a socket of another user."""
 
 
 def peer(sock: "Connected") -> tuple[int, int] | None:
-    """Process id and user id at the other end; None where the system does not tell."""
+    """Process id and user id at the other end. None if the system does not tell."""
     if _SO_PEERCRED is None:
         return None
     try:
@@ -48,6 +49,6 @@ def peer(sock: "Connected") -> tuple[int, int] | None:
 
 
 def is_ours(sock: "Connected") -> bool:
-    """Whether we may speak with whoever is there."""
+    """True if the process at the other end belongs to this user or root, or if the system does not tell."""
     found = peer(sock)
     return found is None or found[1] in (os.getuid(), 0)

@@ -1,12 +1,13 @@
-"""Places inside projects that the user allows the environment to name (`carpool trust --place`).
+"""Places inside projects that the environment may name because the user allowed it (`carpool trust --place`).
 
-Owns the file `places.json` and the refusal of all other such places: a project's `.env`, loaded by an
-agent's program, must choose neither the configuration nor where carpool keeps its state and its sockets. The
-file lies in the XDG state directory whatever CARPOOL_STATE_DIR says: that is one of the variables it judges.
+Owns the file `places.json` and the refusal of all other places in projects. A project's `.env`, loaded by an
+agent's program, must choose neither the configuration nor the directories of carpool's state and sockets. The
+file lies in the XDG state directory and ignores CARPOOL_STATE_DIR, because it judges that variable.
 
-A relative place is refused always: it is another one in each project.
+A relative place is always refused: it means another directory in each project.
 
-The shim imports this file: `os` at the top; the rest only where a place needs the user's word.
+The shim imports this file: `os` at the top, everything else only if a place needs the user's consent. Refuses
+to know what lies at the places.
 """
 
 import os
@@ -23,13 +24,16 @@ VARIABLES = (CONFIG_VARIABLE, paths.STATE_VARIABLE, paths.RUNTIME_VARIABLE)
 
 
 class UntrustedPlaceError(Exception):
-    """A variable names a place that carpool does not follow. The text says which, why, and what to do."""
+    """A variable names a place that carpool does not follow. The text says which variable, why, and what to
+    do.
+    """
 
 
 def refuse_untrusted(environ: "Mapping[str, str]", variables: "Sequence[str]" = VARIABLES) -> None:
-    """Raises `UntrustedPlaceError` where one of these variables names an untrusted place in a project.
+    """Raise `UntrustedPlaceError` if one of these variables names an untrusted place in a project.
 
-    The same environment gives the same verdict in shim, command line and Python client: all ask here.
+    Shim, command line and Python client all call this, so the same environment gives the same verdict
+    everywhere.
     """
     for variable in variables:
         named = environ.get(variable, "")
@@ -52,9 +56,10 @@ def refuse_untrusted(environ: "Mapping[str, str]", variables: "Sequence[str]" = 
 
 
 def is_own_place(environ: "Mapping[str, str]", path: str) -> bool:
-    """True for an absolute path that no project at hand decides about.
+    """True for an absolute path that no untrusted project controls.
 
-    It is in no project, in the one that carpool itself runs from, or at a place that the user trusts.
+    Such a path lies in no project, in the project that carpool itself runs from, or at a place that the user
+    trusts.
     """
     home = paths.home_dir(environ)
     project = _project_of(path, home)
@@ -64,17 +69,17 @@ def is_own_place(environ: "Mapping[str, str]", path: str) -> bool:
 
 
 def _project_of(path: str, home: str) -> str:
-    """The project that a path is in, or that a link there leads into; empty: none."""
+    """The project that a path lies in or that a link there leads into; empty: none."""
     return project_around(path, home) or project_around(os.path.realpath(path), home)
 
 
 def places_file(environ: "Mapping[str, str]") -> str:
-    """Where the trusted places are kept."""
+    """The path of the list of trusted places."""
     return paths.state_home(environ) + "/places.json"
 
 
 def read_places(environ: "Mapping[str, str]") -> "list[str]":
-    """The trusted places, absolute. Empty where the file is missing, damaged, or not this user's alone."""
+    """The trusted places, absolute. Empty if the file is missing, damaged, or writable for other users."""
     import json  # here: a shim needs it only where a variable names a place in a project
 
     try:
@@ -94,7 +99,7 @@ def trust_place(environ: "Mapping[str, str]", path: str) -> None:
 
 
 def revoke_place(environ: "Mapping[str, str]", path: str) -> bool:
-    """Allow it no longer. True if it was allowed. Raises `OSError`."""
+    """Remove `path` from the trusted places. True if it was one. Raises `OSError`."""
     places = read_places(environ)
     if path not in places:
         return False
@@ -117,5 +122,7 @@ def _covers(places: "list[str]", path: str) -> bool:
 
 
 def _shown(path: str) -> str:
-    """On one line whatever the path holds: a stranger may have named it."""
+    """The path on one line, with other than printable ASCII characters escaped: a stranger may have chosen
+    it.
+    """
     return path if path.isascii() and path.isprintable() else ascii(path)

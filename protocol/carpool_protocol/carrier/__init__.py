@@ -1,4 +1,4 @@
-"""What carriers and broker say to each other beside MCP: the attach line and streams of many sessions.
+"""The dialogue of carriers and broker beside MCP: the attach line and the frames of multiplexed connections.
 
 The files here know nothing of: sockets.
 """

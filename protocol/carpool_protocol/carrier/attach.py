@@ -1,25 +1,25 @@
-"""The attach line: what a carrier says of itself before the agent's first line.
+"""The attach dialogue: the lines about a connection itself that carrier and broker exchange.
 
-Ours, not MCP's. Every line is a JSON-RPC notification, so that a stranger who sees
-one may ignore it:
+It is carpool's own protocol, not MCP. Every line is a JSON-RPC notification, so that a peer that does not
+know it may ignore it:
 
     carrier → broker   carpool/attach       the very first line; a connection that starts otherwise is plain
     broker → carrier   carpool/attached     the broker's first line, or
                        carpool/refused      a sentence, then the broker closes
-    carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
-    broker → carrier   carpool/settled      to a carrier that `keeps`: now and then, what is done with
-    broker → carrier   carpool/moved        as well: the session is in another workspace, `WorkspaceChanged`
-    broker → carrier   carpool/ended        as well: this end is meant. A sentence, and whether to come back
-    broker → carrier   carpool/wanted       to one that `tells`: more variables, as in `attached`; it answers
+    carrier → broker   carpool/environment  values of the variables that `attached` named, if it named any
+    broker → carrier   carpool/settled      to a carrier that `keeps`, now and then: which lines are settled
+    broker → carrier   carpool/moved        to the same: the session's new workspace (`WorkspaceChanged`)
+    broker → carrier   carpool/ended        to the same: an end on purpose, why, and if it may attach again
+    broker → carrier   carpool/wanted       to one that `tells`: names of more variables; the carrier answers
                                             each of these with `carpool/environment`, in their order
 
-Plain connections never see any of this. What a carrier says after its attach line stands among the lines of
-its agent, who may write the same; so a carrier whose agent is another process gives a `mark` in its attach
-line, which the agent never sees, and repeats it. The lines we write start with a fixed
-prefix (`OURS_PREFIX` and the rest of the method): the shim tells them apart
-without a JSON parser. Nothing of an environment ever appears in a problem's text.
+Plain connections never see any of this. After the attach line a carrier's lines stand among those of its
+agent, and the agent could write the same text. So a carrier whose agent is another process gives a `mark` in
+its attach line, which the agent never sees, and repeats it. The broker's lines start with a fixed prefix
+(`OURS_PREFIX` and the rest of the method), so the shim recognises them without a JSON parser. No value of an
+environment ever appears in an error text.
 
-Refuses to know sockets, sessions and what a profile means.
+Refuses to know sockets, sessions and the meaning of a profile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_V
 from carpool_protocol.wire.tool_names import check_name_length
 
 Carrier = Literal["shim", "run", "cli", "client", "door"]
-"""`door`: the HTTP door. Its connection is no session; it carries many (`streams`)."""
+"""`door` is the HTTP door. Its connection is no session; it carries many (`streams`)."""
 
 OURS_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/'
 ATTACHED_PREFIX = OURS_PREFIX + b'attached"'
@@ -44,123 +44,129 @@ MOVED_PREFIX = OURS_PREFIX + b'moved"'
 
 
 class RunCommand(Struct, frozen=True):
-    """The server of a `carpool run`: the caller's command, directory and whole environment (rule 13)."""
+    """The server of a `carpool run`: the caller's command, directory and complete environment (rule 13)."""
 
     argv: Annotated[list[str], Meta(min_length=1)]
     env: dict[str, str]
     cwd: str
     name: str = ""
-    """What the caller wants it called; empty: the broker finds a name."""
+    """The name that the caller asks for; empty: the broker chooses one."""
 
 
 class WorkspaceChanged(Struct, frozen=True):
-    """The session has left the workspace that it came to, without leaving (docs/workspaces.md)."""
+    """The session has moved to another workspace without ending (docs/workspaces.md)."""
 
     workspace: str
-    """The name of one of the user's file, or an absolute directory."""
+    """The name of a workspace of the user's file, or an absolute directory."""
     by_roots: bool = False
-    """It follows its agent's roots; nobody has said it in words."""
+    """The session moved because of its agent's roots; no request named the workspace."""
 
 
 class ResumeSession(Struct, frozen=True, kw_only=True):
-    """A session of a broker that died goes on (docs/decisions/0019)."""
+    """A request to continue a session of a broker that died (docs/decisions/0019)."""
 
     session: str
     secret: str
-    """As `attached` gave it."""
+    """The secret of `attached`."""
     supervisor: str = ""
-    """The supervisor's epoch, as the carrier heard it last: what was sent, was sent under that."""
+    """The last supervisor epoch that the carrier was told: its lines were sent under that epoch."""
     kept: int = 0
-    """So many lines come first and are replayed in silence: the agent has their answers. One is the broker's:
-    before each listen the acknowledgement that the agent has had of it.
+    """Number of lines that come first and are replayed without new answers, because the agent has them
+    already.
+
+    One line is the broker's own: before each listen, the acknowledgement that the agent has received for it.
     """
     open: int = 0
-    """So many follow that are not done with."""
+    """Number of lines after those that are not settled."""
     last: str = ""
-    """The name of the last of all these (`carrier_contract`), in hexadecimal. Where another line turns out to
-    be the last, the two sides do not mean the same: what is in no record counts as lost. Empty: there are
-    none.
+    """The name of the last of all these lines (`carrier_contract`), in hexadecimal; empty: there are none.
+
+    If another line turns out to be the last, the two sides disagree: calls that no record holds count as
+    lost.
     """
     again: list[int] = []
-    """Places, from 0 and among the `open` lines, of requests whose id had another use that was answered not
-    long ago: an answer in the record may be that one's.
+    """Positions (from 0, among the `open` lines) of requests with an id that was answered recently under
+    another use.
+
+    An answer in the record may belong to the earlier use.
     """
     asks: list[str] = []
-    """Ids of questions that the agent has been asked and has not answered, as far as the carrier knows."""
+    """Ids of asks that the agent has received and, as far as the carrier knows, not answered."""
     moved: WorkspaceChanged | None = None
-    """Where it was last, if that is not where it began."""
+    """The session's last workspace, if it is not the first one."""
     stateful: list[str] = []
-    """Servers at which the session may have state, as it was told last (`Settled`)."""
+    """Servers at which the session may have state, from the last `Settled`."""
 
     @property
     def taken(self) -> int:
-        """So many lines were said to an earlier broker already."""
+        """Number of lines that an earlier broker has received already."""
         return max(self.kept, 0) + max(self.open, 0)
 
 
 class Attach(Struct, frozen=True, kw_only=True):
-    """Who brings the agent, and from where."""
+    """The attach line: which carrier brings the agent, and from which directory."""
 
     version: int
     carrier: Carrier
     pid: int = 0
     cwd: str = ""
-    """The agent's directory: its workspace is found from here."""
+    """The agent's directory, from which its workspace is found."""
     agent: str = ""
-    """A name for people, where the carrier knows one before `initialize`."""
+    """A name for people, if the carrier knows one before `initialize`."""
     workspace: str = ""
-    """Where the session belongs, whatever the directory: the name of a workspace of the user's file, or an
-    absolute directory. Only with `NAMING_VERSION`: earlier brokers would pass over it.
+    """The workspace that the session asks for, independent of its directory.
+
+    The name of a workspace of the user's file, or an absolute directory. Only with `NAMING_VERSION`: earlier
+    brokers would ignore it.
     """
     profile: str = ""
     control: bool = False
     """The session may use the `carpool/…` methods of the command line."""
     run: RunCommand | None = None
     server: str = ""
-    """Only this server, under its own names; empty: all of them."""
+    """Offer only this server, under its own tool names; empty: all servers."""
     streams: bool = False
-    """Each line after the broker's `attached` is a frame (`streams`). With the carrier `door`, only there."""
+    """Each line after the broker's `attached` is a frame (`streams`). Only with the carrier `door`."""
     keeps: bool = False
-    """It keeps what passes until it is settled, and comes back when the broker dies."""
+    """The carrier keeps lines until they are settled, and resumes the session when the broker dies."""
     tells: bool = False
-    """It says variables whenever they are `carpool/wanted`. Only with `keeps`."""
+    """The carrier answers each `carpool/wanted` with values. Only with `keeps`."""
     resume: ResumeSession | None = None
     tool_name_length: int = 0
-    """The bound on the length of names in its lists; 0: as the user's file says."""
+    """The longest tool name in its lists, in characters; 0: as the user's file says."""
     mark: str = ""
-    """What tells `carpool/environment` of this carrier from the same line of its agent. Empty: nothing does,
-    and nothing has to, where they are one process.
+    """Text that distinguishes `carpool/environment` of this carrier from the same line of its agent.
+
+    Empty: carrier and agent are one process, so no distinction is needed.
     """
 
 
 class AttachProblem(Struct, frozen=True):
-    """An attach line that cannot be honoured: refuse with this text and close."""
+    """An attach line that the broker cannot accept: it refuses with this text and closes."""
 
     text: str
 
 
 class Attached(Struct, frozen=True):
-    """The broker's yes."""
+    """The broker accepts the carrier."""
 
     version: int
     session: str
     env: list[str] = []
-    """Names of the variables the configuration uses: answer with `carpool/environment`."""
+    """Names of the variables that the configuration uses: answer with `carpool/environment`."""
     secret: str = ""
-    """What resumes this session at a later broker; only for a carrier that keeps."""
+    """The secret that resumes this session at a later broker; only for a carrier that keeps lines."""
     supervisor: str = ""
     """The supervisor's epoch; empty while there is none."""
 
 
 class AttachmentEnded(Struct, frozen=True):
-    """The broker ends, or this connection does, and that is meant."""
+    """The broker ends, or ends this connection, on purpose."""
 
     text: str
-    """Why, for people."""
+    """The reason, for people."""
     again: bool = False
-    """Another broker takes its place. What came after the last settled line and has no answer was never
-    taken: it is new there.
-    """
+    """Another broker follows. It takes lines after the last settled one that have no answer as new."""
 
 
 class _MethodLine(Struct):
@@ -197,11 +203,11 @@ _encode = msgspec.json.encode
 
 
 def parse_attach(line: bytes) -> Attach | AttachProblem | None:
-    """Read a connection's first line. `None`: it is no attach line, the connection is plain."""
+    """Read a connection's first line. None: it is no attach line, and the connection is plain."""
     params = _params_of(line, "carpool/attach")
     if params is None:
         return None
-    # The version first: the rest of another version's line may be shaped differently.
+    # The version first: the rest of another version's line may have another shape.
     try:
         version = _version.decode(params).version
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -232,7 +238,7 @@ def attach_line(attach: Attach) -> bytes:
 
 
 def attached_line(session: str, env: list[str], secret: str = "", supervisor: str = "") -> bytes:
-    """The broker's first line, with its line end. `env`: names of the variables it wants. The rest: see
+    """The broker's first line, with its line end. `env`: names of the variables it wants. The rest: as in
     `Attached`.
     """
     attached = Attached(
@@ -242,36 +248,43 @@ def attached_line(session: str, env: list[str], secret: str = "", supervisor: st
 
 
 class Settled(NamedTuple):
-    """How far things are (docs/decisions/0019, 0030). Lines go by their names (`carrier_contract`)."""
+    """How much of a connection is settled (docs/decisions/0019, 0030). Lines are given by name
+    (`carrier_contract`).
+    """
 
     epoch: str
-    """The supervisor's."""
+    """The supervisor's epoch."""
     read: int
-    """The line of the agent that was read last: it and all before it are done with, but for those that
-    follow. 0: none was read since this was told last.
+    """The last line of the agent that was read. It and all lines before it are settled, except the ones
+    below.
+
+    0: no line was read since the last `Settled`.
     """
     times: int
-    """So many lines of that name were read since then."""
+    """How many lines with the name `read` were read since the last `Settled`."""
     open: list[int]
-    """Not answered yet."""
+    """Lines that have no answer yet."""
     kept: list[int]
-    """What makes the session what it is."""
+    """Lines that a later broker needs to rebuild the session."""
     both: list[int]
-    """Both of that."""
+    """Lines that are open and kept."""
     held: list[int]
-    """Of the broker's lines that went before this one, all of which are done with but for these: questions
-    that the agent has not answered, answers to a part of a batch, what acknowledged listens.
+    """The broker's earlier lines that are not settled; all others are.
+
+    These are asks that the agent has not answered, answers to a part of a batch, and acknowledgements of
+    listens.
     """
     stateful: Sequence[str] = ()
-    """Servers in mode `session` that the session has called: the next broker, if it knows nothing of the
-    session, is to know that it has lost something there.
+    """Servers in mode `session` that the session has called.
+
+    A later broker without a record of the session must know that it lost state there.
     """
 
 
 def settled_line(settled: Settled) -> bytes:
-    """The line that says it, with its line end."""
+    """The line of a `Settled`, with its line end."""
     epoch, read, times, open_, kept, both, held, stateful = settled
-    # Names in blanks: whoever reads it cuts it apart without a JSON parser.
+    # Names separated by blanks: the reader splits them without a JSON parser.
     last = f"{read:x} {times:x}" if read else ""
     told = (
         epoch,
@@ -286,17 +299,17 @@ def settled_line(settled: Settled) -> bytes:
 
 
 def wanted_line(names: list[str]) -> bytes:
-    """The line that asks for more variables, with its line end."""
+    """The line that asks for the values of more variables, with its line end."""
     return _line("carpool/wanted", {"env": names})
 
 
 def moved_line(change: WorkspaceChanged) -> bytes:
-    """The line that says where the session is now, with its line end."""
+    """The line that names the session's new workspace, with its line end."""
     return _line("carpool/moved", change)
 
 
 def ended_line(text: str, *, again: bool = False) -> bytes:
-    """The broker's last line where the end is meant, with its line end."""
+    """The broker's last line of an end on purpose, with its line end. `again`: as in `AttachmentEnded`."""
     return _line("carpool/ended", AttachmentEnded(text, again))
 
 
@@ -306,8 +319,9 @@ def refused_line(text: str) -> bytes:
 
 
 def environment_line(values: dict[str, str], mark: str = "") -> bytes:
-    """The carrier's answer to a non-empty `env`, with its line end. `mark`: as in its attach line. (The shim
-    writes its own.)
+    """The carrier's answer to a non-empty `env`, with its line end. `mark`: as in its attach line.
+
+    The shim writes its own without this function.
     """
     if not mark:
         return _line(_TELLS, values)
@@ -329,8 +343,9 @@ def parse_attached(line: bytes) -> Attached | AttachProblem:
 
 
 def parse_environment(line: bytes, mark: str = "") -> dict[str, str] | None:
-    """Read a `carpool/environment` line. `None`: it is another line, one that cannot be read, or one without
-    the carrier's mark: the agent's.
+    """The variables of a `carpool/environment` line of the carrier.
+
+    None: another line, an unreadable one, or one without the carrier's mark, which is the agent's.
     """
     try:
         told = _telling.decode(line)
@@ -340,7 +355,7 @@ def parse_environment(line: bytes, mark: str = "") -> dict[str, str] | None:
 
 
 def parse_wanted(line: bytes) -> list[str]:
-    """Names of the variables that a `carpool/wanted` line asks for; none where it cannot be read."""
+    """Names of the variables that a `carpool/wanted` line asks for. Empty if it cannot be read."""
     try:
         return _wanted.decode(_params_of(line, "carpool/wanted") or b"{}").env
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -364,6 +379,6 @@ def _line(method: str, params: object) -> bytes:
 
 
 def _error_place(error: Exception) -> str:
-    """Where it is wrong, never what was there: an attach line of `run` holds an environment."""
+    """The place of the error without the value there: an attach line of `run` holds an environment."""
     text = str(error)
     return text.rpartition(" - at ")[2].strip("`") if " - at " in text else "not valid JSON"

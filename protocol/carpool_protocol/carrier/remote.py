@@ -1,12 +1,12 @@
-"""A server that is reached over a URL: what the bridge child is told, and how it is told.
+"""The settings of a server over a URL, and their form in the environment of the bridge process.
 
-Owns the names of the variables in the bridge's environment, and the code by which it says that there is no
-server. Everything goes into that environment and nothing onto its command line, which every user of the
-machine can read: a URL and headers hold secrets. Each header is a variable of its own, so that its value is
-masked like any other. Invariant: what `to_environment` writes `remote_from_environment` reads; what only a
-login needs stays out.
+Owns the names of the variables in the bridge's environment, and the error code by which the bridge says that
+it has no server. All settings go into that environment and none onto the command line, which every user of
+the machine can read: a URL and headers hold secrets. Each header is a variable of its own, so that its value
+is masked like any other. Invariant: `remote_from_environment` reads what `to_environment` writes; settings
+that only a login needs are left out.
 
-Pure. Knows nothing of: HTTP, configuration, who starts the bridge.
+Pure. Knows nothing of: HTTP, configuration, the process that starts the bridge.
 """
 
 import re
@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 Transport = Literal["http", "sse", "url"]
-"""`http`: Streamable HTTP (MCP 2025-03-26 and later). `sse`: HTTP+SSE (MCP 2024-11-05). `url`: find out."""
+"""`http`: Streamable HTTP (MCP 2025-03-26 and later). `sse`: HTTP+SSE (MCP 2024-11-05). `url`: try both."""
 
 BRIDGE: Final = "carpool.bridge"
-"""What `python -m` runs."""
+"""The module that `python -m` runs."""
 UNFIT_CODE: Final = 5300
-"""The code of a greeting that failed before any server answered it: outside of what servers may say, so that
-no era is read from it.
+"""Error code of a greeting that failed before any server answered.
+
+It lies outside the codes that servers use, so that it says nothing about the server's era.
 """
 VARIABLES: Final = "CARPOOL_REMOTE_"
 
@@ -37,7 +38,7 @@ _TAKEN: Final = frozenset(
         *("mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "transfer-encoding"),
     }
 )
-"""Headers that the transport itself writes."""
+"""Headers that the transport itself writes, in lower case."""
 
 
 class Remote(Struct, frozen=True, kw_only=True):
@@ -49,26 +50,26 @@ class Remote(Struct, frozen=True, kw_only=True):
     transport: Transport = "url"
     headers: dict[str, str] = {}
     client_id: str = ""
-    """Of OAuth, where the client was registered by hand; empty: it registers itself."""
+    """The OAuth client id, if the client was registered by hand; empty: the client registers itself."""
     client_secret: str = ""
     scopes: tuple[str, ...] = ()
     redirect_port: int = 0
-    """Of `carpool login` on 127.0.0.1; 0: any."""
+    """The port of `carpool login` on 127.0.0.1; 0: any free port."""
     logins: str = ""
-    """The directory of all logins; empty: there are none."""
+    """The directory of all logins; empty: no logins are stored."""
 
     def __repr__(self) -> str:
-        """Without the URL and the headers: they may hold secrets."""
+        """Name and host, without the rest of the URL and the headers: they may hold secrets."""
         return f"Remote({self.server!r}, {host_of(self.url)!r})"
 
     @property
     def authorized(self) -> bool:
-        """A header says who it is, or the URL (`user:password@`), so OAuth is none of ours."""
+        """True if a header or the URL (`user:password@`) holds credentials, so no OAuth login is needed."""
         named = any(name.lower() == "authorization" for name in self.headers)
         return named or "@" in urlsplit(self.url).netloc
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that tell the bridge."""
+        """The environment variables from which the bridge reads these settings."""
         said = {
             "SERVER": self.server,
             "URL": self.url,
@@ -83,7 +84,7 @@ class Remote(Struct, frozen=True, kw_only=True):
 
 
 def remote_from_environment(environ: Mapping[str, str]) -> Remote | None:
-    """What the bridge is told. None: nothing that makes sense."""
+    """The bridge's settings from its environment. None if they are missing or invalid."""
     transport = environ.get(VARIABLES + "TRANSPORT", "url")
     url = environ.get(VARIABLES + "URL", "")
     if check_url(url) is not None or transport not in get_args(Transport):
@@ -101,8 +102,10 @@ def remote_from_environment(environ: Mapping[str, str]) -> Remote | None:
 
 
 def secrets_of(environ: Mapping[str, str]) -> set[str]:
-    """The values of an instance's environment that may be secrets: all but what only tells a bridge where it
-    is. Of a header also what follows the scheme, as `Bearer`: a server knows it without.
+    """Values of an instance's environment that may be secret: all except name, transport and directory of
+    logins.
+
+    A header also gives the part after its scheme: `Bearer abc` → `Bearer abc` and `abc`.
     """
     found = {value for name, value in environ.items() if name not in _PLAIN}
     headers = (value for name, value in environ.items() if name.startswith(_HEADER))
@@ -110,7 +113,7 @@ def secrets_of(environ: Mapping[str, str]) -> set[str]:
 
 
 def check_url(url: str) -> str | None:
-    """What is wrong with a URL, as a sentence that does not repeat it; None where it can be used."""
+    """The problem of a URL, as a clause that does not repeat the URL. None if it can be used."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -124,21 +127,21 @@ def check_url(url: str) -> str | None:
 
 
 def check_header_name(name: str) -> str | None:
-    """What is wrong with the name of a header; None where it can be used."""
+    """The problem of a header name, as a clause. None if it can be used."""
     if _TOKEN.fullmatch(name) is None:
         return "is no name of a header"
     return "is a header that carpool writes itself" if name.lower() in _TAKEN else None
 
 
 def check_header_value(value: str) -> str | None:
-    """What is wrong with the value of a header, as a sentence that does not repeat it."""
+    """The problem of a header value, as a clause that does not repeat it. None if it can be used."""
     if _VALUE.fullmatch(value) is None or value != value.strip():
         return "holds a character that no header may hold, or blanks around its value"
     return None
 
 
 def host_of(url: str) -> str:
-    """Host and port for people: never user, path or query, where secrets are."""
+    """Host and port for people. User, path and query are left out: they may hold secrets."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,36 +1,36 @@
-"""Frames: the lines of a carrier with many streams (rule 9).
+"""Frames: the lines of a carrier that brings many streams on one connection (rule 9).
 
-Ours, not MCP's. An attach line may say `"carrier": "door"` and `"streams": true`; then each line after the
-broker's `attached`, both ways, is one frame:
+It is carpool's own protocol, not MCP. An attach line may say `"carrier": "door"` and `"streams": true`; then
+each line after the broker's `attached`, both ways, is one frame:
 
     [S,message]      of stream S, belonging to no exchange
     [S,message,X]    of stream S, belonging to exchange X
-    [S,null,word]    about stream S; a word is one of `ControlMessage`, under its own name
+    [S,null,word]    about stream S; `word` is one `ControlMessage` under its own key
 
 S and X are positive integers that the door chooses: S grows with every stream of the connection, X is unique
 on its stream. A stream is a session of the broker; an exchange is one POST.
 
 A session outlives its broker and its door (docs/decisions/0019). At a later broker the same door opens its
-streams again, each with what `StreamOpened` said, followed by what is to be replayed and by what has no
-answer. At the same broker a later door has only what the client shows: `Mcp-Session-Id`.
+streams again. It repeats for each the content of its `StreamOpened`, then the messages to replay, then those
+without an answer. At the same broker a later door has only the `Mcp-Session-Id` that the client sends.
 
     door → broker    {"open": Open}          answered by `opened` or `refused`; messages may follow at once
                      {"gone": X}             the client of exchange X went away
-                     {"close": {}}           the session is over; nothing of it comes any more
+                     {"close": {}}           the session is over; no message of it follows
     broker → door    {"opened": Opened}      before everything else of the stream
-                     {"refused": Refused}    there is no such stream; what was sent on it is dropped
-                     {"over": X}             exchange X gets no answer (any more): its client cancelled it
+                     {"refused": Refused}    there is no such stream; messages sent on it are dropped
+                     {"over": X}             exchange X gets no (further) answer: its client cancelled it
                      {"closed": Closed}      the broker has ended the stream
-                     {"served": EPOCH}       which life of the supervisor serves the stream from now on
-                     {"moved": Moved}        in which workspace the session is now: for `OpenStream.resume`
-                     {"stateful": [SERVER]}  where the session may have state: the same
+                     {"served": EPOCH}       the supervisor epoch that serves the stream from now on
+                     {"moved": Moved}        the session's new workspace, for `OpenStream.resume`
+                     {"stateful": [SERVER]}  servers at which the session may have state, for the same
 
-What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
-A message is passed on as bytes that nobody here reads: one client's garbage is no garbage frame. It has no
-line feed (`on_one_line`) and towards the broker at most `MESSAGE_CAP_BYTES`. Frames are cut at their ends, so
-they are written without blanks, and a message that may be neither object nor array needs an exchange.
+Messages of an exchange come before its answer; a POST with several requests gets several answers. A message
+is passed on as bytes and is not parsed here: garbage of one client does not break the frame. It has no line
+feed (`on_one_line`) and towards the broker at most `MESSAGE_CAP_BYTES`. Frames are cut at their ends, so they
+are written without blanks, and a message that may be neither object nor array needs an exchange.
 
-Refuses to know sockets, HTTP and what messages mean.
+Refuses to know sockets, HTTP and the meaning of messages.
 """
 
 from typing import Final, Literal
@@ -41,63 +41,66 @@ from msgspec import Struct
 from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
 
 MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
-"""The longest message that the broker takes in a frame. The door refuses what is longer."""
+"""The longest message that the broker takes in a frame. The door refuses a longer one."""
 
 CONTROL: Final = -1
-"""In place of an exchange: what was cut out of the frame is a word."""
+"""Stands in place of an exchange number: the message of this frame is a control message."""
 
 Kind = Literal["session", "shared", "control"]
 RefusalReason = Literal["unknown_server", "unknown_profile", "unknown_workspace", "unknown_session"]
 
 
 class OpenStream(Struct, frozen=True, kw_only=True):
-    """A session begins."""
+    """The door opens a stream, which is a session of the broker."""
 
     kind: Kind = "session"
     """`session`: one agent of the handshake era; its request ids are unique. `shared`: requests of the
     stateless era, of all agents of one principal. `control`: it may use the `carpool/…` methods.
     """
     principal: str = ""
-    """The name of whoever the client has shown to be; empty: nobody in particular."""
+    """The name of the bearer token's owner; empty: an anonymous client."""
     server: str = ""
-    """Only this server, under its own names; empty: all."""
+    """Offer only this server, under its own tool names; empty: all servers."""
     profile: str = ""
     agent: str = ""
-    """A name for people, where one is known before `initialize`."""
+    """A name for people, if one is known before `initialize`."""
     workspace: str = ""
-    """Where it belongs: the name of a workspace of the user's file. Never a directory: over HTTP nobody has
-    us read one of their choice.
+    """The name of a workspace of the user's file. Never a directory: an HTTP client may not choose a
+    directory to read.
     """
     cwd: str = ""
     max_open_calls: int = 0
-    """0: as many as any session."""
+    """0: the bound of any session."""
     tool_name_length: int = 0
     """As in `attach.Attach`."""
     resume: ResumeSession | None = None
-    """A session of a broker that died: `kept` and `open` count messages on this stream. Or one of a door that
-    died: then `session` is empty, and the secret is what `StreamOpened.session` was.
+    """The session to continue, of a broker or of a door that died.
+
+    Of a broker: `kept` and `open` count messages on this stream. Of a door: `session` is empty, and the
+    secret is the earlier `StreamOpened.session`.
     """
 
 
 class StreamOpened(Struct, frozen=True):
-    """The stream is there."""
+    """The broker has opened the stream."""
 
     session: str
-    """For `Mcp-Session-Id`: 128 bits that nobody can guess, as visible ASCII. Whoever has it has the session.
-    The same at every broker of a launcher.
+    """The value of `Mcp-Session-Id`: 128 random bits as visible ASCII. It gives access to the session.
+
+    It is the same at every broker of one launcher.
     """
     name: str = ""
-    """The session as people see it (`s12`). No secret."""
+    """The session's name for people (`s12`), not secret."""
     secret: str = ""
-    """What resumes it at a later broker. Never shown to the client."""
+    """The secret that resumes the session at a later broker. Never shown to the client."""
     supervisor: str = ""
-    """The supervisor's epoch; empty while there is none, and where nothing is known of open requests."""
+    """The supervisor's epoch; empty if there is none, or if the broker knows nothing of open requests."""
     version: str = ""
-    """The protocol version that was negotiated; only of a session that a door before this one had."""
+    """The negotiated protocol version; only for a session of an earlier door."""
 
 
 class StreamRefused(Struct, frozen=True):
-    """There is no such stream."""
+    """The broker does not open the stream."""
 
     text: str
     why: RefusalReason
@@ -126,13 +129,13 @@ class StreamClosed(Struct, frozen=True):
 
 
 class SupervisorAssigned(Struct, frozen=True):
-    """Calls of the stream go to this life of the supervisor from now on. Those before are answered."""
+    """Calls of the stream go to this supervisor epoch from now on. All earlier calls are answered."""
 
     epoch: str
 
 
 class ServersStateful(Struct, frozen=True):
-    """The session may have state at these servers, and nobody else may be left who knows."""
+    """Servers at which the session may have state. The door may be the last process that remembers them."""
 
     servers: list[str]
 
@@ -152,7 +155,7 @@ ControlMessage = (
 
 
 class _ControlFrame(Struct, frozen=True, omit_defaults=True):
-    """The wire's form: exactly one of these is there."""
+    """The JSON form of a control message: exactly one of these fields is set."""
 
     open: OpenStream | None = None
     opened: StreamOpened | None = None
@@ -179,31 +182,35 @@ _SMALL_BYTES: Final = 16 * 1024
 
 
 def frame_line(stream: int, message: bytes, exchange: int = 0) -> bytes:
-    """A frame, with its line end. `message` with or without one; `exchange` 0: it belongs to none."""
+    """A frame, with its line end. `message`: with or without a line end; `exchange` 0: it belongs to none."""
     bare: bytes | memoryview = message
-    if message.endswith(b"\n"):  # a view is dearer than a copy, unless that is one of perhaps 64 MiB
+    if message.endswith(b"\n"):  # a view costs more than a copy, unless the copy has perhaps 64 MiB
         bare = message[:-1] if len(message) < _SMALL_BYTES else memoryview(message)[:-1]
     return b"".join((b"[%d," % stream, bare, b",%d]\n" % exchange if exchange else b"]\n"))
 
 
 def control_line(stream: int, word: ControlMessage) -> bytes:
-    """A frame about a stream, with its line end."""
+    """A frame with a control message, with its line end."""
     return b"[%d,null,%b]\n" % (stream, _write(_control_frame(word)))
 
 
 def on_one_line(body: bytes) -> bytes:
-    """A message as it may be put into a frame. Only for what is JSON: there a line end is white space."""
+    """Replace line ends by blanks, so that a JSON message fits into a frame. In JSON a line end is white
+    space.
+    """
     return body.translate(_ONE_LINE).strip() if b"\n" in body or b"\r" in body else body
 
 
 def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
-    """Stream, message and exchange (0: none) of a line without its line end; the exchange is `CONTROL` and
-    the message its JSON where the frame is a word. None: this is no frame. Never raises.
+    """Stream, message and exchange (0: none) of a line without its line end. None: it is no frame. Never
+    raises.
+
+    For a control message the exchange is `CONTROL` and the message its JSON.
     """
     first = line.find(b",", 0, _MAX_DIGITS + 2)
     if first < 0 or line[0] != _OPEN_ARRAY or line[-1] != _CLOSE_ARRAY:
         return None
-    # Numbers are looked at here, without a call: each message comes through twice.
+    # Numbers are parsed here without a call: each message passes twice.
     digits = line[1:first]
     if not digits.isdigit() or digits[0] == _ZERO:
         return None
@@ -219,7 +226,7 @@ def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
 
 
 def read_control(raw: bytes) -> ControlMessage | None:
-    """The word that `split_frame` cut out. None: there is no such word. Never raises."""
+    """The control message in the JSON that `split_frame` cut out. None: it is not known. Never raises."""
     try:
         words = _read(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Files that processes of carpool share: state, switches, masked text, private modes.
+"""Files that processes of carpool share: state files, overrides, masked text, private modes.
 
-The files here know nothing of: what they hold.
+The files here know nothing of: the meaning of the content.
 """

@@ -1,9 +1,10 @@
-"""What of `carpool enable` and `disable` outlives a broker: a file in the runtime directory.
+"""The overrides of `carpool enable` and `disable` in a file, so that they outlive a broker.
 
-Owns its form. The broker writes it; the command line reads it for `check`, and corrects it where no broker
-runs. It goes when carpool stops. A file that cannot be read says nothing.
+Owns the form of the file, which lies in the runtime directory. The broker writes it; the command line reads
+it for `check`, and edits it while no broker runs. It is removed when carpool stops. An unreadable file counts
+as empty.
 
-Knows nothing of: what a switch does, when one is dropped (the broker's `core/switches`).
+Knows nothing of: the effect of an override, and when one is dropped (the broker's `core/switches`).
 """
 
 import contextlib
@@ -16,21 +17,23 @@ from carpool_protocol.files import private_files
 
 
 class OverridesFile(Struct, omit_defaults=True):
-    """Servers that are switched: True is on."""
+    """Overrides by server name: True means enabled."""
 
     servers: dict[str, bool] = {}
-    """For everybody."""
+    """Overrides for all sessions."""
     sessions: dict[str, dict[str, bool]] = {}
-    """For one session each, by its id."""
+    """Overrides for one session each, by session id."""
     carpool: str = ""
-    """Under which launcher these ids were given out: the next one gives them to others."""
+    """The launcher under which these session ids were given out. A later launcher gives the same ids to
+    others.
+    """
 
 
 _decoder = msgspec.json.Decoder(OverridesFile)
 
 
 def read_overrides(path: str) -> OverridesFile:
-    """What is there. Never raises."""
+    """The overrides in the file; empty if it is missing or unreadable. Never raises."""
     try:
         with open(path, "rb") as file:
             return _decoder.decode(file.read())
@@ -39,7 +42,7 @@ def read_overrides(path: str) -> OverridesFile:
 
 
 def write_overrides(path: str, held: OverridesFile) -> None:
-    """Put them there, whole; nothing to keep is no file. Raises `OSError`."""
+    """Replace the file as a whole, or remove it if there are no overrides. Raises `OSError`."""
     if held.servers or held.sessions:
         private_files.replace(path, msgspec.json.encode(held))
     else:
@@ -48,8 +51,9 @@ def write_overrides(path: str, held: OverridesFile) -> None:
 
 
 def forget_server(path: str, server: str) -> None:
-    """The files of configuration say it from now on. For when no broker is there to be told. Raises
-    `OSError`.
+    """Remove all overrides of a server, because the configuration files now decide. Raises `OSError`.
+
+    For use while no broker runs that could be told.
     """
     held = read_overrides(path)
     kept = {session: {name: on for name, on in own.items() if name != server}

@@ -1,11 +1,11 @@
-"""Files that nobody but this user may read: how they are made and opened.
+"""Makes and opens files that only this user may read.
 
-Owns the ways to write one: on at its end (logs), or whole, in place of the old one. Modes are said at the
-opening, whatever the umask. No symbolic link is followed at the last step, no FIFO is waited for, and a file
-that another user put there is refused: he could read on. One of ours that is open to others is closed first.
-Only who says a mode to `replace` gets another one: for files of other programs, which had it before.
+Owns two ways to write: append (logs), or replace the whole file. The mode is set at the opening, whatever the
+umask is. No symbolic link is followed at the last path part, no FIFO blocks, and a file of another user is
+refused, because that user could read on. A file of ours that is open to others is closed to them first. Only
+an explicit `mode` of `replace` gives another mode: for files of other programs that had it before.
 
-Standard library only: the launcher uses it. Knows nothing of: what is written, where files lie (`paths`).
+Standard library only: the launcher uses it. Knows nothing of: the content, the places of files (`paths`).
 """
 
 import contextlib
@@ -18,12 +18,12 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_to_append(path: str) -> int:
-    """A descriptor that writes at the end of `path`, made where it is missing. Raises `OSError`."""
+    """A descriptor that appends to `path`, which is created if missing. Raises `OSError`."""
     fd = os.open(path, _LOG, 0o600)
     try:
         found = os.fstat(fd)
         if stat.S_ISFIFO(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
-            raise PermissionError(errno.EPERM, "it is no file of this user", path)  # noqa: TRY301 - closed below
+            raise PermissionError(errno.EPERM, "it is not a file of this user", path)  # noqa: TRY301 - closed below
         if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
             os.fchmod(fd, 0o600)
     except BaseException:
@@ -33,12 +33,13 @@ def open_to_append(path: str) -> int:
 
 
 def replace(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Put `data` there, whole or not at all. Another `mode` is for files that are not ours alone, and were
-    that before. Raises `OSError`.
+    """Write `data` to `path`, whole or not at all. Raises `OSError`.
+
+    `mode`: for a file that is not carpool's own and had this mode before.
     """
     part = f"{path}.part-{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(part)  # left by an earlier process of this number
+        os.unlink(part)  # left by an earlier process with this pid
     try:
         with open(os.open(part, _NEW, 0o600), "wb") as file:
             file.write(data)

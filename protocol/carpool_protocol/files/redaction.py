@@ -1,11 +1,11 @@
-"""What another program has said, without the values that it was given.
+"""Removes secret values from the text of another program.
 
-Owns what counts as one of them: the whole value; of one with several lines, as a key, also each line that is
-long enough to tell something, for what is shown may begin within it or spell its line ends; how others spell
-each of them (a log in JSON, a URL, Python's `repr`, base64 as in `Authorization: Basic`); and, where a text
-was cut, what such a one begins with.
+Owns the forms of a value that are removed. First the whole value. Of a value with several lines, such as a
+key, also each line that is long enough to be recognised, because a text may begin within the value or spell
+its line ends. Then other spellings of each: JSON in a log, a URL, Python's `repr`, base64 as in
+`Authorization: Basic`. In a text that was cut, also the beginning of a value at its end.
 
-Pure. Knows nothing of: where values and texts come from.
+Pure. Knows nothing of: the origin of values and texts.
 """
 
 import base64
@@ -15,18 +15,18 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 _LINE_CHARS: Final = 8
-"""A shorter line of a value is in too many texts: a brace, a word."""
+"""Shorter lines of a value are not removed: a brace or a word stands in too many texts."""
 _ENCODED_CHARS: Final = 8
-"""A shorter piece of base64 is in too many texts."""
+"""Shorter pieces of base64 are not removed: they stand in too many texts."""
 
 
 class Mask:
-    """The values of one program."""
+    """Removes the values of one program from texts."""
 
     __slots__ = ("_least", "_mark", "_words")
 
     def __init__(self, values: Iterable[str], mark: str, least: int = 1) -> None:
-        """`mark` stands for each of them; those of less than `least` characters are let through."""
+        """`mark` replaces each value. Values of fewer than `least` characters are not removed."""
         words = {value for value in values if len(value) >= max(least, 1)}
         lines = {line.strip() for value in words if "\n" in value for line in value.split("\n")}
         words |= {line for line in lines if len(line) >= _LINE_CHARS}
@@ -36,13 +36,13 @@ class Mask:
         self._least = least
 
     def redact(self, text: str) -> str:
-        """`text` without them."""
+        """`text` with each value replaced by the mark."""
         for word in self._words:
             text = text.replace(word, self._mark)
         return text
 
     def redact_cut(self, text: str) -> str:
-        """The same, of a text that was cut at its end: it may end within one."""
+        """The same for a text that was cut: a value that only begins at its end is replaced as well."""
         for word in self._words:
             at = max(0, len(text) - len(word))
             while (at := text.find(word[: self._least], at)) >= 0:
@@ -53,7 +53,7 @@ class Mask:
 
 
 def _spellings(word: str) -> Iterator[str]:
-    """How programs write `word` where it cannot stand as it is, or where they do not want to show it."""
+    """Other spellings of `word`: escaped for JSON, Python or URLs, or in base64."""
     data = word.encode("utf-8", "surrogateescape" if _is_of_bytes(word) else "surrogatepass")
     if not (word.isascii() and word.isalnum()):
         yield json.dumps(word)[1:-1]
@@ -62,7 +62,7 @@ def _spellings(word: str) -> Iterator[str]:
         for found in (quote(data, safe=""), quote(data), quote_plus(data)):
             yield found
             yield _with_small_escapes(found)
-    for before in range(3):  # in base64 of a longer text (`user:password`) it stands in one of three ways
+    for before in range(3):  # within base64 of a longer text (`user:password`) a word has one of three forms
         start, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
         if end - start >= _ENCODED_CHARS:
             text = bytes(before) + data
@@ -71,7 +71,7 @@ def _spellings(word: str) -> Iterator[str]:
 
 
 def _is_of_bytes(word: str) -> bool:
-    """Whether its lone surrogates stand for bytes that are no UTF-8, as in an environment."""
+    """True if its lone surrogates stand for bytes that are not UTF-8, as in an environment."""
     return all("\udc80" <= char <= "\udcff" for char in word if "\ud800" <= char <= "\udfff")
 
 

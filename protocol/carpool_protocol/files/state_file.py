@@ -1,10 +1,10 @@
-"""A small file in the state directory that is replaced as a whole, and never trusted.
+"""A small file in the state directory that is replaced as a whole and never trusted.
 
-Owns how such a file is read (no link, no FIFO, no other user's, not too large), set aside when it is not what
-it should be, and written: mode 0600, in one piece, so that nobody reads half of it.
+Owns how such a file is read (no link, no FIFO, no other user's, not too large), set aside if it is invalid,
+and written: mode 0600, in one step, so that no reader sees half of it.
 
-Invariant: whatever is wrong comes back as a sentence; nothing here is fatal.
-Knows nothing of: what is in it.
+Invariant: every problem is returned as a sentence; nothing here is fatal. Knows nothing of: the content of
+the file.
 """
 
 import os
@@ -19,12 +19,13 @@ from carpool_protocol.files import private_files
 Held = TypeVar("Held")
 
 _ASIDE: Final = 9
-"""So many files are kept aside; the last is written over."""
+"""Number of files that are kept aside; the last one is overwritten."""
 
 
 def read_state_file(path: str, max_bytes: int) -> bytes | str:
-    """The bytes, or what is wrong with the file, a clause. Never waits (a FIFO) and follows no link.
-    OSError where it cannot be read.
+    """The bytes of the file, or its problem as a clause. Never blocks (a FIFO) and follows no link.
+
+    Raises OSError if it cannot be read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -49,9 +50,10 @@ def read_state_file(path: str, max_bytes: int) -> bytes | str:
 def load_state_file(
     path: str, max_bytes: int, decode: Callable[[bytes], Held], empty: Held, *, what: str, lost: str
 ) -> tuple[Held, str]:
-    """What the file holds, `empty` where there is none; and a sentence for the log where something was wrong
-    with it (else empty): what the file is meant to be (`what`: "a verdicts file") and what is `lost` by it.
-    `decode` raises what msgspec does.
+    """The content of the file (`empty` if there is none), and a sentence for the log if there was a problem.
+
+    `what` names the file in the sentence ("a verdicts file"), and `lost` says what is lost. `decode` raises
+    what msgspec raises.
     """
     try:
         data = read_state_file(path, max_bytes)
@@ -68,9 +70,7 @@ def load_state_file(
 
 
 def set_aside(path: str, why: str, lost: str) -> str:
-    """Give a file that is not to be used another name. A sentence for the log: `why`, a clause, and what is
-    `lost` by it.
-    """
+    """Rename an invalid file. Returns a sentence for the log with `why`, a clause, and what is `lost`."""
     names = [f"{path}.aside-{number}" for number in range(1, _ASIDE + 1)]
     aside = next((name for name in names if not os.path.lexists(name)), names[-1])
     try:
@@ -83,7 +83,9 @@ def set_aside(path: str, why: str, lost: str) -> str:
 
 
 def write_state_file(path: str, data: bytes) -> str:
-    """Put it there. A clause about what went wrong, and then the old one is as it was; else empty."""
+    """Replace the file. Returns a clause about the failure (the old file is then unchanged), else an empty
+    text.
+    """
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         private_files.replace(path, data)

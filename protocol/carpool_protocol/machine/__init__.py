@@ -1,4 +1,4 @@
-"""Tools of pure cores: timers, journal, work in slices.
+"""Tools for pure cores: timers, the journal, work in slices.
 
 The files here know nothing of: events and effects of any core.
 """

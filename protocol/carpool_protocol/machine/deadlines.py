@@ -1,12 +1,12 @@
 """Deadlines of many keys that share few durations.
 
-Owns one lane per duration: keys in the order they were armed, which is the order in which they fall due
-because `now` never decreases. So arming, re-arming and disarming cost the same with ten keys and with a
-hundred thousand, and a key that is disarmed leaves nothing behind (a heap would keep 40,000 dead entries
-per second).
+Owns one queue per duration. A queue holds its keys in the order in which they were armed, which is also the
+order in which they fall due, because `now` never decreases. So arming, re-arming and disarming cost the same
+with ten keys and with a hundred thousand, and a disarmed key leaves nothing behind (a heap would keep 40,000
+dead entries per second).
 
-Invariants: a key is armed in at most one lane; each lane is sorted by deadline.
-Refuses to know: clocks (time comes in), what a key means.
+Invariants: a key is armed in at most one queue; each queue is sorted by deadline. Refuses to know: clocks
+(time is a parameter), the meaning of a key.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,9 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _EMPTY_QUEUES_KEPT: Final = 16
-"""Empty lanes wait for the next key; past so many lanes they are swept, or odd durations would pile up."""
+"""Empty queues are kept for the next key. Beyond this number they are removed, so that rare durations do not
+pile up.
+"""
 
 
 class Deadlines(Generic[K]):
@@ -25,7 +27,7 @@ class Deadlines(Generic[K]):
     def __init__(self) -> None:
         self._queues: dict[float, OrderedDict[K, float]] = {}
         self.armed: dict[K, float] = {}
-        """The duration of each key, which is its lane."""
+        """Key → duration in seconds, which is also its queue."""
 
     def __len__(self) -> int:
         return len(self.armed)
@@ -34,7 +36,7 @@ class Deadlines(Generic[K]):
         return key in self.armed
 
     def arm(self, key: K, now: float, duration_s: float) -> None:
-        """Fall due `duration_s` after `now`; an earlier deadline of the key is replaced."""
+        """Set the deadline of a key to `duration_s` after `now`, in place of any earlier one."""
         if key in self.armed:
             self.disarm(key)
         lane = self._queues.get(duration_s)
@@ -44,7 +46,9 @@ class Deadlines(Generic[K]):
         self.armed[key] = duration_s
 
     def rearm(self, key: K, now: float) -> bool:
-        """The same duration again, from `now`. False (and nothing) when the key is not armed."""
+        """Restart a key's deadline from `now` with the same duration. False, and no change, if the key is not
+        armed.
+        """
         duration_s = self.armed.get(key)
         if duration_s is None:
             return False
@@ -54,7 +58,7 @@ class Deadlines(Generic[K]):
         return True
 
     def disarm(self, key: K) -> bool:
-        """Forget the key's deadline. False when it had none."""
+        """Remove the key's deadline. False if it had none."""
         duration_s = self.armed.pop(key, None)
         if duration_s is None:
             return False
@@ -62,7 +66,7 @@ class Deadlines(Generic[K]):
         return True
 
     def deadline_of(self, key: K) -> float | None:
-        """When this key falls due, or None."""
+        """The time at which this key falls due, or None."""
         duration_s = self.armed.get(key)
         return None if duration_s is None else self._queues[duration_s][key]
 
@@ -82,7 +86,7 @@ class Deadlines(Generic[K]):
         return [key for _, key in found]
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline, or None. Costs one look per lane."""
+        """The earliest deadline, or None. Reads the first key of each queue."""
         earliest: float | None = None
         if not self.armed:
             return None

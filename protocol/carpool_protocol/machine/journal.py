@@ -1,16 +1,15 @@
-"""The ring of what a core was told and what it decided.
+"""The journal of a core: a ring of its recent events and effects.
 
-Owns the last `size` entries `(now, event, effects)`, their rendering as JSON lines, the story of one call,
-session or instance, and the way back: a dumped journal replays through the same machine and ends in the
-same place, because time and every decision from outside came in with the events.
+Owns the last `size` entries `(now, event, effects)`, their form as JSON lines, and the story of one call,
+session or instance. A dumped journal replays through the same machine and ends in the same state, because
+time and every decision from outside came in with the events.
 
-Invariants: no secret is kept, and no payload but a small one (`journal_shapes.SMALL_BYTES`); neither is ever
-shown or dumped, of a payload its length is; entries are in the order of events; `record` never fails on a
-value.
+Invariants: it keeps no secret, and only small payloads (`journal_shapes.SMALL_BYTES`); it never shows or
+dumps either of them, only the length of a payload; entries are in the order of events; `record` never fails
+on a value.
 
-A dump that begins with `seq` 0 replays exactly. One whose first entries fell out of the ring is for
-reading.
-Refuses to know: files, processes, what an event means.
+A dump that begins with `seq` 0 replays exactly. A dump that has lost its first entries is only for reading.
+Refuses to know: files, processes, the meaning of an event.
 """
 
 import math
@@ -32,29 +31,32 @@ from carpool_protocol.machine.journal_shapes import (
 from carpool_protocol.machine.machine import Machine, Ticked
 
 JOURNAL_ENTRIES: Final = 1024
-"""About 250 calls. Four times as many cost each call 10 %: the ring leaves the processor's cache."""
+"""About 250 calls. Four times as many make each call cost 10 % more: the ring leaves the processor's cache.
+"""
 
 
 _strippers = StructStrippers()
 
 
 class JournalEntry(Struct, frozen=True):
-    """One event and what came of it, as people and programs read it."""
+    """One event and its effects, in a form that people and programs read."""
 
     seq: int
     now: float
-    """Monotonic seconds, as the machine was told."""
+    """Monotonic seconds, as the machine received them."""
     event: dict[str, Any]
     effects: list[dict[str, Any]]
 
     def line(self) -> str:
-        """For people: one line."""
+        """The entry as one line for people."""
         effects = ", ".join(map(_shown, self.effects)) or "nothing"
         return f"{self.now:.6f} #{self.seq} {_shown(self.event)} -> {effects}"
 
 
 class Journal:
-    """A bounded ring of entries. `record` is on the hot path; the rest is for when something went wrong."""
+    """A bounded ring of entries. `record` is on the hot path; the other methods are for the search for a
+    fault.
+    """
 
     def __init__(self, size: int = JOURNAL_ENTRIES) -> None:
         self._ring: deque[tuple[float, Any, Sequence[Any]]] = deque(maxlen=size)
@@ -65,7 +67,7 @@ class Journal:
         return len(self._ring)
 
     def record(self, now: float, event: Any, effects: Sequence[Any]) -> None:
-        """Keep one event and its effects (Structs; a sequence that nobody changes any more)."""
+        """Keep one event and its effects (Structs). The sequence must not be changed afterwards."""
         keepers = self._keepers
         keep = keepers[type(event)]
         if keep is not None:
@@ -103,8 +105,8 @@ class Journal:
 def load_journal(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, Any]]:
     """`(now, event)` of each line of a dump. `event_types`: Struct classes or unions of them.
 
-    Payloads come back as blanks of their length, secrets empty. ValueError for bytes that are no dump, for an
-    event whose class is not among the types, and for one that is not as its class wants it.
+    Payloads become blanks of their length, secrets become empty. Raises ValueError for bytes that are no
+    dump, for an event of another class, and for one whose fields do not fit its class.
     """
     known = structs_in(Ticked)
     for event_type in event_types:
@@ -117,13 +119,13 @@ def load_journal(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, A
             if not isinstance(name, str) or name not in known:
                 raise ValueError(f"line {number}: unknown event {name!r}")
             pairs.append((entry.now, revive(Any, entry.event, known)))
-        except (TypeError, KeyError, RecursionError) as error:  # a field is missing, or is another thing
+        except (TypeError, KeyError, RecursionError) as error:  # a field is missing or has another type
             raise ValueError(f"line {number}: the event is not as it was written ({error})") from None
     return pairs
 
 
 def replay(machine: Machine[Any, Any], pairs: Iterable[tuple[float, Any]]) -> list[list[Any]]:
-    """Drive a fresh machine with a loaded journal; the effects of each entry."""
+    """Feed a loaded journal to a fresh machine. Returns the effects of each entry."""
     return [
         machine.tick(now) if isinstance(event, Ticked) else machine.handle(event, now) for now, event in pairs
     ]

@@ -1,12 +1,12 @@
-"""What a journal keeps of a Struct, class by class.
+"""The fields of each Struct class that a journal keeps.
 
-Owns the reading of annotations: which fields are cargo (`messages.Payload`: their length is kept), which
-are secret (`messages.Secret`: nothing is kept), which may hold such Structs further down, and which name a
-call, a session, an instance. Compiled once per class.
+Owns the reading of annotations: which fields are payload (`messages.Payload`: only the length is kept),
+secret (`messages.Secret`: nothing is kept), may hold such Structs further down, or name a call, a session, an
+instance. Compiled once per class.
 
-Invariants: what `StructStrippers` give keeps no reference to a field annotated as payload or secret, nor to
-a Struct that has one; what `StructKeepers` give may hold payloads of less than `SMALL_BYTES` together, and
-no secret. Refuses to know: rings, files, what an event means.
+Invariants: a result of `StructStrippers` keeps no reference to a field annotated as payload or secret, nor to
+a Struct that has one; a result of `StructKeepers` may hold payloads of less than `SMALL_BYTES` in total, and
+no secret. Refuses to know: rings, files, the meaning of an event.
 """
 
 import types
@@ -33,7 +33,7 @@ FieldKind = Literal["plain", "deep", "length", "lengths", "blank"]
 """`deep`: may hold Structs. `lengths`: a list or tuple of payloads."""
 
 MAX_BLANK_BYTES: Final = 64 * 1024 * 1024
-"""Of one payload when a dump is read: no line that we read is longer."""
+"""The largest payload in a dump that is read: carpool reads no longer line."""
 
 _ID_KINDS: Final = (
     ids.SessionId,
@@ -60,19 +60,21 @@ class StructShape:
         self.kinds: dict[str, FieldKind] = {f: _kind(self, f, hint) for f, hint in self.hints.items()}
         self.id_fields = {f: found for f, hint in self.hints.items() if (found := _ids_in(hint))}
         self.kept_whole = cls.__struct_config__.frozen and not any(map(_hides, self.hints.values()))
-        """Nothing in it or below it has to go: the object itself is kept, which costs nothing."""
+        """The Struct and all below it hold nothing to remove: the journal keeps the object itself, which
+        costs nothing.
+        """
 
 
 StrippedStruct = tuple[Any, ...]
-"""A stripped Struct: its `StructShape`, then its fields in order. (One that is `kept_whole` stays as it
-is.)
+"""A stripped Struct: its `StructShape`, then its fields in order. A Struct that is `kept_whole` stays an
+object.
 """
 
 Strip = Callable[[Any], StrippedStruct]
 
 
 class StructStrippers(dict[type, "Strip | None"]):
-    """Class to the function that strips it; None: keep the object itself. Filled on first use."""
+    """Class → function that strips it; None: keep the object itself. Filled on first use."""
 
     def __missing__(self, cls: type) -> "Strip | None":
         if not issubclass(cls, Struct):
@@ -95,19 +97,21 @@ class StructStrippers(dict[type, "Strip | None"]):
     def _compile(self, shape: StructShape) -> Strip:
         parts = [_PART[shape.kinds[field]].format(f"m.{field}") for field in shape.fields]
         source = f"lambda m: (_shape, {', '.join(parts)})"
-        # One expression per class, made of attribute names of our own classes: a loop over the fields takes
-        # 4 times as long, and this runs for every event and effect.
+        # One expression per class, made of attribute names of our own classes. A loop over the fields takes 4
+        # times as long, and this runs for every event and effect.
         names = {"_shape": shape, "_deep": self.deep, "_lengths": _lengths}
         return eval(source, names)  # type: ignore[no-any-return]  # noqa: S307
 
 
 SMALL_BYTES: Final = 512
-"""A message with fewer bytes of payload stays as it is while it is in the ring, and is stripped when it is
-shown: to strip every message of every call was 5 % of each process's work."""
+"""A message with fewer bytes of payload stays whole in the ring and is stripped when it is shown.
+
+Stripping every message of every call took 5 % of each process's CPU time.
+"""
 
 
 class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
-    """Class to the function that gives what a ring may hold: the object, or it stripped. None: the object."""
+    """Class → function that returns the object or its stripped form, for the ring. None: keep the object."""
 
     def __init__(self, strippers: StructStrippers) -> None:
         self._strippers = strippers
@@ -118,7 +122,7 @@ class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
         if weight is None:
             keep = strip
         else:
-            # As in `StructStrippers`, and a frozen class only: nobody changes what the ring holds.
+            # As in `StructStrippers`; only for a frozen class, so nothing in the ring can change.
             source = f"lambda m: m if {weight} < {SMALL_BYTES} else _strip(m)"
             keep = eval(source, {"_strip": strip})  # noqa: S307
         self[cls] = keep
@@ -126,7 +130,7 @@ class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
 
 
 def _weight(cls: type[Struct], of: str) -> str | None:
-    """The bytes of payload in a Struct, as an expression; None where that cannot be said at a glance."""
+    """A Python expression for the bytes of payload in a Struct. None if no short expression gives them."""
     shape = shape_of(cls)
     if not cls.__struct_config__.frozen:
         return None
@@ -138,7 +142,7 @@ def _weight(cls: type[Struct], of: str) -> str | None:
                 continue
             case "length":
                 part: str | None = _PART["length"].format(f"{of}.{field}")
-            case "lengths":  # most often there are none
+            case "lengths":  # usually the list is empty
                 part = f"(len({of}.{field}) and {SMALL_BYTES})"
             case "deep" if _is_light(shape.hints[field]):
                 continue
@@ -155,12 +159,14 @@ def _weight(cls: type[Struct], of: str) -> str | None:
 
 
 def _is_light(hint: Any) -> bool:
-    """Whether the Structs in a value of this type, if there are any, may all be kept as they are."""
+    """True if all Structs that a value of this type can hold may be kept whole."""
     return not _hides(hint) and all(shape_of(each).kept_whole for each in structs_in(hint).values())
 
 
 def kept_bytes(value: Any) -> int:
-    """About how many bytes of texts a ring keeps of a value, payloads apart. Slow: for what may be large."""
+    """About how many bytes of text a ring keeps of a value, without payloads. Slow: only for possibly large
+    values.
+    """
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, tuple | list):
@@ -183,7 +189,7 @@ _shapes: dict[type, StructShape] = {}
 
 
 def shape_of(cls: type[Struct]) -> StructShape:
-    """The shape of a class, made once."""
+    """The shape of a class, computed once."""
     shape = _shapes.get(cls)
     if shape is None:
         shape = _shapes[cls] = StructShape(cls)
@@ -191,7 +197,7 @@ def shape_of(cls: type[Struct]) -> StructShape:
 
 
 def structs_in(hint: Any, found: dict[str, type[Struct]] | None = None) -> dict[str, type[Struct]]:
-    """Every Struct class that a type mentions, however deep, by name. ValueError when two share a name."""
+    """Every Struct class that a type mentions at any depth, by name. ValueError if two share a name."""
     found = {} if found is None else found
     if isinstance(hint, type) and issubclass(hint, Struct):
         known = found.get(hint.__name__)
@@ -209,7 +215,7 @@ def structs_in(hint: Any, found: dict[str, type[Struct]] | None = None) -> dict[
 
 
 def revive(hint: Any, value: Any, known: dict[str, type[Struct]]) -> Any:
-    """The value of this type from what a dump holds of it, with blanks where the journal kept none."""
+    """The value of type `hint` from its form in a dump. Fields that the journal did not keep are blank."""
     if isinstance(value, dict) and value.get("type") in known:
         shape = shape_of(known[value["type"]])
         return shape.cls(**{f: _revive_field(shape, f, value[f], known) for f in shape.fields if f in value})
@@ -254,10 +260,10 @@ def _revive_field(shape: StructShape, field: str, value: Any, known: dict[str, t
 
 
 def _blank(length: dict[str, Any]) -> bytes:
-    """What stands for a payload. ValueError for a length that none can have had."""
+    """Blanks in place of a payload. ValueError for a length that no payload can have."""
     size_bytes = int(length["bytes"])
     if not 0 <= size_bytes <= MAX_BLANK_BYTES:
-        raise ValueError(f"a payload of {size_bytes} bytes: no line that we read is as long")
+        raise ValueError(f"a payload of {size_bytes} bytes is longer than any line that carpool reads")
     return b" " * size_bytes
 
 
@@ -293,7 +299,7 @@ def _parts_of(hint: Any) -> tuple[Any, ...]:
 
 
 def _bare(hint: Any) -> Any:
-    """Without `Annotated` and without `None`."""
+    """The type without `Annotated` and without `None`."""
     if get_origin(hint) is Annotated:
         return _bare(hint.__origin__)
     if get_origin(hint) in (Union, types.UnionType):
@@ -310,7 +316,7 @@ def _is_payload(hint: Any) -> bool:
 
 
 def _marks(hint: Any) -> set[str]:
-    """The journal marks of a type, not looking into Structs."""
+    """The journal marks of a type, without those inside Structs."""
     mark = _journal_mark(hint)
     if mark is not None:
         return {mark}
@@ -318,7 +324,7 @@ def _marks(hint: Any) -> set[str]:
 
 
 def _mentions_struct(hint: Any) -> bool:
-    """Whether a value of this type can hold Structs; a type that says nothing (Any, TypeVar) can."""
+    """True if a value of this type can hold Structs. Any and TypeVar can."""
     if isinstance(hint, TypeVar) or hint in (Any, object):
         return True
     if isinstance(hint, type) and issubclass(hint, Struct):
@@ -327,7 +333,7 @@ def _mentions_struct(hint: Any) -> bool:
 
 
 def _hides(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    """Whether a value of this type can hold a payload or a secret, at any depth."""
+    """True if a value of this type can hold a payload or a secret, at any depth."""
     if isinstance(hint, TypeVar) or hint in (Any, object) or _journal_mark(hint) is not None:
         return True
     if isinstance(hint, type) and issubclass(hint, Struct):

@@ -1,7 +1,8 @@
 """The contract of every core: events in, effects out, time as an argument.
 
-Owns the shape only. A machine keeps no clock, rolls no dice and does no I/O: fresh ids and jitter come in as
-fields of the event, so the same inputs give the same outputs and a journal replays exactly.
+Owns the interface only. A machine has no clock, no randomness and no I/O: fresh ids and jitter are fields of
+the event, so the same inputs give the same outputs and a journal replays exactly. Refuses to know the events
+and effects of any core.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,10 @@ E_contra = TypeVar("E_contra", contravariant=True)
 F = TypeVar("F")
 
 FULL_CHECK_EVERY: Final = 64
-"""Where invariants are checked: those of the records that an event touched after it, all of them after so
-many events. A full check costs as much as there is, so that after each event it would be most of the run.
+"""Number of events between two checks of all invariants.
+
+After each event only the records that it touched are checked. The cost of a full check grows with all records
+and would be most of the run.
 """
 
 
@@ -23,26 +26,27 @@ class Ticked(Struct, frozen=True):
 
 
 class Machine(Protocol[E_contra, F]):
-    """A core, as the pump drives it. `now` is monotonic seconds and never decreases."""
+    """A core as the pump drives it. `now` is monotonic seconds and never decreases."""
 
     def handle(self, event: E_contra, now: float) -> list[F]:
-        """Take in one event; what the shell must do now, in order."""
+        """Apply one event. Returns the effects that the shell must perform now, in order."""
         ...
 
     def tick(self, now: float) -> list[F]:
-        """Act on every deadline that is not after `now`."""
+        """Act on every deadline that is not after `now`. Returns effects as `handle` does."""
         ...
 
     def next_deadline(self) -> float | None:
-        """When `tick` is wanted next, or None. Called once per burst: it must be cheap."""
+        """The time of the next `tick`, or None. Called once per burst, so it must be cheap."""
         ...
 
     def check(self) -> None:
-        """Assert every invariant; an AssertionError is a bug of ours."""
+        """Assert every invariant. An AssertionError is a bug in carpool."""
         ...
 
     def check_touched(self, event: E_contra | Ticked, effects: Sequence[F]) -> None:
-        """Assert what must hold of the records that this event, just taken, and its effects name. Cheap: it
-        costs by what was touched, not by how much there is.
+        """Assert the invariants of the records that this event, just applied, and its effects name.
+
+        Its cost grows with what was touched, not with all records.
         """
         ...

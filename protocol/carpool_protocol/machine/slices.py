@@ -1,10 +1,10 @@
-"""Long work in slices, so that nobody else waits for all of it.
+"""Long work in slices, so that other events are handled in between.
 
-Owns how much is done in one turn. The work is a generator that says now and then what it has cost since it
-last did, in units of about a microsecond; what fits into one slice is done at once. Without a clock: so a
-journal replays, and tests count.
+Owns the size of one slice. The work is a generator that yields now and then the cost since its last yield, in
+units of about a microsecond; work that fits into one slice is done at once. There is no clock, so a journal
+replays and tests can count.
 
-Knows nothing of: what the work is, who takes the next turn.
+Knows nothing of: the kind of work, and what runs between two slices.
 """
 
 from collections.abc import Generator
@@ -13,26 +13,26 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 SLICE_UNITS: Final = 5_000
-"""One turn, about 5 ms: a call that passes meets up to four of them."""
+"""Cost of one slice, about 5 ms. A call that passes waits for up to four slices."""
 
 STEP_ENTRIES: Final = 256
-"""So many entries are handled before the work says what they cost."""
+"""Number of entries that the work handles before it yields their cost."""
 
 Steps = Generator[int, None, T]
 
 
 class SlicedWork(Generic[T]):
-    """Work that is under way."""
+    """Work that is in progress."""
 
     __slots__ = ("_steps", "result")
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
         self.result: T
-        """What comes of it, once `run_slice` has said that it is done."""
+        """The result, set when `run_slice` has returned True."""
 
     def run_slice(self) -> bool:
-        """The next slice. Whether it was the last."""
+        """Run the next slice. True if the work is done."""
         room_units = SLICE_UNITS
         try:
             while room_units > 0:
@@ -44,7 +44,7 @@ class SlicedWork(Generic[T]):
 
 
 def run_all_slices(steps: Steps[T]) -> T:
-    """All of it at once."""
+    """Run all slices at once and return the result."""
     work = SlicedWork(steps)
     while not work.run_slice():
         pass

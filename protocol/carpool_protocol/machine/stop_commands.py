@@ -1,15 +1,15 @@
-"""The launcher's words that end its processes, and how long an end may take that waits for calls.
+"""The commands with which the launcher stops its processes, and the time that open calls get to finish.
 
-Owns how they are spelled. Standard library only: the launcher imports nothing else. Refuses to know what each
-process makes of them.
+Owns the spelling of the commands. Standard library only: the launcher imports nothing else. Refuses to know
+how each process reacts.
 """
 
 from typing import Final
 
 STOP: Final = "stop"
 STOP_FOR_RESTART: Final = "stop again"
-"""Carpool is started again at once: finish what is under way first, and have who can come back."""
+"""Carpool is started again at once: finish open work first, and keep sessions that can resume."""
 STOP_FOR_RESTART_NOW: Final = "stop again now"
-"""The same without waiting any longer."""
+"""The same as `STOP_FOR_RESTART`, without waiting for open work."""
 DRAIN_S: Final = 30.0
-"""So long the broker waits for calls that are at their servers."""
+"""How long, in seconds, the broker waits for calls that are at their servers."""

@@ -3,8 +3,8 @@
 Owns the timers, and the order in which due timers are returned: kind by kind in the order that the core
 names, within a kind the earliest first.
 
-Invariant (`check`): the invariant of `Deadlines` holds for each kind.
-Refuses to know: clocks (time is a parameter), what a kind or a key means, what a timer does when it is due.
+Invariant (`check`): the invariant of `Deadlines` holds for each kind. Refuses to know: clocks (time is a
+parameter), the meaning of a kind or a key, the action of a due timer.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, KeysView
@@ -22,7 +22,9 @@ class Timers(Generic[Kind]):
         self._of: dict[Kind, Deadlines[Any]] = {kind: Deadlines() for kind in kinds}
 
     def arm(self, kind: Kind, key: Hashable, now: float, after: float) -> None:
-        """Fall due `after` seconds from `now`; an earlier timer of this kind and key is replaced."""
+        """Set a timer that falls due `after` seconds from `now`, in place of any earlier one of this kind and
+        key.
+        """
         self._of[kind].arm(key, now, after)
 
     def rearm(self, kind: Kind, key: Hashable, now: float) -> bool:
@@ -30,7 +32,7 @@ class Timers(Generic[Kind]):
         return self._of[kind].rearm(key, now)
 
     def disarm(self, kind: Kind, key: Hashable) -> bool:
-        """Forget this timer. False when there was none."""
+        """Remove this timer. False if there was none."""
         return self._of[kind].disarm(key)
 
     def of(self, kind: Kind) -> Deadlines[Any]:

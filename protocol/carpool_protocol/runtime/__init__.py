@@ -1,1 +1,1 @@
-"""The parts of the protocol that touch the outside: the link, readiness, the journal's file."""
+"""Parts of the protocol package that do I/O: readiness of descriptors, the pump, the lifeline."""

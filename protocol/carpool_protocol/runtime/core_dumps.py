@@ -1,9 +1,9 @@
-"""Core dumps of this process, which would write its memory to disk.
+"""Turns off core dumps, which would write the memory of this process to disk.
 
-Owns the limit that turns them off: of processes that hold arguments, answers, environments or tokens. Servers
-of users get back the limit that carpool was started with.
+Owns the limit for processes that hold arguments, answers, environments or tokens. The servers of users get
+back the limit that carpool was started with.
 
-Knows nothing of: who calls it, what is secret.
+Knows nothing of: the caller, which data is secret.
 """
 
 import contextlib
@@ -11,13 +11,15 @@ import resource
 from typing import Final
 
 _OFF: Final = 1
-"""Bytes. Less than any dump, so no file is written. With 0 Linux still starts a program that collects dumps
-(systemd-coredump, apport), with 1 it does not (fs/coredump.c).
+"""A limit in bytes that is smaller than any dump, so no file is written.
+
+With 0 Linux still starts a program that collects dumps (systemd-coredump, apport); with 1 it does not
+(fs/coredump.c).
 """
 
 
 def turn_off() -> None:
-    """Turn core dumps off, also of children that are started from now on."""
+    """Turn core dumps off for this process and for children that are started from now on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     if soft != 0 or hard != 0:
         with contextlib.suppress(OSError, ValueError):

@@ -1,15 +1,15 @@
 """A daemon process's end of its lifeline: the socket pair between it and the launcher.
 
-Text lines. To the launcher: `ready` once, before it perhaps `note TEXT`, which is for whoever starts carpool;
-`alive` every second; of a broker to which no session of an earlier
-one may come back any more, `end_return_period` in its place. From it: `stop`, or
-`stop again` where carpool is started again at once; `gone NAME` (a supervisor has died); to a broker
-`heir …` before anything else (docs/decisions/0019). End of file means that the launcher is dead,
-and then this process ends as well: nothing is left running.
+It carries text lines. To the launcher: `ready` once; before it perhaps `note TEXT` for the user who starts
+carpool; `alive` every second. A broker writes `alone` in place of `alive` once sessions of an earlier broker
+can no longer come back. From the launcher: `stop`, or `stop again` if carpool is started again at once; `gone
+NAME` (a supervisor has died); to a broker `heir …` before anything else (docs/decisions/0019). End of file
+means that the launcher is dead, and then this process ends as well: nothing is left running.
 
-`alive` is sent by the event loop itself, so a loop that hangs falls silent.
-A launcher that does not read (it may be stopped) never blocks us: what does not
-fit is not sent.
+The event loop itself sends `alive`, so a loop that hangs falls silent. A launcher that does not read (it may
+be stopped) never blocks this process: lines that do not fit are dropped.
+
+Knows nothing of: what the process does, and what the launcher does with the lines.
 """
 
 import socket
@@ -23,16 +23,16 @@ _LONGEST_LINE_BYTES = 4096
 
 
 def first_line(fd: int) -> str:
-    """The launcher's first line, before anything else is read of this lifeline. Blocks, but not for long.
+    """The launcher's first line. Must be called before anything else reads this lifeline.
 
-    Raises `OSError` where none comes (`TimeoutError` is one).
+    Blocks for at most `FIRST_LINE_S`. Raises `OSError` if no line comes (`TimeoutError` is one).
     """
     said = b""
     lifeline = socket.socket(fileno=fd)
     try:
         lifeline.settimeout(FIRST_LINE_S)
         while not said.endswith(b"\n"):
-            byte = lifeline.recv(1)  # not one more: the rest is for `Lifeline`
+            byte = lifeline.recv(1)  # one byte at a time: all after the line is for `Lifeline`
             if not byte or len(said) > _LONGEST_LINE_BYTES:
                 raise OSError("the launcher said nothing on the lifeline")
             said += byte
@@ -42,7 +42,7 @@ def first_line(fd: int) -> str:
 
 
 class Lifeline:
-    """The child's end. Owns the descriptor `fd` from construction on; `close` gives it back."""
+    """The process's end of the lifeline. Owns the descriptor `fd` until `close`."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -51,26 +51,31 @@ class Lifeline:
         self._unsent = b""
         self._unread = b""
         self.stop_word = ""
-        """What the launcher said when it said stop; empty: it has not, or it is dead."""
+        """The launcher's last stop command; empty: none came, or the launcher is dead."""
 
     def ready(self) -> None:
-        """Say that this process does its work now: a broker takes sessions, a supervisor is linked."""
+        """Tell the launcher that this process is in service: a broker accepts sessions, a supervisor is
+        linked.
+        """
         self._send(b"ready\n")
 
     def note(self, text: str) -> None:
-        """One line that whoever starts carpool is to read, though it starts."""
+        """Send one line for the user who starts carpool, although the start succeeds."""
         self._send(f"note {text}"[: _LONGEST_LINE_BYTES // 4].encode("utf-8", "replace") + b"\n")
 
     def end_return_period(self) -> None:
-        """Say so from the next second on, each time: a launcher that does not read now will hear it."""
+        """Tell the launcher, from the next second on, that no session of an earlier broker can come back.
+
+        The line is repeated every second, so a launcher that does not read now still gets it.
+        """
         self._alive = b"alone\n"
 
     async def run(self, on_stop: Callable[[], None], on_gone: Callable[[str], None]) -> None:
         """Serve the lifeline until the launcher is gone or the caller cancels.
 
-        `on_stop` is called for each new word of the launcher's for it (`stop_word`), or at its death if there
-        was none. After `stop` the lifeline is kept up, so that a long drain is not taken for silence.
-        `on_gone` gets the name of a dead supervisor. Both must not block.
+        `on_stop` is called for each new stop command (`stop_word`), and at the launcher's death if there was
+        none. After `stop` the lifeline goes on, so that a long drain does not look like a hang. `on_gone`
+        gets the name of a dead supervisor. Both must not block.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_alive)
@@ -89,7 +94,7 @@ class Lifeline:
                 on_stop()
 
     def close(self) -> None:
-        """Give the descriptor back. The launcher sees end of file."""
+        """Close the descriptor. The launcher sees end of file."""
         self._socket.close()
 
     async def _send_alive(self) -> None:
@@ -98,7 +103,7 @@ class Lifeline:
             await trio.sleep(ALIVE_EVERY_S)
 
     def _send(self, line: bytes) -> None:
-        # Only a half line must be completed; a whole one that does not fit is old news later.
+        # Only a half line must be completed. A whole line that does not fit may be dropped.
         if self._unsent:
             self._unsent = self._unsent[self._push(self._unsent) :]
         if not self._unsent:
@@ -110,11 +115,11 @@ class Lifeline:
             return self._socket.send(data)
         except BlockingIOError:
             return 0
-        except OSError:  # the launcher is gone: the reader sees it too, and ends us
+        except OSError:  # the launcher is gone: `_read` sees it too and ends the process
             return len(data)
 
     async def _read(self) -> list[str] | None:
-        """The next whole lines, maybe none yet. `None`: the launcher is gone."""
+        """The next whole lines, possibly none. None: the launcher is gone."""
         await trio.lowlevel.wait_readable(self._socket)
         try:
             data = self._socket.recv(4096)

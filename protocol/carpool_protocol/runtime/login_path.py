@@ -1,9 +1,9 @@
-"""The PATH of the user's login shell: what the next terminal has, whatever was activated in this one.
+"""The PATH of the user's login shell: the PATH of the next terminal, without what is activated in this one.
 
-Owns how that shell is asked: as an interactive login shell, in the home directory, with nothing of this
-environment but who the user is, with stdin closed, for a few seconds at most. The answer stands between two
-marks that are new each time, because files of a shell may print what they like. Its process group is killed
-afterwards, also where it has answered.
+Owns the query: an interactive login shell in the home directory, with only the user's identity in its
+environment and with stdin closed, for a few seconds at most. The answer stands between two marks that are new
+each time, because start-up files of a shell may print anything. The shell's process group is killed
+afterwards, also if it has answered.
 
 `-i`, because many installers write to the file that only interactive shells read. stderr is discarded.
 
@@ -28,20 +28,20 @@ LIMIT_S: Final = 5.0
 _MOST_BYTES: Final = 1024 * 1024
 _KEPT: Final = ("HOME", "USER", "LOGNAME", "LANG")
 _PLAIN: Final = "/usr/local/bin:/usr/bin:/bin"
-"""What a login begins with where nothing sets a PATH."""
+"""The PATH at the beginning of a login if nothing sets one."""
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "mksh", "fish"})
-"""Shells that take `-i -l -c` and the same words."""
+"""Shells that take `-i -l -c` and the same `printf`."""
 
 
 class NoAnswerError(Exception):
-    """The login shell has not said its PATH. The text is a clause about the shell."""
+    """The login shell did not give its PATH. The text is a clause about the shell."""
 
 
 class ShellQuery:
-    """One login shell that runs to say its PATH. `end` must be called, whatever happens."""
+    """One login shell that is asked for its PATH. `end` must always be called."""
 
     def __init__(self, shell: str, environ: Mapping[str, str]) -> None:
-        """`environ`: the whole environment of the shell (`shell_environment`). Raises `NoAnswerError`."""
+        """Start the shell. `environ`: its whole environment (`shell_environment`). Raises `NoAnswerError`."""
         mark = os.urandom(8).hex()
         self._begin, self._end = f"<{mark}>".encode(), f"</{mark}>".encode()
         self._output = b""
@@ -63,14 +63,14 @@ class ShellQuery:
 
     @property
     def fd(self) -> int:
-        """Wait until this is readable, then `read`."""
+        """The descriptor of the shell's output. Wait until it is readable, then call `read`."""
         return self._fd
 
     def read(self) -> str | None:
-        """The PATH once it was said in full, else None. Blocks while `fd` is not readable.
+        """The PATH once it is complete, else None. Blocks while `fd` is not readable.
 
-        What the shell has left running may keep the pipe open, so the end of the output is not waited for.
-        Raises `NoAnswerError` where no answer can come any more.
+        It does not wait for the end of the output: a program that the shell left running may keep the pipe
+        open. Raises `NoAnswerError` if no answer can come any more.
         """
         piece = os.read(self._fd, 65536)
         self._output += piece
@@ -86,15 +86,16 @@ class ShellQuery:
     def end(self) -> None:
         """Kill the shell's process group."""
         with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # also what its files have left running
-        with self._process:  # closes the pipe and waits for what was just killed
+            # also programs that its start-up files have left running
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._process:  # closes the pipe and reaps the killed process
             pass
 
 
 def shell_of(environ: Mapping[str, str]) -> str:
-    """The login shell to ask: `SHELL`, else that of the account. Raises `NoAnswerError`.
+    """The login shell to ask: `SHELL`, else the one of the account. Raises `NoAnswerError`.
 
-    `SHELL` that lies in a project which is not trusted does not count: a file of the project may have set it.
+    A `SHELL` inside an untrusted project is ignored, because a file of the project may have set it.
     """
     shell = environ.get("SHELL", "")
     if not shell or (os.path.isabs(shell) and not is_own_place(environ, shell)):
@@ -107,13 +108,13 @@ def shell_of(environ: Mapping[str, str]) -> str:
 
 
 def shell_environment(shell: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of the shell that is asked."""
+    """The whole environment for the shell that is asked."""
     kept = {name: environ[name] for name in _KEPT if name in environ}
     return {"PATH": _PLAIN, "TERM": "dumb", "SHELL": shell, **kept}
 
 
 def login_path(environ: Mapping[str, str]) -> str | None:
-    """The PATH, or None where the shell does not say it. Blocks; asked once in a process."""
+    """The PATH of the login shell, or None if it gives none. Blocks; each process asks once."""
     try:
         shell = shell_of(environ)
     except NoAnswerError:

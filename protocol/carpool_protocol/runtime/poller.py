@@ -1,23 +1,21 @@
 """Readiness of hundreds of file descriptors, served by one trio task.
 
-Owns one selector, itself waited for through trio: a round of readiness costs one wake-up of one task,
-however many descriptors are ready. Callbacks are synchronous and run in that task; after each round the
-owner settles.
+Owns one selector, which trio waits for: a round of readiness wakes one task once, however many descriptors
+are ready. Callbacks are synchronous and run in that task; after each round the owner's `settle` is called.
 
 Rules:
+
 - `remove` comes before `close`: a kernel selector does not forget a descriptor that a child process still
   holds;
 - a callback may add, remove, pause and close anything, itself included: readiness that was reported for a
   removed descriptor is dropped, also when its number is in use again within the same round;
-- a hung-up descriptor is reported to whoever is interested (reading: end of file; writing: EPIPE); while
-  nobody is, it is not watched, so it cannot spin;
-- whoever has read more than he may take in one turn asks for the next one (`read_again`): the kernel has
-  nothing
-  more to report;
-- a callback that raises ends `run`: it is a bug of ours and must be loud.
+- a hang-up is reported to the callbacks that are set (reading: end of file; writing: EPIPE); while there is
+  none, the descriptor is not watched, so it cannot spin;
+- a reader that stops at its share of one turn asks for the next turn (`read_again`), because the kernel
+  has nothing more to report;
+- a callback that raises ends `run`: it is a bug in carpool and must be visible.
 
-Knows nothing of: what is read or written.
-Decision: docs/decisions/0001.
+Knows nothing of: the bytes that are read or written. Decision: docs/decisions/0001.
 """
 
 import select
@@ -29,24 +27,29 @@ import trio
 
 Callback = Callable[[], None]
 
-# epoll's own numbers (POLLIN, POLLOUT). A round needs nothing of `selectors`, whose loop over what is ready
+# epoll's own numbers (POLLIN, POLLOUT). A round does not use `selectors`: its loop over the ready descriptors
 # takes as long as ours.
 _IN: Final = 1
 _OUT: Final = 4
 
 
 CROWDED_ROUND: Final = 64
-"""So many descriptors are served in a round at most. The kernel has all take turns, those that were not come
-to first; and between two rounds the owner settles and other tasks run."""
+"""Most descriptors that one round serves.
+
+The kernel lets all take turns, and those left out come first in the next round. Between two rounds the owner
+settles and other tasks run.
+"""
 
 TURN_LINES: Final = 128
-"""So many lines of one descriptor are taken in a round at most, whoever reads lines. 64 KiB may hold twenty
-thousand of them, and what costs little for each stops everybody else for a second.
+"""Most lines of one descriptor that a reader takes in one round.
+
+64 KiB may hold twenty thousand lines: even if each costs little, together they would stop all others for a
+second.
 """
 
 
 class _Selected:
-    """What we use of `select.epoll`, where there is none (macOS)."""
+    """The part of `select.epoll` that carpool uses, for systems without it (macOS)."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -76,7 +79,9 @@ _new_poll: Callable[[], "select.epoll | _Selected"] = select.epoll if hasattr(se
 
 
 class _WatchedFd:
-    """One descriptor. The round it was added in tells two uses of the same number apart."""
+    """One descriptor. The number of the round in which it was added distinguishes two uses of the same
+    number.
+    """
 
     __slots__ = ("added_in", "mask", "on_readable", "on_writable", "reading")
 
@@ -89,7 +94,7 @@ class _WatchedFd:
 
 
 class ReadySet:
-    """Descriptors and what to call when they are ready (level-triggered)."""
+    """File descriptors and the functions to call when they are ready (level-triggered)."""
 
     def __init__(self) -> None:
         self._poll = _new_poll()
@@ -98,15 +103,15 @@ class ReadySet:
         self._to_read_again: dict[int, None] = {}
         self._callbacks: list[Callback] = []
         self._is_sleeping = False
-        """`run` waits for the kernel."""
+        """True while `run` waits for the kernel."""
         self.crowded = False
-        """So many are ready that each should be served in small portions."""
+        """True if many descriptors are ready, so that each should be served in small portions."""
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def add(self, fd: int, on_readable: Callback) -> None:
-        """Watch a descriptor for reading. OSError for one that cannot be polled (a regular file)."""
+        """Watch a descriptor for reading. Raises OSError for one that cannot be polled (a regular file)."""
         if fd in self._watched:
             raise ValueError(f"descriptor {fd} is watched already: remove() it before it is closed")
         entry = self._watched[fd] = _WatchedFd(on_readable, self._rounds)
@@ -117,26 +122,27 @@ class ReadySet:
             raise
 
     def want_write(self, fd: int, on_writable: Callback | None) -> None:
-        """Call `on_writable` in every round in which the descriptor takes bytes; None: no more."""
+        """Call `on_writable` in every round in which the descriptor takes bytes; None: stop that."""
         entry = self._watched[fd]
         entry.on_writable = on_writable
         self._apply(fd, entry)
 
     def pause_read(self, fd: int) -> None:
-        """Leave what arrives in the kernel until `resume_read`."""
+        """Do not read from this descriptor until `resume_read`: arriving bytes stay in the kernel."""
         entry = self._watched[fd]
         entry.reading = False
         self._apply(fd, entry)
 
     def read_again(self, fd: int) -> None:
-        """Call `on_readable` in the next round, whether more has come or not; not while reading is paused."""
+        """Call `on_readable` in the next round even if no more bytes have come, unless reading is paused."""
         self._to_read_again[fd] = None
         if self._is_sleeping:
             self._wake()
 
     def call_soon(self, callback: Callback) -> None:
-        """Call this at the end of the next round, and begin that at once, whatever is ready. From within a
-        round that costs next to nothing.
+        """Call `callback` at the end of the next round, and begin that round at once.
+
+        From within a round this costs next to nothing.
         """
         self._callbacks.append(callback)
         if self._is_sleeping:
@@ -148,21 +154,21 @@ class ReadySet:
         self._apply(fd, entry)
 
     def remove(self, fd: int) -> None:
-        """Watch the descriptor no more; nothing happens when it is not watched."""
+        """Stop watching the descriptor. Does nothing if it is not watched."""
         entry = self._watched.pop(fd, None)
         self._to_read_again.pop(fd, None)
         if entry is not None and entry.mask:
             self._poll.unregister(fd)
 
     async def run(self, settle: Callback) -> None:
-        """Serve until cancelled. `settle` is called after each round in which something was to be done."""
+        """Serve until cancelled. `settle` is called after each round that called a callback."""
         fileno: int = self._poll.fileno()
         while True:
             if self._to_read_again or self._callbacks:
                 await trio.lowlevel.checkpoint()
             else:
                 self._is_sleeping = True
-                try:  # noqa: SIM105 - `suppress` costs something in each round
+                try:  # noqa: SIM105 - `suppress` costs time in each round
                     await trio.lowlevel.wait_readable(fileno)
                 except trio.ClosedResourceError:  # see `_wake`
                     pass
@@ -193,10 +199,10 @@ class ReadySet:
             entry = watched.get(fd)
             if entry is None or entry.added_in == this:
                 continue
-            # A hang-up or an error comes as a bit of its own: it is for whoever is interested.
+            # A hang-up or an error is a bit of its own: both callbacks get it.
             if events & ~_OUT and entry.reading:
                 entry.on_readable()
-            # Looked at again: the reader may have removed the descriptor or written all there was.
+            # Checked again: the reader may have removed the descriptor or written everything.
             if events & ~_IN and entry.on_writable is not None and watched.get(fd) is entry:
                 entry.on_writable()
         for fd in again:

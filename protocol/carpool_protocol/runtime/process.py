@@ -1,11 +1,11 @@
-"""What every process of the daemon does around its trio run: garbage collection, profiles, exit codes,
+"""Set-up that every daemon process does around its trio run: garbage collection, profiles, exit codes,
 logging.
 
 Owns garbage-collector settings, profiles on request, the exit code of a bug (70), core dumps (off), and the
-format of log lines: one line on stderr, which the launcher turns into a file. A log line holds names and
+format of log lines: one line on stderr, which the launcher writes to a file. A log line holds names and
 numbers, never arguments or environment values. Control characters of a peer's text are removed and a second
-line is indented, so that a peer cannot forge a log line. A line that cannot be written, for example on a
-full disk, is dropped.
+line is indented, so that a peer cannot forge a log line. A line that cannot be written, for example on a full
+disk, is dropped.
 
 Knows nothing of: what the process does.
 """
@@ -26,13 +26,15 @@ from carpool_protocol.runtime.wallclock import wallclock
 
 EXIT_BUG = 70
 PROFILE_VARIABLE = "CARPOOL_PROFILE"
-"""A directory: the process writes `ROLE-PID.prof` (cProfile) there when it ends."""
+"""Names a directory: the process writes `ROLE-PID.prof` (cProfile) there when it ends."""
 
 
 def run_daemon(role: str, main: Callable[[], Awaitable[None]]) -> int:
-    """Run `main` to its end. 0, or 70 after a bug, which is logged with its traceback."""
+    """Run `main` to its end. Returns 0, or the exit code 70 after a bug, which is logged with its
+    traceback.
+    """
     core_dumps.turn_off()
-    # What is alive now stays: scanning it again and again is most of the collector's work here.
+    # Objects that exist now stay. Scanning them again and again is most of the collector's work here.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -53,7 +55,7 @@ def run_daemon(role: str, main: Callable[[], Awaitable[None]]) -> int:
 def _run_profiled(role: str, main: Callable[[], Awaitable[None]], directory: Path) -> None:
     import cProfile  # only on request
 
-    profile = cProfile.Profile(time.thread_time)  # CPU time: wall time shows who waited, not who worked
+    profile = cProfile.Profile(time.thread_time)  # CPU time: wall time would also count waiting
     try:
         profile.runcall(trio.run, main)
     finally:
@@ -81,12 +83,12 @@ class _Format(logging.Formatter):
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not isinstance(sys.exc_info()[1], OSError):  # its traceback would go to the same disk
+        if not isinstance(sys.exc_info()[1], OSError):  # the traceback would go to the same full disk
             super().handleError(record)
 
 
 def log_to_stderr(level: str = "INFO") -> None:
-    """Set up logging for this process."""
+    """Configure logging for this process. `level`: a level name of `logging`."""
     handler = _Handler(sys.stderr)
     handler.setFormatter(_Format(LINE))
     logging.basicConfig(level=level, handlers=[handler], force=True)

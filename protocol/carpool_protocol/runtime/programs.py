@@ -1,9 +1,9 @@
-"""Programs that start most MCP servers, and what brings each of them.
+"""Programs that start most MCP servers, and the package that installs each of them.
 
 Owns the sentences for a program that is not installed and for a command line in place of a program. Names
 packages, not commands: systems differ.
 
-Knows nothing of: where a program is looked for.
+Knows nothing of: how a program is found in the PATH.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _BRINGS: Final = {
 
 
 def install_hint(program: str) -> str:
-    """What to install: `install uv, which brings uvx`; empty for a program that is not known here."""
+    """Advice for a missing program: `uvx` → `install uv, which brings uvx`. Empty for an unknown program."""
     if program not in _BRINGS:
         return ""
     brings = _BRINGS[program] or program
@@ -25,10 +25,10 @@ def install_hint(program: str) -> str:
 
 
 def command_line_text(command: str) -> str:
-    """The sentence about a `command` that holds arguments as well; empty where it is one word.
+    """The sentence about a `command` that also holds arguments. Empty if it is one word.
 
-    `uvx mcp-server-time` gives "`command` names one program: leave `uvx` there, and put what follows it into
-    `args`". The rest is not repeated: it may be the value of a variable.
+    `uvx mcp-server-time` → "`command` names one program: leave `uvx` there, and put what follows it into
+    `args`". The arguments are not repeated: they may be the value of a variable.
     """
     first, *rest = command.split()[:2] or [""]
     if not rest:

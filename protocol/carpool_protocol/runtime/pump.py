@@ -1,16 +1,14 @@
-"""The pump: feeds a core its events, records them, and has its effects performed.
+"""The pump: feeds events to a core, records them, and has the effects performed.
 
-Owns the order of events of one core, the timer for its next deadline, and what happens when the core is
-wrong: the journal goes to a file and the exception goes on, so that the process ends and is replaced (a
-core that broke an invariant must not decide anything more). SIGUSR2 has the journal written and changes
-nothing.
+Owns the order of a core's events, the timer for its next deadline, and the reaction to a bug in it: the pump
+writes the journal to a file and lets the exception end the process, which is then replaced. A core that broke
+an invariant must not decide anything more. SIGUSR2 also writes the journal and changes nothing else.
 
-Rules: an event fed while effects are being performed waits its turn (order, no recursion). A shell calls
-`settle` at the end of each burst (it is made to be called from the `settle` of the link and of the ready
-set): only there the timer looks at the core's next deadline, so no event pays for it.
+Rules: an event fed while effects are performed waits its turn (order, no recursion). A shell calls `settle`
+at the end of each burst, usually from the `settle` of the link and of the ready set. Only there the timer
+reads the core's next deadline, so single events do not pay for it.
 
-Knows nothing of: what events and effects mean.
-Decision: docs/decisions/0007.
+Knows nothing of: the meaning of events and effects. Decision: docs/decisions/0007.
 """
 
 import logging
@@ -33,17 +31,20 @@ E = TypeVar("E")
 F = TypeVar("F")
 
 OUTPUTS_PER_FLUSH: Final = 32
-"""So many outputs of a burst leave together, not only at its end, so that the next process begins with them
-while this one goes on: a burst of 64 calls would otherwise pass through all processes as one lump, one after
-the other. Measured at 1 agent x 64 in flight: 32 gives a third more calls per second than whole bursts, for a
-fifth more CPU per call; 16 and 8 cost more and give less.
+"""Number of outputs of a burst that are flushed together, before the burst ends.
+
+The next process begins with them while this one goes on. Otherwise a burst of 64 calls would pass through all
+processes as one lump, one after the other. Measured at 1 agent x 64 in flight: 32 gives a third more calls
+per second than whole bursts, for a fifth more CPU per call; 16 and 8 cost more and give less.
 """
 
 CHECK_VARIABLE: Final = "CARPOOL_CHECK"
-"""With `1` in this environment variable invariants are checked: see `machine.FULL_CHECK_EVERY`."""
+"""The value `1` of this environment variable turns on checks of invariants (`machine.FULL_CHECK_EVERY`)."""
 
 JOURNAL_VARIABLE: Final = "CARPOOL_JOURNAL"
-"""The journal keeps so many entries instead of `JOURNAL_ENTRIES`. For tests that replay a whole life."""
+"""Environment variable with the size of the journal in entries, in place of `JOURNAL_ENTRIES`. For tests that
+replay a whole run.
+"""
 
 DUMP_SIGNAL: Final = signal.SIGUSR2
 
@@ -79,22 +80,26 @@ class CorePump(Generic[E, F]):
         self._wake_at = math.inf
 
     def feed(self, event: E) -> None:
-        """Handle one event, record it, perform its effects; then, in order, what `perform` fed meanwhile."""
+        """Handle one event, record it and perform its effects; then handle, in order, the events that
+        `perform` fed.
+        """
         if self._busy:
             self._waiting.append(event)
             return
         self._drain((event,), self._machine.handle)
 
     def feed_all(self, events: Iterable[E]) -> None:
-        """The same as `feed` for each, on one reading of the clock."""
+        """Handle each event as `feed` does, all with one reading of the clock."""
         if self._busy:
             self._waiting.extend(events)
             return
         self._drain(events, self._machine.handle)
 
     def story(self, subject: int | str, kind: type[int | str]) -> list[dict[str, Any]]:
-        """What the journal holds of this call, session or instance (`ids.CallId`, ...), oldest first:
-        `{at, event, effects}`, `at` in seconds since 1970.
+        """Journal entries that name this call, session or instance, oldest first.
+
+        `kind`: the type of the id (`ids.CallId`, ...). Each entry is `{at, event, effects}`, `at` in seconds
+        since 1970.
         """
         offset = unix_s() - self._clock()
         return [
@@ -103,7 +108,7 @@ class CorePump(Generic[E, F]):
         ]
 
     def settle(self) -> None:
-        """The burst is over: have the timer sleep no longer than to the next deadline."""
+        """End a burst: wake the timer no later than at the core's next deadline."""
         if self._sleep is not None:
             deadline = self._machine.next_deadline()
             if deadline is not None and deadline < self._wake_at:
@@ -111,15 +116,17 @@ class CorePump(Generic[E, F]):
                 self._sleep.deadline = self._trio_time(deadline)
 
     async def run_timers(self, settle: Callable[[], None]) -> None:
-        """Tick the machine at its deadlines, until cancelled. What a tick decides is a burst of its own:
-        `settle`, the shell's, lets it out; else a ping to an idle server would wait for other traffic.
+        """Tick the machine at its deadlines, until cancelled.
+
+        Each tick is a burst of its own, and the shell's `settle` flushes it; otherwise a ping to an idle
+        server would wait for other traffic.
         """
         while True:
             deadline = self._machine.next_deadline()
             if deadline is not None and deadline <= self._clock():
                 self._tick()
                 settle()
-                await trio.lowlevel.checkpoint()  # a machine that is always due must not starve the rest
+                await trio.lowlevel.checkpoint()  # a machine that is always due must not starve other tasks
                 continue
             self._wake_at = math.inf if deadline is None else deadline
             with trio.CancelScope(deadline=self._trio_time(self._wake_at)) as self._sleep:
@@ -127,9 +134,9 @@ class CorePump(Generic[E, F]):
             self._sleep = None
 
     async def run_dumps(self) -> None:
-        """Write the journal with each SIGUSR2, whole or not at all, until cancelled.
+        """Write the journal file, whole or not at all, at each SIGUSR2, until cancelled.
 
-        A task, not a signal handler, so that it happens between two bursts. In the main thread only.
+        It is a task and no signal handler, so that it runs between two bursts. Only in the main thread.
         """
         with trio.open_signal_receiver(DUMP_SIGNAL) as signals:
             async for _ in signals:
@@ -151,8 +158,8 @@ class CorePump(Generic[E, F]):
         return self._machine.tick(now)
 
     def _drain(self, events: Iterable[E | Ticked], handle: Callable[[Any, float], list[F]]) -> None:
-        """Handle these events with `handle`, and behind each, in order, what was fed meanwhile."""
-        # One loop and no call per event: every event of every call comes through here.
+        """Handle these events with `handle`; after each, in order, the events that were fed meanwhile."""
+        # One loop without a call per event: every event of every call passes here.
         record, perform, waiting = self._journal.record, self._perform, self._waiting
         event: E | Ticked = _TICK
         recorded = True
@@ -173,7 +180,7 @@ class CorePump(Generic[E, F]):
                         break
                     event, handle = waiting.popleft(), self._machine.handle  # noqa: PLW2901 - fed meanwhile
         except Exception as exc:
-            # Whatever comes out of a core or of performing is a bug of ours: `faults.Bug`, or worse.
+            # Any exception of a core or of performing is a bug in carpool: `faults.Bug`, or worse.
             if not recorded:
                 record(now, event, ())
             self._dump(exc)

@@ -1,14 +1,14 @@
-"""A monotonic clock that stands still while this process does not run.
+"""A monotonic clock that leaves out times in which this process did not run.
 
-A process that was stopped (SIGSTOP, a debugger) or slept with its machine must not find all its
-deadlines passed when it wakes: what it waited for may be lying in its sockets. `watch` reads the
-clock every second; a gap much longer than that was no waiting of ours, and is left out.
+A process that was stopped (SIGSTOP, a debugger) or slept with its machine must not find all its deadlines
+passed when it wakes: the answers may be waiting in its sockets. `watch` reads the clock every second; a much
+longer gap means that the process did not run, and is left out.
 
-Where the monotonic clock itself stands still while the machine sleeps (Linux; PEP 418), only the wall clock
-tells of it: one that went much further than ours, or back, is a jump too, with nothing to leave out (rule 8).
+On Linux the monotonic clock itself stands still while the machine sleeps (PEP 418), and only the wall clock
+shows it. A wall clock that moved much further than ours, or back, also counts as a jump, with nothing to
+leave out (rule 8).
 
-Knows nothing of: deadlines, what happens after a jump.
-Decision: docs/decisions/0003.
+Knows nothing of: deadlines, the reaction to a jump. Decision: docs/decisions/0003.
 """
 
 import time
@@ -19,11 +19,11 @@ from carpool_protocol.runtime.wallclock import unix_s
 
 TICK_S: Final = 1.0
 LONGEST_GAP_S: Final = 5.0
-"""On a loaded machine a second may become several; a freeze is longer, or harmless."""
+"""On a loaded machine one second may become several. A longer gap means the process was frozen."""
 
 
 class SteadyClock:
-    """Call it for the time in seconds."""
+    """A clock to call: returns monotonic seconds without the times left out."""
 
     def __init__(
         self, source: Callable[[], float] = time.monotonic, wall: Callable[[], float] = unix_s
@@ -34,7 +34,7 @@ class SteadyClock:
         self._ahead_s = wall() - self._last
         self._left_out_s = 0.0
         self.jumps = 0
-        """How often time was left out, or the wall clock jumped."""
+        """Number of times that a gap was left out or the wall clock jumped."""
 
     def __call__(self) -> float:
         now = self._source()
@@ -46,7 +46,7 @@ class SteadyClock:
         return now - self._left_out_s
 
     async def watch(self, on_jump: Callable[[], None]) -> None:
-        """Read the clocks every second until cancelled; `on_jump` is called after each gap and jump."""
+        """Read the clocks every second until cancelled, and call `on_jump` after each gap and jump."""
         import trio  # the door has this clock, and another event loop
 
         seen = self.jumps
@@ -62,4 +62,4 @@ class SteadyClock:
         ahead_s = self._wall() - self._source()
         if abs(ahead_s - self._ahead_s) > LONGEST_GAP_S:
             self.jumps += 1
-        self._ahead_s = ahead_s  # a clock that is adjusted little by little does not jump
+        self._ahead_s = ahead_s  # small adjustments of the clock are no jump

@@ -1,7 +1,7 @@
-"""Bytes that one process of carpool hands to the next over a pipe, and not in its environment.
+"""Passes bytes from one process of carpool to the next over a pipe, not in its environment.
 
-Owns the way of the operator's variables from `carpool up` to the launcher, and from there to each broker.
-The environment of a process can be read in /proc by all programs of its user; a pipe that was read is empty.
+Owns the way of the operator's variables from `carpool up` to the launcher, and from there to each broker. All
+programs of a user can read the environment of his processes in /proc; a pipe that was read is empty.
 
 Standard library only: the launcher stays small. Refuses to know the meaning of the bytes.
 """
@@ -10,7 +10,9 @@ import os
 
 
 def pipe_with(data: bytes) -> int:
-    """The read end of a pipe that holds `data`, its other end closed. Raises `OSError` if it does not fit."""
+    """The read end of a pipe that holds `data`, with the write end closed. Raises `OSError` if it does not
+    fit.
+    """
     hear, tell = os.pipe()
     try:
         os.set_blocking(tell, False)
@@ -25,6 +27,6 @@ def pipe_with(data: bytes) -> int:
 
 
 def read_pipe(fd: int) -> bytes:
-    """All bytes of such a pipe; closes `fd`."""
+    """All bytes of a pipe made by `pipe_with`. Closes `fd`."""
     with open(fd, "rb") as pipe:
         return pipe.read()

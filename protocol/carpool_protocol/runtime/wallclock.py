@@ -1,7 +1,7 @@
-"""The time of day, for lines that people read. The only place that asks for it.
+"""The time of day for lines that people read. The only module that asks the system for it.
 
-Never for durations: the wall clock jumps (use `trio.current_time` in shells, `now` in cores).
-Knows nothing of: what is written beside it.
+Not for durations: the wall clock jumps (use `trio.current_time` in shells, `now` in cores). Knows nothing of:
+the text around the time.
 """
 
 import time
@@ -11,7 +11,7 @@ _text = ""
 
 
 def wallclock() -> str:
-    """Now in UTC as `2026-11-21T22:00:01.123Z`: sorts as text, the same width always."""
+    """The current time in UTC as `2026-11-21T22:00:01.123Z`: fixed width, sorts as text."""
     global _second, _text
     second, rest_ns = divmod(time.time_ns(), 1_000_000_000)
     if second != _second:  # formatting a date costs 10 times the rest
@@ -20,5 +20,5 @@ def wallclock() -> str:
 
 
 def unix_s() -> float:
-    """Seconds since 1970, for comparing with what the system tells in them (start times of processes)."""
+    """Seconds since 1970, for comparison with system values in this unit (start times of processes)."""
     return time.time_ns() / 1e9

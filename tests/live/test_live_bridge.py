@@ -183,7 +183,7 @@ async def test_what_a_server_does_instead_of_answering_ends_the_call_honestly(sh
             ("status429", "unavailable", "no", "answered HTTP 429 Too Many Requests"),
             ("status401", "unavailable", "no", "wants a login: run `carpool login far`"),
             ("cut", "lost", "maybe", "broke before the answer came"),
-            ("huge", "answer_too_large", "maybe", "larger than carpool passes on"),
+            ("huge", "answer_too_large", "maybe", "larger than carpool allows"),
             ("nonsense", "bad_answer", "maybe", "not in a form that MCP allows"),
             ("nothing", "bad_answer", "maybe", "not in a form that MCP allows"),
         ):

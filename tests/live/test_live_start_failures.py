@@ -55,7 +55,7 @@ async def test_a_program_that_cannot_start_is_told_at_once_and_its_log_says_why(
             code, text = await refusal(shared, server)
             assert code == "cannot_start"
             assert why in text
-            assert "has failed to start or to go on" not in text
+            assert "failed several times in a row" not in text
             assert "Try again later" not in text
         status, out, _ = await shared.carpool("logs", server)
         assert status == 0

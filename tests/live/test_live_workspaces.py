@@ -84,7 +84,7 @@ async def test_trust_is_asked_given_and_asked_again_after_a_change(shared: Daemo
             assert "1 server of this project's file, which awaits" in (await agent.greet())["instructions"]
             assert not [name for name in await agent.tools() if name.startswith("its__")]
             refused = json.dumps(await agent.ask("tools/call", {"name": "its__echo"}))
-            assert "before the user has trusted it" in refused
+            assert "before the user trusts it" in refused
             facts = await shared.status()
             assert facts["servers"]["its"]["state"] == "untrusted"
             assert facts["servers"]["its"]["instances"] == []

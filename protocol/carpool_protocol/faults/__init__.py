@@ -1,4 +1,4 @@
-"""Every error that carpool tells: code, words, and what to do.
+"""Every error that carpool itself answers with: code, sentences, and what to do next.
 
-The files here know nothing of: where an error happens.
+The files here know nothing of: the place where an error happens.
 """

@@ -1,6 +1,6 @@
 """Prints `docs/errors.md` from the table of faults: `python -m carpool_protocol.faults.errors_page`.
 
-Owns the wording of the page around the table, nothing of the table. A test compares the page with the file.
+Owns the text of the page around the table. Refuses to know the rows. A test compares the page with the file.
 """
 
 import sys
@@ -14,19 +14,20 @@ _FAMILIES: Final[tuple[tuple[Family, str, str], ...]] = (
     (
         "refused",
         "Refused",
-        "Policy or protocol says no. Asking again the same way is pointless. Nothing was delivered.",
+        "A rule of the user or of the protocol forbids the request. The same request will fail again. "
+        "Nothing was delivered.",
     ),
     (
         "unavailable",
         "Unavailable",
         "The call was never written to a server, so it is safe to repeat. "
-        "`retry_after_s` says when, where known.",
+        "`retry_after_s` says when, if that is known.",
     ),
     (
         "lost",
         "Lost",
         "The call was written to a server and its outcome is unknown, or its answer cannot be passed on. "
-        "It may have been executed: nothing repeats it by itself; look before you do.",
+        "It may have been executed. Carpool never repeats it; check what it changed before you do.",
     ),
 )
 
@@ -36,10 +37,10 @@ _INTRODUCTION: Final = """\
 # Errors
 
 These are the errors that carpool itself answers with. A server's own errors, and results with `isError`,
-pass through untouched and are not listed here. Where one of these bears carpool's own mark, that is put
-under `carpool/of_server` instead.
+pass through unchanged and are not listed here. If one of these has a member `carpool/error`, carpool moves it
+to `carpool/of_server`.
 
-For `tools/call` most of them come as a result with `isError: true`, a text that a model can act on, and
+For `tools/call` most errors are a result with `isError: true`, a text that a model can act on, and
 `_meta["{key}"]`:
 
 ```json
@@ -47,19 +48,19 @@ For `tools/call` most of them come as a result with `isError: true`, a text that
 ```
 
 `code` is one of the codes below and stays the same between releases. `delivered` is `"no"` (no server
-saw the call) or `"maybe"` (it was written to one). `retry_after_s` is null where nobody can say. `call`
+saw the call) or `"maybe"` (it was written to one). `retry_after_s` is null if the time is not known. `call`
 is carpool's own name of the call.
 
-For every other method, and for the codes marked *always* (the request itself was wrong), they come as a
-JSON-RPC error with the number given here and the same object as `data`. Numbers of our own lie outside
+For every other method, and for the codes marked *always* (the request itself was wrong), the error is a
+JSON-RPC error with the number given here and the same object as `data`. Carpool's own numbers lie outside
 the ranges that JSON-RPC and MCP reserve: 41xx refused, 53xx unavailable, 54xx lost.
 
-An agent that carpool cannot serve at all hears the sentence that the command line prints: a configuration
-file that cannot be read, an unknown profile or workspace, a wrong option. `carpool connect` and `carpool run`
+Some agents cannot be served at all: a configuration file cannot be read, a profile or workspace is unknown,
+an option is wrong. They get the sentence that the command line prints. `carpool connect` and `carpool run`
 answer `initialize`, `server/discover` and every other request with it (`attach_refused`, `not_running`) until
 stdin ends; they then exit with 2 (configuration or options) or 69 (carpool does not run). The HTTP door
-answers with status 404, the number -32600 and the same sentence, the Python client raises it. A file that
-breaks while carpool runs keeps no agent out: the last good configuration stays in force.
+answers with status 404, the number -32600 and the same sentence; the Python client raises it. A file that
+breaks while carpool runs does not keep agents out: the last good configuration stays in force.
 """
 
 

@@ -1,12 +1,12 @@
-"""From a fault to what an agent reads, and the exceptions that mean a bug of ours.
+"""Faults as agents read them, and the exceptions for bugs in carpool.
 
-Owns: the value `Fault`, its text, the shape of `_meta["carpool/error"]`, and the one door (`fault_answer`)
-that chooses between a tool result and a JSON-RPC error. Which faults exist is the table in
-`kinds`. Texts hold names, numbers and advice, never the value of an argument or of an environment
-variable; what callers pass as `detail` keeps to that.
+Owns the value `Fault`, its text, the shape of `_meta["carpool/error"]`, and the one function (`fault_answer`)
+that chooses between a tool result and a JSON-RPC error. The table in `kinds` lists all faults. Texts hold
+names, numbers and advice, never the value of an argument or of an environment variable; callers keep `detail`
+free of them too.
 
-Knows nothing of: sockets, sessions, servers' own errors (those pass through untouched).
-Decision: docs/decisions/0006.
+Knows nothing of: sockets, sessions, errors of servers (those pass through unchanged). Decision:
+docs/decisions/0006.
 """
 
 from typing import Final
@@ -26,22 +26,24 @@ _MAX_TEXT_CHARS: Final = 4096
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """One request that ends with our words. Made by `fault` or `fault_of`; a value, not an exception."""
+    """One request that ends with an error of carpool. Made by `fault` or `fault_of`; a value, not an
+    exception.
+    """
 
     slug: str
     delivered: Delivered
     text: str
-    """Whole sentences for a model: what happened, whether it was delivered, what to do next."""
+    """Complete sentences for a model: what happened, whether it was delivered, what to do next."""
     retry_after_s: float | None = None
     server: str = ""
     tool: str = ""
-    """The server's own name of the tool."""
+    """The server's own name for the tool."""
     call: str = ""
-    """Our own name of the call."""
+    """Carpool's own name for the call."""
 
     @property
     def kind(self) -> FaultKind:
-        """The row of the table."""
+        """The row of this fault in the table."""
         return KINDS[self.slug]
 
 
@@ -54,10 +56,10 @@ def fault(
     tool: str = "",
     call: str = "",
 ) -> Fault:
-    """A fault of this kind with its text written out.
+    """A fault of this kind with its complete text.
 
-    `detail`: whole sentences (an exit status, a limit, candidates), free of argument and environment
-    values. A slug that is not in the table is a `Bug`.
+    `detail`: whole sentences (an exit status, a limit, candidates) without argument and environment values. A
+    slug that is not in the table raises a `Bug`.
     """
     kind = KINDS.get(slug)
     if kind is None:
@@ -75,10 +77,10 @@ def fault(
 
 
 def fault_of(failed: CallFailed, *, server: str = "", tool: str = "", call: str = "") -> Fault:
-    """What the supervisor reported, as a fault. Its text stays.
+    """The fault for a failure that the supervisor reported. Its text stays.
 
-    Between "not delivered" and "maybe" the worse one holds: a slug this release does not know, or one that
-    contradicts `delivered`, becomes the general one of its family.
+    If slug and `delivered` disagree, the worse one counts: a slug that this release does not know, or one
+    that contradicts `delivered`, becomes the general slug of its family.
     """
     known = KINDS.get(failed.fault)
     slug = failed.fault if known is not None else "unavailable"
@@ -98,9 +100,9 @@ def fault_of(failed: CallFailed, *, server: str = "", tool: str = "", call: str 
 
 
 def fault_answer(fault: Fault, method: str) -> tuple[bool, RawJson]:
-    """The one door to the wire: `(is_error, body)`, in the sense of `messages.Answered`.
+    """The answer for a fault: `(is_error, body)`, as in `messages.Answered`.
 
-    `tools/call` gets a result with `isError`, which a model reads and can act on; every other method, an
+    `tools/call` gets a result with `isError`, which a model reads and can act on. Every other method, an
     unknown method (`""`) and a request that was wrong in itself get a JSON-RPC error object (MCP,
     server/tools, "Error Handling": unknown tools and invalid arguments are protocol errors).
     """
@@ -124,7 +126,7 @@ def as_tool_result(fault: Fault) -> RawJson:
 
 
 def as_error(fault: Fault) -> tuple[int, str, RawJson]:
-    """Code, message and data of a JSON-RPC error; data is what `_meta["carpool/error"]` holds in a result."""
+    """Code, message and data of a JSON-RPC error. `data` equals `_meta["carpool/error"]` of a result."""
     return fault.kind.code, fault.text, RawJson(_encode(_meta(fault)))
 
 
@@ -137,7 +139,7 @@ def as_sentence(text: str) -> str:
 
 
 def slug_in(body: RawJson, *, is_error: bool) -> str:
-    """Which fault of ours a child of ours has answered with, in either form; empty: with none."""
+    """The code of a carpool error in an answer of one of carpool's own children; empty if there is none."""
     if body.find(b'"delivered"') < 0:
         return ""
     try:
@@ -197,8 +199,10 @@ def _text(kind: FaultKind, detail: str, retry_after_s: float | None, server: str
 
 
 def _clean(text: str, max_chars: int) -> str:
-    """`text` such that every encoder takes it (no lone surrogates), no log line breaks and no terminal obeys
-    (C1 too: 0x9b begins a sequence as `ESC [` does); cut to size."""
+    """`text` cut to size and safe for encoders (no lone surrogates), log lines and terminals.
+
+    C1 characters are removed too: a terminal reads 0x9b as it reads `ESC [`.
+    """
     if len(text) > max_chars:
         text = text[: max_chars - 1] + "…"
     return text.encode("utf-8", "replace").decode().translate(_CONTROLS)
@@ -208,9 +212,10 @@ _CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x20
 
 
 class Bug(Exception):  # noqa: N818 - the word for it; "BugError" says nothing more
-    """Our own mistake. Never caught below `main`: the journal is dumped, exit status 70, and we are
-    restarted.
-    Whatever bytes a peer sends must never cause one."""
+    """A bug in carpool. Never caught below `main`: the journal is dumped and the process exits with 70.
+
+    It is then started again. No bytes that a peer sends may ever cause a `Bug`.
+    """
 
 
 class InvalidTransition(Bug):
@@ -225,7 +230,7 @@ class InvalidTransition(Bug):
 
 
 class InvariantBroken(Bug):
-    """Two facts of one core contradict each other, or it was used against its contract."""
+    """Two facts of one core contradict each other, or a caller broke the core's contract."""
 
     def __init__(self, what: str, story: tuple[str, ...] = ()) -> None:
         super().__init__(what, *story)

@@ -1,20 +1,20 @@
-"""What can go wrong with a request: one table of every fault carpool itself can answer with.
+"""The table of every error that carpool itself can answer with.
 
-Owns: each fault's slug, family, JSON-RPC code and sentences. Sorted by what the caller may do next:
+Owns each fault's slug, family, JSON-RPC code and sentences. The families say what the caller may do next:
 
-- `refused`: policy or protocol says no; asking again the same way is pointless. Never delivered.
+- `refused`: a rule or the protocol forbids it; the same request fails again. Never delivered.
 - `unavailable`: not started, so safe to repeat. Never delivered.
 - `lost`: it was written to a server; the outcome is unknown or unusable. Delivered: maybe.
 
-Invariants: a fault that may have been delivered is always `lost` (tools have side effects: this line is
-the most important one in the product). Codes of our own lie outside -32768..-32000, by family: 41xx,
-53xx, 54xx (MCP 2026-07-28, basic/index, reserves the rest); the plain codes of JSON-RPC and MCP are used
-only where those name the case.
+Invariants: a fault that may have been delivered is always `lost` (tools have side effects, so this is the
+most important distinction in the product). Carpool's own codes lie outside -32768..-32000, by family: 41xx,
+53xx, 54xx (MCP 2026-07-28, basic/index, reserves the rest). Codes of JSON-RPC and MCP are used only for the
+cases that they name.
 
 One table, and so longer than other files: each fault stands beside those it must differ from.
 
-Knows nothing of: how a fault is written out (`faults`), who raises which. `docs/errors.md` is generated
-from here.
+Knows nothing of: how a fault is written out (`faults`), the code that raises it. `docs/errors.md` is
+generated from here.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 RESOURCE_NOT_FOUND: Final = -32002
-"""MCP up to 2025-11-25, server/resources, "Error Handling"; later versions use -32602."""
+"""MCP up to 2025-11-25, server/resources, "Error Handling". Later versions use -32602."""
 
 Family = Literal["refused", "unavailable", "lost"]
 
@@ -39,19 +39,19 @@ class FaultKind(Struct, frozen=True):
     """One row of the table."""
 
     slug: str
-    """Stable: the `code` in `_meta["carpool/error"]`, in logs and in `status`."""
+    """The `code` in `_meta["carpool/error"]`, in logs and in `status`. It never changes."""
     family: Family
     code: int
     what: str
-    """What happened and by whose doing, one sentence."""
+    """What happened and whose fault it is, one sentence."""
     advice: str
     """What to do next, one sentence. `SERVER` stands for the server's name."""
     protocol: bool = False
-    """A JSON-RPC error even for `tools/call`: the request was wrong, there is no tool result to speak of."""
+    """True: a JSON-RPC error even for `tools/call`, because the request itself was wrong."""
 
     @property
     def delivered(self) -> Delivered:
-        """Whether a server can have seen the call, by family."""
+        """Says if a server can have seen the call: `maybe` for the family `lost`, else `no`."""
         return "maybe" if self.family == "lost" else "no"
 
 
@@ -78,14 +78,14 @@ _KINDS: Final = (
         "refused",
         RESOURCE_NOT_FOUND,
         "No single server here is known to have this resource.",
-        "List the resources and resource templates again and use a URI from there.",
+        "List the resources and resource templates again and use a URI from those lists.",
         protocol=True,
     ),
     FaultKind(
         "unknown_method",
         "refused",
         METHOD_NOT_FOUND,
-        "This method is not served here.",
+        "Carpool does not serve this method here.",
         "Use only what the answer to initialize, or to server/discover, announces.",
         protocol=True,
     ),
@@ -93,16 +93,16 @@ _KINDS: Final = (
         "bad_params",
         "refused",
         INVALID_PARAMS,
-        "The params do not have the shape that this method needs.",
-        "Correct the request; the MCP specification gives the shape.",
+        "The params do not have the form that this method needs.",
+        "Correct the request; the MCP specification gives the form.",
         protocol=True,
     ),
     FaultKind(
         "bad_request_state",
         "refused",
         INVALID_PARAMS,
-        "No call of this agent waits with this requestState: it was used before, has expired, or the request "
-        "is not the one it was given for.",
+        "No call of this agent waits with this requestState: it was used before, has expired, or belongs to "
+        "another request.",
         "Send the request again from the start, without requestState and inputResponses.",
         protocol=True,
     ),
@@ -110,16 +110,16 @@ _KINDS: Final = (
         "unknown_task",
         "refused",
         INVALID_PARAMS,
-        "This agent has no task of this id: it has expired, the server that ran it has ended, or the part "
-        "of carpool that knew whose it was, or it was never given out here.",
-        "Call the tool again; look first at what a task that was lost has changed.",
+        "This agent has no task with this id: it expired, its server or a part of carpool ended, or the id "
+        "is unknown.",
+        "Call the tool again, but first check what the lost task has changed.",
         protocol=True,
     ),
     FaultKind(
         "bad_cursor",
         "refused",
         INVALID_PARAMS,
-        "This cursor was not given out here, or the list has changed too often since.",
+        "This cursor is not from carpool, or the list has changed too often since.",
         "List again from the start, without a cursor.",
         protocol=True,
     ),
@@ -152,7 +152,7 @@ _KINDS: Final = (
         "refused",
         4101,
         "The agent used the id of a request that it still has open.",
-        "Give every open request an id of its own; the first request goes on.",
+        "Use a different id for every open request; the first request continues.",
         protocol=True,
     ),
     FaultKind(
@@ -167,7 +167,7 @@ _KINDS: Final = (
         "too_large",
         "refused",
         4103,
-        "The request is larger than carpool passes on.",
+        "The request is larger than carpool allows.",
         "Send less at once, or pass a path or a reference in place of the content.",
     ),
     FaultKind(
@@ -182,44 +182,43 @@ _KINDS: Final = (
         "refused",
         4109,
         "The server lacks a variable or a workspace that its configuration names, so it cannot be started.",
-        "Ask the user to set it as the reason says.",
+        "Ask the user to set what the text names.",
     ),
     FaultKind(
         "untrusted",
         "refused",
         4106,
-        "The server is of a project's file, and nothing of that runs before the user has trusted it.",
-        "Ask the user to look at the file and to run `carpool trust` there.",
+        "The server comes from a project file, and nothing in that file runs before the user trusts it.",
+        "Ask the user to read the file and to run `carpool trust` there.",
     ),
     FaultKind(
         "too_many_servers",
         "refused",
         4107,
-        "This agent has called as many different servers as its profile lets it.",
-        "Use a tool of a server that was called before, or ask the user to raise max_servers of the profile.",
+        "This agent has called as many different servers as its profile allows.",
+        "Use a tool of a server that it called before, or ask the user to raise max_servers of the profile.",
     ),
     FaultKind(
         "needs_session",
         "refused",
         4105,
-        "The server keeps state for each agent in an instance of its own, and this request does not say "
-        "whose it is.",
-        "Use a session (initialize first) or a bearer token, or have the user set the server's sharing to "
+        "The server runs a separate instance for each agent, and this request does not identify its agent.",
+        "Use a session (initialize first) or a bearer token, or ask the user to set the server's sharing to "
         "serial.",
     ),
     FaultKind(
         "denied_by_hook",
         "refused",
         4110,
-        "A rule that the user has put before calls (a hook) denied this one.",
-        "Do not repeat it as it is: go by the reason, or ask the user.",
+        "A hook that the user has configured denied this call.",
+        "Do not repeat it unchanged: follow the reason, or ask the user.",
     ),
     FaultKind(
         "quarantined",
         "refused",
         4108,
-        "The user has not approved this tool as its server defines it now, so it is held back.",
-        "Use another tool, or ask the user to look at `carpool pin diff SERVER` and, if that is right, to "
+        "The user has not approved this tool in its present definition, so carpool does not call it.",
+        "Use another tool, or ask the user to look at `carpool pin diff SERVER` and, if it is right, to "
         "run `carpool pin approve SERVER`.",
     ),
     FaultKind(
@@ -227,7 +226,7 @@ _KINDS: Final = (
         "refused",
         4111,
         "Carpool cannot serve this agent as it is configured or started; the text names the file or option.",
-        "Tell the user the text: once that is mended, the agent has to be connected again.",
+        "Tell the user the text. After the correction the agent must be connected again.",
         protocol=True,
     ),
     # --- unavailable: 53xx ---
@@ -235,8 +234,8 @@ _KINDS: Final = (
         "not_running",
         "unavailable",
         5317,
-        "Carpool does not run and could not be started for this agent, or could not be reached.",
-        "Tell the user the text; `carpool logs --daemon` shows more. The agent has to be connected again.",
+        "Carpool is not running and could not be started for this agent, or could not be reached.",
+        "Tell the user the text; `carpool logs --daemon` shows more. The agent must be connected again.",
         protocol=True,
     ),
     FaultKind(
@@ -250,7 +249,7 @@ _KINDS: Final = (
         "waiting_line_full",
         "unavailable",
         5301,
-        "Too many calls already wait for this server.",
+        "Too many calls are already waiting for this server.",
         "Try again a little later, with fewer calls at once.",
     ),
     FaultKind(
@@ -258,30 +257,30 @@ _KINDS: Final = (
         "unavailable",
         5302,
         "No instance of the server became free in time.",
-        "Try again a little later; a larger pool.max or wait_s of this server gives more room, or a larger "
-        "max_instances where all servers together fill it.",
+        "Try again a little later. A larger pool.max or wait_s of this server gives more room; a larger "
+        "max_instances helps if all servers together reach it.",
     ),
     FaultKind(
         "too_many_calls",
         "unavailable",
         5303,
-        "This agent has more calls open than may wait for one session.",
+        "This agent already has the most open calls that one session may have.",
         "Wait for some of the open calls to end, then try again.",
     ),
     FaultKind(
         "too_many_a_minute",
         "unavailable",
         5315,
-        "This agent has made as many calls in a minute as its profile lets it.",
+        "This agent has made as many calls in a minute as its profile allows.",
         "Wait, then try again.",
     ),
     FaultKind(
         "arguments_too_many",
         "unavailable",
         5313,
-        "The open calls, those of other agents included, hold as many bytes of arguments as carpool keeps.",
-        "Try again when some of them have ended, with fewer or smaller calls at once; argument_budget_bytes "
-        "allows more.",
+        "The arguments of all open calls, of other agents too, fill the memory that is set aside for them.",
+        "Try again when some calls have ended, with fewer or smaller calls at once. A larger "
+        "argument_budget_bytes allows more.",
     ),
     FaultKind(
         "starting_failed",
@@ -301,7 +300,7 @@ _KINDS: Final = (
         "given_up",
         "unavailable",
         5306,
-        "The server failed too often in a row and is not started again by itself.",
+        "The server failed too often in a row, and carpool no longer starts it again.",
         "Ask the user to look at `carpool logs SERVER` and to run `carpool start SERVER`.",
     ),
     FaultKind(
@@ -322,53 +321,53 @@ _KINDS: Final = (
         "draining",
         "unavailable",
         5308,
-        "The server is on its way out and takes no new calls.",
-        "List the tools again in a moment; if the server comes back, try again.",
+        "The server is being stopped and takes no new calls.",
+        "List the tools again in a moment; if the server is there again, try again.",
     ),
     FaultKind(
         "closing",
         "unavailable",
         5312,
-        "Carpool, through which the server is reached, ended before the call had begun.",
-        "Try again in a few seconds: mostly it is started again by itself. If it is not, ask the user to run "
-        "`carpool up` and to connect this agent again.",
+        "Carpool ended before the call was sent to the server.",
+        "Try again in a few seconds: carpool is usually started again automatically. If it is not, ask the "
+        "user to run `carpool up` and to connect this agent again.",
     ),
     FaultKind(
         "supervisor_away",
         "unavailable",
         5309,
-        "The part of carpool that runs the servers is not there; it is started again by itself.",
-        "Try again in a few seconds; if it stays so, ask the user to look at `carpool status`.",
+        "The part of carpool that runs the servers has ended; it is started again automatically.",
+        "Try again in a few seconds. If the error stays, ask the user to look at `carpool status`.",
     ),
     FaultKind(
         "breaker_open",
         "unavailable",
         5310,
-        "The server has failed to start or to go on, so calls to it are held back for a while.",
-        "Try again later; one call will then be let through to see whether it is well.",
+        "The server failed several times in a row, so carpool sends it no calls for a while.",
+        "Try again later; carpool then lets one call through as a test.",
     ),
     FaultKind(
         "cannot_start",
         "unavailable",
         5316,
         "The server's program cannot be started on this machine as it is configured.",
-        "Tell the user what is missing: a repeated call does not help before that is mended. `carpool logs "
-        "SERVER` and `carpool check` show it.",
+        "Tell the user what is missing; repeated calls fail until that is corrected. `carpool logs SERVER` "
+        "and `carpool check` show it.",
     ),
     FaultKind(
         "state_lost",
         "unavailable",
         5311,
         "The instance that held this session's state has ended, so its state is gone.",
-        "Set up again what you had there (open, log in, navigate); the next call runs on a fresh instance.",
+        "Repeat the steps that made the state (open, log in, navigate); the next call gets a new instance.",
     ),
     FaultKind(
         "hook_failed",
         "unavailable",
         5320,
-        "A hook has to look at this call before it is sent, and it failed; no call passes then, by the "
-        "user's setting.",
-        "Try again a little later; if it stays so, ask the user to look at `carpool status` and `carpool "
+        "A hook must check this call before it is sent, and the hook failed; the user's settings then block "
+        "the call.",
+        "Try again a little later. If the error stays, ask the user to look at `carpool status` and `carpool "
         "check`.",
     ),
     # --- lost: 54xx ---
@@ -377,104 +376,104 @@ _KINDS: Final = (
         "lost",
         5400,
         "The call was lost on its way to or from the server.",
-        "Look at what the call has changed before you repeat it.",
+        "Check what the call has changed before you repeat it.",
     ),
     FaultKind(
         "instance_died",
         "lost",
         5401,
         "The server's process ended while the call was open.",
-        "Look at what the call has changed before you repeat it; `carpool logs SERVER` shows its last words.",
+        "Check what the call has changed before you repeat it; `carpool logs SERVER` shows its last output.",
     ),
     FaultKind(
         "timed_out",
         "lost",
         5402,
         "The server gave no answer and no progress in time; the call was cancelled.",
-        "Look at what the call has changed before you repeat it; timeout_s of the server allows more time.",
+        "Check what the call has changed before you repeat it; a larger timeout_s of the server allows more "
+        "time.",
     ),
     FaultKind(
         "ran_too_long",
         "lost",
         5403,
-        "The call reached its total time limit, progress or not, and was cancelled.",
-        "Look at what the call has changed, then ask for less at once; max_total_s allows more time.",
+        "The call reached its total time limit, which progress does not extend, and was cancelled.",
+        "Check what the call has changed, then ask for less at once; a larger max_total_s allows more time.",
     ),
     FaultKind(
         "cut_off",
         "lost",
         5411,
-        "Carpool, through which the server is reached, ended while the call was open.",
-        "Look at what the call has changed before you repeat it; mostly carpool is there again in a few "
-        "seconds.",
+        "Carpool ended while the call was open.",
+        "Check what the call has changed before you repeat it; carpool usually runs again in a few seconds.",
     ),
     FaultKind(
         "link_broken",
         "lost",
         5404,
-        "A part of carpool, through which the server is reached, ended while the call was open.",
-        "Look at what the call has changed before you repeat it; that part is started again by itself.",
+        "A part of carpool between the agent and the server ended while the call was open.",
+        "Check what the call has changed before you repeat it; that part is started again automatically.",
     ),
     FaultKind(
         "answer_overdue",
         "lost",
         5405,
-        "Long after the time limit of the call carpool had not heard how it ended, and gave it up.",
-        "Look at what the call has changed before you repeat it.",
+        "Carpool gave up waiting long after the call's time limit, without knowing how the call ended.",
+        "Check what the call has changed before you repeat it.",
     ),
     FaultKind(
         "bad_answer",
         "lost",
         5406,
         "The server answered, but not in a form that MCP allows, so its answer cannot be passed on.",
-        "The call has probably run: look at what it changed; the mistake is the server's.",
+        "The call has probably run: check what it changed. The mistake is in the server.",
     ),
     FaultKind(
         "needs_url",
         "lost",
         5408,
-        "The server wants its user to open a web page first, and this agent has not declared that it can be "
-        "asked to (elicitation in mode url).",
-        "Use an agent that can, or do what the server wants (mostly a sign-in) elsewhere, then try again.",
+        "The server wants its user to open a web page first, and this agent has not declared support for "
+        "that (elicitation in mode url).",
+        "Use an agent that supports it, or complete the step (usually a sign-in) elsewhere, then try again.",
     ),
     FaultKind(
         "url_declined",
         "lost",
         5409,
-        "The server wants its user to open a web page first, and the user did not agree to.",
+        "The server wants its user to open a web page first, and the user declined.",
         "Ask the user; then try again.",
     ),
     FaultKind(
         "answer_too_large",
         "lost",
         5407,
-        "The server's answer is larger than carpool passes on.",
+        "The server's answer is larger than carpool allows.",
         "The call has probably run; ask for less at once (a range, a page, a filter).",
     ),
     FaultKind(
         "answer_denied",
         "lost",
         5420,
-        "The server answered, and a rule that the user has put behind calls (a hook) kept the answer back.",
-        "The call has run: do not repeat it; go by the reason, or ask the user.",
+        "The server answered, and a hook that the user has configured withheld the answer.",
+        "The call has run: do not repeat it; follow the reason, or ask the user.",
     ),
     FaultKind(
         "answer_hook_failed",
         "lost",
         5421,
-        "The server answered, and a hook that has to look at the answer failed; the user has set that then "
-        "none passes.",
-        "The call has run: look at what it changed. Ask the user to look at `carpool status`.",
+        "The server answered, and the hook that must check the answer failed; the user's settings then "
+        "withhold it.",
+        "The call has run: check what it changed. Ask the user to look at `carpool status`.",
     ),
     FaultKind(
         "unread_answers",
         "lost",
         5410,
-        "The server answered, but so much waits for this agent to read already that the answer was not kept.",
-        "The call has run: look at what it changed. Read answers as they come, or have fewer calls for large "
-        "ones open at once; unread_budget_bytes allows more.",
+        "The server answered, but carpool dropped the answer: this agent has too much unread output already.",
+        "The call has run: check what it changed. Read answers as they come, or open fewer calls with large "
+        "answers at once. A larger unread_budget_bytes allows more.",
     ),
 )
 
 KINDS: Final[Mapping[str, FaultKind]] = MappingProxyType({kind.slug: kind for kind in _KINDS})
-"""The table, by slug."""
+"""The table of faults by slug."""

@@ -1,4 +1,4 @@
-"""What hooks are asked and may answer, as lines.
+"""Questions to hooks and their verdicts, as lines.
 
-The files here know nothing of: when they are asked.
+The files here know nothing of: the moment at which a hook is asked.
 """

@@ -1,10 +1,10 @@
-"""What the broker and the process of one hook say to each other: JSON lines on its stdin and stdout.
+"""The protocol between the broker and the process of one hook: JSON lines on its stdin and stdout.
 
-Owns the shapes. The first line says what the hook is; then runs begin and end by number. The process says
-once that it is ready, or good for nothing. For each `BeginHookRun` with a call there is one `HookAnswer`
-with a verdict or a failure, unless the process is at its end. Source of all numbers is the broker.
+Owns the shapes. The first line describes the hook; then runs begin and end by number. The process says once
+that it is ready or unusable. For each `BeginHookRun` with a call there is one `HookAnswer` with a verdict or
+a failure, unless the process ends. The broker chooses all numbers.
 
-Pure. Knows nothing of: what a verdict means (`verdicts`), processes.
+Pure. Knows nothing of: the meaning of a verdict (`verdicts`), processes.
 """
 
 from typing import Final
@@ -13,22 +13,22 @@ import msgspec
 from msgspec import Raw, Struct
 
 MAX_RUNNING: Final = 32
-"""Runs of one hook at once; each run of a command is a process."""
+"""Most runs of one hook at a time; each run of a command is a process."""
 NOTHING: Final = Raw()
 
 
 class StartHook(Struct, kw_only=True):
-    """What the process is for: one of the two."""
+    """The hook that the process runs: a Python function or a command."""
 
     python: str | None = None
     """`package.module:function`"""
     argv: list[str] = []
     folders: list[str] = []
-    """Where modules are looked for beside the usual places."""
+    """Directories in which modules are looked up, besides the usual ones."""
 
 
 class BeginHookRun(Struct, kw_only=True, omit_defaults=True):
-    """Have the hook look at this call; or, without it, end that run."""
+    """Ask the hook about this call; without a call: end that run."""
 
     run: int
     call: Raw = NOTHING
@@ -36,19 +36,19 @@ class BeginHookRun(Struct, kw_only=True, omit_defaults=True):
 
 
 class HookAnswer(Struct, kw_only=True, omit_defaults=True):
-    """One line of the process: of a run, or without one of itself; without anything: it is ready for runs."""
+    """One line of the process, about one run or (run 0) about itself. Empty: it is ready for runs."""
 
     run: int = 0
     group: int = 0
-    """The run has started this process group."""
+    """The process group that the run has started."""
     verdict: Raw = NOTHING
-    """The run is over, and this is what the hook said."""
+    """The run is over with this verdict."""
     failed: str = ""
-    """The run is over, or no run will ever be anything, for this reason. It holds nothing of a call."""
+    """The run, or every run of this process, has failed for this reason. It holds no content of a call."""
 
 
 def line_of(what: Struct) -> bytes:
-    """With its end."""
+    """One Struct as a JSON line, with its line end."""
     return msgspec.json.encode(what) + b"\n"
 
 

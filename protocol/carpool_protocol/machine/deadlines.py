@@ -39,10 +39,10 @@ class Deadlines(Generic[K]):
         """Set the deadline of a key to `duration_s` after `now`, in place of any earlier one."""
         if key in self.armed:
             self.disarm(key)
-        lane = self._queues.get(duration_s)
-        if lane is None:
-            lane = self._new_queue(duration_s)
-        lane[key] = now + duration_s
+        queue = self._queues.get(duration_s)
+        if queue is None:
+            queue = self._new_queue(duration_s)
+        queue[key] = now + duration_s
         self.armed[key] = duration_s
 
     def rearm(self, key: K, now: float) -> bool:
@@ -52,9 +52,9 @@ class Deadlines(Generic[K]):
         duration_s = self.armed.get(key)
         if duration_s is None:
             return False
-        lane = self._queues[duration_s]
-        lane[key] = now + duration_s
-        lane.move_to_end(key)
+        queue = self._queues[duration_s]
+        queue[key] = now + duration_s
+        queue.move_to_end(key)
         return True
 
     def disarm(self, key: K) -> bool:
@@ -73,13 +73,13 @@ class Deadlines(Generic[K]):
     def due(self, now: float) -> list[K]:
         """Disarm and return every key whose deadline is not after `now`, earliest first."""
         found: list[tuple[float, K]] = []
-        for lane in self._queues.values():
-            while lane:
-                key = next(iter(lane))
-                deadline = lane[key]
+        for queue in self._queues.values():
+            while queue:
+                key = next(iter(queue))
+                deadline = queue[key]
                 if deadline > now:
                     break
-                del lane[key]
+                del queue[key]
                 del self.armed[key]
                 found.append((deadline, key))
         found.sort(key=lambda pair: pair[0])
@@ -90,9 +90,9 @@ class Deadlines(Generic[K]):
         earliest: float | None = None
         if not self.armed:
             return None
-        for lane in self._queues.values():
-            if lane:
-                deadline = lane[next(iter(lane))]
+        for queue in self._queues.values():
+            if queue:
+                deadline = queue[next(iter(queue))]
                 if earliest is None or deadline < earliest:
                     earliest = deadline
         return earliest
@@ -100,13 +100,13 @@ class Deadlines(Generic[K]):
     def check(self) -> None:
         """Assert every invariant."""
         assert sum(map(len, self._queues.values())) == len(self.armed)
-        for duration_s, lane in self._queues.items():
-            deadlines = list(lane.values())
+        for duration_s, queue in self._queues.items():
+            deadlines = list(queue.values())
             assert deadlines == sorted(deadlines)
-            assert all(self.armed[key] == duration_s for key in lane)
+            assert all(self.armed[key] == duration_s for key in queue)
 
     def _new_queue(self, duration_s: float) -> OrderedDict[K, float]:
         if len(self._queues) >= _EMPTY_QUEUES_KEPT:
-            self._queues = {d: lane for d, lane in self._queues.items() if lane}
-        lane = self._queues[duration_s] = OrderedDict()
-        return lane
+            self._queues = {d: queue for d, queue in self._queues.items() if queue}
+        queue = self._queues[duration_s] = OrderedDict()
+        return queue

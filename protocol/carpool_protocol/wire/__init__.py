@@ -1,4 +1,4 @@
-"""MCP's own lines: JSON-RPC, names, URIs, repair of what servers say, translation between eras.
+"""Lines of MCP: JSON-RPC, names, URIs, repair of servers' answers, translation between versions.
 
-The files here know nothing of: who reads or writes them.
+The files here know nothing of: the process that reads or writes them.
 """

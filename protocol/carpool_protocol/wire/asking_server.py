@@ -1,10 +1,10 @@
-"""The name of the server that asks, written into what its agent's user reads.
+"""Writes the name of the asking server into an ask, for the agent's user.
 
 Owns two changes of an ask's params: an elicitation's `message` begins with `[SERVER] `, and `_meta` holds
-`carpool/server`. MCP 2025-11-25, client/elicitation, wants clients to show which server requests
-information, and an agent only knows that carpool asks. Everything else stays byte for byte.
+`carpool/server`. MCP 2025-11-25, client/elicitation, wants clients to show which server requests information,
+and an agent only knows that carpool asks. Everything else stays byte for byte.
 
-Knows nothing of: who is asked, versions of MCP.
+Knows nothing of: the agent that is asked, versions of MCP.
 """
 
 from typing import Final
@@ -18,9 +18,10 @@ META_KEY: Final = "carpool/server"
 
 
 def name_server(method: str, params: RawJson, server: ServerName) -> RawJson:
-    """The params with the server's name in front of an elicitation's message; one that is no text stays.
+    """The params with the server's name in front of an elicitation's message. A message that is not text
+    stays.
 
-    `{"message":"Your name?"}` of the server weather becomes `{"message":"[weather] Your name?"}`.
+    Example for the server weather: `{"message":"Your name?"}` → `{"message":"[weather] Your name?"}`.
     """
     if not server or method != ELICITATION:
         return params
@@ -33,7 +34,7 @@ def name_server(method: str, params: RawJson, server: ServerName) -> RawJson:
 
 
 def meta_server(params: RawJson, server: ServerName) -> RawJson:
-    """The params with the server's name in `_meta`. A name that the server has put there is dropped."""
+    """The params with the server's name in `_meta`. A name that the server itself put there is dropped."""
     if not server or params[:1] != b"{":
         return params
     member = b"%b:%b" % (quote(META_KEY), quote(server))

@@ -1,12 +1,12 @@
-"""Capabilities of MCP: what a server can do, and what an agent must declare for a request of a server.
+"""Capabilities of MCP: those that a server announces, and those that an agent needs for an ask.
 
 Owns the mapping between the nested `capabilities` object (MCP 2025-11-25, basic/lifecycle, "Capability
-Negotiation") and the flat set of `messages.Feature`. `tasks` and `experimental` have no feature, since many
-agents cannot share them, so they are never announced. Owns also the rules by which params of a sampling or
-elicitation request need more than their method says (client/sampling, client/elicitation); they are read
-once, where the request enters, since both cores keep params opaque.
+Negotiation") and the flat set of `messages.Feature`. `tasks` and `experimental` have no feature: many agents
+cannot share them, so carpool never announces them. Also owns the rules by which params of a sampling or
+elicitation request need more than their method does (client/sampling, client/elicitation). They are read
+once, where the request enters, because both cores keep params opaque.
 
-Takes legal JSON without control bytes; no bytes raise. Knows nothing of: agents, what they declared,
+Takes legal JSON without control bytes; no bytes raise. Knows nothing of: agents, their declarations,
 versions.
 """
 
@@ -22,9 +22,10 @@ from carpool_protocol.wire.content import text_of, value_of
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
 
 ALL_FEATURES: Final[frozenset[Feature]] = frozenset(FEATURES)
-"""What is announced for a server that has not told its catalog yet: it may turn out to serve any of it, and
-an agent greets only once. Empty lists are legal; levels and subscriptions are kept until somebody can use
-them.
+"""Announced for a server whose catalog is not known yet.
+
+The server may turn out to have any of them, and an agent greets only once. Empty lists are legal; log levels
+and subscriptions are kept until a server can use them.
 """
 
 _read = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -34,8 +35,8 @@ _read_flags = msgspec.json.Decoder(dict[str, Any]).decode
 def features_of(capabilities: RawJson) -> list[Feature]:
     """The features that a `capabilities` object announces, in the order of `Feature`.
 
-    A family whose value is no object counts as announced without options (`true` is seen in the wild);
-    `false` and `null` as not announced. What cannot be read announces nothing.
+    A family with a value that is no object counts as announced without options (some servers send `true`);
+    `false` and `null` count as not announced. An unreadable object announces nothing.
     """
     try:
         families = _read(capabilities)
@@ -78,11 +79,10 @@ _MODES: Final[dict[str, list[Need]]] = {"form": ["elicitation.form"], "url": ["e
 
 
 def needed_capabilities(method: str, params: RawJson) -> list[Need]:
-    """What an agent must have declared, all of it; empty where nothing that an agent can declare is enough.
+    """All capabilities that an agent must have declared for this ask; empty if no declaration suffices.
 
-    Sampling needs `sampling.tools` where there are tools or a choice among them. Elicitation needs its mode,
-    and is of forms where it says none. There are two modes: of a third the specification says nothing, so no
-    agent can have declared it and no server can have been told of it.
+    Sampling needs `sampling.tools` if it has tools or a tool choice. Elicitation needs its mode, and is of
+    forms if it names none. The specification has two modes; no agent can have declared a third.
     """
     if method == "sampling/createMessage":
         if value_of(params, "tools") in _NO_TOOLS and value_of(params, "toolChoice") in _NO_CHOICE:

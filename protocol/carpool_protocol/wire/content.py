@@ -1,13 +1,13 @@
-"""Content blocks and URIs within messages: where they stand, and others put in their place.
+"""Finds and replaces content blocks and URIs within messages.
 
 Owns which members of which messages hold blocks and URIs (MCP 2025-11-25 schema: `CallToolResult.content`,
 `GetPromptResult.messages[].content`, `ReadResourceResult.contents[].uri`, `ResourceLink.uri`,
-`EmbeddedResource.resource.uri`, `ResourceUpdatedNotification.params.uri`).
-Bytes are cut, never decoded and written again: every byte stays but the replaced value and blanks between
-members. What cannot be cut, and what needs no change, comes back as the very same object.
+`EmbeddedResource.resource.uri`, `ResourceUpdatedNotification.params.uri`). Bytes are cut, never decoded and
+written again: every byte stays except the replaced value and blanks between members. A text that cannot be
+cut or needs no change is returned as the same object.
 
-Takes legal JSON that is free of control bytes, as `jsonrpc.decode` gives it. Knows nothing of: versions,
-servers, which URI means what.
+Takes legal JSON that is free of control bytes, as `jsonrpc.decode` returns it. Knows nothing of: versions,
+servers, the meaning of a URI.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,17 +21,17 @@ from carpool_protocol.wire.json_scan import key_text, members, without_half_pair
 from carpool_protocol.wire.jsonrpc import quote
 
 Change = Callable[[bytes], bytes]
-"""Gives what stands in place of a value: the very same object where nothing is to be done."""
+"""Returns the replacement of a value, or the same object for no change."""
 
 MAX_COMMAS: Final = 1_000_000
-"""An array in a text with more is not cut up: each of its elements costs many times its size."""
+"""An array in a text with more commas is not cut: each of its elements costs many times its size."""
 
 _read_list = msgspec.json.Decoder(list[Raw]).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def elements(raw: bytes) -> list[bytes] | None:
-    """The elements of one JSON array; None for what is none, or cannot be cut."""
+    """The elements of one JSON array. None if it is no array or cannot be cut."""
     if raw[:1] != b"[" or raw.count(b",") > MAX_COMMAS:
         return None
     try:
@@ -53,7 +53,7 @@ def elements(raw: bytes) -> list[bytes] | None:
 
 
 def change_elements(raw: bytes, change: Change) -> bytes:
-    """An array with every element changed."""
+    """The array with `change` applied to every element."""
     found = elements(raw)
     if found is None:
         return raw
@@ -64,7 +64,7 @@ def change_elements(raw: bytes, change: Change) -> bytes:
 
 
 def change_members(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
-    """An object with the members of these names changed (None: taken out); all of a name that comes twice."""
+    """The object with the members of these names changed (None: removed), also a name that stands twice."""
     cuts = members(raw) if raw[:1] == b"{" else None
     if cuts is None:
         return raw
@@ -86,17 +86,19 @@ def change_members(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
 
 
 def mentions(raw: bytes, quoted: bytes) -> bool:
-    """Whether a text can have a member (or a string) that is spelled so: nobody writes escapes into names."""
+    """True if a text can have a member or string with this spelling. Escapes within names are not
+    considered.
+    """
     return quoted in raw
 
 
 def with_uri(definition: RawJson, key: str, uri: str) -> RawJson:
-    """A resource's definition with another `uri` (for a template: key `uriTemplate`)."""
+    """A resource's definition with another `uri` (of a template: with the key `uriTemplate`)."""
     return RawJson(change_members(definition, {key: lambda _: quote(uri)}))
 
 
 def change_blocks(method: str, result: RawJson, change: Change) -> RawJson:
-    """The result of a `tools/call` or `prompts/get` with every content block changed; others as they are."""
+    """The result of a `tools/call` or `prompts/get` with every content block changed. Other results stay."""
     if method == "tools/call":
         return RawJson(change_members(result, {"content": lambda content: change_elements(content, change)}))
     if method == "prompts/get":
@@ -116,7 +118,8 @@ def change_blocks(method: str, result: RawJson, change: Change) -> RawJson:
 def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> RawJson:
     """The result (of `notifications/resources/updated`: the params) with the URIs that agents see.
 
-    For scopes with collisions only. URIs in texts and in `structuredContent` are the server's own words.
+    Only for scopes with colliding URIs. URIs in texts and in `structuredContent` stay as the server wrote
+    them.
     """
     if not mentions(body, b'"uri"'):
         return body
@@ -159,18 +162,18 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
 
 
 def block_type(raw: bytes) -> str | None:
-    """The `type` of a content block; None for what has none."""
+    """The `type` of a content block; None if it has none."""
     return text_of(raw, "type")
 
 
 def text_of(raw: bytes, key: str) -> str | None:
-    """A member of an object that is a string (the last of doubles); None for none."""
+    """The value of a string member of an object (the last of doubles); None if there is none."""
     found = value_of(raw, key)
     return key_text(found) if found is not None and found[:1] == b'"' else None
 
 
 def value_of(raw: bytes, key: str) -> bytes | None:
-    """The raw value of a member of an object (the last of doubles); None for none."""
+    """The raw value of a member of an object (the last of doubles); None if there is none."""
     cuts = members(raw) if raw[:1] == b"{" else None
     for cut in reversed(cuts or ()):
         if key_text(raw[cut.key : cut.key_end]) == key:
@@ -179,8 +182,10 @@ def value_of(raw: bytes, key: str) -> bytes | None:
 
 
 def without_members(raw: bytes, names: Collection[str]) -> bytes:
-    """An object without the members of these names (given in lower case), however they are spelled: escaped,
-    twice, or in another case, which some readers ignore. What cannot be cut has nothing left.
+    """The object without the members of these names (in lower case), in any spelling.
+
+    Escaped names, doubles and other cases are removed too, because some readers ignore case. An object that
+    cannot be cut becomes `{}`.
     """
     cuts = members(raw)
     if cuts is None:

@@ -1,14 +1,14 @@
-"""What an agent of an older version cannot know, said in words that it knows.
+"""Rewrites messages into forms that an agent of an older MCP version knows.
 
-Owns which forms came with which version. An unknown member of an object is safe for every reader, so it is
-left; an unknown kind of content block, of schema or of request is not: strict readers refuse the whole
-message. (Versions: the specification's schemas of 2024-11-05 to 2025-11-25, compared; the changelogs under
+Owns the version in which each form appeared. An unknown member of an object is safe for every reader, so it
+is left; an unknown kind of content block, schema or request is not: strict readers refuse the whole message.
+(Versions: the specification's schemas of 2024-11-05 to 2025-11-25, compared; the changelogs under
 `specification/*/changelog`.)
 
-Invariants: what needs no change comes back as the very same object, after a search for a few words at most;
-no bytes raise; everything that is not named here stays byte for byte.
+Invariants: a message that needs no change is returned as the same object, after a search for a few words at
+most; no bytes raise; everything that is not named here stays byte for byte.
 
-Knows nothing of: who the agent is, its capabilities (only what no agent of its version can have declared),
+Knows nothing of: the agent's identity and capabilities (only what no agent of its version can have declared),
 URIs.
 """
 
@@ -51,7 +51,7 @@ _plain = re.compile(r"[^\w/+.;= -]").sub
 
 
 class CannotDowngrade(Struct, frozen=True):
-    """An ask that no agent of this version can answer: the server gets this error."""
+    """An ask that no agent of this version can answer. The server gets this error."""
 
     code: int
     text: str
@@ -61,10 +61,12 @@ class CannotDowngrade(Struct, frozen=True):
 
 
 def downgrade_result(method: str, version: str, result: RawJson) -> RawJson:
-    """The result of a `tools/call` or `prompts/get` as an agent of `version` can read it; others as they are.
+    """The result of a `tools/call` or `prompts/get` in a form that an agent of `version` knows. Other results
+    stay.
 
-    `structuredContent` that is no object goes for every agent of the handshake era (2025-11-25 schema,
-    `CallToolResult`: an object; 2026-07-28: any value); without other content its JSON becomes a text.
+    `structuredContent` that is no object is removed for every agent of the handshake era (2025-11-25 schema,
+    `CallToolResult`: an object; 2026-07-28: any value). If there is no other content, its JSON becomes a
+    text.
     """
     if version >= STATELESS:
         return result
@@ -102,7 +104,7 @@ def _older_block(version: str, block: bytes) -> bytes:
         size_bytes = len((value_of(block, "data") or b"")[1:-1]) * 3 // 4
         sort = _plain("", text_of(block, "mimeType") or "of unknown type")
         return _text(
-            block, f"[Audio ({sort}, about {size_bytes} bytes): this agent's version of MCP has none.]"
+            block, f"[Audio ({sort}, about {size_bytes} bytes): this agent's version of MCP has no audio.]"
         )
     if kind == "resource_link" and version < LINKS_SINCE:
         name = text_of(block, "title") or text_of(block, "name") or "Resource"
@@ -125,18 +127,18 @@ def _text(block: bytes, text: str) -> bytes:
 
 
 def downgrade_tool(version: str, definition: RawJson) -> RawJson:
-    """A tool's definition as an agent of `version` can read it. Never larger than before.
+    """A tool's definition in a form that an agent of `version` knows. Never larger than before.
 
-    `outputSchema` that is not of type object goes in the handshake era (2025-06-18 and 2025-11-25
-    schema, `Tool`; 2026-07-28 allows any schema). `execution` exists in 2025-11-25 only; there it goes
-    when it says that the tool must be a task: carpool announces no tasks and drives them itself, and clients
-    refuse to call such a tool plainly.
+    `outputSchema` of another type than object is removed in the handshake era (2025-06-18 and 2025-11-25
+    schema, `Tool`; 2026-07-28 allows any schema). `execution` exists in 2025-11-25 only. There it is removed
+    if it says that the tool must be a task: carpool announces no tasks and drives them itself, and clients
+    refuse to call such a tool without a task.
     """
     return tool_edit(version)(definition)
 
 
 def tool_edit(version: str) -> Callable[[RawJson], RawJson]:
-    """`downgrade_tool` for one version: the same function for versions that see the same."""
+    """The `downgrade_tool` of one version. Versions with equal results share one function."""
     if version == NEWEST:
         return _newest_tool
     return _stateless_tool if version >= STATELESS else _older_tool
@@ -174,7 +176,9 @@ def _with_object_schema(definition: RawJson) -> RawJson:
 
 
 def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | CannotDowngrade:
-    """The params of a server's request as an agent of `version` can read them, or an error for it."""
+    """The params of a server's request in a form that an agent of `version` knows, or an error for the
+    server.
+    """
     if version >= NEWEST:
         return params
     match method:
@@ -187,10 +191,11 @@ def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | Canno
 
 
 def _sampling(version: str, params: RawJson) -> RawJson | CannotDowngrade:
-    """2025-11-25 brought `tools`, blocks of tool use, and content that is an array of blocks.
+    """Sampling params for versions before 2025-11-25, which brought `tools`, tool-use blocks and arrays of
+    blocks.
 
-    An array becomes a message for each block. Tools cannot be said otherwise: the 2025-11-25 schema
-    (`CreateMessageRequestParams.tools`) wants an error where `sampling.tools` was not declared.
+    An array becomes one message for each block. Tools have no older form: the 2025-11-25 schema
+    (`CreateMessageRequestParams.tools`) wants an error if `sampling.tools` was not declared.
     """
     tools = value_of(params, "tools")
     if tools is not None and tools not in {b"[]", b"null"}:
@@ -217,10 +222,11 @@ def _with_content(message: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def _elicitation(version: str, params: RawJson) -> RawJson | CannotDowngrade:
-    """2025-11-25 brought mode `url`, enums with titles (`oneOf`) and multi-select arrays.
+    """Elicitation params for versions before 2025-11-25, which brought mode `url`, titled enums and
+    multi-select.
 
-    A titled enum has an older form that says the same (`enumNames`). A multi-select that need not be
-    answered is left out of the form; one that is required makes the form unanswerable.
+    A titled enum (`oneOf`) has an older equivalent (`enumNames`). An optional multi-select is left out of the
+    form; a required one makes the form unanswerable.
     """
     if version < ELICITATION_SINCE:
         return CannotDowngrade(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
@@ -265,7 +271,9 @@ _read_titled = msgspec.json.Decoder(list[_Titled]).decode
 
 
 def _untitled(schema: bytes) -> bytes:
-    """`oneOf: [{const, title}]` as `enum` and `enumNames` (2025-06-18 schema, `EnumSchema`)."""
+    """A titled enum in its older form (2025-06-18 schema, `EnumSchema`): `oneOf` becomes `enum` and
+    `enumNames`.
+    """
     raw = value_of(schema, "oneOf")
     try:
         choices = _read_titled(raw or b"")

@@ -1,17 +1,17 @@
-r"""Where values begin and end in a line, without decoding it.
+r"""Finds where values begin and end in a line, without decoding it.
 
-For the lines `msgspec` will not read (rule 16): over the cap, broken, or legal JSON with half a surrogate
-pair (`"\ud83d"`: what `JSON.stringify` makes of a cut emoji). Its tools:
+For lines that `msgspec` does not read (rule 16): over the cap, broken, or legal JSON with half a surrogate
+pair (`"\ud83d"`: the result of `JSON.stringify` on a cut emoji). Its tools:
 
-- `TopLevelScanner` finds the top-level `id` of a line that arrives in chunks and is kept by nobody;
+- `TopLevelScanner` finds the top-level `id` of a line that arrives in chunks and is not kept;
 - `members` cuts one JSON object into its keys and values, as offsets (`fields`: as names and raw values);
-- `without_half_pairs` makes a copy of a text that `msgspec` can check, of the same length, so offsets agree.
+- `without_half_pairs` copies a text so that `msgspec` can check it, with the same length and offsets.
 
-All work is done by regular expressions without backtracking (possessive, so linear), one Python step per
-token of the top level and per run of brackets nested deeper than they see; nothing recurses. Where a key
-comes twice the last one counts, as in every common reader.
+All work is done by regular expressions without backtracking (possessive, so linear), with one Python step per
+token of the top level and per run of deeper brackets; nothing recurses. If a key stands twice the last one
+counts, as in every common reader.
 
-Knows nothing of: what the messages mean, UTF-8 (bytes are compared, never decoded).
+Knows nothing of: the meaning of messages, UTF-8 (bytes are compared, never decoded).
 """
 
 import json
@@ -24,20 +24,27 @@ import msgspec
 from carpool_protocol.ids import RawJson
 
 MAX_TOKEN_BYTES = 1024
-"""The longest key or id the scanner remembers over a cut between chunks; a longer one counts as not seen."""
+"""The longest key or id that the scanner carries from one chunk to the next. A longer one counts as not
+seen.
+"""
 
 MAX_MEMBERS = 1000
-"""An object with more is not cut up: no message has them, and the cuts would take many times its size."""
+"""An object with more members is not cut: no message has that many, and the cuts would take many times its
+size.
+"""
 
 STEPS = 100_000
 BYTES_PER_STEP = 32
-"""The effort spent on a text: so many steps, and one more for this many bytes. Real payloads need far less; a
-text built to cost more (towers of brackets) is given up, since it must not stop everybody else."""
+"""Limit of effort for one text: `STEPS`, and one more step for each `BYTES_PER_STEP` bytes.
+
+Real payloads need far less. A text that was built to cost more (towers of brackets) is given up, so that it
+does not delay all others.
+"""
 
 _STRING = rb'"(?s:[^"\\]++|\\.)*+"'
 _FLAT = rb'[^"{}\[\]]++|' + _STRING
 _NESTED = rb"[{\[](?:" + _FLAT + rb")*+[}\]]"
-for _level in range(5):  # six levels in all: what real payloads have, so that they are passed over in C
+for _level in range(5):  # six levels in all: real payloads have no more, so C code passes over them
     _NESTED = rb"[{\[](?:" + _FLAT + rb"|" + _NESTED + rb")*+[}\]]"
 _BLANK = rb"[ \t\r\n]*+"
 _SCALAR = rb'[^ \t\r\n",:{}\[\]]++'
@@ -45,9 +52,9 @@ _SCALAR = rb'[^ \t\r\n",:{}\[\]]++'
 _string = re.compile(_STRING).match
 _string_rest = re.compile(rb'(?s:[^"\\]++|\\.)*+').match
 _inside = re.compile(rb"(?:" + _FLAT + rb"|" + _NESTED + rb")*+").match
-"""Everything of a container up to a bracket that closes it, or that opens more than six levels."""
+"""Content of a container up to a bracket that closes it or opens more than six levels."""
 _COUNTABLE = rb'[^"{}\[\]]*+(?:"[^"\\{}\[\]]*+"[^"{}\[\]]*+)*+'
-"""What may stand between brackets that are counted as bytes: no bracket, no string that could hold one."""
+"""Text between brackets that are counted as bytes: no bracket, no string that could hold one."""
 _opening = re.compile(rb"(?:[{\[]%b)++" % _COUNTABLE).match
 _closing = re.compile(rb"(?:[}\]]%b)++" % _COUNTABLE).match
 _closing_only = re.compile(rb"[}\]]++").match
@@ -75,21 +82,21 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_OBJECT, _CLOSE_ARRAY = b"{[}]"
 
 Phase = Literal["key", "colon", "value", "after"]
-"""What comes next in the top-level object."""
+"""The next expected token in the top-level object."""
 
 
 def without_half_pairs(text: bytes) -> bytes:
-    r"""A copy with no half surrogate pair, of the same length and structure.
+    r"""A copy without half surrogate pairs, of the same length and structure.
 
-    Legal JSON exactly where `text` is, for a reader that takes half pairs. To be checked and measured, not to
-    be read: escaped backslashes are gone too (`__`, legal in a string only, as they are), since after
-    them a `\ud83d` is not an escape.
+    It is legal JSON exactly if `text` is, for a reader that accepts half pairs. Use it for checks and
+    offsets, not for content: escaped backslashes become `__`, which is legal in a string only, as they are,
+    because after them a `\ud83d` is no escape.
     """
     return _half_pair.sub(rb"\\ufffd", text.replace(rb"\\", b"__"))
 
 
 def legal_id(raw: bytes) -> bool:
-    """Whether an answer can carry these bytes as its id: a JSON string, number or null, on one line."""
+    """True if an answer can carry these bytes as its id: a JSON string, number or null, on one line."""
     if raw[:1] != b'"':
         return raw == b"null" or _legal_number(raw) is not None
     if _legal_string(raw) is None:
@@ -102,7 +109,9 @@ def legal_id(raw: bytes) -> bool:
 
 
 def key_text(raw_key: bytes) -> str | None:
-    """A key as text, escapes resolved; None when it is no legal text (broken, or half a surrogate pair)."""
+    """A key as text, with escapes resolved. None if it is no legal text (broken, or half a surrogate
+    pair).
+    """
     try:
         return _read_text(raw_key)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -121,9 +130,8 @@ class Member(NamedTuple):
 def members(raw: bytes) -> list[Member] | None:
     """The members of one JSON object in their order, doubles included.
 
-    For legal JSON (the caller has had it checked, through `without_half_pairs` where needed): of other
-    input the cuts mean nothing. None when `raw` does not even look like an object, has more than
-    `MAX_MEMBERS`, or costs more than its `STEPS`.
+    For legal JSON only (checked by the caller, through `without_half_pairs` if needed). None if `raw` does
+    not begin as an object, has more than `MAX_MEMBERS`, or costs more than its `STEPS`.
     """
     found: list[Member] = []
     pos = _skip_blank(raw, 0)
@@ -155,9 +163,9 @@ def members(raw: bytes) -> list[Member] | None:
 
 
 def fields(raw: bytes) -> dict[str, bytes] | None:
-    """The members of one legal JSON object by name, the last of doubles; None where `members` gives None.
+    """The members of one legal JSON object by name, the last of doubles. None where `members` returns None.
 
-    Unlike `msgspec` it reads keys that hold half a surrogate pair (as Python text that holds it too).
+    Unlike `msgspec` it reads keys with half a surrogate pair (as Python text that holds it too).
     """
     cuts = members(raw)
     if cuts is None:
@@ -193,9 +201,9 @@ def _value_end(raw: bytes, pos: int) -> int | None:
 
 
 def _skip_nested(data: bytes, pos: int, depth: int, floor: int, steps: int) -> tuple[int, int, int]:
-    """Goes on until the nesting is down to `floor`, the data or the steps end, or a string has no end in it.
+    """Skip until the nesting is down to `floor`, or until the data, the steps or a closed string end.
 
-    Gives where it stopped, the nesting there and the steps left.
+    Returns the position, the nesting there and the remaining steps.
     """
     end = len(data)
     while depth > floor and pos < end and steps > 0:
@@ -210,7 +218,7 @@ def _skip_nested(data: bytes, pos: int, depth: int, floor: int, steps: int) -> t
             if depth - step > floor:
                 depth -= step
                 pos = found.end()
-            else:  # what stands behind the last bracket is not inside any more
+            else:  # text behind the last bracket is not inside any more
                 step = min(_past(_closing_only, data, pos) - pos, depth - floor)
                 depth -= step
                 pos += step
@@ -220,11 +228,11 @@ def _skip_nested(data: bytes, pos: int, depth: int, floor: int, steps: int) -> t
 
 
 class TopLevelScanner:
-    """Finds the id of a line, and what kind of message it is, while the line passes in chunks.
+    """Finds the id of a line and its kind of message while the line passes in chunks.
 
-    Takes any bytes. What follows the top-level object is ignored; of a line that does not begin with an
-    object nothing is found: words of a log that quote a message must not end anybody's call. A line that
-    costs too much effort (`STEPS`) is given up: what was found until then holds.
+    Takes any bytes. Text after the top-level object is ignored, and a line that does not begin with an object
+    has no id: a log line that quotes a message must not end a call. A line that costs too much effort
+    (`STEPS`) is given up; the results up to then hold.
     """
 
     __slots__ = (
@@ -242,13 +250,13 @@ class TopLevelScanner:
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
-        """Which of `id`, `method`, `result`, `error` were seen at the top level."""
+        """The keys among `id`, `method`, `result`, `error` that were seen at the top level."""
         self._id: bytes | None = None
         self._depth = 0
         self._phase: Phase = "key"
         self._key: str | None = None
         self._carry = b""
-        """The beginning of a key or id whose end has not come yet."""
+        """The beginning of an incomplete key or id."""
         self._in_string = False
         self._escaped = False
         """The chunk ended between a backslash and what it escapes."""
@@ -257,22 +265,22 @@ class TopLevelScanner:
 
     @property
     def id(self) -> RawJson | None:
-        """The raw id, byte for byte; None when there was none, or none that may be echoed (`legal_id`)."""
+        """The raw id, byte for byte. None if there was none, or none that may be echoed (`legal_id`)."""
         return RawJson(self._id) if self._id is not None and legal_id(self._id) else None
 
     @property
     def is_answer(self) -> bool | None:
-        """False for what has a method, True for what has a result or an error, None for neither."""
+        """False with a method, True with a result or an error, None with neither."""
         if "method" in self.keys:
             return False
         return True if self.keys & {"result", "error"} else None
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of the line."""
+        """Scan the next bytes of the line."""
         data = self._carry + chunk if self._carry else chunk
         self._carry = b""
         pos, end = 0, len(data)
-        self._steps += 2 + len(chunk) // BYTES_PER_STEP  # two: a chunk of one byte takes no more
+        self._steps += 2 + len(chunk) // BYTES_PER_STEP  # two, because a chunk of one byte needs no more
         while pos < end and not self._done:
             self._steps -= 1
             if self._steps < 0:
@@ -281,7 +289,7 @@ class TopLevelScanner:
                 pos = self._pass_string(data, pos)
             elif self._depth > 1:
                 pos, self._depth, self._steps = _skip_nested(data, pos, self._depth, 1, self._steps)
-                if pos < end and self._depth > 1 and self._steps > 0:  # a string without its end
+                if pos < end and self._depth > 1 and self._steps > 0:  # a string without an end
                     self._in_string = True
                     pos += 1
             elif self._depth == 1:
@@ -307,7 +315,7 @@ class TopLevelScanner:
         return pos + 1
 
     def _step(self, data: bytes, pos: int) -> int:
-        """One token of the top-level object."""
+        """Scan one token of the top-level object."""
         if self._phase == "key":
             pos = _past(_before_key, data, _past(_uninteresting, data, pos))
         elif self._phase == "after":
@@ -330,12 +338,12 @@ class TopLevelScanner:
             return self._bare(data, pos)
         elif byte == _COLON:
             self._phase = "value"
-        else:  # no colon after a key: broken here, go on with the next comma
+        else:  # no colon after a key: broken, continue at the next comma
             self._phase = "after"
         return pos + 1
 
     def _text(self, data: bytes, pos: int) -> int:
-        """A string: a key, the id, or nothing of interest."""
+        """Scan a string: a key, the id, or an irrelevant value."""
         wanted = self._phase == "key" or (self._phase == "value" and self._key == "id")
         found = _string(data, pos) if wanted else None
         if wanted and found is None and len(data) - pos <= MAX_TOKEN_BYTES:
@@ -352,7 +360,7 @@ class TopLevelScanner:
         return pos + 1
 
     def _bare(self, data: bytes, pos: int) -> int:
-        """A value without quotes or brackets."""
+        """Scan a value without quotes or brackets."""
         found = _scalar(data, pos)
         if found is None:  # a second colon
             return pos + 1
@@ -361,7 +369,7 @@ class TopLevelScanner:
         elif found.end() < len(data):
             self._value_is(found[0])
         elif found.end() - pos <= MAX_TOKEN_BYTES:
-            self._carry = data[pos:]  # a number is over only where something else follows
+            self._carry = data[pos:]  # a number ends only where something else follows
         else:
             self._value_is(None)
         return found.end()

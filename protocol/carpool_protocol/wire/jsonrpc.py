@@ -1,19 +1,20 @@
-r"""JSON-RPC messages as lines: reading and writing.
+r"""Reads and writes JSON-RPC messages as lines.
 
-Owns what counts as a message. Invariants:
+Owns the definition of a message. Invariants:
 
-- Any bytes become a value: a message, or `InvalidLine` that says what is wrong and whose call it was.
-- Ids, params, results and errors are the sender's own bytes, never decoded or written anew. What comes out is
-  valid UTF-8 without a byte below 0x20 (rule 1): `msgspec` refuses control bytes in strings also where it
-  skips, so those that are left are white space and become blanks; UTF-8 it does not check there: we do.
-- Legal JSON that `msgspec` refuses (half a surrogate pair) is read all the same, only slower (rule 16).
-- Only single fields travel on, never the line. Where a key comes twice the last one counts, for us and for
-  every reader behind us, so a double cannot mean two things.
+- Any bytes become a value: a message, or `InvalidLine` with the problem and the id of its call.
+- Ids, params, results and errors are the sender's own bytes, never decoded or written anew. The output is
+  valid UTF-8 without a byte below 0x20 (rule 1). `msgspec` refuses control bytes in strings, also in parts
+  that it skips, so the remaining ones are white space and become blanks. It does not check UTF-8 there; this
+  module does.
+- Legal JSON that `msgspec` refuses (half a surrogate pair) is read as well, only slower (rule 16).
+- Only single fields travel on, never the line. If a key stands twice the last one counts, here and for every
+  later reader, so a double cannot mean two things.
 
-Liberal where it is harmless: `"params": null` is no params, `"error": null` beside a result (or the other
-way round) is not there. Strict where a guess could end the wrong call.
+Tolerant where it is harmless: `"params": null` means no params, and `"error": null` beside a result (or the
+reverse) is ignored. Strict where a guess could end the wrong call.
 
-Knows nothing of: MCP methods, who sent the line, which calls are open.
+Knows nothing of: MCP methods, the sender of a line, open calls.
 """
 
 from typing import Final, Literal
@@ -39,7 +40,7 @@ InvalidReason = Literal[
     "not_message",
     "header",
 ]
-"""What is wrong with a line. `TEXTS` has the sentence for each."""
+"""The problem of a line. `TEXTS` has the sentence for each."""
 
 TEXTS: Final[dict[InvalidReason, str]] = {
     "not_utf8": "the line is not valid UTF-8",
@@ -48,29 +49,29 @@ TEXTS: Final[dict[InvalidReason, str]] = {
     "batch": "the line is a batch (an array of messages), which is not supported: send one message per line",
     "not_object": "the line is JSON but not an object",
     "bad_version": 'the message does not say "jsonrpc":"2.0"',
-    "bad_method": "the method is not a string of legal text",
+    "bad_method": "the method is not a valid string",
     "bad_params": "the params are not an object",
     "bad_id": "the id is neither a string nor a number",
     "bad_answer": "an answer needs an id and exactly one of result and error",
     "ambiguous": "the message has a method and also a result or an error",
     "not_message": "the message has no method, no result and no error",
-    "header": "the line is a Content-Length header, as of a language server: MCP over stdio has one JSON "
-    "message on each line, and no headers",
+    "header": "the line is a Content-Length header, as a language server sends it: MCP over stdio has one "
+    "JSON message on each line, and no headers",
 }
 
 
 class Request(Struct, frozen=True, gc=False):
-    """A message that wants an answer."""
+    """A message that needs an answer."""
 
     id: RawJson
-    """A string or a number, byte for byte: `1`, `"1"`, `1.0` are three ids."""
+    """A string or a number, byte for byte: `1`, `"1"`, `1.0` are three different ids."""
     method: str
     params: RawJson
     """An object, or `ABSENT`."""
 
 
 class Notification(Struct, frozen=True, gc=False):
-    """A message that wants none."""
+    """A message that gets no answer."""
 
     method: str
     params: RawJson
@@ -78,29 +79,31 @@ class Notification(Struct, frozen=True, gc=False):
 
 
 class ResultAnswer(Struct, frozen=True, gc=False):
-    """A good answer. The result may be any JSON value (`result_repair` judges it)."""
+    """An answer with a result, which may be any JSON value (`result_repair` checks it)."""
 
     id: RawJson
     result: RawJson
 
 
 class ErrorAnswer(Struct, frozen=True, gc=False):
-    """A bad answer. The error may be any JSON value but null (`result_repair` judges it)."""
+    """An answer with an error, which may be any JSON value but null (`result_repair` checks it)."""
 
     id: RawJson
     error: RawJson
 
 
 class InvalidLine(Struct, frozen=True, gc=False):
-    """A line that is no message."""
+    """A line that is not a message."""
 
     why: InvalidReason
     text: str
-    """A clause for people; says nothing of what the line held."""
+    """A clause for people, without content of the line."""
     id: RawJson | None
-    """The id, where one was found that may be echoed (that includes `null`): who waits for it can be told."""
+    """The id, if one was found that may be echoed (also `null`), so that the sender can be answered."""
     kind: Literal["request", "answer", "unknown"]
-    """`request`: it has a method (broken notifications too, without id). `answer`: a result or error."""
+    """`request`: it has a method (also a broken notification without id). `answer`: it has a result or
+    error.
+    """
 
 
 Message = Request | Notification | ResultAnswer | ErrorAnswer | InvalidLine
@@ -110,7 +113,7 @@ _NOTHING = Raw()
 
 
 class _Line(Struct, gc=False):
-    """The fast path: everything a sound message can hold; unknown fields are skipped, and go no further."""
+    """The fast path: all members of a valid message. Unknown fields are skipped and dropped."""
 
     jsonrpc: Literal["2.0"]
     method: str | None = None
@@ -121,7 +124,7 @@ class _Line(Struct, gc=False):
 
 
 class _AnyObject(Struct, gc=False):
-    """Reads nothing: for the check that a text is one legal JSON object."""
+    """Reads no member: for the check that a text is one legal JSON object."""
 
 
 _read_line = msgspec.json.Decoder(_Line).decode
@@ -130,7 +133,7 @@ _write = msgspec.json.Encoder().encode
 
 _BEFORE_AND_AFTER_ID: Final = len(b'{"jsonrpc":"2.0","id":,')
 _WHITE_TO_BLANK = bytes.maketrans(b"\t\n\r", b"   ")
-# As numbers: `b"\r" in line` takes four times as long; it was a third of reading a line.
+# As numbers: `b"\r" in line` takes four times as long; it was a third of the time to read a line.
 _TAB, _LF, _CR = b"\t\n\r"
 _HEADER: Final = b"content-length:"
 FIRST_OF_ID = frozenset(b'"-0123456789')
@@ -138,7 +141,7 @@ _FIRST_OF_OBJECT = b"{"[0]
 
 
 def decode(line: bytes) -> Message:
-    """One line, with or without its line end. Never raises."""
+    """The message in one line, with or without its line end. Never raises."""
     if not line.isascii():
         try:
             line.decode()
@@ -146,7 +149,7 @@ def decode(line: bytes) -> Message:
             return _unreadable(line, "not_utf8")
     try:
         seen = _read_line(line)
-        if has_white_space(line):  # sound as it is, so they are white space
+        if has_white_space(line):  # the JSON is valid, so these bytes are white space
             seen = _read_line(line.translate(_WHITE_TO_BLANK))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_unusual(line)
@@ -196,7 +199,7 @@ def _invalid_line(
 
 
 def _unreadable(line: bytes, why: InvalidReason) -> InvalidLine:
-    """Of a line that is not JSON the scanner still finds whose call it was."""
+    """The `InvalidLine` for a line that is not JSON. The scanner may still find its id."""
     scanner = TopLevelScanner()
     scanner.feed(line)
     return InvalidLine(why, TEXTS[why], scanner.id, _KINDS[scanner.is_answer])
@@ -210,12 +213,14 @@ _KINDS: Final[dict[bool | None, Literal["request", "answer", "unknown"]]] = {
 
 
 def _decode_unusual(line: bytes) -> Message:
-    """What the fast path refuses: half a surrogate pair, a sound object that is no message, or junk."""
+    """Decode lines that the fast path refuses: half a surrogate pair, an object that is no message, or
+    garbage.
+    """
     try:
         _check_object(without_half_pairs(line))
     except RecursionError:
         return _unreadable(line, "too_complex")
-    except msgspec.ValidationError:  # no object; msgspec looks no further than the first byte
+    except msgspec.ValidationError:  # no object; msgspec reads only the first byte
         return _invalid_line("batch" if line.lstrip().startswith(b"[") else "not_object", b"", "unknown")
     except (msgspec.DecodeError, UnicodeDecodeError):
         is_header = line[: len(_HEADER)].lower() == _HEADER
@@ -238,7 +243,7 @@ def _decode_unusual(line: bytes) -> Message:
 
 
 def has_white_space(line: bytes) -> bool:
-    """Whether a sound line holds a control byte: one outside of strings, which a blank can stand for."""
+    """True if a valid line holds a tab, carriage return or line feed. They stand outside of strings."""
     return _CR in line or _TAB in line or _LF in line
 
 
@@ -251,7 +256,7 @@ def quote(text: str) -> RawJson:
 
 
 def request_line(raw_id: RawJson | int, method: str, params: RawJson) -> bytes:
-    """A request with the given id; params `ABSENT` for none."""
+    """The line of a request with the given id. `params`: `ABSENT` for none."""
     number = b"%d" % raw_id if isinstance(raw_id, int) else raw_id
     if not params:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b}\n' % (number, quote(method))
@@ -261,19 +266,19 @@ def request_line(raw_id: RawJson | int, method: str, params: RawJson) -> bytes:
 
 
 def notification_line(method: str, params: RawJson) -> bytes:
-    """A notification; params `ABSENT` for none."""
+    """The line of a notification. `params`: `ABSENT` for none."""
     if not params:
         return b'{"jsonrpc":"2.0","method":%b}\n' % quote(method)
     return b"".join((b'{"jsonrpc":"2.0","method":', quote(method), b',"params":', params, b"}\n"))
 
 
 def result_line(raw_id: RawJson, result: RawJson) -> bytes:
-    """A good answer."""
+    """The line of an answer with a result."""
     return b"".join((b'{"jsonrpc":"2.0","id":', raw_id, b',"result":', result, b"}\n"))
 
 
 def error_line(raw_id: RawJson, code: int, message: str, data: RawJson = ABSENT) -> bytes:
-    """A bad answer of our own making. `raw_id` is `null` where the id of the request could not be read."""
+    """The line of an error made by carpool. `raw_id`: `null` if the id of the request could not be read."""
     if data:
         body = b'{"code":%d,"message":%b,"data":%b}' % (code, quote(message), data)
     else:
@@ -282,10 +287,10 @@ def error_line(raw_id: RawJson, code: int, message: str, data: RawJson = ABSENT)
 
 
 def is_error_line(line: bytes, raw_id: RawJson) -> bool:
-    """Whether one of the two below it, an answer to this id, is an error. Of our own lines only."""
+    """True if a line of `result_line` or `error_line`, an answer to this id, holds an error."""
     return line.startswith(b'"error":', len(raw_id) + _BEFORE_AND_AFTER_ID)
 
 
 def error_body_line(raw_id: RawJson, error: RawJson) -> bytes:
-    """A bad answer with somebody else's error object."""
+    """The line of an answer with an existing error object."""
     return b"".join((b'{"jsonrpc":"2.0","id":', raw_id, b',"error":', error, b"}\n"))

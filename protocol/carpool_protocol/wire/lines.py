@@ -1,10 +1,10 @@
-r"""A stream of bytes as lines.
+r"""Splits a stream of bytes into lines.
 
-Owns where a line ends: at `\n` and nowhere else (U+2028, U+2029 and U+0085 are legal inside JSON strings).
-Linear in the bytes whatever the chunking. A line over the cap is kept by nobody: its bytes pass through the
-scanner of `json_scan`, and what is left of it is whose call it was (rule 16).
+Owns the end of a line: `\n` and nothing else (U+2028, U+2029 and U+0085 are legal inside JSON strings).
+Linear in the bytes for any size of chunks. A line over the cap is not kept: its bytes pass through the
+scanner of `json_scan`, and only its id and kind remain (rule 16).
 
-Knows nothing of: JSON beyond that, where the bytes come from.
+Knows nothing of: JSON beyond that, the origin of the bytes.
 """
 
 from binascii import crc32
@@ -20,25 +20,25 @@ class OverlongLine(Struct, frozen=True):
     """A line that was longer than the cap."""
 
     id: RawJson | None
-    """Its top-level id, where one was found that may be echoed."""
+    """Its top-level id, if one was found that may be echoed."""
     is_answer: bool | None
     """True: it has a result or an error. False: it has a method. None: neither was found."""
     size_bytes: int
-    """Without the line end."""
+    """Size without the line end."""
     checksum: int = 0
     """CRC-32 of its bytes."""
 
 
 def name_of_any(line: bytes | OverlongLine) -> int:
-    """The name of a line, be it kept or not (`carrier_contract`)."""
+    """The name of a line, kept or overlong (`carrier_contract`)."""
     return name_of(line) if isinstance(line, bytes) else name_of_parts(line.checksum, line.size_bytes)
 
 
 class LineBuffer:
     """Bytes in, whole lines out.
 
-    Lines come without their end (`\n` or `\r\n`), empty ones are left out unless `blanks`. A line of exactly
-    `cap_bytes` is still a line.
+    Lines come without their end (`\n` or `\r\n`); empty ones are left out unless `blanks` is set. A line of
+    exactly `cap_bytes` is still a line.
     """
 
     __slots__ = (
@@ -48,22 +48,22 @@ class LineBuffer:
     def __init__(self, cap_bytes: int) -> None:
         self._cap_bytes = cap_bytes
         self.blanks = False
-        """Whoever counts lines as they pass counts empty ones too."""
+        """True: return empty lines too, for a reader that counts lines."""
         self._pending = bytearray()
         self._size_bytes = 0
-        """Of the unfinished line, kept or not."""
+        """Size of the unfinished line, kept or not."""
         self._scanner: TopLevelScanner | None = None
         self._scanned_bytes = 0
         self._checksum = 0
-        """Of a line that is over the cap, so far."""
+        """CRC-32 so far of a line over the cap."""
 
     @property
     def pending_bytes(self) -> int:
-        """What is kept of the unfinished line: what it costs in memory. 0 when it is over the cap."""
+        """Bytes of the unfinished line in memory. 0 if it is over the cap."""
         return len(self._pending)
 
     def feed(self, data: bytes) -> list[bytes | OverlongLine]:
-        """Takes the next bytes of the stream; gives the lines that are whole now, in order."""
+        """Take the next bytes of the stream. Returns the lines that are complete now, in order."""
         first = data.find(b"\n")
         if first < 0:
             self._keep(data)
@@ -75,7 +75,7 @@ class LineBuffer:
             self._keep(data[:first])
             self._end_line(done)
         last = data.rfind(b"\n") + 1
-        # `split` is ten times as slow as `find` on long lines, so it sees only what is between line ends.
+        # `split` is ten times as slow as `find` on long lines, so it gets only the part between line ends.
         if last > begin:
             ended = data[begin : last - 1].split(b"\n") if first + 1 < last else (data[:first],)
             for raw in ended:
@@ -105,9 +105,9 @@ class LineBuffer:
         scanner.feed(data)
 
     def _scan_ahead(self) -> None:
-        """From half the cap on two bytes are scanned for each that comes, so that at the cap nothing is left.
+        """Scan two bytes for each new byte from half the cap on, so that at the cap everything is scanned.
 
-        To scan the whole line when it passes the cap would stop everybody else for a second or more.
+        Scanning the whole line at the cap at once would delay all others for a second or more.
         """
         due_bytes = 2 * self._size_bytes - self._cap_bytes
         if due_bytes > self._scanned_bytes:

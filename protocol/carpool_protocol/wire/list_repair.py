@@ -1,14 +1,14 @@
-"""An entry of a list as every agent can read it.
+"""Repairs entries of lists so that every agent can read them.
 
-Owns what is done with an entry that is not as MCP wants it. Agents on the typed SDKs (TypeScript, Python)
-drop a whole list for one such entry, and through carpool that is the list of all servers (rule 18: a bad
-server never blocks the others). So a member of another kind than MCP gives it is left out, `null` for nothing
-first of all; an `inputSchema` is an object with `"type": "object"`, which adds nothing, since arguments are
-always an object; and what must have a name is called by its URI. Sources: MCP 2025-11-25, schema, `Tool`,
-`Prompt`, `Resource`, `ResourceTemplate`, `ToolAnnotations`, `Annotations`, `Icon`; 2026-07-28 keeps them.
+Owns the repair of an entry that breaks the MCP schema. Agents on the typed SDKs (TypeScript, Python) drop a
+whole list for one such entry, and through carpool that is the list of all servers (rule 18: a bad server
+never blocks the others). A member of a wrong type, such as `null`, is left out. An `inputSchema` becomes an
+object with `"type": "object"`, which adds nothing, because arguments are always an object. An entry that
+needs a name gets its URI as its name. Sources: MCP 2025-11-25, schema, `Tool`, `Prompt`, `Resource`,
+`ResourceTemplate`, `ToolAnnotations`, `Annotations`, `Icon`; 2026-07-28 keeps them.
 
-Invariant: an entry that is as it should be stays, byte for byte; and so does what cannot be looked into.
-Pure. Knows nothing of: pages, names that are used twice, who reads it.
+Invariant: a valid entry stays byte for byte, and so does one that cannot be read. Pure. Knows nothing of:
+pages, names that are used twice, the reader.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class _Entry(Struct, rename="camel", kw_only=True):
 
 
 class _Schema(Struct, kw_only=True):
-    """Of a result: MCP 2026-07-28 leaves its type open."""
+    """The schema of a result. MCP 2026-07-28 leaves its type open."""
 
     properties: dict[str, _Object] = {}
     required: list[str] = []
@@ -100,7 +100,7 @@ _KINDS: Final[Mapping[Family, type[Struct]]] = {
 }
 _URIS: Final[Mapping[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
 _FORMS: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
-"""A boolean schema (JSON Schema 2020-12, 4.3.2) as the object that says the same."""
+"""A boolean schema (JSON Schema 2020-12, 4.3.2) → the equivalent object."""
 
 
 def _members(kind: type[Struct]) -> dict[str, msgspec.json.Decoder[Any]]:
@@ -114,7 +114,7 @@ _cut: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def repair_entry(definition: RawJson, family: Family) -> RawJson:
-    """The entry, mended where it needs that."""
+    """The entry, repaired if necessary."""
     try:
         if _is(_whole[family], definition):
             return definition
@@ -135,7 +135,9 @@ def _repaired_entry(definition: RawJson, family: Family) -> RawJson:
 
 
 def _schema(raw: Raw | None, *, typed: bool) -> Raw:
-    """The schema of arguments (`typed`) or of a result. What is no object is left as it is, of a result."""
+    """The repaired schema of arguments (`typed`) or of a result. A result's schema that is no object
+    stays.
+    """
     try:
         members = _cut.decode(raw or b"{}")
     except msgspec.ValidationError:
@@ -154,7 +156,7 @@ def _schema(raw: Raw | None, *, typed: bool) -> Raw:
 
 
 def _is(decoder: "msgspec.json.Decoder[Any] | None", value: Raw | bytes) -> bool:
-    """Whether it is of that kind. Raises what msgspec does where it cannot be read at all."""
+    """True if `value` has the decoder's type. Raises msgspec's errors if it cannot be read at all."""
     if decoder is None:
         return True
     try:

@@ -1,16 +1,16 @@
-"""Taking the params of a message apart, and putting them together again, by cutting bytes.
+"""Splits the params of a message into parts and joins them again, by cutting bytes.
 
-Owns which params we read: `name`, `_meta`, `progressToken`, `requestId`, `reason`, `cursor`. Everything else
-(`arguments` above all) goes through byte for byte, unknown fields too. Invariants:
+Owns which params carpool reads: `name`, `_meta`, `progressToken`, `requestId`, `reason`, `cursor`. All others
+(above all `arguments`) pass byte for byte, unknown fields too. Invariants:
 
-- What we read and what a reader behind us reads cannot differ: params are written anew from what was cut out,
-  so a key that comes twice leaves here once (the last). A key that is ours but for its case (`Name`, `_META`)
-  is refused: readers that ignore case (Go, .NET) would let it overrule what we checked.
-- No bytes raise: what cannot be cut is a `ParamsError`.
+- Carpool and later readers always read the same: params are written anew from the parts, so a key that stands
+  twice leaves once (the last). A key that differs from one of ours only in case (`Name`, `_META`) is refused:
+  readers that ignore case (Go, .NET) would let it replace the checked value.
+- No bytes raise: params that cannot be cut are a `ParamsError`.
 
-Everything here takes legal JSON that is free of control bytes, as `jsonrpc.decode` gives it.
+Everything here takes legal JSON that is free of control bytes, as `jsonrpc.decode` returns it.
 
-Knows nothing of: who calls, whether a name exists, which tokens are open.
+Knows nothing of: the caller, existing names, open tokens.
 """
 
 import json
@@ -28,14 +28,14 @@ from carpool_protocol.wire.jsonrpc import FIRST_OF_ID, has_white_space, quote
 
 
 class ParamsError(Struct, frozen=True):
-    """The sender's fault: params that say too little or the wrong thing. Becomes -32602."""
+    """Params that lack something or have a wrong form: the sender's fault. Becomes -32602."""
 
     text: str
-    """A clause for people, about the form only, never with a value."""
+    """A clause for people about the form, never with a value."""
 
 
 class CallParams(Struct, frozen=True, gc=False):
-    """The params of a `tools/call`, apart."""
+    """The parts of the params of a `tools/call`."""
 
     name: str
     rest: RawJson
@@ -45,14 +45,14 @@ class CallParams(Struct, frozen=True, gc=False):
     token: RawJson
     """The raw `progressToken`, a string or an integer. `ABSENT` when there was none."""
     has_more: bool = False
-    """`rest` may hold other members than `arguments`."""
+    """`rest` may hold members other than `arguments`."""
 
 
 _NOTHING = Raw()
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _KNOWN_BYTES = 1024
 _SMALL_BYTES = 64 * 1024
-"""Above this an object is never read into a dict of everything: it could cost many times its size."""
+"""A larger object is never read into a dict of everything: that could cost many times its size."""
 
 _OWN = {name.casefold(): name for name in ("name", "uri", "arguments", "_meta")}
 _OWN_IN_META = {"progresstoken": "progressToken"}
@@ -61,19 +61,19 @@ _NOT_AN_OBJECT = ParamsError(f"the params must be an object of at most {MAX_MEMB
 _BAD_META = ParamsError(f"_meta must be an object of at most {MAX_MEMBERS} members")
 _BAD_TOKEN = ParamsError("progressToken must be a string or an integer")
 _NO_TOKEN = ParamsError("progressToken is missing")
-_BAD_NAME = ParamsError("the params must have a name, a string of legal text")
+_BAD_NAME = ParamsError("the params must have a name, a valid string")
 _BAD_CURSOR = ParamsError("cursor must be a string")
 
 
 class _Call(Struct, forbid_unknown_fields=True, gc=False, rename="camel"):
-    """The fast path of `split_call`: the params that all versions of the specification have."""
+    """The fast path of `split_call`: the params of all versions of the specification."""
 
     name: str
     arguments: Raw = _NOTHING
     meta: Raw = field(default=_NOTHING, name="_meta")
     task: Raw = _NOTHING
-    """Left out: carpool announces no tasks, and then a call is to be served as if it were not there
-    (MCP 2025-11-25, basic/utilities/tasks, "Task Support and Handling").
+    """Dropped: carpool announces no tasks, and then a call is served as if `task` were absent (MCP
+    2025-11-25, basic/utilities/tasks, "Task Support and Handling").
     """
     input_responses: Raw = _NOTHING
     request_state: Raw = _NOTHING
@@ -108,7 +108,7 @@ _token_alone = re.compile(rb'\{"progressToken":(-?[0-9]++|"[^"\\]*+")\}').fullma
 
 
 def split_call(params: RawJson) -> CallParams | ParamsError:
-    """The params of a `tools/call`."""
+    """The parts of the params of a `tools/call`."""
     try:
         seen = _read_call(params)
     except _UNREADABLE:
@@ -117,10 +117,10 @@ def split_call(params: RawJson) -> CallParams | ParamsError:
 
 
 def split_call_line(line: bytes) -> tuple[RawJson, CallParams | ParamsError] | None:
-    """Id and params of a `tools/call` line as nearly all are, read at once.
+    """Id and params of a usual `tools/call` line, read in one step.
 
-    None for any other line: `jsonrpc.decode` says what it is. Where this gives something, `decode` and
-    `split_call` give the same, more slowly.
+    None for any other line, which needs `jsonrpc.decode`. `decode` and `split_call` give the same result as
+    this function, more slowly.
     """
     try:
         if not line.isascii():
@@ -131,7 +131,7 @@ def split_call_line(line: bytes) -> tuple[RawJson, CallParams | ParamsError] | N
     raw_id = bytes(seen.id)
     if raw_id[0] not in FIRST_OF_ID or seen.result is not _NOTHING or seen.error is not _NOTHING:
         return None
-    if has_white_space(line):  # sound as it is, but it must be one line for every reader (rule 1)
+    if has_white_space(line):  # valid JSON, but it must be one line for every reader (rule 1)
         return None
     return RawJson(raw_id), _split_seen(seen.params)
 
@@ -170,7 +170,9 @@ def _split_unusual_call(params: RawJson) -> CallParams | ParamsError:
 
 
 def split_meta(params: RawJson) -> tuple[RawJson, RawJson, RawJson] | ParamsError:
-    """Any other request's params as (rest, meta, token), as in `CallParams`; rest `ABSENT` for no params."""
+    """The params of any other request as (rest, meta, token), as in `CallParams`; rest `ABSENT` for no
+    params.
+    """
     if not params:
         return ABSENT, ABSENT, ABSENT
     found = _fields(params)
@@ -191,7 +193,7 @@ def _split_meta_object(raw: bytes) -> tuple[RawJson, RawJson] | ParamsError:
         return ABSENT, ABSENT
     if alone := _token_alone(raw):
         return EMPTY_OBJECT, RawJson(alone[1])
-    # What every request of an agent says alike (its version, its capabilities) is cut once.
+    # A `_meta` that an agent repeats in every request (its version, its capabilities) is cut once.
     if len(raw) <= _KNOWN_BYTES and raw.find(b"progressToken") < 0 and raw.find(b"traceparent") < 0:
         return _split_known_meta(raw)
     return _split_any_meta(raw)
@@ -213,14 +215,14 @@ _split_known_meta = lru_cache(256)(_split_any_meta)
 
 
 def _token(raw: bytes) -> RawJson | None:
-    """A token as it may be used, `ABSENT` for null, None for one that is neither a string nor an integer."""
+    """A valid token, `ABSENT` for null, None for a value that is neither a string nor an integer."""
     if raw == b"null":
         return ABSENT
     return RawJson(raw) if raw[:1] == b'"' or raw.removeprefix(b"-").isdigit() else None
 
 
 def _fields(raw: bytes) -> dict[str, bytes] | None:
-    """All members by name; None for what is no object or has too many."""
+    """All members by name. None if `raw` is no object or has too many members."""
     if len(raw) <= _SMALL_BYTES:
         try:
             read = _read_all(raw)
@@ -231,7 +233,7 @@ def _fields(raw: bytes) -> dict[str, bytes] | None:
 
 
 def _wrong_case(found: Mapping[str, bytes], own: Mapping[str, str]) -> ParamsError | None:
-    """The refusal of a key that is one of `own` but for its case."""
+    """The refusal of a key that differs from one of `own` only in case; None if there is none."""
     for key in found:
         name = own.get(key.casefold())
         if name is not None and name != key:
@@ -247,7 +249,7 @@ def _quote_key(key: str) -> bytes:
     try:
         return _write(key)
     except UnicodeEncodeError:
-        return json.dumps(key).encode()  # half a surrogate pair goes on as it came
+        return json.dumps(key).encode()  # half a surrogate pair stays as it came
 
 
 def _join(*found: tuple[bytes, Raw]) -> RawJson:
@@ -255,7 +257,7 @@ def _join(*found: tuple[bytes, Raw]) -> RawJson:
 
 
 def call_params(name: str, rest: RawJson, meta: RawJson, token: RawJson) -> RawJson:
-    """The params of a `tools/call` from their parts, as `split_call` gives them (`token` may be another)."""
+    """The params of a `tools/call` from the parts of `split_call` (`token` may be another)."""
     if not meta and not token and rest.startswith(b'{"'):  # nearly every call
         return RawJson(b'{"name":%b,%b' % (quote(name), rest[1:]))
     inner = rest[1:-1].strip()
@@ -269,7 +271,7 @@ def call_params(name: str, rest: RawJson, meta: RawJson, token: RawJson) -> RawJ
 
 
 def meta_params(rest: RawJson, meta: RawJson, token: RawJson) -> RawJson:
-    """The params of any other request from their parts, as `split_meta` gives them."""
+    """The params of any other request from the parts of `split_meta`."""
     if not meta and not token:
         return rest
     inner = rest[1:-1].strip()
@@ -284,7 +286,9 @@ def _meta_object(meta: RawJson, token: RawJson) -> bytes:
 
 
 def split_cancelled(params: RawJson) -> tuple[RawJson | None, str]:
-    """Which request a `notifications/cancelled` means and why; None and `""` where it does not say."""
+    """The id of the request that a `notifications/cancelled` names and the reason; None and `""` if it has
+    none.
+    """
     found = _fields(params) or {}
     raw_id = found.get("requestId", b"")
     is_id = raw_id[:1] == b'"' or raw_id[:1] in _FIRST_OF_NUMBER
@@ -318,7 +322,7 @@ def split_progress(params: RawJson) -> tuple[RawJson, RawJson] | ParamsError:
 
 
 def progress_line(token: RawJson, rest: RawJson) -> bytes:
-    """A whole `notifications/progress` line from what `split_progress` gives (`token` may be another)."""
+    """A whole `notifications/progress` line from the parts of `split_progress` (`token` may be another)."""
     inner = rest[1:-1].strip()
     return b"".join(
         (
@@ -346,10 +350,10 @@ def list_params(params: RawJson) -> str | ParamsError | None:
 
 
 def rewrite_tool(definition: RawJson, *, name: str, description_prefix: str) -> RawJson:
-    """A tool's definition under another name, its description begun with a prefix (`""` for none).
+    """A tool's definition with another name and a prefix of its description (`""`: no prefix).
 
-    Every other byte stays. A tool without a description gets the prefix as one. A definition that is no
-    object becomes one with the name only.
+    Every other byte stays. A tool without a description gets the prefix as its description. A definition that
+    is no object becomes one with the name only.
     """
     cuts = members(definition)
     if cuts is None:

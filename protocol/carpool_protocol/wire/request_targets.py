@@ -1,13 +1,13 @@
-"""What a request is about: the name, URI or reference that decides which server it goes to.
+"""The target of a request: the name, URI or reference that decides which server gets it.
 
-Owns, for the methods that go to one server, which member of the params that is, how it is taken out and
-put back in the server's own spelling. The other members are not touched. `tools/call` has a quicker way
-of its own (`params.split_call`).
+Owns, for the methods that go to one server, which member of the params is the target, and how it is taken out
+and put back in the server's own spelling. The other members are not touched. `tools/call` has a faster way
+(`params.split_call`).
 
-Invariant: what decides where a request goes is in it once, in one spelling, so that a server which ignores
-the case of keys reads the same subject as we do. That holds within a `ref` too.
+Invariant: the target stands once in the params, in one spelling, so that a server which ignores the case of
+keys reads the same target as carpool. That holds within a `ref` too.
 
-Knows nothing of: which server it means (`tool_names`, the registry).
+Knows nothing of: the server that the target belongs to (`tool_names`, the registry).
 """
 
 from typing import Final
@@ -36,14 +36,14 @@ TASK_ID_KEYS: Final = {
 _KEYS: Final = TARGET_KEYS | TASK_ID_KEYS
 
 _OF_A_REF: Final = frozenset({"type", "name", "uri"})
-"""Members of a `ref` that say what it means."""
+"""Members of a `ref` that say which prompt or resource it means."""
 
 
 class RequestTarget(Struct, frozen=True):
-    """The params of one request, taken apart."""
+    """The parts of the params of one request."""
 
     text: str
-    """The name, URI or task; of a `ref` its JSON."""
+    """The name, URI or task id; of a `ref` its JSON."""
     rest: RawJson
     """The other members, without `_meta`."""
     meta: RawJson
@@ -51,7 +51,7 @@ class RequestTarget(Struct, frozen=True):
 
 
 def split_target(method: str, params: RawJson) -> RequestTarget | ParamsError:
-    """Take the subject out of the params of a method of `TARGET_KEYS` or `TASK_ID_KEYS`."""
+    """Take the target out of the params of a method of `TARGET_KEYS` or `TASK_ID_KEYS`."""
     key = _KEYS[method]
     split = split_meta(params)
     if isinstance(split, ParamsError):
@@ -62,21 +62,22 @@ def split_target(method: str, params: RawJson) -> RequestTarget | ParamsError:
     text = None
     if key != "ref":
         text = key_text(raw)
-    elif raw[:1] == b"{":  # never what a string says: it could hold a line end, and with that another message
+    # never the text of a string: it could hold a line end, and with that another message
+    elif raw[:1] == b"{":
         ref = _reference(raw)
         if isinstance(ref, ParamsError):
             return ref
         text = ref.decode(errors="replace")
     if found is None or text is None:
         return ParamsError(f"{method} needs {'an object' if key == 'ref' else 'a string'} {key}")
-    folded = key.casefold()  # readers that ignore case would take that one
+    folded = key.casefold()  # readers that ignore case would use that one
     if any(name.casefold() == folded for name in found):
         return ParamsError(f"{method} has its {key} twice, spelled differently")
     return RequestTarget(text, _object(found), meta, token)
 
 
 def with_target(method: str, text: str, rest: RawJson) -> RawJson:
-    """The params with the subject put back, in the spelling of the server."""
+    """The params with the target put back, in the spelling of the server."""
     key = _KEYS.get(method)
     if key is None:
         return rest
@@ -86,7 +87,7 @@ def with_target(method: str, text: str, rest: RawJson) -> RawJson:
 
 
 def _reference(raw: bytes) -> bytes | ParamsError:
-    """A `ref` in which each member is once: as it was written, unless one came twice."""
+    """A `ref` in which each member stands once: unchanged, unless a member stood twice."""
     found = fields(raw)
     if found is None:
         return ParamsError("completion/complete needs an object ref")

@@ -1,11 +1,11 @@
-"""Answers that break the protocol, made into ones an agent can read (rule 17).
+"""Repairs answers that break the protocol, so that agents can read them (rule 17).
 
-Owns which forms of a `tools/call` result and of an error object are sound, and which say that a tool failed.
-Sound ones come back as the very same object. Only the outermost form is judged: what stands in a content
-block is between server and agent. Nothing is sound that bears carpool's own mark of an error (`faults`):
-whether a call was delivered is for carpool to say, so a server's word for it stands under another name.
+Owns which forms of a `tools/call` result and of an error object are valid, and which say that a tool failed.
+Valid ones are returned as the same object. Only the outermost form is checked: the content of blocks is
+between server and agent. No answer with carpool's own mark of an error (`faults`) is valid: only carpool says
+if a call was delivered, so the server's mark is moved to another name.
 
-Knows nothing of: which server answered, where the note is shown.
+Knows nothing of: the server that answered, the place where the note is shown.
 """
 
 import json
@@ -21,21 +21,21 @@ from carpool_protocol.wire.json_scan import fields
 from carpool_protocol.wire.jsonrpc import quote
 
 _USUAL_BEGIN = b'{"content":['
-"""How nearly every result begins: then nothing is read at all."""
+"""The beginning of nearly every result; such a result is not read at all."""
 
 _NOTHING = Raw()
 
 OF_SERVER: Final = "carpool/of_server"
-"""Where a server's own use of carpool's mark stands (one may be a carpool itself)."""
+"""The name for a server's own use of carpool's mark (the server may be a carpool itself)."""
 
 
 class _Form(Struct, gc=False, rename="camel"):
-    """The members of a result that say which form it has."""
+    """The members of a result that show its form."""
 
     content: Raw = _NOTHING
     structured_content: Raw = _NOTHING
     tool_result: Raw = _NOTHING
-    """The result of 2024-10-07, which newer agents still read."""
+    """The result of MCP 2024-10-07, which newer agents still read."""
     result_type: Raw = _NOTHING
     task: Raw = _NOTHING
     text: Raw = _NOTHING
@@ -69,7 +69,7 @@ _NO_MESSAGE: Final = b'"the %b gave an error without a message"'
 _KINDS: Final = {
     b"{": "an object with neither content nor structuredContent",
     b"[": "an array",
-    b'"': "a bare string",
+    b'"': "a string",
     b"n": "null",
     b"t": "true",
     b"f": "false",
@@ -77,23 +77,23 @@ _KINDS: Final = {
 
 
 def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson, str | None]:
-    """A result agents can read, and what was wrong with the server's own (None: nothing, same object).
+    """A result that agents can read, and a clause about the problem (None: valid, same object).
 
-    `ours`: a child of carpool's gave it, which may speak in carpool's name. `ABSENT` where nothing of it can
-    be passed on: then its call ends as `bad_answer`.
+    `ours`: the answer comes from a child of carpool, which may use carpool's mark. The result is `ABSENT` if
+    no part of it can be passed on: then its call ends as `bad_answer`.
     """
-    try:  # no more than this for nearly every result: msgspec goes over the rest faster than `find` does
+    try:  # no more than this for nearly every result: msgspec skips the rest faster than `find` does
         meta = _read_whole(result).meta
         suspect = meta is not _NOTHING and _read_meta(meta).mark is not _NOTHING
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         suspect = result.find(b"_meta") >= 0 or result.find(b"\\u00") >= 0
     if suspect and not ours and (found := _without_mark(result)):
         sound, why = repair_tool_result(found, ours=True)
-        return sound, why or "the result said in carpool's name what became of the call"
+        return sound, why or "the result used the key that is reserved for carpool's own errors"
     if result.startswith(_USUAL_BEGIN):
         return result, None
     if result[:1] == b'"':
-        return _text_result(result), "the result was a bare string; it was passed on as text"
+        return _text_result(result), "the result was a string; it was passed on as text"
     form = _read(result, _read_form)
     if form is None:
         return _refusal(f"the result was {_KINDS.get(result[:1], 'a number')}, not an object with content")
@@ -114,9 +114,9 @@ def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson,
 
 
 def is_failed_result(result: RawJson) -> bool:
-    """Whether a `tools/call` result says `isError: true` (MCP, server/tools, "Error Handling").
+    """True if a `tools/call` result says `isError: true` (MCP, server/tools, "Error Handling").
 
-    Nearly every server writes that word, and most say false: only where it may be true the result is read.
+    Nearly every server writes `isError`, usually false; the result is read only if it may be true.
     """
     if result.find(b'"isError":false') >= 0 and result.count(_IS_ERROR) == 1:  # `in` takes twice as long
         return False
@@ -126,11 +126,11 @@ def is_failed_result(result: RawJson) -> bool:
 def repair_error(
     error: RawJson, sender: Literal["server", "agent", "child"] = "server"
 ) -> tuple[RawJson, str | None]:
-    """An error object as JSON-RPC 2.0 section 5.1 wants it, and what was wrong (None: nothing, same object).
+    """An error object of the form of JSON-RPC 2.0 section 5.1, and a clause about the problem (None: same
+    object).
 
-    `sender`: a child is carpool's own, which may speak in carpool's name.
-
-    What the sender did say is kept: its message (also as a bare string), its code, its data.
+    `sender`: a `child` is carpool's own and may use carpool's mark. Message (also as a bare string), code and
+    data of the sender are kept.
     """
     found = _read(error, _read_error)
     no_message = _NO_MESSAGE % (b"agent" if sender == "agent" else b"server")
@@ -149,7 +149,7 @@ def repair_error(
         if not claims:
             return error, None
         whole = b'{"code":%b,"message":%b%b}' % (code, message, data)
-        return RawJson(whole), "the error said in carpool's name what became of the call"
+        return RawJson(whole), "the error used the key that is reserved for carpool's own errors"
     whole = b'{"code":%b,"message":%b%b}' % (
         code if sound_code else _INTERNAL_ERROR,
         message if sound_message else no_message,
@@ -159,7 +159,7 @@ def repair_error(
 
 
 def _read(raw: bytes, read: Callable[[bytes], Struct]) -> dict[str, bytes] | None:
-    """The members of an object that `read` looks for (more of them on the slow path); None for no object."""
+    """The members of an object that `read` knows (more of them on the slow path). None if it is no object."""
     if raw[:1] != b"{":
         return None
     try:
@@ -171,7 +171,7 @@ def _read(raw: bytes, read: Callable[[bytes], Struct]) -> dict[str, bytes] | Non
 
 
 def _without_mark(result: RawJson) -> RawJson | None:
-    """The result without carpool's mark; None: it does not bear it."""
+    """The result without carpool's mark; None if it has no mark."""
     raw = (_read(result, _read_whole) or {}).get("_meta", b"")
     if ERROR_META_KEY not in (_read(raw, _read_meta) or {}):
         return None
@@ -181,7 +181,7 @@ def _without_mark(result: RawJson) -> RawJson | None:
 
 
 def _object(members: Mapping[str, bytes]) -> RawJson:
-    """`json` writes names that hold half a surrogate pair."""
+    """An object of raw members. `json` writes names with half a surrogate pair, `msgspec` does not."""
     return RawJson(b"{%b}" % b",".join(b"%b:%b" % (json.dumps(k).encode(), v) for k, v in members.items()))
 
 

@@ -1,7 +1,7 @@
-"""The names that only the stateless era of MCP has (2026-07-28, basic/index), and its error for another one.
+"""Names that only the stateless era of MCP has (2026-07-28, basic/index), and its error for other versions.
 
-Owns how its keys in `_meta` are spelled, and what a request may say under them that is between two neighbours
-only. Knows nothing of: who says or reads them.
+Owns the spelling of its keys in `_meta`, and which of these keys of a request concern only two neighbours.
+Knows nothing of: the processes that write or read them.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from carpool_protocol.wire.downgrade import STATELESS
 
 VERSION: Final = STATELESS
 SUPPORTED: Final = (VERSION,)
-"""What `server/discover` says, and `data.supported` of the error below."""
+"""The versions in `server/discover` and in `data.supported` of the error below."""
 
 PREFIX: Final = "io.modelcontextprotocol/"
 PROTOCOL_VERSION: Final = PREFIX + "protocolVersion"
@@ -23,13 +23,14 @@ LOG_LEVEL: Final = PREFIX + "logLevel"
 SERVER_INFO: Final = PREFIX + "serverInfo"
 SUBSCRIPTION_ID: Final = PREFIX + "subscriptionId"
 TASKS: Final = PREFIX + "tasks"
-"""The extension that brings tasks."""
+"""The extension for tasks."""
 
 HOP_BY_HOP: Final = frozenset(
     key.casefold() for key in (PROTOCOL_VERSION, CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL)
 )
-"""Keys of a request that mean nobody but the next reader. A server that was greeted with `initialize` may
-refuse a request that has them (Python SDK 2.x does).
+"""Keys of a request that concern only the next reader, in lower case.
+
+A server that was greeted with `initialize` may refuse a request that has them (Python SDK 2.x does).
 """
 
 UNSUPPORTED_VERSION: Final = -32022
@@ -38,15 +39,16 @@ _MAX_REQUESTED_CHARS: Final = 100
 
 
 def unsupported_version(requested: str) -> RawJson:
-    """The error object for a request in a version that is not served that way (basic/index, "Error codes");
-    also for an `initialize` where a connection is in use by an agent of this era.
+    """The error object for a request in an MCP version that is not served (basic/index, "Error codes").
+
+    Also for an `initialize` on a connection that an agent of this era uses.
     """
     return RawJson(
         msgspec.json.encode(
             {
                 "code": UNSUPPORTED_VERSION,
-                "message": "The agent's request names a version of MCP that is not served in this way. "
-                "Send it again in a version of data.supported.",
+                "message": "The agent's request names a version of MCP that is not supported here. "
+                "Send it again with a version from data.supported.",
                 "data": {"supported": SUPPORTED, "requested": requested[:_MAX_REQUESTED_CHARS]},
             }
         )
@@ -54,7 +56,7 @@ def unsupported_version(requested: str) -> RawJson:
 
 
 def missing_tasks() -> RawJson:
-    """The error object for a request about tasks of an agent that has not declared that it knows them
+    """The error object for a request about tasks from an agent that has not declared the extension
     (basic/index, "Error codes").
     """
     return _MISSING_TASKS

@@ -1,15 +1,19 @@
-"""The names agents see: how they are formed, and what every other spelling of them means.
+"""The tool names that agents see: how they are formed, and the meaning of every other spelling.
 
-Owns: what a server may be called, `server__tool`, shortening and collisions, the table of spellings, and
-which server a spelling reads as a name of. Invariants: a qualified name matches `[a-zA-Z0-9_-]{1,64}` (legal
-for every model API; a lower bound leaves room for what an agent puts before it); no two tools of one set
-share one; a name depends on nothing but its own server, tool, prefix, separator and bound and the names of
-other servers, unless another tool of the same set falls on the same name: then both carry a hash of their own
-(server, tool), so order and bystanders are without influence. Names are looked up in a table, never split:
-`a_b` + `c` and `a` + `b_c` read alike once joined. What a server calls its tools never makes one of them mean
-what reads as a name of another server (`NamePrefixes`), whether that server's tools are in the table or not.
+Owns legal server names, `server__tool`, shortening and collisions, the table of spellings, and the server
+that a spelling reads as a name of. Invariants:
 
-Knows nothing of: JSON, catalogs, who may call what. Prompts follow the same rules with the same functions.
+- A qualified name matches `[a-zA-Z0-9_-]{1,64}`, which every model API accepts. A lower bound leaves room for
+  a prefix that an agent adds.
+- No two tools of one set share a name.
+- A name depends only on its own server, tool, prefix, separator and bound and on the names of other servers.
+  Exception: tools of the same set that get the same name all carry a hash of their own (server, tool), so
+  order and other tools have no influence.
+- Names are looked up in a table, never split: `a_b` + `c` and `a` + `b_c` look alike once joined.
+- A server's tool names never let one of its tools mean a spelling that reads as a name of another server
+  (`NamePrefixes`), even if that server's tools are not in the table.
+
+Knows nothing of: JSON, catalogs, rights to call. Prompts follow the same rules with the same functions.
 """
 
 import difflib
@@ -28,7 +32,7 @@ from carpool_protocol.machine import slices
 SEPARATOR = "__"
 MAX_NAME_CHARS = 64
 MIN_NAME_CHARS = 32
-"""The least bound on names: room for a hash and for a readable piece of server and tool."""
+"""The smallest bound on names: room for a hash and for a readable piece of server and tool."""
 MAX_SERVER_NAME_CHARS = 40
 """Leaves room for a readable piece of the tool and a hash within `MAX_NAME_CHARS`."""
 MAX_SEPARATOR_CHARS = 8
@@ -47,11 +51,11 @@ _MAX_GUESSED_CHARS = 2 * MAX_NAME_CHARS
 _REMEMBERED_GUESSES = 128
 
 Tool = tuple[ServerName, str]
-"""A tool by its real names: the server as configured, the tool as the server calls it."""
+"""A tool by its real names: the server as configured, and the server's own name for the tool."""
 
 
 def check_server_name(name: str, what: str = "server") -> str | None:
-    """What is wrong with `name` as the name of a server (or `what`), as a sentence; None when it may be
+    """The problem of `name` as the name of a server (or of a `what`), as a sentence. None if it may be
     used.
     """
     if not name:
@@ -62,22 +66,24 @@ def check_server_name(name: str, what: str = "server") -> str | None:
         if "__" in name or name[0] == "_" or name[-1] == "_":
             return (
                 f"The {what} name {name!a} has an underscore at an end or two in a row; "
-                "one between letters, digits or hyphens is fine."
+                "a single one between letters, digits or hyphens is allowed."
             )
         return f"The {what} name {name!a} may hold only A-Z, a-z, 0-9, hyphen and single underscores."
     return None
 
 
 def safe_server_name(name: str) -> str:
-    """The nearest name that a server may have."""
+    """The nearest legal server name: `my server!` → `my-server`."""
     plain = re.sub(r"_{2,}", "_", _ILLEGAL_CHARS.sub("-", name)).strip("_-")
     plain = plain[:MAX_SERVER_NAME_CHARS].strip("_-")
     return plain if plain and check_server_name(plain) is None else "server"
 
 
 def safe_server_names(names: Iterable[str]) -> dict[str, str]:
-    """The same for all servers of one file, each with a name of its own. Where several fall on one, those
-    that are not written so all get a hash of what is written: their order says nothing.
+    """The nearest legal names for all servers of one file, each different.
+
+    If several get the same name, those that were changed all get a hash of their original name, so that order
+    has no influence.
     """
     found = {name: name if check_server_name(name) is None else safe_server_name(name) for name in names}
     count = Counter(found.values())
@@ -90,28 +96,32 @@ def safe_server_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_separator(separator: str) -> str | None:
-    """What is wrong with `separator`, as a sentence; None when it may be used."""
+    """The problem of `separator`, as a sentence. None if it may be used."""
     if not separator or len(separator) > MAX_SEPARATOR_CHARS or _LEGAL.fullmatch(separator) is None:
         return f"A separator is 1 to {MAX_SEPARATOR_CHARS} of A-Z, a-z, 0-9, underscore and hyphen."
     return None
 
 
 def check_tools_prefix(prefix: str) -> str | None:
-    """What is wrong with a `tools_prefix`, as a sentence; None when it may be used (`""` may)."""
+    """The problem of a `tools_prefix`, as a sentence. None if it may be used (`""` may)."""
     if prefix and (len(prefix) > MAX_SERVER_NAME_CHARS or _LEGAL.fullmatch(prefix) is None):
         return f"A tools_prefix is at most {MAX_SERVER_NAME_CHARS} of A-Z, a-z, 0-9, underscore and hyphen."
     return None
 
 
 def check_name_length(chars: int) -> str | None:
-    """What is wrong with a bound on the length of names, as a sentence; None when it may be used."""
+    """The problem of a bound on the length of names, as a sentence. None if it may be used."""
     if not MIN_NAME_CHARS <= chars <= MAX_NAME_CHARS:
-        return f"The length of tool names is bounded by {MIN_NAME_CHARS} to {MAX_NAME_CHARS} characters."
+        return (
+            f"The bound on the length of tool names must be {MIN_NAME_CHARS} to {MAX_NAME_CHARS} characters."
+        )
     return None
 
 
 def legalise(name: str) -> str:
-    """`name` with every character that model APIs refuse as `_`. Never empty; may still be too long."""
+    """`name` with `_` in place of every character that model APIs refuse. Never empty; may still be too
+    long.
+    """
     return _ILLEGAL_CHAR.sub("_", name) or "_"
 
 
@@ -124,12 +134,12 @@ def qualify(
     hashed: int = 0,
     most: int = MAX_NAME_CHARS,
 ) -> str:
-    """The name of one tool, legal by itself whatever is put in.
+    """The qualified name of one tool, legal for any input.
 
-    `prefix` stands in place of the server's name; with `""` the tool keeps its own name, without a
-    separator. `most`: its length, from `MIN_NAME_CHARS` to `MAX_NAME_CHARS`. `hashed` 0 is the plain name,
-    which gets a hash only when it is too long; each number above it is another spelling of the same tool with
-    a longer (in the end: another) hash, for `qualify_all` to choose from.
+    `prefix` stands in place of the server's name; with `""` the tool keeps its own name, without a separator.
+    `most`: the longest name, from `MIN_NAME_CHARS` to `MAX_NAME_CHARS`. `hashed` 0 is the plain name, with a
+    hash only if it is too long. Each higher number is another spelling of the same tool with a longer (in the
+    end: another) hash, from which `qualify_all` chooses.
     """
     head = (server if prefix is None else prefix) + separator if prefix != "" else ""
     plain = head + tool
@@ -157,12 +167,12 @@ def qualify_all(
     *,
     most: int = MAX_NAME_CHARS,
 ) -> dict[Tool, str]:
-    """Distinct legal names for a set of tools, in the order given; a tool given twice counts once.
+    """Distinct legal names for a set of tools, in the given order. A tool given twice counts once.
 
-    `prefixes` holds `tools_prefix` where a server has one; `most` is the length of a name. A name that
+    `prefixes` holds the `tools_prefix` of servers that have one; `most` is the longest name. A name that
     `heads` reads as another server's is formed with the server's own name instead; if that does not help, it
-    gets a hash. Tools that fall on one name all get a hash, until no two names are equal; each round looks at
-    the whole set at once, so that order is without influence.
+    gets a hash. Tools with equal names all get a hash, until no two names are equal. Each round treats the
+    whole set at once, so that order has no influence.
     """
     return slices.run_all_slices(qualifying_all(tools, prefixes, separator, heads, most=most))
 
@@ -175,7 +185,7 @@ def qualifying_all(
     *,
     most: int = MAX_NAME_CHARS,
 ) -> slices.Steps[dict[Tool, str]]:
-    """The same in slices."""
+    """`qualify_all` in slices."""
     names: dict[Tool, str] = {}
     hashed: dict[Tool, int] = {}
     unprefixed: set[Tool] = set()
@@ -217,10 +227,11 @@ def qualifying_all(
 
 
 def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
-    """Every way other systems write this tool, the bare tool last. `Resolver` says what each means.
+    """Every way in which other systems write this tool, the bare tool last. `Resolver` decides which ones it
+    means.
 
-    A tool whose own name is not legal is also found under its legal form, which is what a model was shown. A
-    `prefix` is written in all the ways in which the server's name is.
+    A tool with an illegal name is also found under its legal form, which a model was shown. A `prefix` is
+    written in the same ways as the server's name.
     """
     found: dict[str, None] = {}
     legal = legalise(tool)
@@ -238,14 +249,15 @@ def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
 
 
 def _name_prefixes(name: str, separator: str) -> set[str]:
-    """What a spelling of any tool of a server begins with, for its name or its `tools_prefix`."""
+    """The beginnings of all spellings of any tool of a server, for its name or its `tools_prefix`."""
     heads = {f"{mcp}{name}{mark}" for mcp, mark in product(("", "mcp__", "mcp:", "mcp_"), ("_", ".", ":"))}
     return {*heads, legalise(name + separator)}
 
 
 def may_be_of(spelling: str, server: str, separator: str = SEPARATOR, prefix: str | None = None) -> bool:
-    """Whether `spelling` begins like a name of this server's, whatever its tools are: to explain why it
-    cannot be called, never to route.
+    """True if `spelling` begins like a name of this server, whatever its tools are.
+
+    For explanations why it cannot be called, never to route a call.
     """
     if prefix == "":
         return True
@@ -254,12 +266,12 @@ def may_be_of(spelling: str, server: str, separator: str = SEPARATOR, prefix: st
 
 
 class NamePrefixes:
-    """Which server a spelling reads as a name of: the one with the longest head that it begins with.
+    """Finds the server that a spelling reads as a name of: the one with the longest matching beginning.
 
-    Of all servers that are known, whatever state they are in, so that no spelling comes to mean another
-    server's tool because one is away. A `tools_prefix` is read as the server's name is, unless that is how
-    another server's name is read: nobody takes over a name by a prefix. A server of `former` has what no
-    other one is read by.
+    It knows all configured servers in any state, so that no spelling comes to mean another server's tool
+    while one is down. A `tools_prefix` is read as the server's name is, unless another server's name is read
+    that way: a prefix cannot take over a name. A server of `former` gets the beginnings that no other server
+    has.
     """
 
     __slots__ = ("_lengths", "_owners", "ambiguous_servers")
@@ -284,7 +296,9 @@ class NamePrefixes:
         self._owners = owners
         self._lengths = sorted({len(head) for head in owners}, reverse=True)
         self.ambiguous_servers = self._find_crossed(servers, separator)
-        """Servers of which a spelling with their own name or prefix can read as a name of another one."""
+        """Servers with their own name or prefix in spellings that can also read as a name of another
+        server.
+        """
 
     def _find_crossed(
         self, servers: Mapping[ServerName, str | None], separator: str
@@ -301,7 +315,7 @@ class NamePrefixes:
         return frozenset(crossed)
 
     def servers_of(self, spelling: str) -> frozenset[ServerName]:
-        """The servers that it reads as a name of: none, one, or those that share a prefix."""
+        """The servers that `spelling` reads as a name of: none, one, or several that share a prefix."""
         for length in self._lengths:
             found = self._owners.get(spelling[:length])
             if found is not None:
@@ -309,22 +323,22 @@ class NamePrefixes:
         return frozenset()
 
     def all_servers_of(self, spelling: str) -> frozenset[ServerName]:
-        """The same with those of shorter heads: `a_b_c` can be the tool `b_c` of `a`."""
+        """`servers_of` and the servers of shorter beginnings: `a_b_c` can be the tool `b_c` of `a`."""
         heads = (self._owners.get(spelling[:length]) for length in self._lengths)
         return frozenset().union(*(which for which in heads if which is not None))
 
     def may_mean(self, spelling: str, server: ServerName) -> bool:
-        """Whether it may mean a tool of this server: it does not read as a name of others."""
+        """True if `spelling` may mean a tool of this server, because it does not read as a name of others."""
         readers = self.servers_of(spelling)
         return not readers or server in readers
 
 
 NO_NAME_PREFIXES: NamePrefixes = NamePrefixes({})
-"""No server is known by name."""
+"""No server names are known."""
 
 
 class ResolvedName(Struct, frozen=True):
-    """Exactly one tool is meant."""
+    """Exactly one tool matches."""
 
     server: ServerName
     tool: str
@@ -332,13 +346,13 @@ class ResolvedName(Struct, frozen=True):
 
 
 class AmbiguousName(Struct, frozen=True):
-    """Several tools can be meant, none better than the others: nothing is called. Qualified names, sorted."""
+    """Several tools match equally well, so none is called. Qualified names, sorted."""
 
     candidates: tuple[str, ...]
 
 
 class NoSuchName(Struct, frozen=True):
-    """Nothing is called that. Qualified names that look alike, best first, at most three."""
+    """No tool matches. Similar qualified names, best first, at most three."""
 
     suggestions: tuple[str, ...]
 
@@ -347,13 +361,13 @@ Resolution = ResolvedName | AmbiguousName | NoSuchName
 
 
 class Resolver:
-    """What each spelling means within one set of names.
+    """Finds the tool that a spelling means within one set of names.
 
-    A qualified name always means itself; every other spelling counts only while no qualified name is
-    written that way, the names in their longer form first, which an agent with a higher bound reads in its
-    list. So a plain name that two tools came to share is ambiguous from then on, never the other tool's. A
-    spelling that reads as a name of a server never means a tool of another one. The table of other spellings
-    is built when the first one is looked up.
+    A qualified name always means itself. Every other spelling counts only if no qualified name is written
+    that way; the longer forms of names come first, because an agent with a higher bound sees them in its
+    list. So a plain name that two tools came to share is ambiguous from then on. A spelling that reads as a
+    name of a server never means a tool of another one. The table of other spellings is built at the first
+    lookup of one.
     """
 
     __slots__ = (
@@ -374,7 +388,7 @@ class Resolver:
         heads: NamePrefixes = NO_NAME_PREFIXES,
         longer: Mapping[Tool, str] | None = None,
     ) -> None:
-        """`names` is what `qualify_all` returned: distinct values; `longer` the same for a higher bound."""
+        """`names`: the result of `qualify_all`, distinct values. `longer`: the same for a higher bound."""
         self._names = names
         self._longer = longer or {}
         self._prefixes = prefixes or {}
@@ -385,7 +399,9 @@ class Resolver:
         self._similar_names: _SimilarNames | None = None
 
     def resolve(self, spelling: str) -> Resolution:
-        """The tool that `spelling` means: a lookup, or a few milliseconds when there is no such name."""
+        """The tool that `spelling` means. Takes one lookup, or a few milliseconds if there is no such
+        name.
+        """
         exact = self._exact.get(spelling)
         if exact is not None:
             return exact
@@ -394,7 +410,7 @@ class Resolver:
         return self._others.get(spelling) or self._guess(spelling)
 
     def aliases(self, server: ServerName, tool: str) -> list[str]:
-        """The spellings that mean this tool alone, besides its qualified name; empty for an unknown tool."""
+        """The spellings that mean this tool alone, besides its qualified name. Empty for an unknown tool."""
         qualified = self._names.get((server, tool))
         if qualified is None:
             return []
@@ -448,9 +464,9 @@ class Resolver:
 
 
 class _SimilarNames:
-    """Finds names that look like a spelling: rare shared trigrams choose a few, difflib ranks those.
+    """Finds names similar to a spelling: rare shared trigrams choose a few, difflib ranks those.
 
-    difflib over all names would hold up every agent for 50 ms per typo in a set of 1,000 tools.
+    difflib over all names would delay every agent by 50 ms per typo in a set of 1,000 tools.
     """
 
     __slots__ = ("_having", "_names")
@@ -463,8 +479,10 @@ class _SimilarNames:
                 self._having.setdefault(trigram, []).append(index)
 
     def similar_to(self, spelling: str, servers: Collection[ServerName]) -> tuple[str, ...]:
-        """`servers`: only names of theirs; empty: of any. A name of one server is no other one's, misspelled:
-        who writes it has arguments for that server.
+        """The most similar names, best first. `servers`: only names of these; empty: of any server.
+
+        A misspelled name of one server is never taken for another server's: its arguments are for that
+        server.
         """
         shares: dict[int, float] = {}
         for trigram in _trigrams(spelling):

@@ -1,10 +1,10 @@
-"""The W3C trace context in a `_meta`: what a legal `traceparent` is, and the one that somebody says.
+"""The W3C trace context in a `_meta`: checks and reads a `traceparent`.
 
-Owns the format. Source: W3C Trace Context level 1 (version 00). Its key in `_meta` has no prefix; SDKs
-use it in both eras.
+Owns the format. Source: W3C Trace Context level 1 (version 00). Its key in `_meta` has no prefix; SDKs use it
+in both eras.
 
-Invariant: what `traceparent_in` gives has 55 characters of hexadecimal digits and hyphens, whatever was
-said: it may be kept in a journal. Knows nothing of: which contexts are ours, what they decide.
+Invariant: the result of `traceparent_in` has 55 characters of hexadecimal digits and hyphens for any input,
+so it may be kept in a journal. Knows nothing of: the origin of a context, its use.
 """
 
 import re
@@ -16,7 +16,7 @@ from msgspec import Struct
 from carpool_protocol.wire.content import text_of
 
 LEAST_BYTES: Final = len('{"traceparent":""}') + 55
-"""No shorter `_meta` holds a legal context. To compare lengths takes a sixth of the time of a search."""
+"""No shorter `_meta` holds a legal context. Comparing lengths takes a sixth of the time of a search."""
 
 _written = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
 _NO_TRACE: Final = "0" * 32
@@ -33,7 +33,7 @@ _read_meta = msgspec.json.Decoder(_Meta).decode
 
 
 class TraceParent(NamedTuple):
-    """A legal `traceparent`, apart."""
+    """The parts of a legal `traceparent`."""
 
     trace: str
     span: str
@@ -41,8 +41,9 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """A `traceparent` as W3C defines it; None for an illegal one. Of later versions, the part that 00
-    knows.
+    """The parts of a `traceparent` as W3C defines it; None for an illegal one.
+
+    Of a later version, the part that version 00 knows.
     """
     found = _written(text)
     if found is None:
@@ -54,14 +55,15 @@ def parse_traceparent(text: str) -> TraceParent | None:
 
 
 def traceparent_in(meta: bytes) -> str:
-    """The context that a `_meta` carries, in the words of version 00; empty where there is none that is
-    legal. `meta` is an object as `params.split_meta` writes it: no escape hides a name in it.
+    """The context in a `_meta`, written as version 00; empty if there is no legal one.
+
+    `meta` is an object as `params.split_meta` writes it: no escape hides a name in it.
     """
     if len(meta) < LEAST_BYTES or meta.find(b'"traceparent"') < 0:  # `in` takes twice as long
         return ""
     try:
         said = _read_meta(meta).traceparent
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # no string, or rule 16's lines
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # not a string, or a line of rule 16
         said = text_of(meta, "traceparent") or ""
     found = parse_traceparent(said)
     return "" if found is None else f"00-{found.trace}-{found.span}-{found.flags}"

@@ -1,15 +1,16 @@
 """Normalization of URIs: one spelling for all that a server's library may read as the same URI.
 
-Owns the normal form in which rights, hooks and collisions compare URIs, and the same form of the patterns
-that people write. `NOTE://me@Internal:/a//%62` and `note://internal/a/b` have one normal form. Escapes are
-taken out, the scheme and the host are in lower case (IDNA), a user and a default port are dropped, slashes
-are merged, all behind a NUL is cut. Letters that only some file systems take for each other (cases in a path,
-accents in two forms) stay apart.
+Owns the normal form in which rights, hooks and collisions compare URIs, and the same form of patterns that
+people write. `NOTE://me@Internal:/a//%62` and `note://internal/a/b` have one normal form. Escapes are
+resolved, scheme and host are in lower case (IDNA), a user and a default port are dropped, slashes are merged,
+and everything behind a NUL is cut. Letters that only some file systems treat as equal (upper and lower case
+in a path, accents in two forms) stay different.
 
-A normal form is for comparison only: it is never sent to a server, because it joins what some server may keep
-apart. A URI that climbs (`file:///public/../secret`) has a normal form, and no text tells where it leads.
+A normal form is for comparison only and never sent to a server, because it joins URIs that some server may
+distinguish. A URI that climbs (`file:///public/../secret`) has a normal form, but its text does not show
+where it leads.
 
-Pure. Refuses to know: rights, servers, which URIs are listed.
+Pure. Refuses to know: rights, servers, listed URIs.
 """
 
 import re
@@ -17,18 +18,21 @@ from typing import Final
 from urllib.parse import unquote
 
 MAX_LAYERS: Final = 8
-"""Escapes are taken out so many times. A URI with more counts as climbing: no server does it more than
-twice."""
+"""How often escapes are resolved. A URI with more layers counts as climbing: no server does it more than
+twice.
+"""
 
 MAX_CHARS: Final = 4096
-"""A longer URI is its own normal form and counts as climbing: to read it would hold up everybody."""
+"""A longer URI is its own normal form and counts as climbing: reading it would delay all others."""
 MAX_HOST_CHARS: Final = 255
-"""A longer host is no name of DNS, and stays as written but for its case."""
+"""A longer host is no DNS name; it only becomes lower case."""
 
 _DEFAULT_PORTS: Final = {"ftp:": 21, "http:": 80, "https:": 443, "ws:": 80, "wss:": 443}
-"""Also the schemes in which parsers of browsers take the first segment for the host after any slashes."""
+"""Schemes with default ports. Browsers also take the first segment after any slashes in these schemes for the
+host.
+"""
 
-# A URI like this is its own normal form: most are.
+# Most URIs look like this and are their own normal form.
 _ordinary = re.compile(
     r"(?:file:///|(?!file:)[a-z][a-z0-9+.-]*://[a-z0-9_{}-]+(?:\.[a-z0-9_{}-]+)*/)"
     r"[^%\\?#\x00-\x20/.][^%\\?#\x00-\x20/]*(?:/[^%\\?#\x00-\x20/.][^%\\?#\x00-\x20/]*)*"
@@ -47,7 +51,7 @@ _wild = re.compile(r"[*?\[]")
 
 
 def normalize(uri: str) -> str:
-    """The normal form of `uri`, or of a URI template. A normal form is its own normal form."""
+    """The normal form of `uri`, or of a URI template. The normal form of a normal form is itself."""
     for _ in range(MAX_LAYERS):
         if len(uri) > MAX_CHARS or _ordinary(uri):
             break
@@ -58,7 +62,7 @@ def normalize(uri: str) -> str:
 
 
 def normalize_pattern(pattern: str) -> str:
-    """The same of a shell pattern over URIs: `HTTPS://Intranet:443/*` gives `https://intranet/*`.
+    """The normal form of a shell pattern over URIs: `HTTPS://Intranet:443/*` → `https://intranet/*`.
 
     A wildcard keeps its meaning; a `?` is one character and begins no query.
     """
@@ -76,7 +80,7 @@ def normalize_pattern(pattern: str) -> str:
         scheme, rest = found[0].lower(), text[found.end() :]
     else:
         return text
-    if _wild.match(rest):  # of any form behind the colon
+    if _wild.match(rest):  # a wildcard directly behind the colon matches any form
         return scheme + rest
     authority, path = _split(scheme, rest)
     if authority is None:
@@ -87,9 +91,9 @@ def normalize_pattern(pattern: str) -> str:
 
 
 def without_query(uri: str) -> tuple[str, ...]:
-    """Normal forms of `uri`: the whole, without query and fragment, and also without the slash at its end.
+    """Normal forms of `uri`: the whole, without query and fragment, and also without its last slash.
 
-    For what denies: a server may let any of these go.
+    For rules that deny: a server may ignore any of these parts.
     """
     whole = normalize(uri)
     path = whole.removesuffix(_query_of(whole))
@@ -97,7 +101,7 @@ def without_query(uri: str) -> tuple[str, ...]:
 
 
 def climbs(uri: str) -> bool:
-    """Whether `uri` may lead out of what its text begins with."""
+    """True if `uri` may lead out of the place that its text begins with."""
     if len(uri) > MAX_CHARS:
         return True
     if _ordinary(uri):
@@ -107,7 +111,7 @@ def climbs(uri: str) -> bool:
 
 
 def authority(uri: str) -> str:
-    """Scheme and authority in the normal form: `NOTE://me@internal/a` gives `note://internal`, `note:a` gives
+    """Scheme and authority in the normal form: `NOTE://me@internal/a` → `note://internal`, `note:a` →
     `note:`.
     """
     found = _head(normalize(uri))
@@ -115,7 +119,8 @@ def authority(uri: str) -> str:
 
 
 def has_literal_authority(template: str) -> bool:
-    """Whether scheme and authority of a URI template are written out: of `note://a/{x}`, not of `note://{x}/a`.
+    """True if scheme and authority of a URI template are written out: of `note://a/{x}`, not of
+    `note://{x}/a`.
 
     True for a URI without any expression.
     """
@@ -125,12 +130,12 @@ def has_literal_authority(template: str) -> bool:
 
 
 def scheme(uri: str) -> str:
-    """The scheme as written, in lower case and with its colon; empty where there is none."""
+    """The scheme in lower case, with its colon; empty if there is none."""
     return _scheme_of(uri).lower()
 
 
 def with_plain_head(uri: str) -> str:
-    """`uri` with scheme and authority in lower case and all else as written."""
+    """`uri` with scheme and authority in lower case and the rest as written."""
     found = _head(uri)
     return found[0].lower() + uri[found.end() :] if found else uri
 
@@ -152,12 +157,12 @@ def _scheme_of(text: str) -> str:
 
 
 def _query_of(text: str) -> str:
-    """Query and fragment with their mark; the `?` of an expression (`{?page}`) begins none."""
+    """Query and fragment with their mark. The `?` of an expression (`{?page}`) begins no query."""
     return next((found[1] for found in _query.finditer(text) if found[1]), "")
 
 
 def _unescaped(uri: str) -> str:
-    """Without escapes of any kind, and with one kind of slash."""
+    """The URI without escapes of any kind, and with one kind of slash."""
     for _ in range(MAX_LAYERS):
         before, uri = uri, unquote(uri.translate(_dropped).strip(_AROUND))
         if uri == before:
@@ -166,7 +171,7 @@ def _unescaped(uri: str) -> str:
 
 
 def _split(scheme: str, text: str) -> tuple[str | None, str]:
-    """Authority and path of what is behind the scheme. The authority is None where there is none."""
+    """Authority and path of the part behind the scheme. The authority is None if there is none."""
     if scheme in _DEFAULT_PORTS:
         text = "//" + text.lstrip("/")
     elif scheme == "file:" and not text.startswith("//"):

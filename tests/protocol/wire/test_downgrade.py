@@ -62,14 +62,14 @@ def test_blocks_become_text_below_the_version_that_brought_them() -> None:
 
 def test_the_text_says_what_stood_there() -> None:
     audio, link = result("2024-11-05", {"content": [AUDIO, LINK]})["content"]
-    assert audio["text"] == "[Audio (audio/wav, about 300 bytes): this agent's version of MCP has none.]"
+    assert audio["text"] == "[Audio (audio/wav, about 300 bytes): this agent's version of MCP has no audio.]"
     assert audio["annotations"] == {"priority": 1}
     assert link["text"] == "[Resource link] a.txt: file:///a (text/plain)\nThe a."
     assert result("2024-11-05", {"content": [{"type": "resource_link"}, {"type": "audio"}]})["content"] == [
         {"type": "text", "text": "[Resource link] Resource: "},
         {
             "type": "text",
-            "text": "[Audio (of unknown type, about 0 bytes): this agent's version of MCP has none.]",
+            "text": "[Audio (of unknown type, about 0 bytes): this agent's version of MCP has no audio.]",
         },
     ]
 

@@ -10,14 +10,14 @@ Invariant: whoever waits here is there.
 Knows nothing of: what is in a list, which one is old.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.model.effects import AnyEffect, GiveUpListRequest, RereadLists
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 PAUSE_S: Final = 1.0
 MAX_LOST: Final = 5
@@ -31,61 +31,61 @@ ANSWER_S: Final = 60.0
 class ListThrottle:
     """All such instances of one supervisor."""
 
-    def __init__(self, instances: Mapping[InstanceId, Instance], out: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self,
+        instances: Mapping[InstanceId, Instance],
+        timers: SupervisorTimers,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
         self._instances = instances
         self._emit = out
-        self._due: Deadlines[InstanceId] = Deadlines()
-        self._asked: Deadlines[InstanceId] = Deadlines()
-        """Serving instances of which a list request is out."""
+        self._rereads = timers.of("list_reread")
+        self._answers = timers.of("list_answer")
+        """Serving instances that have an open list request."""
 
     def list_requested(self, instance: Instance, method: str, now: float) -> None:
         """This list request is out; empty: none is."""
         instance.list_request = method
         if method and instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
-            self._asked.arm(instance.id, now, _answer_s(instance))
+            self._answers.arm(instance.id, now, _answer_s(instance))
         else:
-            self._asked.disarm(instance.id)
+            self._answers.disarm(instance.id)
 
     def list_answer_lost(self, instance: Instance, times: int, now: float) -> None:
         """An answer could not be read or never came, so often in a row."""
         if times <= MAX_LOST:
-            self._due.arm(instance.id, now, PAUSE_S * 2**times)
+            self._rereads.arm(instance.id, now, PAUSE_S * 2**times)
 
     def lists_changed(self, instance: Instance, now: float) -> None:
         """Its lists are old, and were read so often that they are not read at once."""
-        if instance.id not in self._due:
-            self._due.arm(instance.id, now, PAUSE_S)
+        if instance.id not in self._rereads:
+            self._rereads.arm(instance.id, now, PAUSE_S)
 
     def instance_exited(self, instance: Instance) -> None:
         """The process is gone."""
-        self._due.disarm(instance.id)
-        self._asked.disarm(instance.id)
+        self._rereads.disarm(instance.id)
+        self._answers.disarm(instance.id)
 
-    def fire_timers(self, now: float) -> None:
-        """These have waited."""
-        for instance_id in self._asked.due(now):
+    def answers_overdue(self, instances: Iterable[InstanceId], now: float) -> None:
+        """Give up the list requests of these instances; go on waiting where nothing is read from them."""
+        for instance_id in instances:
             instance = self._instances[instance_id]
             if instance.unread_since is None:
                 self._emit(GiveUpListRequest(instance_id, _answer_s(instance)))
             else:  # the answer may lie in its pipe
-                self._asked.arm(instance_id, now, _answer_s(instance))
-        for instance_id in self._due.due(now):
+                self._answers.arm(instance_id, now, _answer_s(instance))
+
+    def reread(self, instances: Iterable[InstanceId]) -> None:
+        """Read the lists of these instances again."""
+        for instance_id in instances:
             if self._instances[instance_id].state in (InstanceState.SERVING, InstanceState.DRAINING):
                 self._emit(RereadLists(instance_id))
 
-    def next_deadline(self) -> float | None:
-        """When the first has waited."""
-        due, asked = self._due.next_deadline(), self._asked.next_deadline()
-        if due is None or asked is None:
-            return asked if due is None else due
-        return min(due, asked)
-
     def check(self) -> None:
         """Assert every invariant."""
-        for waits in (self._due, self._asked):
+        for waits in (self._rereads, self._answers):
             waiting = sum(each in waits for each in self._instances)
             assert waiting == len(waits), "an instance that is gone waits"
-            waits.check()
 
 
 def _answer_s(instance: Instance) -> float:

@@ -7,7 +7,7 @@ Knows nothing of: how effects are performed.
 """
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 
@@ -88,6 +88,7 @@ from carpool_supervisor.core.model.events import (
 )
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.timer_kinds import TimerKind, supervisor_timers
 from carpool_supervisor.core.pools.instances import Instances
 from carpool_supervisor.core.pools.liveness import leave_out_pause
 from carpool_supervisor.core.pools.recycling import Recycling
@@ -103,23 +104,26 @@ class SupervisorCore:
         """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process."""
         self.pools: Pools = {}
         self._effects: list[AnyEffect] = []
-        self.leases = Leases()
-        self.retries = PendingRetries(self._emit)
-        timeouts = CallTimeouts()
+        timers = self.timers = supervisor_timers()
+        self.leases = Leases(timers)
+        self.retries = PendingRetries(timers, self._emit)
+        timeouts = CallTimeouts(timers)
         self.paused_timeouts = PausedTimeouts(timeouts, self.retries)
-        self.asks = ServerAsks(self._emit, life, self.paused_timeouts)
+        self.asks = ServerAsks(life, self.paused_timeouts, timers, self._emit)
         self.dispatcher = Dispatcher(
-            self.pools, self.asks, self.leases, self.retries, timeouts=timeouts, out=self._emit
+            self.pools, self.asks, self.leases, self.retries, timeouts=timeouts, timers=timers, out=self._emit
         )
-        self.instances = Instances(self.pools, self.dispatcher, self.leases, self._emit)
-        self.targets = PoolTargets(self.pools, self.dispatcher, self.instances, self.leases, self._emit)
-        self.recycling = Recycling(self.pools, self.instances, self.leases, self._emit)
+        self.instances = Instances(self.pools, self.dispatcher, self.leases, timers=timers, out=self._emit)
+        self.targets = PoolTargets(
+            self.pools, self.dispatcher, self.instances, self.leases, timers=timers, out=self._emit
+        )
+        self.recycling = Recycling(self.pools, self.instances, self.leases, timers=timers, out=self._emit)
         self.announcer = PoolAnnouncer(self.pools, self.targets, self.instances.start_queue, self._emit)
         self.record = CallRecord()
         self.task_holds = TaskHolds(
-            self.instances.by_id, self.leases, self.instances.recheck_draining, self._emit
+            self.instances.by_id, self.leases, self.instances.recheck_draining, timers=timers, out=self._emit
         )
-        self.list_throttle = ListThrottle(self.instances.by_id, self._emit)
+        self.list_throttle = ListThrottle(self.instances.by_id, timers, self._emit)
         self.broker_failover = BrokerFailover(
             self.record,
             self.dispatcher,
@@ -166,37 +170,61 @@ class SupervisorCore:
         self.now = now
         effects: list[AnyEffect] = []
         self._effects = effects
-        for pool in self.dispatcher.fire_timers(now):
-            self._recheck_draining(pool, now)
-        self.asks.fire_timers(now)
-        self.retries.fire_timers(now)
-        self.task_holds.fire_timers(now)
-        self.list_throttle.fire_timers(now)
-        self.targets.fire_timers(now)
-        self.instances.fire_timers(now)
-        self.recycling.fire_timers(now)
+        for kind, keys in self.timers.due(now):
+            self._time_out(kind, keys, now)
+        self.instances.start_queue.start_queued(now)
         self.announcer.announce_all(now)
         return effects
 
+    def _time_out(self, kind: TimerKind, keys: list[Any], now: float) -> None:  # noqa: C901 - an arm per kind
+        match kind:
+            case "queued_call":
+                self.dispatcher.end_queued(keys, now)
+            case "queue_notice":
+                self.dispatcher.queue_timeouts.send_notices(keys, self.dispatcher.calls, now)
+            case "idle_call":
+                for pool in self.dispatcher.end_running(keys, "timed_out", now):
+                    self._recheck_draining(pool, now)
+            case "running_call":
+                for pool in self.dispatcher.end_running(keys, "ran_too_long", now):
+                    self._recheck_draining(pool, now)
+            case "ask":
+                self.asks.time_out(keys, now)
+            case "retry_pause":
+                self.retries.end_pauses(keys)
+            case "held_task":
+                self.task_holds.expire(keys, now)
+            case "list_answer":
+                self.list_throttle.answers_overdue(keys, now)
+            case "list_reread":
+                self.list_throttle.reread(keys)
+            case "idle_lease":
+                self.targets.end_idle_leases(keys, now)
+            case "tainted_instance":
+                for key in keys:
+                    self.targets.adjust_pool(self.pools[key], now)
+            case "start_backoff":
+                self.instances.start_queue.end_backoffs(keys)
+            case "greeting_turn":
+                pass  # `start_queued` runs after each tick, and counts the turns that are left
+            case "era_silence":
+                self.instances.era_greetings.end_silence(keys)
+            case "instance_phase":
+                self.instances.end_phases(keys, now)
+            case "instance_check":
+                self.instances.check_all(now)
+            case "recycling_check":
+                self.recycling.check_ages(now)
+            case _:
+                assert_never(kind)
+
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
-        earliest = self.dispatcher.next_deadline()
-        for part in (
-            self.instances,
-            self.targets,
-            self.recycling,
-            self.asks,
-            self.retries,
-            self.task_holds,
-            self.list_throttle,
-        ):
-            at = part.next_deadline()
-            if at is not None and (earliest is None or at < earliest):
-                earliest = at
-        return earliest
+        return self.timers.next_deadline()
 
     def check(self) -> None:
         """Assert every invariant of every part."""
+        self.timers.check()
         self.dispatcher.check()
         self.asks.check(self.dispatcher.calls.values())
         self.instances.check()

@@ -14,22 +14,22 @@ Knows nothing of: agents, what is asked, JSON.
 from collections.abc import Callable, Iterable
 
 from carpool_protocol.ids import InstanceId, WireId
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.model.attribution import CAN_ASK
 from carpool_supervisor.core.model.effects import AnyEffect, WriteRetry
 from carpool_supervisor.core.model.events import ServerNotReady
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, PoolCall
 from carpool_supervisor.core.model.sharing import may_take_call
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 
 class PendingRetries:
     """All resting calls of one supervisor."""
 
-    def __init__(self, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(self, timers: SupervisorTimers, out: Callable[[AnyEffect], None]) -> None:
         self._emit = out
         self._pauses: dict[tuple[InstanceId, WireId], PoolCall] = {}
-        self._due: Deadlines[tuple[InstanceId, WireId]] = Deadlines()
+        self._timers = timers.of("retry_pause")
         self._line: dict[InstanceId, dict[WireId, PoolCall]] = {}
 
     def __contains__(self, pool_call: PoolCall) -> bool:
@@ -51,7 +51,7 @@ class PendingRetries:
         if opened is not None:
             self.await_retry(opened)
             self._pauses[instance.id, event.wire] = opened
-            self._due.arm((instance.id, event.wire), now, event.pause_s)
+            self._timers.arm((instance.id, event.wire), now, event.pause_s)
 
     # --- it goes on ------------------------------------------------------------------------------------
 
@@ -76,9 +76,9 @@ class PendingRetries:
                     said.append(opened)
         return said
 
-    def fire_timers(self, now: float) -> None:
-        """These pauses are over."""
-        for which in self._due.due(now):
+    def end_pauses(self, pauses: Iterable[tuple[InstanceId, WireId]]) -> None:
+        """Retry the calls whose pauses are over."""
+        for which in pauses:
             self.retry(self._pauses.pop(which))
 
     def _write_retry(self, pool_call: PoolCall, instance: Instance) -> None:
@@ -96,14 +96,10 @@ class PendingRetries:
         assert pool_call.instance is not None
         which = pool_call.instance.id, pool_call.wire
         if self._pauses.pop(which, None) is not None:
-            self._due.disarm(which)
+            self._timers.disarm(which)
         line = self._line.get(pool_call.instance.id)
         if line is not None and line.pop(pool_call.wire, None) is not None and not line:
             del self._line[pool_call.instance.id]
-
-    def next_deadline(self) -> float | None:
-        """When the first pause is over."""
-        return self._due.next_deadline()
 
     def check(self, calls: Iterable[PoolCall]) -> None:
         """Assert every invariant. `calls`: all open calls."""
@@ -126,9 +122,8 @@ class PendingRetries:
             pauses = (found.id, opened.wire) in self._pauses
             talks = found.state in (InstanceState.SERVING, InstanceState.DRAINING)
             assert opened.asks or in_line or pauses or not talks, f"call {opened.call.call} rests for ever"
-        assert len(self._pauses) == len(self._due)
-        assert all(each in self._due for each in self._pauses), "a pause never ends"
-        self._due.check()
+        assert len(self._pauses) == len(self._timers)
+        assert all(each in self._timers for each in self._pauses), "a pause never ends"
 
 
 def _may_run(pool_call: PoolCall, instance: Instance) -> bool:

@@ -10,21 +10,18 @@ Invariants (`check`): a call in flight has exactly one deadline, any other call 
 lines, what is asked and of whom (`server_requests`), why reading stops, how a call ends whose time is over.
 """
 
-from collections.abc import Iterator
-from typing import Literal
-
 from carpool_protocol.ids import CallId
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.between_rounds import PendingRetries
 from carpool_supervisor.core.model.pool import Calls, Instance, PoolCall
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 
 class CallTimeouts:
     """The limits of all calls in flight."""
 
-    def __init__(self) -> None:
-        self._idle: Deadlines[CallId] = Deadlines()
-        self._total: Deadlines[CallId] = Deadlines()
+    def __init__(self, timers: SupervisorTimers) -> None:
+        self._idle = timers.of("idle_call")
+        self._total = timers.of("running_call")
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._total)
@@ -60,20 +57,6 @@ class CallTimeouts:
         """It runs no more."""
         if not self._idle.disarm(call):
             self._total.disarm(call)
-
-    def expired(self, now: float) -> Iterator[tuple[CallId, Literal["timed_out", "ran_too_long"]]]:
-        """Calls whose time is over, and which limit that was."""
-        for call in self._idle.due(now):
-            yield call, "timed_out"
-        for call in self._total.due(now):
-            yield call, "ran_too_long"
-
-    def next_deadline(self) -> float | None:
-        """When the first one is over."""
-        idle, total = self._idle.next_deadline(), self._total.next_deadline()
-        if idle is None or total is None:
-            return total if idle is None else idle
-        return min(idle, total)
 
     def check_call(self, call: CallId, pool_call: PoolCall | None) -> None:
         """Assert that it has one deadline while it runs, else none. `pool_call`: None once it is over."""

@@ -48,6 +48,7 @@ from carpool_supervisor.core.model.pool import (
     Pools,
     timeout_of,
 )
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NAMED_CALLS: Final = 20
 """Of the calls that end with an instance so many are named in the log; the others are counted."""
@@ -64,6 +65,7 @@ class Dispatcher:
         later: PendingRetries,
         *,
         timeouts: CallTimeouts,
+        timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
@@ -73,7 +75,7 @@ class Dispatcher:
         self._emit = out
         self.calls: Calls = {}
         self.timeouts = timeouts
-        self.queue_timeouts = QueueTimeouts(pools, leases, out)
+        self.queue_timeouts = QueueTimeouts(pools, leases, timers, out)
         self.late_answers = 0
         self.unknown_answers = 0
 
@@ -301,16 +303,20 @@ class Dispatcher:
         self.place_waiting(pool, now)
         return pool
 
-    def fire_timers(self, now: float) -> list[Pool]:
-        """End the calls whose deadline has passed. Returns the pools that lost a call in flight."""
-        for call in self.queue_timeouts.expired(now):
+    def end_queued(self, calls: Iterable[CallId], now: float) -> None:
+        """End these calls, which have waited in their queues for too long."""
+        for call in calls:
             opened = self.calls[call]
             pool = self._pools[opened.call.key]
             self._leave_queue(pool, opened)
             self._emit(CallFailed(call, "waited_too_long", "no", wait_expired_text(pool, now), 5.0))
-        self.queue_timeouts.send_notices(self.calls, now)
+
+    def end_running(
+        self, calls: Iterable[CallId], slug: Literal["timed_out", "ran_too_long"], now: float
+    ) -> list[Pool]:
+        """End these calls in flight, whose deadline has passed. Returns the pools that lost one."""
         touched: dict[str, Pool] = {}
-        for call, slug in self.timeouts.expired(now):
+        for call in calls:
             opened = self.calls[call]
             assert opened.instance is not None
             pool = opened.instance.pool
@@ -437,11 +443,6 @@ class Dispatcher:
             del instance.abandoned[next(iter(instance.abandoned))]
         if instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
             self._emit(WriteCancel(instance.id, wire, reason))
-
-    def next_deadline(self) -> float | None:
-        """The earliest deadline of any call."""
-        each = (self.timeouts.next_deadline(), self.queue_timeouts.next_deadline())
-        return min((at for at in each if at is not None), default=None)
 
     def check_call(self, call: CallId) -> None:
         """Assert that this call has the limits of where it is, and none once it is over."""

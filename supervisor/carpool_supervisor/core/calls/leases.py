@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Call
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.told_losses import ToldLosses
 from carpool_supervisor.core.model.loss_causes import LossCause
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 IDLE_S: Final = 1800.0
 
@@ -74,7 +74,7 @@ class _Lease:
 class Leases:
     """All leases of one supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: SupervisorTimers) -> None:
         self._limits: dict[PoolKey, float] = {}
         """How long a lease of this pool may go unused, in seconds."""
         self._by_instance: dict[InstanceId, _Lease] = {}
@@ -87,7 +87,7 @@ class Leases:
         self._lost: dict[tuple[SessionId, ServerName], LossCause] = {}
         self.told_losses: ToldLosses[LossCause] = ToldLosses()
         """What was lost and told, and which calls hear the same."""
-        self._idle: Deadlines[InstanceId] = Deadlines()
+        self.idle_timers = timers.of("idle_lease")
 
     def pool_wanted(self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S) -> None:
         """This pool of this server may lease; from now on a lease of it may go unused for so long."""
@@ -140,7 +140,7 @@ class Leases:
         if lease is not None:
             lease.in_flight += 1
             lease.used = True
-            self._idle.disarm(instance)
+            self.idle_timers.disarm(instance)
 
     def call_ended(self, instance: InstanceId, now: float) -> None:
         """A call that began is over for its agent. (Rule 5's sense would not do: a conforming server never
@@ -179,7 +179,7 @@ class Leases:
         self._arm(lease, now)
 
     def _arm(self, lease: _Lease, now: float) -> None:
-        self._idle.arm(lease.instance, now, self._limits[lease.pool])
+        self.idle_timers.arm(lease.instance, now, self._limits[lease.pool])
 
     # --- a lease ends ----------------------------------------------------------------------------------
 
@@ -258,14 +258,10 @@ class Leases:
         self._servers.pop(pool, None)
         return over
 
-    def fire_timers(self, now: float) -> list[LeaseEnded]:
-        """End the leases that were idle for too long."""
-        over = [self.instance_lost(instance, "idle") for instance in self._idle.due(now)]
+    def end_idle(self, instances: Iterable[InstanceId]) -> list[LeaseEnded]:
+        """End the leases of these instances, which were idle for too long."""
+        over = [self.instance_lost(instance, "idle") for instance in instances]
         return [ended for ended in over if ended is not None]
-
-    def next_deadline(self) -> float | None:
-        """When `fire_timers` has something to do at the latest."""
-        return self._idle.next_deadline()
 
     def pick_victim(self, waiting: Collection[SessionId]) -> InstanceId | None:
         """At the process cap: the lease to end first (`instance_lost` it as `needed`). Of the sessions that
@@ -273,7 +269,7 @@ class Leases:
         two that wait for each other's cannot last.
         """
         idle = [
-            (self._idle.deadline_of(lease.instance) or 0.0, lease.instance)
+            (self.idle_timers.deadline_of(lease.instance) or 0.0, lease.instance)
             for lease in self._by_instance.values()
             if lease.session in waiting and not lease.in_flight
         ]
@@ -287,7 +283,7 @@ class Leases:
     def _end(self, lease: _Lease) -> LeaseEnded:
         del self._by_instance[lease.instance]
         del self._held[lease.session, lease.server]
-        self._idle.disarm(lease.instance)
+        self.idle_timers.disarm(lease.instance)
         return LeaseEnded(lease.instance, lease.session, lease.pool)
 
     # --- who has what ----------------------------------------------------------------------------------
@@ -347,9 +343,11 @@ class Leases:
             assert (lease.session, lease.server) == (session, server)
             assert self._servers[lease.pool] == server
             assert self._by_instance[lease.instance] is lease
-            assert (lease.instance in self._idle) == (lease.in_flight == 0), "idle means nothing in flight"
+            assert (lease.instance in self.idle_timers) == (lease.in_flight == 0), (
+                "idle means nothing in flight"
+            )
             assert lease.used or not lease.in_flight
-        assert len(self._idle) == _count(not lease.in_flight for lease in self._by_instance.values())
+        assert len(self.idle_timers) == _count(not lease.in_flight for lease in self._by_instance.values())
         assert not self._by_instance.keys() & self._pool_of_spare.keys(), "a spare has a holder"
         for pool, line in self._waiting.items():
             assert line, "an empty line is kept"
@@ -358,7 +356,6 @@ class Leases:
                 assert (session, self._servers[pool]) not in self._held, "a holder waits for what it has"
         spares = {instance: pool for pool, each in self._spares.items() for instance in each}
         assert spares == self._pool_of_spare
-        self._idle.check()
         self.told_losses.check()
 
 

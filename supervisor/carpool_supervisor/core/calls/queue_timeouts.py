@@ -9,17 +9,17 @@ Invariants (`check`): a call that is told of its wait has a limit to it; what on
 Knows nothing of: instances, who comes next (`fair_queue`, `leases`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 
 from carpool_protocol.ids import CallId, RawJson
 from carpool_protocol.link.messages import CallProgressed
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.pool import Calls, Pool, PoolCall, Pools
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NOTICE_S: Final = 5.0
 """An agent that waits hears of it this often."""
@@ -28,12 +28,14 @@ NOTICE_S: Final = 5.0
 class QueueTimeouts:
     """The limits of all calls in line."""
 
-    def __init__(self, pools: Pools, leases: Leases, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self, pools: Pools, leases: Leases, timers: SupervisorTimers, out: Callable[[AnyEffect], None]
+    ) -> None:
         self._pools = pools
         self._leases = leases
         self._emit = out
-        self._limits: Deadlines[CallId] = Deadlines()
-        self._notices: Deadlines[CallId] = Deadlines()
+        self._limits = timers.of("queued_call")
+        self._notices = timers.of("queue_notice")
 
     def __contains__(self, call: CallId) -> bool:
         return call in self._limits
@@ -52,16 +54,9 @@ class QueueTimeouts:
         self._limits.disarm(call)
         self._notices.disarm(call)
 
-    def expired(self, now: float) -> list[CallId]:
-        """The calls that have waited for too long."""
-        over = self._limits.due(now)
-        for call in over:
-            self._notices.disarm(call)
-        return over
-
-    def send_notices(self, calls: Calls, now: float) -> None:
-        """Give notice to those who are due."""
-        for call in self._notices.due(now):
+    def send_notices(self, due: Iterable[CallId], calls: Calls, now: float) -> None:
+        """Tell the agents of these calls again that they wait."""
+        for call in due:
             opened = calls[call]
             self._send_notice(opened, self._pools[opened.call.key], now)
 
@@ -88,17 +83,8 @@ class QueueTimeouts:
         calls = pool.queue.count_ahead(session, pool_call.call.call)
         return f"{calls} call{'' if calls == 1 else 's'}"
 
-    def next_deadline(self) -> float | None:
-        """When a limit is reached or a notice is due."""
-        limit, notice = self._limits.next_deadline(), self._notices.next_deadline()
-        if limit is None or notice is None:
-            return notice if limit is None else limit
-        return min(limit, notice)
-
     def check(self, calls: Calls) -> None:
         """Assert every invariant."""
-        self._limits.check()
-        self._notices.check()
         waiting = sum(1 for opened in calls.values() if opened.instance is None)
         assert len(self._limits) == waiting, "a limit of a call that does not wait"
         assert len(self._notices) <= waiting, "a notice to an agent that does not wait"

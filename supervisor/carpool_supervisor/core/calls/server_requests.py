@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from carpool_protocol.ids import AskId, InstanceId, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import AnswerAsk, AskOpened, AskWithdrawn, Call, ForwardAskProgress
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.call_timeouts import PausedTimeouts
 from carpool_supervisor.core.calls.url_elicitations import UrlElicitations
@@ -38,6 +37,7 @@ from carpool_supervisor.core.model.events import (
 )
 from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.pool import Instance, PoolCall
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.model.trace_context import TraceKey, with_traceparent
 
 MAX_OPEN_ASKS: Final = 256
@@ -112,7 +112,11 @@ class ServerAsks:
     """All open asks of one supervisor."""
 
     def __init__(
-        self, out: Callable[[AnyEffect], None], life: bytes, paused_timeouts: PausedTimeouts
+        self,
+        life: bytes,
+        paused_timeouts: PausedTimeouts,
+        timers: SupervisorTimers,
+        out: Callable[[AnyEffect], None],
     ) -> None:
         self._emit = out
         self._life = life
@@ -122,7 +126,7 @@ class ServerAsks:
         self._traced = 0
         self._open: dict[AskId, OpenAsk] = {}
         self._of: dict[InstanceId, dict[RawJson, OpenAsk]] = {}
-        self._due: Deadlines[AskId] = Deadlines()
+        self._timers = timers.of("ask")
         self._elicitations = UrlElicitations(out)
 
     def __len__(self) -> int:
@@ -194,7 +198,7 @@ class ServerAsks:
         ask = OpenAsk(AskId(f"{self._prefix}-{self._asked}"), instance, event, calls)
         self._open[ask.id] = ask
         self._of.setdefault(instance.id, {})[event.id] = ask
-        self._due.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
+        self._timers.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
         instance.asks += not ask.in_round
         for opened in calls:
             self._paused_timeouts.ask_opened(opened, now, in_round=ask.in_round)
@@ -306,18 +310,14 @@ class ServerAsks:
 
     # --- time passes -----------------------------------------------------------------------------------
 
-    def fire_timers(self, now: float) -> None:
-        """No agent has answered these in time."""
-        for ask_id in self._due.due(now):
+    def time_out(self, asks: Iterable[AskId], now: float) -> None:
+        """End these asks, which no agent has answered in time."""
+        for ask_id in asks:
             ask = self._open[ask_id]
             limit_s = ask.instance.pool.policy.ask_timeout_s
             self._give_up(ask, f"The agent has not answered this within {limit_s:g} s.")
             self._end_ask(ask, now)
             self._withdraw(ask, f"it was not answered within {limit_s:g} s")
-
-    def next_deadline(self) -> float | None:
-        """The earliest deadline of any ask."""
-        return self._due.next_deadline()
 
     # ---------------------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class ServerAsks:
             ask.instance.asks -= 1
             ask.instance.asks_closed_at = now
         del self._open[ask.id]
-        self._due.disarm(ask.id)
+        self._timers.disarm(ask.id)
         asked = self._of[ask.instance.id]
         del asked[ask.request]
         if not asked:
@@ -357,16 +357,15 @@ class ServerAsks:
             assert instance.asks == waited_for, f"instance {instance.id} miscounts its asks"
         for ask_id, ask in self._open.items():
             assert ask.id == ask_id
-            assert ask_id in self._due, f"ask {ask_id} may stay open for ever"
+            assert ask_id in self._timers, f"ask {ask_id} may stay open for ever"
             assert self._of[ask.instance.id][ask.request] is ask
             assert len({opened.call.session for opened in ask.calls}) == 1, f"ask {ask_id} is of two sessions"
             for opened in ask.calls:
                 assert ask.instance.in_flight.get(opened.wire) is opened, f"ask {ask_id} outlives its call"
                 counts[opened] = counts.get(opened, 0) + 1
-        assert sum(map(len, self._of.values())) == len(self._open) == len(self._due)
+        assert sum(map(len, self._of.values())) == len(self._open) == len(self._timers)
         for opened in calls:
             assert opened.asks == counts.get(opened, 0), f"call {opened.call.call} miscounts its asks"
-        self._due.check()
         self._elicitations.check()
 
 

@@ -9,17 +9,17 @@ Invariants (`check`): what is held has a deadline, and the other way round.
 Knows nothing of: whose task it is (the broker does), what it does, JSON.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import CancelTask, SetTaskSubscriptions, TaskStatusChanged
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.effects import AnyEffect, WriteTaskCancel, WriteTaskSubscriptions
 from carpool_supervisor.core.model.events import ServerAnswered, TaskChanged
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 MAX_HELD_S: Final = 24 * 3600.0
 """Longer no instance is kept for a task, whatever its server says."""
@@ -33,13 +33,15 @@ class TaskHolds:
         instances: Mapping[InstanceId, Instance],
         leases: Leases,
         relax: Callable[[Instance, float], None],
+        *,
+        timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._instances = instances
         self._leases = leases
         self._recheck_draining = relax
         self._emit = out
-        self._due: Deadlines[tuple[InstanceId, str]] = Deadlines()
+        self._timers = timers.of("held_task")
 
     def call_answered(self, instance: Instance, event: ServerAnswered, now: float) -> None:
         """A call was answered with a task, or with the end of the task that it was about."""
@@ -57,14 +59,14 @@ class TaskHolds:
             instance.held_tasks.add(event.task)
             self._leases.call_started(instance.id)
         ttl_s = MAX_HELD_S if event.task_ttl_ms < 0 else min(event.task_ttl_ms / 1000, MAX_HELD_S)
-        self._due.arm((instance.id, event.task), now, ttl_s)
+        self._timers.arm((instance.id, event.task), now, ttl_s)
 
     def _release(self, instance: Instance, task: str, now: float) -> bool:
         """False where it was not held."""
         if task not in instance.held_tasks:
             return False
         instance.held_tasks.remove(task)
-        self._due.disarm((instance.id, task))
+        self._timers.disarm((instance.id, task))
         self._leases.call_ended(instance.id, now)
         if not instance.is_busy:
             instance.idle_since = now
@@ -107,24 +109,19 @@ class TaskHolds:
     def instance_exited(self, instance: Instance) -> None:
         """The process is gone, and its tasks with it."""
         for task in instance.held_tasks:
-            self._due.disarm((instance.id, task))
+            self._timers.disarm((instance.id, task))
         instance.held_tasks.clear()
 
-    def fire_timers(self, now: float) -> None:
-        """The server may have forgotten these by now."""
-        for instance_id, task in self._due.due(now):
+    def expire(self, tasks: Iterable[tuple[InstanceId, str]], now: float) -> None:
+        """Release these tasks: the server may have forgotten them by now."""
+        for instance_id, task in tasks:
             self._release(self._instances[instance_id], task, now)
-
-    def next_deadline(self) -> float | None:
-        """When the first is over."""
-        return self._due.next_deadline()
 
     def check(self) -> None:
         """Assert every invariant."""
         held = {(each.id, task) for each in self._instances.values() for task in each.held_tasks}
-        assert len(held) == len(self._due), "a task is held for ever, or for nobody"
-        assert all(each in self._due for each in held)
-        self._due.check()
+        assert len(held) == len(self._timers), "a task is held for ever, or for nobody"
+        assert all(each in self._timers for each in held)
 
 
 def _talks(instance: Instance) -> bool:

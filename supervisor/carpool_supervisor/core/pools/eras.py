@@ -9,16 +9,16 @@ Invariants: an instance is waited for only while it greets; a pool forgives one 
 Knows nothing of: how an era is worded, files, dates.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import Catalog, Era
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.model.effects import AnyEffect, GreetInOtherEra, RecordEra, WriteLogLine
 from carpool_supervisor.core.model.events import EraRefused
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 SILENCE_S: Final = 10.0
 """A server that has not answered `server/discover` by then is sent `initialize` too. To be wrong costs
@@ -40,10 +40,15 @@ def first_greeting(pool: Pool) -> Era:
 class EraGreetings:
     """All greetings whose era is not certain."""
 
-    def __init__(self, instances: Mapping[InstanceId, Instance], out: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self,
+        instances: Mapping[InstanceId, Instance],
+        timers: SupervisorTimers,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
         self._instances = instances
         self._emit = out
-        self._silence: Deadlines[InstanceId] = Deadlines()
+        self._silence = timers.of("era_silence")
 
     def instance_spawned(self, instance: Instance, now: float) -> None:
         """Its greeting is written."""
@@ -88,20 +93,15 @@ class EraGreetings:
             self._emit(WriteLogLine("info", text))
         return by_itself
 
-    def fire_timers(self, now: float) -> None:
-        """These have been silent for long enough."""
-        for instance_id in self._silence.due(now):
+    def end_silence(self, instances: Iterable[InstanceId]) -> None:
+        """Greet these instances in the other era: they have been silent for long enough."""
+        for instance_id in instances:
             instance = self._instances[instance_id]
             if instance.state is InstanceState.GREETING:
                 instance.refusals["stateless"] = f"said nothing to server/discover for {SILENCE_S:g} s"
                 self._emit(GreetInOtherEra(instance_id))
 
-    def next_deadline(self) -> float | None:
-        """When the first patience ends."""
-        return self._silence.next_deadline()
-
     def check(self) -> None:
         """Assert every invariant."""
-        self._silence.check()
         for instance in self._instances.values():
             assert instance.id not in self._silence or instance.fit_at is None, "fit, and still waited for"

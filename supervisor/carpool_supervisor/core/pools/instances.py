@@ -11,12 +11,11 @@ instances in SERVING; an instance that is asked to end is nobody's.
 Knows nothing of: calls (but that an instance has some), JSON, how processes are started.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import Catalog
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
@@ -35,6 +34,7 @@ from carpool_supervisor.core.model.events import InstanceExited, SpawnFailed, St
 from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, InstanceState, LifecycleEvent
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import MAX_ABANDONED, Instance, Pool, Pools, mark_not_plain
+from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools import demand
 from carpool_supervisor.core.pools.circuit_breaker import CircuitBreakers
 from carpool_supervisor.core.pools.eras import EraGreetings, first_greeting
@@ -57,24 +57,29 @@ class Instances:
     """All instances of all pools."""
 
     def __init__(
-        self, pools: Pools, desk: Dispatcher, leases: Leases, out: Callable[[AnyEffect], None]
+        self,
+        pools: Pools,
+        desk: Dispatcher,
+        leases: Leases,
+        *,
+        timers: SupervisorTimers,
+        out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
         self._dispatcher = desk
         self._leases = leases
         self._emit = out
         self.by_id: dict[InstanceId, Instance] = {}
-        self.era_greetings = EraGreetings(self.by_id, out)
+        self.era_greetings = EraGreetings(self.by_id, timers, out)
         self.start_queue = StartQueue(
-            pools, self.by_id, leases, start=self._start, drain=self._end_for_other_pool
+            pools, self.by_id, leases, timers, start=self._start, drain=self._end_for_other_pool
         )
         self.breakers = CircuitBreakers(desk, self.start_queue, out)
         self._most = self.start_queue.max_processes
         """The cap, or what ran when it was lowered: nothing is ended for that alone."""
         self._next_id = 1
-        self.phase_timers: Deadlines[InstanceId] = Deadlines()
-        self.recheck_at: float | None = None
-        """When the next look at idle and silent instances is due; None while nothing runs."""
+        self._timers = timers
+        self.phase_timers = timers.of("instance_phase")
 
     def set_limits(self, max_processes: int, max_greeting: int) -> None:
         """Set the process cap, and how many may greet at once."""
@@ -307,7 +312,7 @@ class Instances:
         del self.by_id[instance.id]
         del instance.pool.instances[instance.id]
         if not self.by_id:
-            self.recheck_at = None
+            self._timers.disarm("instance_check", ALL)
         self._emit(ReleaseInstance(instance.id))
 
     def _leaves_service(self, instance: Instance) -> None:
@@ -334,18 +339,16 @@ class Instances:
 
     # --- time passes -----------------------------------------------------------------------------------
 
-    def fire_timers(self, now: float) -> None:
-        """What the passing of time alone decides."""
-        self.start_queue.requeue_due(now)
-        self.era_greetings.fire_timers(now)
-        for instance_id in self.phase_timers.due(now):
+    def end_phases(self, instances: Iterable[InstanceId], now: float) -> None:
+        """Act on instances that did not greet, finish or end in time."""
+        for instance_id in instances:
             self._phase_over(self.by_id[instance_id], now)
-        if self.recheck_at is not None and self.recheck_at <= now:
-            self.recheck_at = None
-            for instance in list(self.by_id.values()):
-                self._recheck(instance, now)
-            self._watch(now)
-        self.start_queue.start_queued(now)
+
+    def check_all(self, now: float) -> None:
+        """Check which instances are idle or silent for too long."""
+        for instance in list(self.by_id.values()):
+            self._recheck(instance, now)
+        self._watch(now)
 
     def _phase_over(self, instance: Instance, now: float) -> None:
         match instance.state:
@@ -420,19 +423,11 @@ class Instances:
                 self._dispatcher.instance_freed(instance, now)
 
     def _watch(self, now: float) -> None:
-        if self.by_id and self.recheck_at is None:
+        if self.by_id and not self._timers.has("instance_check", ALL):
             shortest = min(
                 (min(p.policy.idle_s, p.policy.probe_s) for p in self._pools.values()), default=10.0
             )
-            self.recheck_at = now + min(max(shortest / 4, 0.05), 5.0)
-
-    def next_deadline(self) -> float | None:
-        """The earliest moment at which time alone decides something."""
-        at = [
-            self.recheck_at,
-            *(each.next_deadline() for each in (self.phase_timers, self.start_queue, self.era_greetings)),
-        ]
-        return min((each for each in at if each is not None), default=None)
+            self._timers.arm("instance_check", ALL, now, min(max(shortest / 4, 0.05), 5.0))
 
     def check_instance(self, instance: Instance) -> None:
         """Assert that it is where its state says, and stays there for ever only while it serves and reads."""
@@ -456,7 +451,7 @@ class Instances:
             condemned = any(i.failure is not None for i in pool.instances.values())  # its end decides
             if falls_short(pool) and not condemned and not self.start_queue.closed:
                 assert self.start_queue.will_start(pool), f"{pool.key} is short and forgotten"
-        assert self.recheck_at is not None or not self.by_id
+        assert self._timers.has("instance_check", ALL) or not self.by_id
 
 
 def _limit_drain_s(instance: Instance) -> float:

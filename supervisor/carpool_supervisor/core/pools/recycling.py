@@ -28,6 +28,7 @@ from carpool_supervisor.core.model.instance_limits import (
 )
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools.instances import Instances
 
 IN_USE_S: Final = 60.0
@@ -41,13 +42,19 @@ class Recycling:
     """The worn instances of all pools."""
 
     def __init__(
-        self, pools: Pools, roster: Instances, leases: Leases, out: Callable[[AnyEffect], None]
+        self,
+        pools: Pools,
+        roster: Instances,
+        leases: Leases,
+        *,
+        timers: SupervisorTimers,
+        out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
         self._instances = roster
         self._leases = leases
         self._emit = out
-        self._recheck_at: float | None = None
+        self._timers = timers
 
     # --- who has reached a limit -------------------------------------------------------------------------
 
@@ -67,7 +74,7 @@ class Recycling:
         pool = instance.pool
         if instance.state is not InstanceState.SERVING or instance.limit_reached or pool.trial is instance:
             return
-        instance.review_from = NEVER  # whatever it is, `_recheck_at` comes back to it
+        instance.review_from = NEVER  # whatever it is, `check_ages` comes back to it
         rss = rss_limit_reached(pool.policy, instance.rss_mb) if instance.over_rss_count >= OVER_RSS else ""
         reached = rss or limit_reached(
             pool.policy, instance.generation, instance.calls, now - instance.spawned_at
@@ -116,16 +123,14 @@ class Recycling:
         self._end_replaced(instance.pool, now)
         self._watch(now)
 
-    def fire_timers(self, now: float) -> None:
-        """Look at ages, and at what was put off."""
-        if self._recheck_at is not None and self._recheck_at <= now:
-            self._recheck_at = None
-            for instance in list(self._instances.by_id.values()):
-                if _has_limits(instance.pool):
-                    self.recheck(instance, now)
-            for pool in self._pools.values():
-                self._end_replaced(pool, now)
-            self._watch(now)
+    def check_ages(self, now: float) -> None:
+        """Check the ages of instances, and the replacements that were put off."""
+        for instance in list(self._instances.by_id.values()):
+            if _has_limits(instance.pool):
+                self.recheck(instance, now)
+        for pool in self._pools.values():
+            self._end_replaced(pool, now)
+        self._watch(now)
 
     def _end_replaced(self, pool: Pool, now: float) -> None:
         """End the worn instance when as many others serve as there should be."""
@@ -135,16 +140,12 @@ class Recycling:
             self._instances.drain(worn[0], now)
 
     def _watch(self, now: float) -> None:
-        if self._recheck_at is not None:
+        if self._timers.has("recycling_check", ALL):
             return
         running = {each.pool.key: each.pool for each in self._instances.by_id.values()}
         ages = [pool.policy.limit_age_s or RECHECK_S * 4 for pool in running.values() if _has_limits(pool)]
         if ages:
-            self._recheck_at = now + min(max(min(ages) / 4, 0.05), RECHECK_S)
-
-    def next_deadline(self) -> float | None:
-        """When `fire_timers` has something to do."""
-        return self._recheck_at
+            self._timers.arm("recycling_check", ALL, now, min(max(min(ages) / 4, 0.05), RECHECK_S))
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -13,16 +13,16 @@ Knows nothing of: calls, how instances end, what a failure is.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
-from carpool_protocol.machine.deadlines import Deadlines
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.model.restart_policy import after_pause
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.pools.demand import needed_instances
 
 GREETING_TURN_S: Final = 5.0
@@ -39,6 +39,7 @@ class StartQueue:
         pools: Pools,
         instances: dict[InstanceId, Instance],
         leases: Leases,
+        timers: SupervisorTimers,
         *,
         start: Callable[[Pool, float], Instance],
         drain: Callable[[Instance, float, LossCause], None],
@@ -51,9 +52,9 @@ class StartQueue:
         self.max_processes = 64
         self.max_greeting = 3
         self._queue: OrderedDict[PoolKey, None] = OrderedDict()
-        self.greeting_turns: Deadlines[InstanceId] = Deadlines()
+        self.greeting_turns = timers.of("greeting_turn")
         """Greetings that still hold one of the `max_greeting` places (rule 2)."""
-        self.backoffs: Deadlines[PoolKey] = Deadlines()
+        self.backoffs = timers.of("start_backoff")
         """Pools in back-off."""
         self.closed = False
         self._promised = 0
@@ -86,11 +87,9 @@ class StartQueue:
         for key in list(self._pools):
             self.drop(key)
 
-    def requeue_due(self, now: float) -> None:
-        """Back-offs that are over go back into the queue, and what is missed of pools whose breaker was open
-        for long enough; greetings that took long lose their turn.
-        """
-        for key in self.backoffs.due(now):
+    def end_backoffs(self, pools: Iterable[PoolKey]) -> None:
+        """Queue these pools again; one whose circuit breaker was open for long enough tries once more."""
+        for key in pools:
             pool = self._pools[key]
             if pool.restart.breaker == "open":
                 pool.restart = after_pause(pool.restart)
@@ -98,7 +97,6 @@ class StartQueue:
                 if pool.start_wanted or always or pool.serving:
                     pool.target = max(pool.target, 1)
             self.enqueue(pool)
-        self.greeting_turns.due(now)
 
     def start_queued(self, now: float) -> None:
         """Start what is queued, as far as it may be: what is needed, then spares."""
@@ -265,13 +263,6 @@ class StartQueue:
             for session in pool.queue.sessions()
             if self._leases.held_instance(session, pool.server) is None
         }
-
-    def next_deadline(self) -> float | None:
-        """When a back-off or a turn ends."""
-        delays, turns = self.backoffs.next_deadline(), self.greeting_turns.next_deadline()
-        if delays is None or turns is None:
-            return turns if delays is None else delays
-        return min(delays, turns)
 
     def will_start(self, pool: Pool) -> bool:
         """Whether something will start for this pool without another event."""

@@ -13,7 +13,7 @@ Knows nothing of: single calls, processes, JSON.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import CallId, PoolKey, SessionId
+from carpool_protocol.ids import CallId, InstanceId, SessionId
 from carpool_protocol.link.messages import (
     DiscoverCatalog,
     OpenSessions,
@@ -35,6 +35,7 @@ from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Pool, Pools, mark_not_plain
 from carpool_supervisor.core.model.restart_policy import FRESH
+from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.pools import demand, operator_state
 from carpool_supervisor.core.pools.eras import first_greeting
 from carpool_supervisor.core.pools.instances import Instances
@@ -53,6 +54,8 @@ class PoolTargets:
         desk: Dispatcher,
         roster: Instances,
         leases: Leases,
+        *,
+        timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
@@ -61,8 +64,7 @@ class PoolTargets:
         self._start_queue = roster.start_queue
         self._leases = leases
         self._emit = out
-        self._renewals: dict[PoolKey, float] = {}
-        """When a tainted lane of this pool is to be replaced."""
+        self._timers = timers
 
     # --- the configuration -----------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class PoolTargets:
         if not pool.instances and not pool.queue and not self._stands_for_another(pool):
             operator_state.end_operations(pool, self._emit)
             self._leases.pool_gone(pool.key)
-            self._renewals.pop(pool.key, None)
+            self._timers.disarm("tainted_instance", pool.key)
             del self._pools[pool.key]
 
     def _stands_for_another(self, pool: Pool) -> bool:
@@ -293,11 +295,9 @@ class PoolTargets:
                 self._leases.loss_reported_by_broker(told.session, server, "away")
                 mark_not_plain(server, self._pools)
 
-    def fire_timers(self, now: float) -> None:
-        """Leases that were idle for too long, and lanes that were tainted for too long."""
-        self._end_returned(self._leases.fire_timers(now), now)
-        for key in [key for key, at in self._renewals.items() if at <= now]:
-            self.adjust_pool(self._pools[key], now)
+    def end_idle_leases(self, instances: Iterable[InstanceId], now: float) -> None:
+        """End the leases of these instances, which were idle for too long."""
+        self._end_returned(self._leases.end_idle(instances), now)
 
     def _end_returned(self, leases: Iterable[LeaseEnded], now: float) -> None:
         """What was leased is ended, never leased again (rule 15)."""
@@ -312,7 +312,7 @@ class PoolTargets:
         """Bring a pool that is not plain to what its mode and its demand ask for."""
         if pool.plain:
             return
-        self._renewals.pop(pool.key, None)
+        self._timers.disarm("tainted_instance", pool.key)
         if not pool.stopped and (pool.wanted or pool.queue) and not self._start_queue.closed:
             if pool.mode == "serial":
                 self._replace_tainted(pool, now)
@@ -342,8 +342,9 @@ class PoolTargets:
             if since + TAINTED_S <= now:
                 self._instances.drain(instance, now)
             else:
-                at = self._renewals.get(pool.key, since + TAINTED_S)
-                self._renewals[pool.key] = min(at, since + TAINTED_S)
+                earlier = self._timers.deadline_of("tainted_instance", pool.key)
+                if earlier is None or since + TAINTED_S < earlier:
+                    self._timers.arm("tainted_instance", pool.key, now, since + TAINTED_S - now)
 
     def _update_leasing(self, pool: Pool, now: float) -> None:
         """End what can never be leased; lease or keep warm what can."""
@@ -359,18 +360,10 @@ class PoolTargets:
             for session in self._leases.waiting_sessions(pool.key):
                 self._dispatcher.fail_waiting_of_session(session, pool, *start_refusal(pool, now))
 
-    def next_deadline(self) -> float | None:
-        """When `fire_timers` has something to do."""
-        earliest = self._leases.next_deadline()
-        for at in self._renewals.values():
-            if earliest is None or at < earliest:
-                earliest = at
-        return earliest
-
     def check(self) -> None:
         """Assert every invariant."""
         self._leases.check()
-        assert self._renewals.keys() <= self._pools.keys()
+        assert self._timers.keys("tainted_instance") <= self._pools.keys()
         for pool in self._pools.values():
             assert not pool.plain or pool.mode == "concurrent"
             if pool.mode == "session":

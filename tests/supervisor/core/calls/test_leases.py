@@ -14,6 +14,7 @@ from carpool_supervisor.core.calls.leases import (
     Leases,
 )
 from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
+from carpool_supervisor.core.model.timer_kinds import supervisor_timers
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")
@@ -25,7 +26,7 @@ I1, I2, I3 = InstanceId(1), InstanceId(2), InstanceId(3)
 
 def empty(idle_s: float = IDLE_S) -> Leases:
     """Nobody holds anything."""
-    table = Leases()
+    table = Leases(supervisor_timers())
     for pool, server in SERVERS.items():
         table.pool_wanted(pool, server, idle_s)
     return table
@@ -148,11 +149,11 @@ def test_a_loss_concerns_its_session_and_its_server_only() -> None:
 @behaviour("lease:idle")
 def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told() -> None:
     table = leased()
-    assert table.next_deadline() == 1800.0
-    assert table.fire_timers(1799.0) == []
-    assert table.fire_timers(1800.0) == [LeaseEnded(I1, A, WEB)]
+    assert table.idle_timers.next_deadline() == 1800.0
+    assert table.end_idle(table.idle_timers.due(1799.0)) == []
+    assert table.end_idle(table.idle_timers.due(1800.0)) == [LeaseEnded(I1, A, WEB)]
     assert table.acquire(A, WEB, 1801.0) == LeaseLost("idle")
-    assert table.next_deadline() is None
+    assert table.idle_timers.next_deadline() is None
 
 
 @behaviour("lease:idle")
@@ -161,9 +162,9 @@ def test_a_lease_in_use_is_never_idle_however_long_it_takes() -> None:
     table.call_started(I1)
     table.call_started(I1)
     table.call_ended(I1, 5000.0)
-    assert table.fire_timers(9000.0) == []
+    assert table.end_idle(table.idle_timers.due(9000.0)) == []
     table.call_ended(I1, 10_000.0)
-    assert table.next_deadline() == 11_800.0
+    assert table.idle_timers.next_deadline() == 11_800.0
 
 
 def test_a_spare_that_dies_is_forgotten() -> None:
@@ -244,8 +245,8 @@ def test_each_pool_has_its_own_idle_limit() -> None:
     for instance, pool in ((I1, WEB), (I2, EDIT)):
         table.instance_offered(instance, pool, 0.0)
         table.acquire(A, pool, 0.0)
-    assert table.fire_timers(5.0) == [LeaseEnded(I1, A, WEB)]
-    assert table.next_deadline() == 1800.0
+    assert table.end_idle(table.idle_timers.due(5.0)) == [LeaseEnded(I1, A, WEB)]
+    assert table.idle_timers.next_deadline() == 1800.0
 
 
 def test_a_pool_that_leases_no_more_has_neither_spares_nor_a_line() -> None:
@@ -274,7 +275,7 @@ def test_words_about_instances_nobody_leased_change_nothing() -> None:
     table.call_ended(I1, 1.0)
     table.stop_waiting(B, EDIT)
     assert table.instance_lost(I3, "crash") is None
-    assert table.next_deadline() == 1800.0
+    assert table.idle_timers.next_deadline() == 1800.0
     table.check()
 
 
@@ -385,7 +386,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 60.0, 150.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        for ended in self.table.fire_timers(self.now):
+        for ended in self.table.end_idle(self.table.idle_timers.due(self.now)):
             assert ended.instance not in self.flying, "a lease in use was ended as idle"
             self.over(ended, "idle")
 

@@ -427,7 +427,9 @@ def _totals(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
         if instance.pss_bytes:
             pss_of.setdefault(server, []).append(instance.pss_bytes)
     mean = {server: sum(sizes) // len(sizes) for server, sizes in pss_of.items()}
-    private = [server for session in facts.sessions for server in session.used]
+    private = [
+        server for session in facts.sessions for server, use in session.servers.items() if use.is_called
+    ]
     ours = sum(instance.pss_bytes for _, instance in instances)
     ours += sum(process.pss_bytes for process in (facts.surveyed.processes if facts.surveyed else []))
     return {

@@ -35,7 +35,8 @@ def pool(
 
 def session(number: int, *used: ServerName) -> Session:
     made = Session(SessionId(f"s{number}"), SourceId("daemon"), "agent", number, "shim")
-    made.used.update(used)
+    for server in used:
+        made.server_use(server).is_called = True
     return made
 
 

@@ -129,7 +129,8 @@ class CallTable:
         session.sent += 1
         if session.quota is not None:
             session.quota.sent += 1
-        if open_call.server not in session.used:
+        use = session.servers.get(open_call.server)
+        if use is None or not use.is_called:
             for told in lost_state.server_called(session, open_call.server, self.states.get(open_call.key)):
                 self._emit(told)
         if asked.by is None:
@@ -159,7 +160,7 @@ class CallTable:
         open_call = self.calls.get(answer.call)
         if open_call is not None:
             session, asked = open_call.session, open_call.asked
-            session.called.add(open_call.server)
+            session.server_use(open_call.server).has_run = True
             if self.hook_points is not None and self.hook_points.hold_answer(open_call, answer, now):
                 return
             if (
@@ -245,12 +246,12 @@ class CallTable:
         if open_call is None:
             return
         if failure.fault == "state_lost":
-            open_call.session.called.discard(open_call.server)
-            open_call.session.marked.discard(open_call.server)
+            use = open_call.session.server_use(open_call.server)
+            use.has_run = use.is_reported = False
         elif failure.fault == "unknown_task" and self.stateless_listener is not None:
             self.stateless_listener.task_lost(open_call)
         if failure.delivered == "maybe":
-            open_call.session.called.add(open_call.server)
+            open_call.session.server_use(open_call.server).has_run = True
         kind = KINDS.get(failure.fault)
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(open_call, failure.fault, failure.text, failure.retry_after_s)
@@ -339,7 +340,7 @@ class CallTable:
         if self.audit_trail is not None:
             self.audit_trail.call_dropped(open_call)
         if open_call.stage == "sent":
-            open_call.session.called.add(open_call.server)
+            open_call.session.server_use(open_call.server).has_run = True
             self._emit(CancelCall(open_call.call, reason, answered=leaves))
         elif open_call.stage == "told" and not leaves:
             self._emit(self.answers_written([open_call.call]))
@@ -421,7 +422,7 @@ class CallTable:
         """What it had is lost, maybe executed; what waits here was never delivered and goes on waiting."""
         self.admission.supervisor_lost()
         for open_call in [open_call for open_call in self.calls.values() if open_call.stage == "sent"]:
-            open_call.session.called.add(open_call.server)
+            open_call.session.server_use(open_call.server).has_run = True
             self.fail(open_call, "link_broken")
 
     def end_queued(self, calls: Iterable[CallId], now: float) -> None:
@@ -435,7 +436,7 @@ class CallTable:
         """These the supervisor has forgotten."""
         for call in calls:
             open_call = self.calls[call]
-            open_call.session.called.add(open_call.server)
+            open_call.session.server_use(open_call.server).has_run = True
             self._emit(CancelCall(call, "overdue", answered=True))
             self.fail(open_call, "answer_overdue")
             self.admission.send_queued(open_call.session, now)

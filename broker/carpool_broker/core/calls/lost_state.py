@@ -29,13 +29,15 @@ def supervisor_lost(sessions: Iterable[Session], states: Mapping[PoolKey, PoolCh
     """
     for session in sessions:
         # A server may be out of its sight just now: kept back by its profile, or out of the file.
-        had = session.marked | (session.called & session.stateful)
-        for entry in session.scope.servers if session.called else ():
-            state = states.get(entry.key)
-            if entry.server in session.called and state is not None and state.mode == "session":
-                had.add(entry.server)
-        session.called = had
-        session.marked.clear()
+        in_session_mode = {
+            entry.server
+            for entry in (session.scope.servers if session.servers else ())
+            if (state := states.get(entry.key)) is not None and state.mode == "session"
+        }
+        for server, use in session.servers.items():
+            may_hold_state = use.has_run and (use.is_stateful or server in in_session_mode)
+            use.has_run = use.is_reported or may_hold_state
+            use.is_reported = False
 
 
 def supervisor_connected(
@@ -45,19 +47,25 @@ def supervisor_connected(
     before. All else of what sessions had is gone, and nobody has told them.
     """
     for session in sessions:
-        session.lost_servers |= session.called.difference(held.get(session.id, ()))
-        session.marked |= session.called - session.lost_servers
-        session.called.clear()
+        kept = held.get(session.id, ())
+        for server, use in session.servers.items():
+            if use.has_run:
+                use.is_lost = use.is_lost or server not in kept
+                use.is_reported = use.is_reported or not use.is_lost
+                use.has_run = False
 
 
 def report_sessions(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) -> OpenSessions:
     """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
     as said. `expected`: of who is not here and may come back.
     """
-    notes = [SessionNote(each.id, sorted(each.lost_servers), each.is_unresumable) for each in sessions]
+    notes: list[SessionNote] = []
     for each in sessions:
-        each.marked |= each.lost_servers
-        each.lost_servers.clear()
+        lost = sorted(server for server, use in each.servers.items() if use.is_lost)
+        notes.append(SessionNote(each.id, lost, each.is_unresumable))
+        for server in lost:
+            use = each.servers[server]
+            use.is_lost, use.is_reported = False, True
     return OpenSessions([*notes, *expected])
 
 
@@ -73,7 +81,7 @@ def scope_changed(session: Session, before: Scope) -> list[SessionPoolChanged]:
         SessionPoolChanged(session.id, old, now.get(server, PoolKey("")))
         for server, old in pools_of(before).items()
         # What a session that keeps has called at an earlier broker is not known.
-        if (server in session.used or session.carrier_keeps_lines) and now.get(server) != old
+        if (_is_called(session, server) or session.carrier_keeps_lines) and now.get(server) != old
     ]
 
 
@@ -81,27 +89,30 @@ def server_called(
     session: Session, server: ServerName, state: PoolChanged | None
 ) -> list[SetStatefulServers] | list[SessionNotResumable]:
     """Its first call of this server, which is in this state, goes. It may have state there from now on."""
-    first = not session.used
-    session.used.add(server)
-    if first and session.is_unresumable:
+    is_first = not any(use.is_called for use in session.servers.values())
+    session.server_use(server).is_called = True
+    if is_first and session.is_unresumable:
         return [SessionNotResumable(session.id)]
-    return _stateful(session, server, state)
+    return _mark_stateful(session, server, state)
 
 
-def _stateful(session: Session, server: ServerName, state: PoolChanged | None) -> list[SetStatefulServers]:
-    if state is None or state.mode != "session" or server in session.stateful:
+def _mark_stateful(
+    session: Session, server: ServerName, state: PoolChanged | None
+) -> list[SetStatefulServers]:
+    use = session.server_use(server)
+    if state is None or state.mode != "session" or use.is_stateful:
         return []
-    session.stateful.add(server)
-    return [] if session.is_unresumable else [SetStatefulServers(session.id, tuple(sorted(session.stateful)))]
+    use.is_stateful = True
+    return [] if session.is_unresumable else [SetStatefulServers(session.id, _stateful_servers(session))]
 
 
 def pool_became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[SetStatefulServers]:
     """This pool is in mode `session` now: some may have called it already."""
     told: list[SetStatefulServers] = []
     for session in sessions:
-        server = session.scope.server_of(state.key) if session.used else None
-        if server is not None and server in session.used:
-            told += _stateful(session, server, state)
+        server = session.scope.server_of(state.key) if session.servers else None
+        if server is not None and _is_called(session, server):
+            told += _mark_stateful(session, server, state)
     return told
 
 
@@ -109,11 +120,24 @@ def session_resumed(session: Session, stateful: Collection[str]) -> list[SetStat
     """Its carrier remembers that it may have state at these servers. It goes on doing so for those that there
     are.
     """
-    session.stateful.update(entry.server for entry in session.scope.servers if entry.server in stateful)
-    return [SetStatefulServers(session.id, tuple(sorted(session.stateful)))] if stateful else []
+    for entry in session.scope.servers:
+        if entry.server in stateful:
+            session.server_use(entry.server).is_stateful = True
+    return [SetStatefulServers(session.id, _stateful_servers(session))] if stateful else []
 
 
 def assume_state_lost(session: Session) -> list[SessionStateLost]:
     """Whoever leased it something does so no more: what it may have had is gone."""
-    session.marked |= session.stateful
-    return [SessionStateLost(session.id, sorted(session.stateful))] if session.stateful else []
+    lost = _stateful_servers(session)
+    for server in lost:
+        session.servers[server].is_reported = True
+    return [SessionStateLost(session.id, list(lost))] if lost else []
+
+
+def _is_called(session: Session, server: ServerName) -> bool:
+    use = session.servers.get(server)
+    return use is not None and use.is_called
+
+
+def _stateful_servers(session: Session) -> tuple[ServerName, ...]:
+    return tuple(sorted(server for server, use in session.servers.items() if use.is_stateful))

@@ -120,16 +120,39 @@ class ListenStream:
         """Of which tasks it hears, by our ids."""
 
 
+class ServerUse:
+    """What one session has at one server. `calls.lost_state` decides what the flags lead to.
+
+    A session that calls a server is `is_called` from then on. A server in mode `session` may hold state of
+    it: then it is `is_stateful`, also after that server has left the configuration. The other flags say
+    what the supervisor knows: between two supervisors `has_run` becomes `is_lost`, unless the next one
+    still holds it.
+    """
+
+    __slots__ = ("has_run", "is_called", "is_lost", "is_reported", "is_stateful")
+
+    def __init__(self) -> None:
+        self.is_called = False
+        """A call of the session was sent there: without carpool the session would run the server itself."""
+        self.has_run = False
+        """The server has answered, or may have run, a call since the supervisor connected."""
+        self.is_stateful = False
+        """The server was in mode `session` when it was called, at this broker or an earlier one."""
+        self.is_lost = False
+        """What the session had there is lost with an earlier supervisor, and the next one must be told."""
+        self.is_reported = False
+        """The supervisor has said or heard that the session holds, or has lost, an instance."""
+
+
 class Session:
     """One agent's attachment."""
 
     __slots__ = (
-        "agent", "anonymous", "argument_bytes", "asking", "awaits_roots", "called", "calls", "capabilities",
+        "agent", "anonymous", "argument_bytes", "asking", "awaits_roots", "calls", "capabilities",
         "carrier", "carrier_keeps_lines", "control", "follows_roots", "given_up", "greeted", "id",
-        "is_greeted", "is_unresumable", "left_out", "listed", "listens", "lost_servers", "marked",
-        "max_open_calls", "open_calls", "pid", "postponed", "principal", "profile", "quota", "scope",
-        "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used", "version", "waiting",
-        "waiting_bytes",
+        "is_greeted", "is_unresumable", "left_out", "listed", "listens", "max_open_calls", "open_calls",
+        "pid", "postponed", "principal", "profile", "quota", "scope", "sent", "servers", "shared", "source",
+        "stateless", "unread_bytes", "version", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -190,24 +213,23 @@ class Session:
         the same notice is about. None: it is an older one that it has read on in.
         """
         self.calls = 0
-        self.used: set[ServerName] = set()
-        """Servers it has called: what it would otherwise run by itself."""
-        self.called: set[ServerName] = set()
-        """Servers that have answered it, or may have run a call of it, since the supervisor came."""
-        self.stateful: set[ServerName] = set()
-        """Servers in mode `session` that it has called, at this broker or before."""
-        self.lost_servers: set[ServerName] = set()
-        """Servers of which what it had at a supervisor that is gone is lost; the next is to hear that."""
+        self.servers: dict[ServerName, ServerUse] = {}
+        """What it has at each server that it has called, at this broker or an earlier one."""
         self.given_up: list[CallRequested] = []
         """Requests that have come back, and that the agent has cancelled before the record was heard."""
-        self.marked: set[ServerName] = set()
-        """Servers of which the supervisor has said or heard that it has, or has lost, an instance."""
 
     def count_in_flight(self, count: int = 1) -> None:
         """So many calls more are in flight; -1: one less."""
         self.sent += count
         if self.quota is not None:
             self.quota.sent += count
+
+    def server_use(self, server: ServerName) -> "ServerUse":
+        """Return the record of this server, a new one if there is none."""
+        use = self.servers.get(server)
+        if use is None:
+            use = self.servers[server] = ServerUse()
+        return use
 
     @property
     def may_use_servers(self) -> bool:

@@ -224,10 +224,12 @@ class Recovery:
         self._again[session.id] = event.again
         self._before.session_resumed(session.id, event.asks, now)
         self._requests.resumed(session)
-        session.called.update(self._held.pop(session.id, ()))
+        for server in self._held.pop(session.id, ()):
+            session.server_use(server).has_run = True
         for told in lost_state.session_resumed(session, event.stateful):
             self._emit(told)
-        session.lost_servers.update(self._bereft.pop(session.id, ()))
+        for server in self._bereft.pop(session.id, ()):
+            session.server_use(server).is_lost = True
         bounds = self._call_table.bounds
         most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
         for number, asked in enumerate(event.calls):
@@ -281,8 +283,9 @@ class Recovery:
     def _settle_session(self, session: Session, now: float) -> None:
         """Decide what becomes of everything of a session that is back."""
         held = self.record.awaited.pop(session.id, ())
-        session.marked.update(held)
-        session.used.update(held)
+        for server in held:
+            use = session.server_use(server)
+            use.is_called = use.is_reported = True
         known = self._back[session.id] == self.epoch != NO_SUPERVISOR and session.id not in self.record.gone
         if not known:
             for told in lost_state.assume_state_lost(session):
@@ -347,7 +350,7 @@ class Recovery:
         self._requests.update_rewrite(open_call)
         if open_call.asked.method in TASK_ID_KEYS:
             open_call.task = open_call.asked.name
-        session.used.add(open_call.server)
+        session.server_use(open_call.server).is_called = True
         self._adopted[call.call] = open_call
         if token is not None:
             self._parked_calls.call_resumed(open_call, call.call, token)

@@ -75,7 +75,7 @@ from carpool_broker.core.requests.drain import Drain
 from carpool_broker.core.requests.initialize import Initialization
 from carpool_broker.core.requests.notifications import Notifications
 from carpool_broker.core.requests.roots import AgentRoots
-from carpool_broker.core.requests.stateless_course import StatelessCallHandler
+from carpool_broker.core.requests.stateless_call_handler import StatelessCallHandler
 from carpool_broker.core.updates import Updates
 from carpool_protocol.ids import EMPTY_OBJECT, SessionId
 from carpool_protocol.link.messages import (

@@ -16,10 +16,9 @@ from typing import Final
 
 from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.audit import AuditTrail, Delivered
-from carpool_broker.core.calls.call_listener import CallResult, StatelessCallListener
-from carpool_broker.core.calls.hook_interface import HookPoints
+from carpool_broker.core.calls.call_listeners import CallResult, HookPoints, StatelessCallListener
 from carpool_broker.core.calls.resource_cache import ResourceCache
-from carpool_broker.core.calls.stateless_calls import stateless_call_message
+from carpool_broker.core.calls.stateless_call_message import stateless_call_message
 from carpool_broker.core.limits.admission import Admission
 from carpool_broker.core.limits.memory_budgets import ArgumentBudget, UnreadBudget
 from carpool_broker.core.model.answers import call_reply as answer_to

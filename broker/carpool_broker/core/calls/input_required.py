@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_listeners import CallResult
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.calls.request_state import RequestState, RequestStateTokens, UsedTokens
 from carpool_broker.core.model.effects import AnyEffect, ForgetRecordedCall, RequiredInput, RequireInput
@@ -160,7 +160,7 @@ class ParkedCalls:
                 self._drop_round(call)
 
     def urls_required(self, open_call: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
-        """See `Aftermath`. The call has ended at its server, and nothing was done."""
+        """See `StatelessCallListener`. The call has ended at its server, and nothing was done."""
         if (
             open_call.asked.method not in RESUMABLE_METHODS
             or open_call.rounds >= MAX_URL_ROUNDS
@@ -276,7 +276,7 @@ class ParkedCalls:
         self._call_table.fail(open_call, "url_declined")
         return None
 
-    # --- the course of the call (`Aftermath`) ----------------------------------------------------------
+    # --- what happens to the call (`StatelessCallListener`) ---------------------------------------------
 
     def call_closed(self, open_call: OpenCall) -> None:
         """Its questions are over with it."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final, TypeVar
 
-from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_listeners import CallResult
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.configuration.session_views import SessionViews
 from carpool_broker.core.model.answers import error_reply
@@ -131,7 +131,7 @@ class AgentTasks:
     # --- the life of a task ----------------------------------------------------------------------------
 
     def task_created(self, open_call: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
-        """See `call_listener.Aftermath`."""
+        """See `call_listeners.StatelessCallListener`."""
         by = open_call.asked.by
         if by is None or not by.tasks or self._is_hooked(open_call):
             self._emit(CancelTask(answer.instance, answer.task))

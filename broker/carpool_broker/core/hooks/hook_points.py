@@ -64,7 +64,7 @@ class HeldCall:
 
 
 class CallHooks:
-    """All hooks of one broker. See `hook_interface.HookPoints` for what the ledger says."""
+    """All hooks of one broker. See `call_listeners.HookPoints` for what the ledger says."""
 
     def __init__(
         self,

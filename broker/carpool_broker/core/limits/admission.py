@@ -1,15 +1,16 @@
-"""Which calls may go to a server, when, and which wait for that.
+"""Admission: whether a call goes to the supervisor now, waits, or is refused.
 
-Owns admission: the session's bound and its line (rule 3), what all of one profile or token may have
-(`quotas`), the link's credit, and that nothing leaves while carpool drains. No call waits here for longer
-than `wait_s`.
+`Admission.decide` has the whole decision, in the order of its rules. Owns the queue of each session, the
+bounds of sessions (docs/rules.md, rule 3), the quotas of profiles and tokens (`quotas`), the link's credit,
+and that nothing is sent while carpool drains. No call waits here for longer than `wait_s`.
 
-Invariants (`invariants.check`): what is in a session's line is `waiting`, and has a limit; nothing waits
-while it could go. Knows nothing of: how a call leaves and ends (`call_table`), names, eras.
+Invariants (`invariants.check`): a call in a session's queue is `waiting` and has a time limit; no call waits
+that could go. Refuses to know: which server a call is for (`dispatch`), hooks (`hook_points`), how a call is
+sent and ends (`call_table`), names, eras.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, UNREAD_STEP_BYTES, ArgumentBudget
 from carpool_broker.core.limits.quotas import Quotas
@@ -17,6 +18,20 @@ from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.session import OpenCall, Quota, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import CallId, SessionId
+
+Step = Literal["send", "wait"]
+
+
+class Refusal(NamedTuple):
+    """Why a call is refused: a fault of ours, more about it, and when a retry can succeed."""
+
+    fault: str
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
+CLOSING: Final = Refusal("closing")
+TOO_MANY_CALLS: Final = Refusal("too_many_calls", retry_after_s=1.0)
 
 
 class AdmittedCalls(Protocol):
@@ -32,7 +47,7 @@ class AdmittedCalls(Protocol):
 
 
 class Admission:
-    """Of all sessions."""
+    """The admission of calls of all sessions."""
 
     def __init__(
         self,
@@ -55,44 +70,55 @@ class Admission:
         self._blocked_sessions: dict[SessionId, None] = {}
         """Sessions whose line may hold calls that only the link kept back."""
 
-    def refuse_if_full(self, open_call: OpenCall) -> bool:
-        """End a call that may not wait, if this is one: its session, or all together, have too many."""
+    # --- does this call go now? ------------------------------------------------------------------------
+
+    def decide(self, open_call: OpenCall, now: float) -> Step | Refusal:
+        """Decide what a call that knows its server does next. The first rule that applies counts.
+
+        1. Its session, or all sessions together, have too many calls or arguments open: it is refused.
+        2. carpool drains, and the agent's carrier cannot bring the call to the next broker: it is refused.
+        3. The profile's quota is used up: it is refused.
+        4. No call of the session waits, and the session may send one (`may_send`): it goes.
+        5. The session's queue is full: it is refused.
+        6. It waits, for `wait_s` at most.
+        """
+        session, bounds = open_call.session, self.bounds
+        if open_call.size_bytes > COUNTED_BYTES and (refusal := self.excess(open_call)) is not None:
+            return refusal
+        if self.draining and not session.carrier_keeps_lines:
+            return CLOSING
+        if session.quota is not None and (excess := session.quota.excess(open_call, now)) is not None:
+            return Refusal(excess.fault, excess.detail, excess.retry_after_s)
+        if not session.waiting and self.may_send(session):
+            return "send"
+        full = len(session.waiting) >= bounds.max_waiting_calls
+        if full or session.waiting_bytes + open_call.size_bytes > bounds.max_waiting_bytes:
+            return TOO_MANY_CALLS
+        return "wait"
+
+    def decide_after_hooks(self, open_call: OpenCall) -> Step | Refusal:
+        """Decide the same for a call that hooks have let pass, and that goes before all that wait.
+
+        Its quota has counted it, and its place in the queue was given: rules 3 and 5 do not apply again.
+        """
+        session = open_call.session
+        if open_call.size_bytes > COUNTED_BYTES and (refusal := self.excess(open_call)) is not None:
+            return refusal
+        if self.draining and not session.carrier_keeps_lines:
+            return CLOSING
+        return "send" if self.may_send(session) else "wait"
+
+    def excess(self, open_call: OpenCall) -> Refusal | None:
+        """Return why no room is left for this call; None where there is room."""
         session, bounds = open_call.session, self.bounds
         if self._arguments.exceeds(open_call, bounds.argument_budget_bytes):
-            self._admitted_calls.fail(open_call, "arguments_too_many", retry_after_s=1.0)
-        elif len(session.open_calls) > self.max_open_calls(session) + bounds.max_waiting_calls:
-            self._admitted_calls.fail(open_call, "too_many_calls", retry_after_s=1.0)
-        else:
-            return False
-        return True
-
-    def admit(self, open_call: OpenCall, now: float) -> None:
-        """The call knows where it goes: send it, put it in line, or refuse it."""
-        session = open_call.session
-        if open_call.size_bytes > COUNTED_BYTES and self.refuse_if_full(open_call):
-            return
-        if self.draining and not session.carrier_keeps_lines:
-            self._admitted_calls.fail(open_call, "closing")
-            return
-        if session.quota is not None and (excess := session.quota.excess(open_call, now)) is not None:
-            self._admitted_calls.fail(open_call, excess.fault, excess.detail, excess.retry_after_s)
-            return
-        if not session.waiting and self.may_send(session):
-            self._admitted_calls.send(open_call, now)
-            return
-        full = len(session.waiting) >= self.bounds.max_waiting_calls
-        if full or session.waiting_bytes + open_call.size_bytes > self.bounds.max_waiting_bytes:
-            self._admitted_calls.fail(open_call, "too_many_calls", retry_after_s=1.0)
-            return
-        session.waiting.append(open_call)
-        self._queue_call(open_call, now)
-
-    def max_open_calls(self, session: Session) -> int:
-        """How many calls it may have open."""
-        return session.max_open_calls or self.bounds.max_open_calls
+            return Refusal("arguments_too_many", retry_after_s=1.0)
+        if len(session.open_calls) > self.max_open_calls(session) + bounds.max_waiting_calls:
+            return TOO_MANY_CALLS
+        return None
 
     def may_send(self, session: Session) -> bool:
-        """Whether a call of it may go now."""
+        """True if a call of this session may go to the supervisor now."""
         most = session.max_open_calls or self.bounds.max_open_calls
         return (
             session.sent < most
@@ -102,21 +128,48 @@ class Admission:
             and (session.quota is None or session.quota.has_room)
         )
 
+    # --- and what follows ------------------------------------------------------------------------------
+
+    def admit(self, open_call: OpenCall, now: float) -> None:
+        """Send a call that knows its server, queue it, or refuse it."""
+        match self.decide(open_call, now):
+            case "send":
+                self._admitted_calls.send(open_call, now)
+            case "wait":
+                open_call.session.waiting.append(open_call)
+                self._queue_call(open_call, now)
+            case refusal:
+                self._refuse(open_call, refusal)
+
     def hooks_passed(self, open_call: OpenCall, now: float) -> None:
-        """Hooks have let it pass: it leaves now, or as the first of its session's line."""
+        """Send a call that hooks have let pass, make it the first of its session's queue, or refuse it."""
         session = open_call.session
         session.count_in_flight(-1)
         open_call.stage = "unresolved"
-        refused = open_call.size_bytes > COUNTED_BYTES and self.refuse_if_full(open_call)
-        if not refused and self.draining and not session.carrier_keeps_lines:
-            self._admitted_calls.fail(open_call, "closing")
-        elif not refused and self.may_send(session):
-            self._admitted_calls.send(open_call, now)
-            return
-        elif not refused:
-            session.waiting.appendleft(open_call)
-            self._queue_call(open_call, now)
+        match self.decide_after_hooks(open_call):
+            case "send":
+                self._admitted_calls.send(open_call, now)
+                return
+            case "wait":
+                session.waiting.appendleft(open_call)
+                self._queue_call(open_call, now)
+            case refusal:
+                self._refuse(open_call, refusal)
         self.send_queued(session, now)  # its place is free
+
+    def refuse_if_full(self, open_call: OpenCall) -> bool:
+        """Refuse a call for which no room is left. Returns False if there is room."""
+        refusal = self.excess(open_call)
+        if refusal is not None:
+            self._refuse(open_call, refusal)
+        return refusal is not None
+
+    def _refuse(self, open_call: OpenCall, refusal: Refusal) -> None:
+        self._admitted_calls.fail(open_call, refusal.fault, refusal.detail, refusal.retry_after_s)
+
+    def max_open_calls(self, session: Session) -> int:
+        """How many calls it may have open."""
+        return session.max_open_calls or self.bounds.max_open_calls
 
     def _queue_call(self, open_call: OpenCall, now: float) -> None:
         """It is in its session's line now."""

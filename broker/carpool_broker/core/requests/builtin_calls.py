@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_listeners import CallResult
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.model.effects import AnswerBuiltin, AnyEffect
 from carpool_broker.core.model.events import CallRequested

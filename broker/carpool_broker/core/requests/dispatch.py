@@ -14,7 +14,7 @@ Knows nothing of: how calls travel and end (`call_table`), when views change.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_listeners import CallResult
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.calls.input_required import ParkedCalls
 from carpool_broker.core.calls.tasks import AgentTasks

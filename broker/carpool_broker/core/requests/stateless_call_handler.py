@@ -9,7 +9,7 @@ Knows nothing of: who hears which message, the link.
 
 from collections.abc import Callable, Sequence
 
-from carpool_broker.core.calls.call_listener import CallResult
+from carpool_broker.core.calls.call_listeners import CallResult
 from carpool_broker.core.calls.input_required import ParkedCalls
 from carpool_broker.core.calls.tasks import AgentTasks
 from carpool_broker.core.model.effects import AnyEffect
@@ -21,7 +21,7 @@ from carpool_protocol.link.messages import CallAnswered
 
 
 class StatelessCallHandler:
-    """See `call_listener.Aftermath`."""
+    """See `call_listeners.StatelessCallListener`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class StatelessCallHandler:
         self._emit = out
 
     def call_leaving(self, open_call: OpenCall) -> None:
-        """See `Aftermath`."""
+        """See `StatelessCallListener`."""
         by = open_call.asked.by
         open_call.tasks = self._tasks.may_create(open_call)
         if by is None or not (by.level or open_call.is_listening):
@@ -53,24 +53,24 @@ class StatelessCallHandler:
             self._subscribe_logs(open_call, on=True)
 
     def call_closed(self, open_call: OpenCall) -> None:
-        """See `Aftermath`."""
+        """See `StatelessCallListener`."""
         self._unsubscribe_logs(open_call)
         self._parked_calls.call_closed(open_call)
 
     def parked_call_ended(self, open_call: OpenCall, outcome: CallResult) -> None:
-        """See `Aftermath`."""
+        """See `StatelessCallListener`."""
         self._parked_calls.parked_call_ended(open_call, outcome)
 
     def urls_required(self, open_call: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
-        """See `Aftermath`."""
+        """See `StatelessCallListener`."""
         return self._parked_calls.urls_required(open_call, urls, now)
 
     def task_created(self, open_call: OpenCall, answer: CallAnswered, now: float) -> CallResult | None:
-        """See `Aftermath`."""
+        """See `StatelessCallListener`."""
         return self._tasks.task_created(open_call, answer, now)
 
     def task_lost(self, open_call: OpenCall) -> None:
-        """See `Aftermath`."""
+        """See `StatelessCallListener`."""
         self._tasks.task_lost(open_call.task)
 
     def _unsubscribe_logs(self, open_call: OpenCall) -> None:

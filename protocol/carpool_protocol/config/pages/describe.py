@@ -1,8 +1,8 @@
-"""A configuration, told back setting by setting: what `carpool check` shows.
+"""Every setting of a configuration with value and origin: the rows of `carpool check`.
 
-Owns the masking: values of `env` and `headers` are shown as `…`, always, of a `url` the host, and so is
-each of `args` that is neither the name of an option nor a variable: what `check` says is pasted into
-reports.
+Owns the masking, because people paste the output into reports. Values of `env` and `headers` are always shown
+as `…`, a `url` as its host, and each of `args` as `…` unless it is the name of an option or a variable.
+Refuses to know how a file is read.
 """
 
 import json
@@ -37,7 +37,7 @@ MASK = "…"
 _MASKED_MAPS = frozenset({"template map", "header map"})
 DEFAULT = "default"
 _NO_SECRET = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z-]*|\$\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
-"""A word of a command line in which there is no value. (`-phunter2` is a password to some programs.)"""
+"""A word of a command line without a value. (`-phunter2` is a password to some programs.)"""
 
 
 class SettingRow(Struct, frozen=True):
@@ -46,7 +46,7 @@ class SettingRow(Struct, frozen=True):
     setting: str
     """`mcpServers.git.pool.max`."""
     value: str
-    """As JSON; `—` where nothing is set."""
+    """JSON text; `—` if nothing is set."""
     unit: str
     origin: str
     """`file:line`, or `default`."""
@@ -98,7 +98,7 @@ def _hook_rows(config: Config, at: KeyPath, hook: HookConfig) -> list[SettingRow
 def value_of(
     owner: Config | NamedWorkspace | ProfileConfig | HookConfig | ServerConfig, setting: Setting
 ) -> Any:
-    """The value a setting has, in the form `model` holds it."""
+    """The value of a setting, in the form of `model`."""
     value: Any = owner
     for name in setting.field.split("."):
         value = getattr(value, name)
@@ -106,7 +106,7 @@ def value_of(
 
 
 def shown_url(template: str) -> str:
-    """A URL for reports: host and port as they are written, and nothing of what follows them."""
+    """A URL for reports: scheme, host and port as written, without path and query."""
     scheme, _, rest = template.partition("://")
     if not rest:
         return template if _NO_SECRET.fullmatch(template) else MASK

@@ -1,6 +1,6 @@
 """`python -m carpool_protocol.config.pages.formats_page` prints `docs/shapes.md`.
 
-A test holds the two together.
+Owns the text around the tables of `formats`. A test compares the page with the file.
 """
 
 import sys
@@ -21,51 +21,52 @@ _HEAD = """\
 
 <!-- Made by `python -m carpool_protocol.config.pages.formats_page`; change `foreign/formats.py`. -->
 
-What other MCP programs have written is read as it is. The shape is told from the file's content, whose file
-it is from its path. Our own files (any path that is not in the second table) may use every shape, and are
-strict: a key that nobody knows is an error. In another program's file it gets one warning, our own keys
-([settings.md](settings.md)) work beside the program's, and a server that cannot be read or run is
-`misconfigured` while the others run. One whose name carpool does not take goes by the nearest name that it
-does (`my.server` by `my-server`), with a warning; where that is several servers' of the file, by that and a
-hash of its own name.
+Carpool reads the files of other MCP programs as they are. The file's content shows its shape, and its path
+shows the program. Carpool's own files (any path that is not in the second table) may use every shape and are
+strict: an unknown key is an error. In another program's file an unknown key gets one warning, carpool's own
+keys ([settings.md](settings.md)) work beside the program's, and a server that cannot be read or run is
+`misconfigured` while the others run. A server with an illegal name gets the nearest legal name (`my.server`
+becomes `my-server`), with a warning. If several servers of the file get the same name, each also gets a hash
+of its own name.
 """
 
 _AFTER = """\
-Servers with a URL are reached as [remote.md](remote.md) says. A `type` of `ws` is `misconfigured`.
+[remote.md](remote.md) describes servers with a URL. A server with `type` `ws` is `misconfigured`.
 
 `${env:VAR}` becomes `${VAR}`, `${workspaceFolder}` becomes `${workspace}`, `${userHome}` becomes `${HOME}`.
-In settings of Gemini CLI `$VAR` becomes `${VAR}`, in files of opencode `{env:VAR}`, and `${` is text there.
-`${input:…}` and files for single values (`${file:…}`, `{file:…}`) have no equal here: such a server is
-`misconfigured`. An entry that runs `carpool connect` or `carpool run` is how that program reaches
-carpool, and no server.
+In settings of Gemini CLI `$VAR` becomes `${VAR}`. In files of opencode `{env:VAR}` does, and `${` is plain
+text. `${input:…}` and files for single values (`${file:…}`, `{file:…}`) are not supported: such a server is
+`misconfigured`. An entry that runs `carpool connect` or `carpool run` is ignored: it is how that program
+reaches carpool.
 """
 
 _CONVERSIONS: dict[Conversion, str] = {
-    "same": "as it is",
-    "texts": "as it is; numbers become texts, `null` is left out",
+    "same": "unchanged",
+    "texts": "unchanged; numbers become texts, `null` is left out",
     "opposite": "the opposite",
-    "time": "in seconds; a longer one than `max_total_s` raises that, too",
-    "command": "a `command` that is a list holds the first arguments, too",
-    "attempts": "one more than that many failures; below 0: without end",
+    "time": "in seconds; a value above `max_total_s` raises that too",
+    "command": "a `command` that is a list also holds the first arguments",
+    "attempts": "the number plus 1; below 0: no limit",
     "reconnect": "`false`: 1, and `restart.open_s` 0: it is not started again until `carpool start`",
-    "url": "as it is",
-    "http url": "before `url`; `transport` is `http`",
-    "oauth": "`clientId`, `clientSecret`, `scopes` or `scope`, `callbackPort`, as it is; `false`: nothing",
-    "cannot": "the server is `misconfigured`: carpool runs no program for headers, and signs with no keys",
-    "transport": "`stdio` and `local` are commands, `remote` is `url`; in VS Code `http` is `url`, too",
-    "unread": "passed over: the program's own business",
+    "url": "unchanged",
+    "http url": "preferred to `url`; `transport` is `http`",
+    "oauth": "`clientId`, `clientSecret`, `scopes` or `scope`, `callbackPort`, unchanged; `false`: no effect",
+    "cannot": "the server is `misconfigured`: carpool runs no program for headers and signs with no keys",
+    "transport": "`stdio` and `local` are commands, `remote` is `url`; in VS Code `http` is also `url`",
+    "unread": "ignored: it concerns only that program",
 }
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
+    """The whole page as Markdown."""
     parts = [
         _HEAD,
-        "## Shapes\n\n| shape | written as | unit of `timeout` | beside it |\n|---|---|---|---|\n"
+        "## Shapes\n\n| shape | written as | unit of `timeout` | keys beside it |\n|---|---|---|---|\n"
         + "".join(map(_shape, SHAPES)),
-        "## Whose file it is\n\n| path ends in | program | unit of `timeout` |\n|---|---|---|\n"
+        "## Programs\n\n| path ends in | program | unit of `timeout` |\n|---|---|---|\n"
         + "".join(f"| `{each.path}` | {each.name} | {_unit(each.unit, '')} |\n" for each in PROGRAMS),
-        "## Keys of a server\n\n| theirs | ours | how |\n|---|---|---|\n" + _keys(),
+        "## Keys of a server\n\n| key of the program | key of carpool | conversion |\n|---|---|---|\n"
+        + _keys(),
         _AFTER,
     ]
     return "\n".join(parts)
@@ -78,11 +79,11 @@ def _shape(shape: FileShape) -> str:
 
 
 def _unit(unit: str | None, other: str) -> str:
-    return unit or other or "not documented: passed over with a warning"
+    return unit or other or "not documented: ignored with a warning"
 
 
 def _keys() -> str:
-    """One row for all keys that go the same way."""
+    """The table rows; one row for all keys with the same conversion."""
     rows: dict[KeyMapping, list[str]] = {}
     for shape in SHAPES:
         for key, way in shape.ways.items():

@@ -1,8 +1,8 @@
 """`python -m carpool_protocol.config.pages.json_schema` prints `docs/carpool.schema.json`.
 
-Made from the table of settings (JSON Schema 2020-12). A test holds the file to it, and it to the reader: what
-the reader accepts of our own shape is valid, and no key is that the reader does not know. Rules between
-settings are the reader's alone.
+Made from the table of settings (JSON Schema 2020-12). A test compares the file with it, and it with the
+reader: every file in carpool's own shape that the reader accepts is valid, and the schema has no key that the
+reader does not know. Rules between settings are only in the reader.
 """
 
 import json
@@ -39,7 +39,7 @@ def schema() -> Schema:
     whole = _object(FILE_SETTINGS, late=False)
     workspace = _object(WORKSPACE_SETTINGS, late=False)
     workspace["properties"]["mcpServers"] = _servers(
-        "Servers for the agents in it, over those for everybody.",
+        "Servers for the agents in this workspace; each replaces a server of the same name for all agents.",
         {"anyOf": [{"$ref": "#/$defs/server"}, _SWITCHED_OFF]},
     )
     whole["properties"] = {
@@ -53,13 +53,13 @@ def schema() -> Schema:
         },
         "profiles": {
             "type": "object",
-            "description": "What agents that have one may see and call, and how much, by name.",
+            "description": "Profiles by name: what their agents may see and call, and how much.",
             "patternProperties": {_NAME: {"$ref": "#/$defs/profile"}},
             "additionalProperties": False,
         },
         "hooks": {
             "type": "array",
-            "description": "What looks at calls before and after them, in this order.",
+            "description": "Hooks that check calls before and after them, in this order.",
             "items": {"$ref": "#/$defs/hook"},
         },
         **whole["properties"],
@@ -89,7 +89,7 @@ def _servers(description: str, each: Schema) -> Schema:
 
 
 def text() -> str:
-    """The same as a file."""
+    """The schema as the text of a file."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

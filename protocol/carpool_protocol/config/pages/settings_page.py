@@ -1,6 +1,6 @@
 """`python -m carpool_protocol.config.pages.settings_page` prints `docs/settings.md`.
 
-A test holds the two together.
+Owns the text around the tables of settings. A test compares the page with the file.
 """
 
 import json
@@ -40,12 +40,13 @@ _HEAD = """\
 
 <!-- Made by `python -m carpool_protocol.config.pages.settings_page`; change `schema/settings.py`. -->
 
-One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else `carpool/carpool.json` in
-`$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine. An
-unknown key is an error. Other programs' files and shapes are read, too: [shapes.md](shapes.md). `carpool
-check` shows the value of every setting and where it comes from. `carpool schema` prints a JSON Schema for
-editors. A project's own file comes over this one: [workspaces.md](workspaces.md). Where state, logs and
-sockets are, and which variables say so: [files.md](files.md).
+One file holds all settings: the one named with `--config`, else `$CARPOOL_CONFIG`, else
+`carpool/carpool.json` in `$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing
+commas are allowed. An unknown key is an error. Carpool also reads other programs' files and shapes:
+[shapes.md](shapes.md). `carpool check` shows the value of every setting and where it comes from. `carpool
+schema` prints a JSON Schema for editors. A project's own file is laid over this one:
+[workspaces.md](workspaces.md). [files.md](files.md) lists the places of state, logs and sockets, and the
+variables that change them.
 
 ```jsonc
 {
@@ -65,25 +66,26 @@ sockets are, and which variables say so: [files.md](files.md).
 _WORKSPACE = """\
 ## A workspace
 
-Under `"workspaces": { NAME: { … } }`; NAME is like that of a server. Its `mcpServers` lie over
-those of the file, and one may be just `{ "disabled": true }` ([workspaces.md](workspaces.md)). Beside them:
+Under `"workspaces": { NAME: { … } }`; NAME follows the rules for names of servers. Its `mcpServers` replace
+those of the file with the same names; an entry may be just `{ "disabled": true }`
+([workspaces.md](workspaces.md)). Other keys:
 
 """
 
 _PROFILE = """\
 ## A profile
 
-Under `"profiles": { NAME: { … } }`, in the user's own file only; NAME is like that of a server
-([profiles.md](profiles.md)). The bounds hold for one session; for all sessions of a bearer token together
-where they came with one.
+Under `"profiles": { NAME: { … } }`, in the user's own file only; NAME follows the rules for names of servers
+([profiles.md](profiles.md)). The limits hold for one session, or for all sessions of one bearer token
+together.
 
 """
 
 _HOOK = """\
 ## A hook
 
-In the list `"hooks": [ { … } ]`, in the user's own file only ([hooks.md](hooks.md)). Hooks look at a call in
-the order of the list.
+In the list `"hooks": [ { … } ]`, in the user's own file only ([hooks.md](hooks.md)). Hooks run in the order
+of the list.
 
 """
 
@@ -92,53 +94,55 @@ _TEMPLATES = """\
 
 | written | becomes |
 |---|---|
-| `${VAR}` | the variable; where it is not set, this one server is `unset` and the others run |
-| `${VAR:-default}` | `default` where the variable is not set or empty |
+| `${VAR}` | the variable; if it is not set, this one server is `unset` and the others run |
+| `${VAR:-default}` | `default` if the variable is not set or empty |
 | `${workspace}` | the workspace directory of the agent's session |
-| `${cwd}` | the directory the agent runs in; the root of its workspace where that is elsewhere |
+| `${cwd}` | the directory the agent runs in; the root of its workspace if the agent runs outside of it |
 | `$${` | `${` itself |
 
-Where a number or a switch is wanted, `"${VAR}"` is read as one (not for `pool.min` and settings of the file
-as a whole). Variables are those of the agent's own environment, else of the `env_file`. Only the names that
-the configuration uses are asked for, and their values stay in memory. Two agents with different values
+`"${VAR}"` may also stand in place of a number or a switch, except for `pool.min` and settings of the file as
+a whole. Values come from the agent's own environment, else from the `env_file`. Carpool asks agents only for
+the names that the configuration uses, and keeps their values in memory. Two agents with different values
 never share an instance.
 
-A server of your own file with `"auto_connect": true` also gets them from the environment of an explicit
-`carpool up` or `carpool restart --all` (a start by `carpool service install` is one): after the agent's own,
-before the `env_file`. carpool takes exactly the names that such servers use at that start, keeps them in
-memory, also over the death of a broker, and gives them to no other server. Agents without the variable share
-the server that was so connected. A carpool that an agent has started takes
-none, nor one that an agent brings back after the launcher was killed.
+A server of your own file with `"auto_connect": true` also gets values from the environment of an explicit
+`carpool up` or `carpool restart --all` (a start by `carpool service install` is one). They rank after the
+agent's own and before the `env_file`. Carpool takes exactly the names that such servers use at that start,
+keeps the values in memory (also when a broker dies), and gives them to no other server. Agents without the
+variable share the server that was connected this way. A carpool that an agent has started, also after the
+launcher was killed, takes no such values.
 """
 
 _ENVIRONMENT = """\
 ## The environment of a server
 
-A configured server gets its `env` and what the daemon keeps of the environment it was started in:
+A configured server gets its `env` and these variables of the environment in which carpool was started:
 """
 
 _SEARCH_PATH = """\
-`PATH` has first the directories of your login shell, in its order, then those of the `PATH` that carpool was
-started with. Left out are directories that are not absolute, and those that lie in a project
-([files.md](files.md#variables-and-projects)).
+`PATH` begins with the directories of your login shell, in its order, followed by those of the `PATH` that
+carpool was started with. Directories that are not absolute or lie in a project
+([files.md](files.md#variables-and-projects)) are left out.
 
 carpool runs the login shell once, beside its own start: `SHELL`, else that of the account, as
 `SHELL -i -l -c …`, in your home directory, with only `HOME`, `USER`, `LOGNAME` and `LANG` of its own
-environment and `TERM=dumb`, for 5 s at most. Only the first start of a server waits for it. It is asked again
-when carpool starts, and at `carpool start SERVER` and `carpool restart SERVER`. A shell that does not answer
-costs nothing but a line in `carpool logs --daemon` and in `carpool status`, which shows the directories.
+environment and `TERM=dumb`, for 5 s at most. Only the first start of a server waits for it. Carpool asks
+again when it starts, and at `carpool start SERVER` and `carpool restart SERVER`. If the shell does not
+answer, a line in `carpool logs --daemon` and in `carpool status` says so. `carpool status` also shows the
+directories.
 
-An `"env": {"PATH": …}` of a server replaces all of this. `"login_shell": false` leaves the shell alone.
+An `"env": {"PATH": …}` of a server replaces all of this. With `"login_shell": false` carpool does not run the
+shell.
 """
 
 _VOLATILE = """\
-The server of `carpool run` gets the whole environment of its caller. Two callers share it when command,
-directory and environment are equal; these names do not count in that comparison:
+The server of `carpool run` gets the whole environment of its caller. Two callers share it if command,
+directory and environment are equal. The comparison ignores these names:
 """
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
+    """The whole page as Markdown."""
     kept = "\n".join(f"- {why}: {_names(patterns)}" for why, patterns in KEPT)
     parts = [
         _HEAD,

@@ -1,8 +1,8 @@
-"""Every setting: key, kind, default, unit and one sentence. The one table.
+"""The table of all settings: key, kind, default, unit and description.
 
 From it come validation and "did you mean" (`parse`), the values and defaults of `model`, the page
-`docs/settings.md` (`settings_page`) and the rows of `carpool check` (`describe`). A setting that is not
-here, in `settings_server`, `settings_profile`, `settings_hooks` or `settings_http` does not exist.
+`docs/settings.md` (`settings_page`) and the rows of `carpool check` (`describe`). A setting that is not here,
+in `settings_server`, `settings_profile`, `settings_hooks` or `settings_http` does not exist.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -53,8 +53,8 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "tool_name_length",
         MAX_NAME_CHARS,
         "characters",
-        "Length of the names of tools and prompts; longer ones are cut and get a hash. An agent may bring a "
-        "bound of its own (`carpool connect --tool-name-length`).",
+        "Longest names of tools and prompts; longer ones are cut and get a hash. An agent may have a limit "
+        "of its own (`carpool connect --tool-name-length`).",
         low=MIN_NAME_CHARS,
         high=MAX_NAME_CHARS,
     ),
@@ -71,24 +71,24 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="count",
         unit="tools",
         high=1_000_000,
-        text="Tools in one agent's list; those that come after are left out of it and can still be called. A "
-        "profile may say fewer.",
+        text="Most tools in one agent's list. Further tools are not listed but can still be called. A "
+        "profile may allow fewer.",
     ),
     Setting(
         key="env_file",
         field="env_file",
         kind="text",
         text="File of `NAME=value` lines for variables that an agent's own environment does not have. A "
-        "value is taken as it is, but for quotes around the whole of it; `#` begins a comment at the start "
-        "of a line only. Relative to the configuration file; `~/` is the home directory.",
+        "value is taken as written, without quotes around the whole of it; `#` begins a comment only at the "
+        "start of a line. Relative to the configuration file; `~/` is the home directory.",
     ),
     Setting(
         key="login_shell",
         field="login_shell",
         kind="switch",
         default=True,
-        text="Ask your login shell for its `PATH` when carpool starts: servers find the programs that your "
-        "terminal finds, whoever has started carpool. `false`: servers get the `PATH` of that start.",
+        text="Ask your login shell for its `PATH` when carpool starts: servers then find the same programs "
+        "as your terminal. `false`: servers get the `PATH` with which carpool was started.",
     ),
     Setting(
         key="include",
@@ -96,15 +96,15 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="texts",
         default=(),
         check=check_pattern,
-        text="Patterns of further files with servers, as `servers.d/*.json`: relative to the configuration "
-        "file, which they may not leave. Files that come, change or go do so at once.",
+        text="Patterns of further files with servers, such as `servers.d/*.json`: relative to the directory "
+        "of the configuration file, and only inside it. New, changed and removed files take effect at once.",
     ),
     count(
         "max_instances",
         "max_instances",
         64,
         "instances",
-        "Running instances of all servers together.",
+        "Most running instances of all servers together.",
         high=4096,
     ),
     count(
@@ -112,86 +112,93 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "max_greeting",
         3,
         "instances",
-        "Instances starting at the same time; others wait their turn.",
+        "Most instances that start at the same time; others wait their turn.",
         high=4096,
     ),
     seconds(
-        "list_wait_s", "list_wait_s", 10.0, "The longest a list of tools waits for servers that are starting."
+        "list_wait_s",
+        "list_wait_s",
+        10.0,
+        "Longest time that a list of tools waits for servers that are starting.",
     ),
     size(
-        "receive_budget_bytes", "receive_budget_bytes", 256 * MiB, "Unfinished lines of all agents together."
+        "receive_budget_bytes",
+        "receive_budget_bytes",
+        256 * MiB,
+        "Most memory for unfinished lines of all agents together.",
     ),
     size(
         "argument_budget_bytes",
         "argument_budget_bytes",
         256 * MiB,
-        "Arguments of the open calls of all agents together. An agent may have as much of it as is left for "
-        "all others; more is answered `Unavailable`.",
+        "Most memory for arguments of the open calls of all agents together. One agent may use as much as it "
+        "leaves free for all others; more is answered `Unavailable`.",
     ),
     size(
         "unread_budget_bytes",
         "unread_budget_bytes",
         256 * MiB,
-        "What all agents together leave unread. An agent may have as much of it as is left for all others; "
-        "in place of larger answers it gets an error.",
+        "Most memory for output that agents have not read. One agent may use as much as it leaves free for "
+        "all others; in place of further large answers it gets an error.",
     ),
     count(
         "session.max_open_calls",
         "session.max_open_calls",
         64,
         "calls",
-        "Calls of one session that are open at once.",
+        "Most calls of one session that are open at once.",
     ),
     count(
         "session.max_waiting_calls",
         "session.max_waiting_calls",
         256,
         "calls",
-        "Calls of one session that wait behind `session.max_open_calls`; more are answered `Unavailable`.",
+        "Most calls of one session that wait because of `session.max_open_calls`; more are answered "
+        "`Unavailable`.",
         low=0,
     ),
     size(
         "session.max_waiting_bytes",
         "session.max_waiting_bytes",
         16 * MiB,
-        "Size of the calls of one session that wait.",
+        "Most bytes of waiting calls of one session.",
     ),
     seconds(
         "session.park_s",
         "session.park_s",
         300.0,
-        "How long a call of a stateless agent waits for what the server wants of that agent first (sampling, "
+        "How long a call of a stateless agent waits for the agent's answer to the server (sampling, "
         "elicitation); then it is cancelled.",
     ),
     seconds(
         "session.return_s",
         "session.return_s",
         30.0,
-        "After the death of the broker the sessions that it served are kept this long for agents to come "
-        "back to, with their calls and leases.",
+        "How long sessions are kept after the death of their broker, with their calls and leases, so that "
+        "agents can resume them.",
     ),
     seconds(
         "session.slow_reader_s",
         "session.slow_reader_s",
         30.0,
-        "An agent that does not read what is written to it is dropped after this long.",
+        "An agent that does not read its output is disconnected after this long.",
     ),
     Setting(
         key="audit.on",
         field="audit.on",
         kind="switch",
         default=False,
-        text="Put down who called what, when, and what came of it, never values (docs/audit.md).",
+        text="Log which agent called which tool, when, and the outcome, never values (docs/audit.md).",
     ),
     size(
         "audit.max_bytes",
         "audit.max_bytes",
         64 * MiB,
-        "All files of the audit together; the oldest goes first.",
+        "Most bytes of all audit files together; the oldest is removed first.",
     ),
     *HTTP_SETTINGS,
 )
-"""Settings of the file as a whole. `mcpServers` is not a setting: it holds them."""
+"""Settings of the file as a whole. `mcpServers` is not one: it holds servers."""
 
 WORKSPACE_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
@@ -200,16 +207,16 @@ WORKSPACE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         check=check_root,
         text="The workspace's directory: absolute, or below `~`. Agents that work there are in the workspace "
-        "by themselves. Without it agents name the workspace, and there is no `${workspace}`.",
+        "automatically. Without it agents must name the workspace, and there is no `${workspace}`.",
     ),
 )
 """Settings of a named workspace, beside its servers: the object under `workspaces` → NAME."""
 
 _LATE: Final = frozenset({"switch", "count", "seconds"})
 _CHECKED_AT_ONCE: Final = frozenset({"pool.min", "pin"})
-"""What other rules of the file count with, and what no agent's environment has a say in."""
+"""Settings that other rules of the file depend on, or that an agent's environment must not decide."""
 
 
 def may_be_late(setting: Setting) -> bool:
-    """True if a file may have `${VAR}` in place of the number or switch that it wants (`late_values`)."""
+    """True if a file may have `${VAR}` in place of this number or switch (`late_values`)."""
     return setting.kind in _LATE and setting.key not in _CHECKED_AT_ONCE

@@ -1,6 +1,6 @@
-"""The settings of a hook: one object of the list under `hooks` in the user's own file.
+"""The settings of a hook: one object of the list `hooks` in the user's own file.
 
-Knows nothing of: what a hook is told and says (`hooks`), what a pattern covers (`capability`).
+Knows nothing of: the messages to and from a hook (`hooks`), the meaning of a pattern (`capability`).
 """
 
 import re
@@ -32,7 +32,7 @@ HOOK_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         default=UNSET,
         check=lambda name: check_server_name(name, "hook"),
-        text="What it is called in errors, logs and `carpool status`.",
+        text="Name in errors, logs and `carpool status`.",
     ),
     Setting(
         key="on",
@@ -40,15 +40,15 @@ HOOK_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="texts",
         default=("before",),
         check=_check_phase,
-        text="When it looks: `before` a call is sent, `after` it was answered (then also at calls that ended "
-        "with an error of carpool), or both.",
+        text="When the hook runs: `before` a call is sent, `after` it was answered (also with an error of "
+        "carpool), or both.",
     ),
     Setting(
         key="command",
         field="command",
         kind="template",
-        text="A program: the call comes as JSON on its stdin, its verdict is JSON on its stdout. `~/` is the "
-        "home directory.",
+        text="A program: it gets the call as JSON on stdin and writes its verdict as JSON on stdout. `~/` is "
+        "the home directory.",
     ),
     Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
     Setting(
@@ -63,7 +63,8 @@ HOOK_SETTINGS: Final[tuple[Setting, ...]] = (
         key="env",
         field="env",
         kind="template map",
-        text="Environment variables of its process. `${VAR}` is of the `env_file`, else of the daemon's own.",
+        text="Environment variables of its process. `${VAR}` comes from the `env_file`, else from the "
+        "daemon's own environment.",
     ),
     Setting(
         key="match",
@@ -71,29 +72,29 @@ HOOK_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="texts",
         default=("*",),
         check=check_capability,
-        text="Which calls it looks at, written as in a profile: `mcp:github:*`, `tag:code`.",
+        text="The calls that it checks, written as in a profile: `mcp:github:*`, `tag:code`.",
     ),
     Setting(
         key="profiles",
         field="profiles",
         kind="texts",
         default=(),
-        text="Only calls of agents with one of these profiles. Empty: calls of all agents.",
+        text="Check only calls of agents with one of these profiles. Empty: calls of all agents.",
     ),
-    seconds("timeout_s", "timeout_s", 5.0, "It fails when it has given no verdict for so long."),
+    seconds("timeout_s", "timeout_s", 5.0, "The hook fails if it gives no verdict for this long."),
     Setting(
         key="on_failure",
         field="on_failure",
         kind="text",
         default="deny",
         choices=("deny", "allow"),
-        text="When it fails: `deny` the call (or keep the answer back), or `allow` it as it is.",
+        text="What happens if the hook fails: `deny` the call (or withhold the answer), or `allow` it.",
     ),
     Setting(
         key="rewrite",
         field="rewrite",
         kind="switch",
         default=False,
-        text="It may rewrite arguments and results. One that does without counts as failed.",
+        text="Allow the hook to rewrite arguments and results. Without this setting a rewrite is a failure.",
     ),
 )

@@ -1,6 +1,7 @@
-"""The settings of the HTTP door: `http` in the file. Its being there, empty or not, opens the door.
+"""The settings of the HTTP door: `http` in the file. The key alone, even with an empty object, opens the
+door.
 
-Knows nothing of: HTTP; the door itself (`carpool.http`) checks what only it understands.
+Knows nothing of: HTTP. The door itself (`carpool.http`) checks what only it can judge.
 """
 
 from typing import Final
@@ -9,7 +10,7 @@ from carpool_protocol.config.schema.setting import MiB, Setting, count, seconds,
 
 _NO_VARIABLES: Final = (
     "no ${VAR} is filled in here; for an address from the environment set CARPOOL_HTTP=HOST:PORT where "
-    "`carpool up` runs, or say `carpool up --http HOST:PORT`"
+    "`carpool up` runs, or run `carpool up --http HOST:PORT`"
 )
 
 
@@ -35,7 +36,7 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         default="127.0.0.1",
         check=_check_host,
-        text="Name or address the HTTP door listens on. Anything but loopback needs `http.tokens`.",
+        text="Name or address on which the HTTP door listens. Any other than loopback needs `http.tokens`.",
     ),
     Setting(
         key="http.port",
@@ -46,7 +47,7 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         low=0,
         high=65535,
         no_variables=_NO_VARIABLES,
-        text="Its port, without quotes. 0: any free one.",
+        text="Port of the HTTP door, without quotes. 0: any free one.",
     ),
     Setting(
         key="http.path",
@@ -54,68 +55,69 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         default="/mcp",
         check=_check_path,
-        text="Where MCP is spoken. `PATH/s/SERVER` shows one server, under its own names.",
+        text="Path of MCP. `PATH/s/SERVER` offers one server under its own tool names.",
     ),
     Setting(
         key="http.stateless",
         field="http.stateless",
         kind="switch",
         default=False,
-        text="Serve handshake-era requests without sessions: each POST has one of its own. Servers cannot "
-        "ask such agents anything.",
+        text="Serve handshake-era requests without sessions: each POST gets a session of its own. Servers "
+        "cannot ask such agents anything.",
     ),
     Setting(
         key="http.json_response",
         field="http.json_response",
         kind="switch",
         default=False,
-        text="Answer every POST with plain JSON, never with a stream of events: progress and log messages of "
-        "a request are left out, and what a server asks during one is refused (in the stateless era it is "
-        "answered by rounds, as ever).",
+        text="Answer every POST with plain JSON, never with a stream of events. Progress and log messages of "
+        "a request are left out, and requests of a server to the agent are refused. In the stateless era "
+        "they still work, as `input_required` results.",
     ),
     Setting(
         key="http.tokens",
         field="http.tokens",
         kind="token map",
-        text="Who may come in: a name and the hash of its bearer token, both from `carpool token NAME`. In "
-        'place of the hash, `{"hash": …, "profile": NAME}`: whoever brings that token has that profile. With '
-        "one of them, nobody comes in without.",
+        text="Bearer tokens that are accepted: a name and the hash of the token, both from `carpool token "
+        'NAME`. With `{"hash": …, "profile": NAME}` in place of the hash, agents with that token have that '
+        "profile. If there is at least one token, requests without one are refused.",
     ),
     Setting(
         key="http.hosts",
         field="http.hosts",
         kind="texts",
         default=(),
-        text="Names beside those of loopback that a `Host` header may have, without port. `*`: any.",
+        text="Names without port that a `Host` header may have, besides those of loopback. `*`: any.",
     ),
     Setting(
         key="http.origins",
         field="http.origins",
         kind="texts",
         default=(),
-        text="Web pages beside those of loopback that may ask, such as `https://app.example.org`. `*`: any.",
+        text="Origins of web pages that may send requests, besides those of loopback, such as "
+        "`https://app.example.org`. `*`: any.",
     ),
-    size("http.max_body_bytes", "http.max_body_bytes", 4 * MiB, "The longest body of a request."),
+    size("http.max_body_bytes", "http.max_body_bytes", 4 * MiB, "Largest body of a request."),
     count(
         "http.max_sessions",
         "http.max_sessions",
         10_000,
         "sessions",
-        "Sessions of the handshake era, divided evenly among the tokens; more are answered 503.",
+        "Most sessions of the handshake era, divided evenly among the tokens; more are answered 503.",
     ),
     count(
         "http.max_open",
         "http.max_open",
         1024,
         "requests",
-        "Requests that one token (or all agents without one) may have open; more are answered 429.",
+        "Most open requests of one token, or of all agents without one; more are answered 429.",
     ),
     count(
         "http.max_connections",
         "http.max_connections",
         16_384,
         "connections",
-        "Connections of all agents together; how tokens share them is in docs/http.md.",
+        "Most connections of all agents together; docs/http.md says how tokens share them.",
     ),
     seconds(
         "http.session_idle_s",

@@ -1,6 +1,6 @@
 """The settings of a profile: the object under `profiles` → NAME in the user's own file.
 
-Knows nothing of: what a pattern covers (`capability`), who has which profile.
+Knows nothing of: the meaning of a pattern (`capability`), the agents with a profile.
 """
 
 from typing import Final
@@ -16,8 +16,8 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         default=("*",),
         check=check_capability,
         text="What its agents may see and call: `mcp:SERVER:TOOL`, `prompt:SERVER:PROMPT`, "
-        "`resource:SERVER:URI`, `mcp:SERVER` (all of it), `tag:TAG` or `*`; each part a shell pattern over "
-        "the server's own names. An empty list lets nothing through.",
+        "`resource:SERVER:URI`, `mcp:SERVER` (all of it), `tag:TAG` or `*`; each part is a shell pattern "
+        "over the server's own names. An empty list allows nothing.",
     ),
     Setting(
         key="deny",
@@ -25,7 +25,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="texts",
         default=(),
         check=check_capability,
-        text="What they may not, written likewise; stronger than `allow`.",
+        text="What its agents may not see or call, written like `allow` and stronger than it.",
     ),
     Setting(
         key="max_in_flight",
@@ -34,7 +34,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="calls",
         low=1,
         high=1_000_000,
-        text="Calls that may be open at servers at once; more wait in line.",
+        text="Most calls that are open at servers at once; more wait in the queue.",
     ),
     Setting(
         key="calls_per_minute",
@@ -43,7 +43,8 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="calls",
         low=1,
         high=1_000_000,
-        text="Calls in a minute, also all at once; more are answered `Unavailable`, with the time to wait.",
+        text="Most calls in a minute; they may come all at once. More are answered `Unavailable`, with the "
+        "time to wait.",
     ),
     Setting(
         key="max_servers",
@@ -52,7 +53,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="servers",
         low=1,
         high=1_000_000,
-        text="Different servers that may be called; calls to one more are refused.",
+        text="Most different servers that may be called; calls to further servers are refused.",
     ),
     Setting(
         key="max_tools",
@@ -61,7 +62,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="tools",
         low=0,
         high=1_000_000,
-        text="Tools in the list; those that come after are left out of it and can still be called.",
+        text="Most tools in the list. Further tools are not listed but can still be called.",
     ),
     Setting(
         key="show",
@@ -79,4 +80,4 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         text="List tools that list and read resources and prompts, for agents that know only tools.",
     ),
 )
-"""The three bounds count for a session; for all sessions of one token together where they came with one."""
+"""The limits count for one session, or for all sessions of one token together."""

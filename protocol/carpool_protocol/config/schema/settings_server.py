@@ -1,7 +1,7 @@
 """The settings of one server, in the order of the pages that show them.
 
-The defaults of a pool's policy are those of `messages.Policy`, which alone states them. Part of the one table
-in `settings`.
+The defaults of a pool's policy are those of `messages.Policy` and stand only there. Part of the one table in
+`settings`.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -19,7 +19,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         key="command",
         field="command",
         kind="template",
-        text="The program to run, looked up in the server's `PATH`. A server has this, `url` or `python`.",
+        text="The program to run, looked up in the server's `PATH`. A server has `command`, `url` or "
+        "`python`.",
     ),
     Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
     Setting(
@@ -27,22 +28,22 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         field="python",
         kind="template",
         text="A Python module, as `package.module`, whose functions are the server's tools (docs/python.md). "
-        "It is looked for in `cwd` first.",
+        "It is looked up in `cwd` first.",
     ),
     Setting(
         key="strict",
         field="strict",
         kind="switch",
         default=False,
-        text="With `python`: a function whose parameters have no types keeps the server from starting. "
-        "Otherwise it takes any arguments, and its name is in the server's log.",
+        text="With `python`: `true` refuses to start the server if a parameter of a function has no type. "
+        "Otherwise such a function takes any arguments, and its name is in the server's log.",
     ),
     Setting(
         key="interpreter",
         field="interpreter",
         kind="template",
-        text="With `python`: the Python that runs the module, which needs carpool installed; relative to "
-        "`cwd`. Without this setting it is carpool's own.",
+        text="With `python`: the Python that runs the module, relative to `cwd`; carpool must be installed "
+        "in it. Default: carpool's own Python.",
     ),
     Setting(
         key="env",
@@ -55,7 +56,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         field="cwd",
         kind="template",
         default="~",
-        text="Directory the server runs in. Relative to the home directory, which `~` names.",
+        text="Directory in which the server runs, relative to the home directory (`~`).",
     ),
     Setting(
         key="transport",
@@ -70,27 +71,27 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         later=("ws",),
         also=("type",),
         text="How the server is reached. `stdio`: a command. `http`: a `url` with Streamable HTTP, of both "
-        "eras. `sse`: a `url` with HTTP+SSE, its predecessor. `url`: which of the two is found out, by the "
-        "well-known document of the host or by trying (docs/remote.md). Without this setting a server with "
-        "a `url` is `url`. Other programs write it as `type`.",
+        "eras. `sse`: a `url` with HTTP+SSE, its predecessor. `url`: carpool finds out which of the two, by "
+        "the well-known document of the host or by trying (docs/remote.md); this is the default with a "
+        "`url`. Other programs write this key as `type`.",
     ),
     Setting(
         key="url",
         field="url",
         kind="url",
-        text="Where the server is, instead of `command`: it is reached over HTTP (docs/remote.md).",
+        text="Address of a server that is reached over HTTP, instead of `command` (docs/remote.md).",
     ),
     Setting(
         key="headers",
         field="headers",
         kind="header map",
-        text="HTTP headers for every request to `url`. With an `Authorization` among them there is no login.",
+        text="HTTP headers for every request to `url`. With an `Authorization` header no login is needed.",
     ),
     Setting(
         key="oauth.client_id",
         field="oauth_client_id",
         kind="template",
-        text="The client that `carpool login` uses, where it was registered by hand. Without it carpool "
+        text="The client id for `carpool login`, if the client was registered by hand. Without it carpool "
         "registers itself.",
     ),
     Setting(key="oauth.client_secret", field="oauth_client_secret", kind="secret", text="Its secret."),
@@ -99,15 +100,15 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         field="oauth_scopes",
         kind="texts",
         default=(),
-        text="What `carpool login` asks for. Without them, what the server says it needs.",
+        text="Scopes that `carpool login` asks for. Default: those that the server says it needs.",
     ),
     count(
         "oauth.redirect_port",
         "oauth_redirect_port",
         0,
         "port",
-        "Where `carpool login` waits on 127.0.0.1 for the browser to come back, for clients registered with "
-        "one port. 0: any.",
+        "Port on 127.0.0.1 on which `carpool login` waits for the browser, for clients registered with one "
+        "port. 0: any.",
         low=0,
         high=65535,
     ),
@@ -117,34 +118,34 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         default="auto",
         choices=("auto", "legacy", "modern", "match"),
-        text="How the server is spoken to. `legacy`: with a handshake (MCP 2024-11-05 to 2025-11-25). "
-        "`modern`: stateless (MCP 2026-07-28). `auto`: in the era of each agent if the server speaks both, "
-        "with a second process only when agents of both use it; else in the one that it speaks. `match`: as "
-        "`auto`, also where `pool.max` is 1. Agents of both eras can use it in any case; "
-        "`carpool why SERVER` tells which era it is and why ([sharing.md](sharing.md)).",
+        text="The era of MCP in which carpool speaks to the server. `legacy`: with a handshake (MCP "
+        "2024-11-05 to 2025-11-25). `modern`: stateless (MCP 2026-07-28). `auto`: in the era of each agent "
+        "if the server speaks both, with a second process only if agents of both use it; else in the era "
+        "that it speaks. `match`: as `auto`, also if `pool.max` is 1. Agents of both eras can use it in any "
+        "case; `carpool why SERVER` shows the era and the reason ([sharing.md](sharing.md)).",
     ),
     Setting(
         key="disabled",
         field="disabled",
         kind="switch",
         default=False,
-        text="Known and shown, never started; its tools are not listed. `carpool enable` and `disable` are "
-        "stronger, for a while ([workspaces.md](workspaces.md)).",
+        text="`true`: the server is shown but never started, and its tools are not listed. `carpool enable` "
+        "and `disable` temporarily override this ([workspaces.md](workspaces.md)).",
     ),
     Setting(
         key="tools_file",
         field="tools_file",
         kind="text",
         text="File with the server's tools, as `tools/list` or `carpool tools --json` give them, relative to "
-        "the file this stands in; `~/` is the home directory. They are listed while the server has not told "
-        "its own since carpool started, and while it is stopped or has failed.",
+        "the file with this setting; `~/` is the home directory. They are listed until the server has given "
+        "its own list since carpool started, and while it is stopped or has failed.",
     ),
     Setting(
         key="auto_connect",
         field="policy.auto_connect",
         kind="switch",
         default=_P.auto_connect,
-        text="Start with carpool instead of on first use.",
+        text="Start the server with carpool instead of on first use.",
     ),
     Setting(
         key="sharing",
@@ -154,24 +155,24 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         choices=("auto", "concurrent", "serial", "session"),
         text="How agents share the server. `concurrent`: many calls at once on an instance. `serial`: one "
         "call that can ask at a time on an instance. `session`: each agent has an instance of its own. "
-        "`auto`: carpool decides; `carpool why SERVER` tells what and why.",
+        "`auto`: carpool decides; `carpool why SERVER` shows the decision and the reason.",
     ),
     Setting(
         key="roots",
         field="roots",
         kind="text",
         choices=("workspace", "agent"),
-        text="Which directories the server is told as MCP roots. `workspace`: the workspace of the agent's "
+        text="The directories that the server gets as MCP roots. `workspace`: the workspace of the agent's "
         "session. `agent`: those that the agent itself names, with its names for them, else its workspace. "
-        "Agents with other roots have an instance of their own. Without this setting roots are not "
-        "declared to the server.",
+        "Agents with different roots have different instances. Without this setting carpool does not declare "
+        "roots to the server.",
     ),
     count(
         "pool.min",
         "policy.min_instances",
         _P.min_instances,
         "instances",
-        "Instances kept running once the server has started.",
+        "Least number of instances that keep running once the server has started.",
         low=0,
         high=4096,
     ),
@@ -180,8 +181,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.max_instances",
         _P.max_instances,
         "instances",
-        "Instances at most. 0: as the sharing mode needs them (1 for `concurrent`, 4 for `serial`, 32 for "
-        "`session`; fewer where carpool's list knows that several would undo each other).",
+        "Most instances. 0: as many as the sharing mode needs (1 for `concurrent`, 4 for `serial`, 32 for "
+        "`session`; fewer if carpool's list says that several would disturb each other).",
         low=0,
         high=4096,
     ),
@@ -190,8 +191,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.spares",
         _P.spares,
         "instances",
-        "Warm instances beyond those that agents hold, while a server shared as `session` is in use, so that "
-        "the next agent need not wait.",
+        "Warm instances beyond those that agents hold, while a server shared as `session` is in use. They "
+        "save the next agent the start.",
         low=0,
         high=4096,
     ),
@@ -200,7 +201,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.scale_up_at",
         _P.scale_up_at,
         "calls",
-        "Unanswered calls on the least busy instance at which another one starts, up to `pool.max`.",
+        "With this many unanswered calls on the least busy instance another instance starts, up to "
+        "`pool.max`.",
     ),
     seconds(
         "pool.idle_s",
@@ -217,15 +219,17 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="`timeout_s` for single tools, by the server's own names.",
     ),
     seconds(
-        "max_total_s", "policy.max_total_s", _P.max_total_s, "A call ends after this long, progress or not."
+        "max_total_s",
+        "policy.max_total_s",
+        _P.max_total_s,
+        "A call ends after this long, even with progress.",
     ),
     seconds(
         "ask_timeout_s",
         "policy.ask_timeout_s",
         _P.ask_timeout_s,
-        "A question of the server (sampling, elicitation) that its agent has not answered in this time is "
-        "answered with an error. Meanwhile `timeout_s` of its call stands still, and the server is not ended "
-        "for its silence.",
+        "A request of the server to the agent (sampling, elicitation) gets an error as answer after this "
+        "long. Meanwhile `timeout_s` of its call is paused, and the server is not ended for its silence.",
     ),
     seconds(
         "lease_idle_s",
@@ -233,38 +237,44 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         _P.lease_idle_s,
         "An instance that one agent holds (`session`) is taken back after this long without a call.",
     ),
-    seconds("wait_s", "policy.wait_s", _P.wait_s, "The longest a call waits for an instance."),
+    seconds("wait_s", "policy.wait_s", _P.wait_s, "Longest time that a call waits for an instance."),
     count(
         "max_waiting_calls",
         "policy.max_waiting_calls",
         _P.max_waiting_calls,
         "calls",
-        "Calls of all sessions that wait for an instance of this server; more are answered `Unavailable`.",
+        "Most calls of all sessions that wait for an instance of this server; more are answered "
+        "`Unavailable`.",
         low=0,
     ),
     size(
-        "max_waiting_bytes", "policy.max_waiting_bytes", _P.max_waiting_bytes, "Size of the calls that wait."
+        "max_waiting_bytes", "policy.max_waiting_bytes", _P.max_waiting_bytes, "Most bytes of waiting calls."
     ),
     count(
         "max_in_flight",
         "policy.max_in_flight",
         _P.max_in_flight,
         "calls",
-        "Unanswered calls on one instance before others wait or another instance starts.",
+        "Most unanswered calls on one instance; further calls wait, or another instance starts.",
     ),
-    seconds("start_s", "policy.start_s", _P.start_s, "Limit from spawn to greeting."),
+    seconds(
+        "start_s",
+        "policy.start_s",
+        _P.start_s,
+        "Longest time from the start of the process to the end of its greeting.",
+    ),
     seconds(
         "first_start_s",
         "policy.first_start_s",
         _P.first_start_s,
-        "The same until the server has once greeted: `npx` and `uvx` may install for minutes.",
+        "`start_s` until the server has greeted once: `npx` and `uvx` may install for minutes.",
     ),
     count(
         "restart.give_up_after",
         "policy.give_up_after",
         _P.give_up_after,
         "failures",
-        "Failures in a row after which the server is left alone for `restart.open_s`.",
+        "After this many failures in a row carpool does not start the server for `restart.open_s`.",
     ),
     seconds(
         "restart.first_delay_s",
@@ -273,20 +283,26 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "Pause before the first restart; it doubles with each failure.",
         zero=True,
     ),
-    seconds("restart.max_delay_s", "policy.max_delay_s", _P.max_delay_s, "The longest pause.", zero=True),
+    seconds(
+        "restart.max_delay_s",
+        "policy.max_delay_s",
+        _P.max_delay_s,
+        "Longest pause before a restart.",
+        zero=True,
+    ),
     seconds(
         "restart.healthy_after_s",
         "policy.healthy_after_s",
         _P.healthy_after_s,
-        "After a life this long an end no longer counts as one failure more in a row.",
+        "The end of an instance that lived this long does not continue a row of failures.",
     ),
     seconds(
         "restart.open_s",
         "policy.open_s",
         _P.open_s,
-        "A server that failed `restart.give_up_after` times in a row is left alone for this long; calls to "
-        "it are refused at once. Then, when somebody needs it, one start and one call show whether it is "
-        "well again. 0: never by itself, only `carpool start SERVER` tries again.",
+        "How long carpool does not start a server that failed `restart.give_up_after` times in a row; calls "
+        "to it are refused at once. Afterwards the next call starts it as a test, and one call at a time is "
+        "let through. 0: only `carpool start SERVER` starts it again.",
         zero=True,
     ),
     count(
@@ -294,10 +310,10 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.limit_rss_mb",
         _P.limit_rss_mb,
         "MiB",
-        "An instance whose processes hold more memory than this, twice in a row when looked at every few "
-        "seconds (RSS, so memory that they share counts for each), is replaced: another greets first if it "
-        "is in use, and open calls finish. One that an agent holds (`session`) is left to it for `drain_s`. "
-        "0: no limit.",
+        "An instance is replaced if its processes use more memory than this in two measurements in a row, a "
+        "few seconds apart (RSS: memory that they share counts for each). If it is in use, another instance "
+        "greets first, and open calls finish. An agent that holds it (`session`) keeps it for `drain_s`. 0: "
+        "no limit.",
         low=0,
     ),
     count(
@@ -305,8 +321,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.limit_calls",
         _P.limit_calls,
         "calls",
-        "An instance is replaced in the same way after so many calls, or up to a tenth fewer, so that "
-        "several do not go at once. One that an agent holds is ended with its lease, as always. 0: no limit.",
+        "An instance is replaced in the same way after this many calls, or up to a tenth fewer, so that "
+        "several are not replaced at once. One that an agent holds is ended with its lease. 0: no limit.",
         low=0,
         high=1_000_000_000,
     ),
@@ -314,19 +330,22 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "limits.age_s",
         "policy.limit_age_s",
         _P.limit_age_s,
-        "The same for the age of an instance. 0: no limit.",
+        "An instance is replaced in the same way at this age. 0: no limit.",
         zero=True,
     ),
     seconds(
         "probe_s",
         "policy.probe_s",
         _P.probe_s,
-        "An instance silent this long is probed with a ping, and given no new call while it does not answer. "
-        "It is ended once its silence has lasted as long as any of its calls may. Time in which carpool does "
-        "not read from it, or in which it waits for an agent's answer, does not count towards that.",
+        "An instance that is silent for this long gets a ping, and no new call until it answers. It is ended "
+        "when it has been silent for as long as any of its calls may last. Time in which carpool does not "
+        "read from it, or in which it waits for an agent's answer, does not count.",
     ),
     seconds(
-        "drain_s", "policy.drain_s", _P.drain_s, "The longest a replaced instance may finish what is open."
+        "drain_s",
+        "policy.drain_s",
+        _P.drain_s,
+        "Longest time in which a replaced instance may finish its open calls.",
     ),
     Setting(
         key="replace",
@@ -334,53 +353,53 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         default="greet_first",
         choices=("greet_first", "stop_first"),
-        text="When the server's settings change: the new one greets before the old one stops, or the old one "
-        "stops first (for servers that hold a port or a lock).",
+        text="Order when the server's settings change. `greet_first`: the new process greets before the old "
+        "one stops. `stop_first`: the old one stops first (for servers that hold a port or a lock).",
     ),
     Setting(
         key="stderr_in_errors",
         field="policy.stderr_in_errors",
         kind="switch",
         default=_P.stderr_in_errors,
-        text="Show the server's last stderr lines to whichever agent its death hits. "
-        "They may hold other agents' data.",
+        text="Show the server's last stderr lines to agents with calls that its death ends. "
+        "The lines may hold other agents' data.",
     ),
     Setting(
         key="tools.allow",
         field="tools_allow",
         kind="texts",
         default=("*",),
-        text="Tools that agents may see and call, by the server's own names, as patterns "
-        "(`*`, `?`, `[…]`; case counts).",
+        text="Tools that agents may see and call: patterns over the server's own names "
+        "(`*`, `?`, `[…]`; case sensitive).",
     ),
     Setting(
         key="tools.deny",
         field="tools_deny",
         kind="texts",
         default=(),
-        text="Patterns of tools that are hidden and refused, also where `tools.allow` has them.",
+        text="Patterns of tools that are hidden and refused, even if `tools.allow` has them.",
     ),
     Setting(
         key="tools_prefix",
         field="tools_prefix",
         kind="text",
         check=check_tools_prefix,
-        text="Stands before the separator in the names agents see; without it the server's name does. "
-        '`""`: names untouched.',
+        text="Text before the separator in the names that agents see, in place of the server's name. "
+        '`""`: the server\'s own tool names.',
     ),
     Setting(
         key="description_prefix",
         field="description_prefix",
         kind="switch",
-        text="`description_prefix` for this server alone.",
+        text="`description_prefix` for this server only.",
     ),
     Setting(
         key="pin",
         field="pin",
         kind="switch",
         default=False,
-        text="Hold back tools that are new, or whose definition has changed since the user approved them. "
-        "What the server lists first counts as approved (docs/security.md).",
+        text="Hold back new tools, and tools with a definition that changed after the user approved it. "
+        "The server's first list counts as approved (docs/security.md).",
     ),
     Setting(
         key="max_tools",
@@ -388,7 +407,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="count",
         unit="tools",
         high=1_000_000,
-        text="Its tools in one agent's list; those that come after are left out of it and can still be "
+        text="Most tools of this server in one agent's list. Further tools are not listed but can still be "
         "called.",
     ),
     Setting(
@@ -396,7 +415,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         field="tags",
         kind="texts",
         default=(),
-        text="Words to find servers by. Profiles may grant and deny by them (`tag:WORD`).",
+        text="Words that group servers. Profiles may grant and deny by them (`tag:WORD`).",
     ),
 )
 """Settings of one server: the object under `mcpServers` → NAME."""

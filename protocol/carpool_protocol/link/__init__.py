@@ -1,4 +1,4 @@
 """Messages between broker and supervisor, their encoding, and the two ends.
 
-The files here know nothing of: what a message is good for.
+The files here know nothing of: the use of a message.
 """

@@ -1,12 +1,13 @@
 """Frames of the link: a burst of messages as one msgpack list.
 
-Owns the frame: `[sender's epoch, receiver's epoch as the sender knows it or "", [messages]]`, how a burst is
-cut into frames, and how many bytes of the peer's window a message costs.
+Owns the frame: `[sender's epoch, receiver's epoch as the sender knows it or "", [messages]]`, the cutting of
+a burst into frames, and the bytes of the peer's window that a message costs.
 
 Invariants:
+
 - messages leave the codec in the order they came in;
-- a frame holds at most `FRAME_BYTES`, except one that carries a single message whose own size is above that;
-- `decode_frame` never raises: what is not a frame is a `BadFrame` with the reason.
+- a frame holds at most `FRAME_BYTES`, except one with a single message that is larger itself;
+- `decode_frame` never raises: other bytes become a `BadFrame` with the reason.
 
 Knows nothing of: sockets, the meaning of epochs, the state of credit (`peer`).
 """
@@ -32,18 +33,20 @@ from carpool_protocol.link.messages import (
 )
 
 FRAME_BYTES: Final = 256 * 1024
-"""A burst is cut into frames of this size, and a message with more payload travels alone (rule 10): one huge
-answer must not make the small ones beside it wait for its copy."""
+"""A burst is cut into frames of this size, and a message with more payload travels alone (rule 10).
+
+One huge answer must not delay the small ones beside it by its copy.
+"""
 
 MESSAGE_BYTES: Final = 64
-"""What a paid message costs beside its payload, so that empty payloads are not free."""
+"""Cost of a paid message beside its payload, so that empty payloads are not free."""
 
 
 M = TypeVar("M")
 
 
 class Frame(Struct, Generic[M], frozen=True, array_like=True):
-    """One frame as read. `receiver` is `""` when the sender does not know the receiver's epoch."""
+    """One decoded frame. `receiver` is `""` if the sender does not know the receiver's epoch."""
 
     sender: str
     receiver: str
@@ -54,14 +57,14 @@ AnyFrame = Frame[AnyMessage]
 
 
 class BadFrame(Struct, frozen=True):
-    """Bytes that are no frame for this reader. `text` says why, without any of the bytes."""
+    """Bytes that are no frame for this reader. `text` is the reason, without any of the bytes."""
 
     text: str
 
 
 _encoder = msgpack.Encoder()
-# A decoder per reader refuses a message that travels in the wrong direction at no cost, so that no core ever
-# meets a message it has no case for.
+# One decoder per reader refuses a message in the wrong direction at no cost. No core ever gets a message that
+# it has no case for.
 _decoders: Final[dict[str, msgpack.Decoder[AnyFrame]]] = {
     "broker": cast("msgpack.Decoder[AnyFrame]", msgpack.Decoder(Frame[ToBroker])),
     "supervisor": cast("msgpack.Decoder[AnyFrame]", msgpack.Decoder(Frame[ToSupervisor])),
@@ -84,7 +87,7 @@ def paid_size(message: AnyMessage) -> int:
         or kind is TaskStatusChanged
     ):
         return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
-    if kind is AskWithdrawn:  # not for its size: it must not overtake the question that it takes back
+    if kind is AskWithdrawn:  # because it must not overtake the ask that it withdraws
         return MESSAGE_BYTES
     if kind is ElicitationFinished:
         return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
@@ -94,9 +97,9 @@ def paid_size(message: AnyMessage) -> int:
 def encode_frames(
     sender: str, receiver: str, messages: Sequence[AnyMessage], *, cargo_bytes: int = 0
 ) -> list[bytes]:
-    """The burst as frames, in order. `cargo_bytes` is the sum of `paid_size` where the caller has it.
+    """The burst as frames, in order. `cargo_bytes`: the sum of `paid_size`, if the caller knows it.
 
-    The sum is a hint only: it saves encoding a large burst twice.
+    The sum is only a hint that saves encoding a large burst twice.
     """
     if not messages:
         return []
@@ -108,7 +111,7 @@ def encode_frames(
 
 
 def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[bytes]:
-    """Frames by the exact encoded size of each message."""
+    """Frames cut by the exact encoded size of each message."""
     # An array of three begins with 0x93; the pair encodes as 0x92, so its tail is the head of every frame.
     head = b"\x93" + _encoder.encode((sender, receiver))[1:]
     room = FRAME_BYTES - len(head) - 5
@@ -138,9 +141,12 @@ def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[byt
 
 
 def decode_frame(data: bytes, reader: str = "any") -> AnyFrame | BadFrame:
-    """The frame, or why it is none. `reader` (`broker`, `supervisor`, `any`) limits the messages accepted."""
+    """The frame, or the reason why it is none. `reader` (`broker`, `supervisor`, `any`) limits accepted
+    messages.
+    """
     try:
         return _decoders[reader].decode(data)
     except (ValueError, RecursionError, MemoryError) as exc:
-        # ValueError covers msgspec's errors and broken UTF-8. Only its kind is kept: its text may quote.
+        # ValueError covers msgspec's errors and broken UTF-8. Only its type is kept: its text may quote the
+        # bytes.
         return BadFrame(text=f"not a frame of the link ({type(exc).__name__})")

@@ -1,9 +1,9 @@
 """The link inside one thread, for tests and simulations of both halves in one process.
 
-Owns a wire between one broker end and any number of supervisor ends: frames are really encoded and decoded,
-an end exists while its `run` runs, a connection is made when both ends run and is lost when one stops.
-Tests may `break_path` and `heal` the way to a supervisor, and `delay` its frames (both ways, in order).
-Cutting loses what was not read, which is the worst a real transport does.
+Owns a wire between one broker end and any number of supervisor ends. Frames are really encoded and decoded.
+An end exists while its `run` runs; a connection is made when both ends run and lost when one stops. Tests may
+`break_path` and `heal` the path to a supervisor, and `delay` its frames (both ways, in order). A break loses
+unread frames, which is the worst that a real transport does.
 
 Knows nothing of: sockets, processes.
 """
@@ -20,7 +20,7 @@ from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
 
 
 class _Path:
-    """The way between the broker and one supervisor."""
+    """The path between the broker and one supervisor."""
 
     __slots__ = ("cut", "delay_s")
 
@@ -30,52 +30,52 @@ class _Path:
 
 
 class MemoryWire:
-    """Where the ends meet, and the hooks for tests."""
+    """The place where the ends meet, with the functions for tests."""
 
     def __init__(self) -> None:
         self._ends: dict[str, MemoryLink] = {}
         self._paths: dict[str, _Path] = {}
 
     def make_link(self, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> "MemoryLink":
-        """An end for `me`, the broker's or a supervisor's by its name. It joins when it runs."""
+        """An end for `me`: the broker's or a supervisor's, by its name. It joins when it runs."""
         return MemoryLink(self, me, window_bytes=window_bytes)
 
     def break_path(self, name: str) -> None:
-        """Break the way to this supervisor; frames under way are lost."""
+        """Break the path to this supervisor. Frames under way are lost."""
         self._path(name).cut = True
         self._lose(name, "the link was cut")
 
     def heal(self, name: str) -> None:
-        """Let it connect again."""
+        """Let this supervisor connect again."""
         self._path(name).cut = False
         self._connect(name)
 
     def delay(self, name: str, delay_s: float) -> None:
-        """From now on each frame from and to this supervisor takes so long."""
+        """Delay each frame from and to this supervisor by `delay_s` from now on."""
         self._path(name).delay_s = delay_s
 
     def inject(self, sender: str, receiver: str, data: bytes) -> None:
-        """Bytes as if the sender had sent them."""
+        """Deliver bytes as if `sender` had sent them."""
         self._ends[receiver].arrive(sender, data, 0.0)
 
     def carry(self, sender: str, receiver: str, data: bytes) -> bool:
-        """For ends: False when there is no way."""
-        lane = self._path(sender if receiver == BROKER else receiver)
+        """Carry a frame, for ends. False if there is no path."""
+        path = self._path(sender if receiver == BROKER else receiver)
         end = self._ends.get(receiver)
-        if lane.cut or end is None:
+        if path.cut or end is None:
             return False
-        end.arrive(sender, data, lane.delay_s)
+        end.arrive(sender, data, path.delay_s)
         return True
 
     def attach(self, end: "MemoryLink") -> None:
-        """For ends: this one runs now. A second of the same name takes over, as a restarted process does."""
+        """Register a running end. A second one with the same name takes over, as a restarted process does."""
         name = end.me.name
         self._ends[name] = end
         for supervisor in [n for n in self._ends if n != BROKER] if name == BROKER else [name]:
             self._connect(supervisor)
 
     def detach(self, end: "MemoryLink") -> None:
-        """For ends: this one has stopped."""
+        """Remove an end that has stopped."""
         name = end.me.name
         if self._ends.get(name) is end:
             for supervisor in [n for n in self._ends if n != BROKER] if name == BROKER else [name]:
@@ -118,15 +118,15 @@ class MemoryLink(PeeredLink):
                 await self._read(deliver, settle)
 
     def arrive(self, sender: str, data: bytes | None, delay_s: float) -> None:
-        """For the wire: a frame, or (None) a connection."""
+        """Receive a frame, or (None) a connection, from the wire."""
         due = trio.current_time() + delay_s
         if self._inbox:
-            due = max(due, self._inbox[-1][0])  # in order, also when a delay was shortened
+            due = max(due, self._inbox[-1][0])  # in order, also if a delay was shortened
         self._inbox.append((due, sender, data))
         self._kick()
 
     def lose(self, sender: str, why: str) -> None:
-        """For the wire: the connection is gone, and what it carried."""
+        """Lose the connection and the frames on it; called by the wire."""
         self._inbox = deque(item for item in self._inbox if item[1] != sender)
         self._connection_lost(sender, why)
         self._kick()

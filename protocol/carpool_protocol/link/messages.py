@@ -1,15 +1,14 @@
 """The neutral call: every message on the link between broker and supervisor.
 
-Owns the vocabulary of the link and its version. One ZeroMQ frame is one msgpack
-list of these (`codec`). Eras of MCP are not visible here: each half adapts
-its own side. Field order is the wire format (`array_like`): append fields with
-a default, never reorder, and raise `LINK_VERSION` when a meaning changes.
+Owns the message types of the link and its version. One ZeroMQ frame is one msgpack list of these (`codec`).
+Eras of MCP are not visible here: each half adapts its own side. Field order is the wire format
+(`array_like`): append fields with a default, never reorder, and raise `LINK_VERSION` when a meaning changes.
 
-It is longer than a file of ours may be because it is a table, without a line that does anything: a tag is
-free or taken, and a version right or wrong, only where all of the link can be seen at once.
+It is longer than other files because it is a table without logic: whether a tag is free or a version right
+shows only with the whole link in view.
 
-Payloads are `bytes` holding one JSON value each (`ids.RawJson` on both sides);
-`b""` means absent. Durations are seconds, sizes are bytes.
+Payloads are `bytes` holding one JSON value each (`ids.RawJson` on both sides); `b""` means absent. Durations
+are seconds, sizes are bytes.
 
 Knows nothing of: sockets, processes, sessions' rights, JSON-RPC ids of either end.
 """
@@ -31,21 +30,23 @@ from carpool_protocol.ids import (
 )
 
 LINK_VERSION = 6
-"""What both ends say first. A peer that says another number is refused with a clear sentence."""
+"""The version that both ends announce first. A peer with another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
-"""Values that never reach a journal, a log or a status page."""
+"""Values that never appear in a journal, a log or a status page."""
 
 SecretWords = Annotated[list[str], Meta(extra={"journal": "blank"})]
 
 Payload = Annotated[RawJson, Meta(extra={"journal": "length"})]
-"""Opaque cargo: of it a journal keeps the length only."""
+"""Opaque data: a journal keeps only its length."""
 
 Text = Annotated[str, Meta(extra={"journal": "length"})]
-"""What an agent or a server wrote, in words of its own: of it a journal keeps the length only."""
+"""Text written by an agent or a server: a journal keeps only its length."""
 
 Delivered = Literal["no", "maybe"]
-"""Whether a server can have seen the call. `no`: it was never written. `maybe`: it was, outcome unknown."""
+"""Says if a server can have seen the call. `no`: it was never written. `maybe`: it was, with unknown
+outcome.
+"""
 
 PoolState = Literal[
     "cold",
@@ -58,32 +59,33 @@ PoolState = Literal[
     "breaker_open",
     "half_open",
 ]
-"""`cold`: nothing runs, starts on demand. `draining`: no longer wanted, finishes what is open.
-`breaker_open`: it broke too often in a row, so nothing starts for a while; `half_open`: the next demand
-starts one instance, or has, to see whether it is well again. `given_up`: as `breaker_open`, until an operator
-says start.
+"""`cold`: no instance, starts on demand. `draining`: no longer wanted, finishes open calls.
+
+`breaker_open`: it failed too often in a row, so nothing starts for a while; `half_open`: the next demand
+starts one instance as a test, or has started it. `given_up`: as `breaker_open`, until an operator starts it.
 """
 
 Breaker = Literal["closed", "open", "half_open"]
-"""Whether a pool may start instances (rule 8): freely, not at all, or one to see whether it is well."""
+"""State of the circuit breaker (rule 8): instances start freely, not at all, or one as a test."""
 
 
 Sharing = Literal["auto", "concurrent", "serial", "session"]
 """How agents share the instances of a server (docs/sharing.md), as configured."""
 
 Mode = Literal["concurrent", "serial", "session"]
-"""How they share them now: what the supervisor made of `auto`, of its list and of evidence."""
+"""The sharing mode in force: the supervisor's decision for `auto`, from its list and evidence."""
 
 Era = Literal["handshake", "stateless"]
-"""How the instances of a pool are spoken to: 2024-11-05 … 2025-11-25, or 2026-07-28."""
+"""The era of MCP that a pool's instances speak: 2024-11-05 … 2025-11-25, or 2026-07-28."""
 
 EraWish = Literal["handshake", "stateless", "auto", "newest"]
-"""How they are to be spoken to. `auto`: in the handshake era, and in the other where a server refuses that.
-`newest`: the other way around."""
+"""The wanted era of a pool. `auto`: handshake, or stateless if a server refuses that. `newest`: the
+reverse.
+"""
 
 
 Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url", "roots"]
-"""What an agent must have declared for a question. `wire/capabilities` reads it from the params."""
+"""A capability that an agent must have declared for an ask. `wire/capabilities` reads it from the params."""
 
 
 class Message(Struct, frozen=True, array_like=True, tag_field="t"):
@@ -94,7 +96,7 @@ class Message(Struct, frozen=True, array_like=True, tag_field="t"):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first message each way, and again whenever a peer's epoch turns out to be new."""
+    """The first message in each direction, repeated when a peer turns out to have a new epoch."""
 
     version: int
     epoch: Epoch
@@ -102,15 +104,15 @@ class Hello(Message, frozen=True, tag=1):
     """The supervisor's name, or `broker`."""
     pid: int
     release: str
-    """The version of carpool that speaks, for people."""
+    """The sender's version of carpool, for people."""
 
 
 class Heartbeat(Message, frozen=True, tag=2):
-    """I am running. Sent every second in which nothing else was sent."""
+    """The sender is running. Sent in every second without another message."""
 
 
 class Credit(Message, frozen=True, tag=3):
-    """The receiver has taken in this many payload bytes: as many may follow (rule 10)."""
+    """The receiver has processed this many payload bytes, so as many may follow (rule 10)."""
 
     size_bytes: int
 
@@ -123,65 +125,65 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
 
     min_instances: int = 0
     max_instances: int = 0
-    """0: as many as the sharing mode is good for (`carpool_supervisor.core.model.sharing.MOST_INSTANCES`)."""
+    """0: as many as suit the sharing mode (`carpool_supervisor.core.model.sharing.MOST_INSTANCES`)."""
     idle_s: float = 600.0
     """An instance unused this long is ended, down to `min_instances`."""
     auto_connect: bool = False
     """Start with carpool instead of on first use."""
     first_start_s: float = 300.0
-    """Limit from spawn to fit until the pool has once been fit (npx and uvx install)."""
+    """Longest time from spawn to fit until the pool has been fit once (npx and uvx install)."""
     start_s: float = 60.0
     timeout_s: float = 60.0
-    """Without progress for this long, a call ends."""
+    """A call ends after this long without progress."""
     tool_timeouts_s: dict[str, float] = {}
-    """`timeout_s` per tool, by the server's own name for it."""
+    """`timeout_s` per tool, by the server's own name."""
     max_total_s: float = 1800.0
-    """A call ends after this long, progress or not."""
+    """A call ends after this long, even with progress."""
     wait_s: float = 30.0
-    """The longest a call waits for an instance."""
+    """Longest time that a call waits for an instance."""
     max_waiting_calls: int = 1024
     max_waiting_bytes: int = 64 * 1024 * 1024
     max_in_flight: int = 256
-    """Unanswered calls on one instance before others wait or another instance starts."""
+    """Most unanswered calls on one instance; further calls wait, or another instance starts."""
     scale_up_at: int = 8
     """Unanswered calls on the least busy instance at which another one starts, up to `max_instances`."""
     give_up_after: int = 5
-    """Failures in a row after which the pool is not restarted by itself."""
+    """Failures in a row after which the pool is not restarted automatically."""
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
     healthy_after_s: float = 60.0
     probe_s: float = 30.0
-    """An instance silent this long is probed with a ping."""
+    """An instance that is silent for this long gets a ping."""
     drain_s: float = 60.0
     stderr_in_errors: bool = False
     sharing: Sharing = "auto"
     spares: int = 1
     """Warm instances beyond those leased, while a pool in mode `session` is in use."""
     ask_timeout_s: float = 600.0
-    """A question of a server that no agent answers in this time is answered with an error (rule 14)."""
+    """An ask that no agent answers in this time is answered with an error (rule 14)."""
     lease_idle_s: float = 1800.0
     """A lease ends after this long without a call (rule 15)."""
     open_s: float = 60.0
-    """So long the breaker stays open; 0: until an operator says start."""
+    """How long the breaker stays open; 0: until an operator starts the server."""
     limit_rss_mb: int = 0
-    """An instance whose processes hold more MiB than this is replaced; 0: no limit, here and below."""
+    """Most memory of an instance in MiB before it is replaced; 0 here and below: no limit."""
     limit_calls: int = 0
-    """So is one that was given so many calls,"""
+    """Most calls of an instance before it is replaced."""
     limit_age_s: float = 0.0
-    """and one that is so old."""
+    """Highest age of an instance before it is replaced."""
 
 
 class Root(Struct, frozen=True, array_like=True):
-    """A directory that a server is told (MCP 2025-11-25, client/roots)."""
+    """A directory that a server gets as a root (MCP 2025-11-25, client/roots)."""
 
     uri: str
     """A `file://` URI."""
     name: str = ""
-    """What the agent calls it; empty: nothing."""
+    """The agent's name for it; empty: none."""
 
 
 class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
-    """One pool that is wanted: what to run and how."""
+    """One pool that is wanted: its program and its policy."""
 
     key: PoolKey
     server: ServerName
@@ -192,56 +194,63 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     cwd: str
     policy: Policy
     secrets: SecretWords = []
-    """Values of variables that were expanded into it, wherever that was: no word about it repeats one."""
+    """Values of all variables that were expanded into it; no text about the pool may repeat one."""
     start_after: PoolKey = PoolKey("")
-    """The pool that this one replaces `stop_first`: nothing starts here before that one is gone."""
+    """The pool that this one replaces `stop_first`: nothing starts here before that one has ended."""
     stop_first: bool = False
-    """It holds a port or a lock: nothing starts here before every older instance of it has ended."""
+    """The server holds a port or a lock: nothing starts here before every older instance of it has ended."""
     asking: bool = False
-    """Its instances are greeted with sampling and elicitation declared (rule 12); else with nothing."""
+    """True: its instances are greeted with sampling and elicitation declared (rule 12). False: with
+    neither.
+    """
     roots: list[Root] | None = None
-    """What its instances are told as roots; None: roots are not declared (rule 6)."""
+    """The roots of its instances; None: roots are not declared (rule 6)."""
     replaces: PoolKey = PoolKey("")
-    """The pool whose place this one takes after a reload: leases of that one end here (rule 15)."""
+    """The pool that this one replaces after a reload: leases of that one end here (rule 15)."""
     era: EraWish = "handshake"
     replaces_too: list[PoolKey] = []
-    """More such pools: agents of several classes had one each, and have this one together."""
+    """More replaced pools: classes of agents that had one pool each share this one."""
     bridge: bool = False
-    """Its processes are carpool's own, in front of servers over a URL: what they say of delivery is true."""
+    """True: its processes are carpool's own bridges to servers over a URL; what they say about delivery is
+    trusted.
+    """
 
 
 class SetPools(Message, frozen=True, tag=10):
-    """All pools that are wanted, complete each time: what is missing here drains and goes."""
+    """All wanted pools, complete each time. A pool that is missing drains and is removed."""
 
     pools: list[PoolSpec]
     max_processes: int = 64
-    """Cap on all instances together (rule 14)."""
+    """Most instances of all pools together (rule 14)."""
     max_greeting: int = 3
-    """Cold starts beside each other (rule 2): eleven at once time each other out."""
+    """Most cold starts at a time (rule 2): with eleven at once each causes the others' time-outs."""
     complete: bool = True
-    """False: a broker that has just begun does not know all sessions yet. What is missing here stays."""
+    """False: a new broker does not know all sessions yet, so missing pools stay."""
 
 
 class DiscoverCatalog(Message, frozen=True, tag=11):
-    """Somebody needs this pool's catalog: start an instance if none ever told it. To a pool whose breaker is
-    not closed it says that somebody misses it: one instance is started when that may be.
+    """Asks for this pool's catalog: an instance is started if none has sent it yet.
+
+    For a pool with an open breaker it notes the demand: one instance is started when that is allowed.
     """
 
     key: PoolKey
     again: bool = False
-    """The one that was told is not current any more: an instance that runs tells it again."""
+    """True: the known catalog is outdated, and a running instance sends it again."""
     first: bool = False
-    """A call by a name that can only be of such a pool waits for it: it starts before what is only listed."""
+    """True: a call waits for it by a name that only this pool can have; it starts before pools that are only
+    listed.
+    """
 
 
 class CallOrigin(Struct, frozen=True, array_like=True):
-    """Whose call it is, as the audit names it, as far as that is known. Many calls share one."""
+    """The origin of a call for the audit log, as far as it is known. Many calls share one."""
 
     session: SessionId
     agent: str = ""
-    """What the agent calls itself."""
+    """The agent's own name for itself."""
     pid: int = 0
-    """Of its carrier; 0: not known."""
+    """Process id of its carrier; 0: not known."""
     carrier: str = ""
     principal: str = ""
     """Name of its bearer token."""
@@ -254,38 +263,43 @@ class Call(Message, frozen=True, tag=12):
     call: CallId
     key: PoolKey
     session: SessionId
-    """For fairness between sessions, not for rights. It may be a part of one (`ids.part_of`)."""
+    """For fairness between sessions, not for rights. It may be a part of a session (`ids.part_of`)."""
     method: str
     target: str
-    """The server's own name of the tool."""
+    """The server's own name for the tool."""
     params: Payload
     """The agent's params as an object, without `name` and `_meta`."""
     meta: Payload
-    """The agent's `_meta` as an object without `progressToken`; absent when there was none."""
+    """The agent's `_meta` as an object without `progressToken`; absent if there was none."""
     wants_progress: bool
     trace: str = ""
-    """The agent's own trace context: the legal `traceparent` in `meta`, in the words of version 00 (W3C Trace
-    Context). Empty where `meta` holds none.
+    """The agent's trace context: the legal `traceparent` in `meta`, written as version 00 (W3C Trace
+    Context).
+
+    Empty if `meta` holds none.
     """
     can: list[Need] | None = None
-    """What can be asked of the agent behind this very call; None: what its pool's class says (rule 12)."""
+    """The asks that the agent behind this call supports; None: as the pool's class says (rule 12)."""
     log_level: str = ""
-    """Log messages of this call are wanted from here on; empty: as `SetLevel` says."""
+    """Least level of log messages wanted for this call; empty: as `SetLevel` says."""
     tasks: bool = False
-    """Its agent has declared the extension `io.modelcontextprotocol/tasks`: a server that knows it may answer
-    with a task.
+    """The agent has declared the extension `io.modelcontextprotocol/tasks`, so a server may answer with a
+    task.
     """
     instance: InstanceId = InstanceId(0)
-    """It is about a task (`target`) that runs there: no other will do. 0: any instance."""
+    """The instance of the task (`target`) that the call is about; no other instance can serve it. 0: any
+    instance.
+    """
     request: RawJson = ABSENT
-    """The agent's own id of it, as the broker knows it: under that a later broker finds it in the record."""
+    """The agent's own id of the request; a later broker finds the call in the record by it."""
     digest: str = ""
-    """Of method, name and params as the agent said them: what tells two uses of one id apart. Empty: nothing.
+    """Hash of method, name and params as the agent wrote them, to distinguish two uses of one id. Empty:
+    none.
     """
     principal: str = ""
-    """Name of the bearer token that its session came with: for fairness, not for rights. Empty: none."""
+    """Name of the session's bearer token, for fairness, not for rights. Empty: none."""
     caller: CallOrigin | None = None
-    """Kept for the audit of a later broker; None: there is no audit."""
+    """Kept for the audit log of a later broker; None: there is no audit log."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -294,13 +308,14 @@ class CancelCall(Message, frozen=True, tag=13):
     call: CallId
     reason: Text
     answered: bool = False
-    """That it was there is remembered: until the answer that the broker gives by itself is
-    `AnswersWritten`, or its session, which is to be told next, is gone.
+    """True: the record keeps the call until `AnswersWritten` or the end of its session.
+
+    The broker answers this call itself, and that answer may not have been written yet.
     """
 
 
 class Operate(Message, frozen=True, tag=14):
-    """An operator's word on a pool. Answered with `OperationEnded` when it has taken effect."""
+    """An operator's command for a pool. Answered with `OperationEnded` when it has taken effect."""
 
     token: int
     key: PoolKey
@@ -308,31 +323,31 @@ class Operate(Message, frozen=True, tag=14):
 
 
 class Survey(Message, frozen=True, tag=15):
-    """Tell everything that `status` shows. Answered with `Surveyed`."""
+    """Asks for everything that `status` shows. Answered with `Surveyed`."""
 
     token: int
     pids: list[int]
-    """Other processes of carpool whose memory is wanted too: only the supervisor probes."""
+    """Other processes of carpool to measure: only the supervisor measures."""
 
 
 class SetLevel(Message, frozen=True, tag=16):
-    """The most verbose log level that any session wants of this pool."""
+    """The most verbose log level that any session wants from this pool."""
 
     key: PoolKey
     level: str
-    """Empty: nobody wants any log message."""
+    """Empty: no log messages are wanted."""
 
 
 class SetResourceSubscriptions(Message, frozen=True, tag=17):
-    """The resources whose changes sessions want to hear of, complete each time."""
+    """The resources that sessions have subscribed to, complete each time."""
 
     key: PoolKey
     uris: list[str]
 
 
 class AnswerAsk(Message, frozen=True, tag=18):
-    """What the agent said to an ask, or the error that speaks for it. Once per ask; for one that is over,
-    nothing happens.
+    """The agent's answer to an ask, or an error in its place. Once per ask; ignored for an ask that is
+    over.
     """
 
     ask: AskId
@@ -342,7 +357,7 @@ class AnswerAsk(Message, frozen=True, tag=18):
 
 
 class ForwardAskProgress(Message, frozen=True, tag=19):
-    """The agent tells how far it is with an ask that wants to know."""
+    """Progress of the agent on an ask that wants progress."""
 
     ask: AskId
     params: Payload
@@ -350,52 +365,56 @@ class ForwardAskProgress(Message, frozen=True, tag=19):
 
 
 class SessionEnded(Message, frozen=True, tag=20):
-    """The agent is gone: its leases end. Its calls are cancelled one by one, before this, and forgotten."""
+    """The session is over, so its leases end. Its calls have been cancelled and forgotten one by one
+    before.
+    """
 
     session: SessionId
 
 
 class SessionNotResumable(Message, frozen=True, tag=4):
-    """This session ends with its broker: whatever carries it will not come to the next one. Before its first
-    call at this supervisor.
-    """
+    """This session ends with its broker, because its carrier cannot resume it. Sent before its first call."""
 
     session: SessionId
 
 
 class SessionPoolChanged(Message, frozen=True, tag=23):
-    """This session is served by another pool of the same server now, because its roots or its configuration
-    are others: its lease of the old one ends, and it is told so at the new one (rules 6, 15).
+    """This session now uses another pool of the same server, because its roots or configuration changed.
+
+    Its lease of the old pool ends, and it is told so at the new one (rules 6, 15).
     """
 
     session: SessionId
     old: PoolKey
     new: PoolKey
-    """Empty: this server is not for this session any more; others may go on with the old pool."""
+    """Empty: the session no longer has this server; other sessions may still use the old pool."""
 
 
 class SessionNote(Struct, frozen=True, array_like=True):
-    """One session that is there, as a supervisor that came needs to know it."""
+    """One existing session, for a supervisor that has just connected."""
 
     session: SessionId
     bereft: list[ServerName] = []
-    """Servers in mode `session` that it had called at the supervisor before: what it had there is gone."""
+    """Servers in mode `session` that it called at the earlier supervisor: its state there is lost."""
     fleeting: bool = False
-    """See `SessionNotResumable`."""
+    """True for an unresumable session (`SessionNotResumable`)."""
 
 
 class OpenSessions(Message, frozen=True, tag=24):
-    """All sessions there are. Right after the first `SetPools` of a link: what a supervisor remembers of
-    others goes, and who has lost an instance with an earlier supervisor is told `state_lost` once (rule
-    15).
+    """All existing sessions, right after the first `SetPools` of a link.
+
+    The supervisor forgets all other sessions. A session that lost an instance with an earlier supervisor is
+    told `state_lost` once (rule 15).
     """
 
     live: list[SessionNote]
 
 
 class SessionStateLost(Message, frozen=True, tag=29):
-    """This session has come from another life of carpool, or too late: what it had at these servers is
-    gone, but for what this supervisor itself has leased to it (rule 15).
+    """This session lost its state at these servers, except at instances that this supervisor leased to it
+    (rule 15).
+
+    It comes from another life of carpool, or came back too late.
     """
 
     session: SessionId
@@ -403,53 +422,56 @@ class SessionStateLost(Message, frozen=True, tag=29):
 
 
 class SetTaskSubscriptions(Message, frozen=True, tag=25):
-    """The tasks of one instance whose changes agents want to hear of, complete each time."""
+    """The tasks of one instance that agents have subscribed to, complete each time."""
 
     instance: InstanceId
     tasks: list[str]
-    """The server's own ids."""
+    """The server's own task ids."""
 
 
 class CancelTask(Message, frozen=True, tag=26):
-    """Nobody can ask for this task any more. Nothing is answered."""
+    """Cancel a task that no agent can ask for any more. It gets no answer."""
 
     instance: InstanceId
     task: str
-    """The server's own id."""
+    """The server's own task id."""
 
 
 class AnswersWritten(Message, frozen=True, tag=27):
-    """The answers of these calls are with their carriers: the record needs them no longer (rule 4)."""
+    """The carriers have the answers of these calls, so the record needs them no longer (rule 4)."""
 
     calls: list[CallId]
     newest: CallId = CallId(0)
-    """The last call that the broker had read by then: agents sent all of those before they could know these
-    answers (rule 15). 0: not said.
+    """The last call that the broker had read by then; 0: not said.
+
+    Agents sent all calls up to it before they could know these answers (rule 15).
     """
     oldest: CallId = CallId(0)
-    """The lowest number of a call that the broker has read and not sent. A call below it does not come any
-    more. 0: not said.
+    """The lowest number of a call that the broker has read and not sent; 0: not said.
+
+    No call with a lower number follows.
     """
 
 
 class ResumeCall(Message, frozen=True, tag=28):
-    """This call of the record is wanted again. Answered with its `CallAnswered` or `CallFailed`, at once
-    where it has ended; with every `AskOpened` that is open for it, where it has not. Of a call that the
-    record does not hold: `CallFailed`, code `lost`.
+    """Asks for the outcome of a call in the record.
+
+    Answered with its `CallAnswered` or `CallFailed`, at once if it has ended; otherwise with every
+    `AskOpened` that is open for it. For a call that the record does not hold: `CallFailed`, code `lost`.
     """
 
     call: CallId
 
 
 class ExplainSharing(Message, frozen=True, tag=21):
-    """Say which sharing mode this pool has and why. Answered with `SharingExplained`."""
+    """Asks for the sharing mode of this pool and the reasons. Answered with `SharingExplained`."""
 
     token: int
     key: PoolKey
 
 
 class ReportProbe(Message, frozen=True, tag=22):
-    """Something was found out about a server by trying it (`carpool check --probe`)."""
+    """The finding of a trial of a server (`carpool check --probe`)."""
 
     key: PoolKey
     kind: str
@@ -459,7 +481,7 @@ class ReportProbe(Message, frozen=True, tag=22):
 
 
 class UseLoginShell(Message, frozen=True, tag=46):
-    """Programs of servers are looked up in the login shell's PATH too, or not. Said before any `SetPools`."""
+    """Turns the login shell's PATH for the programs of servers on or off. Sent before any `SetPools`."""
 
     on: bool
 
@@ -468,30 +490,28 @@ class UseLoginShell(Message, frozen=True, tag=46):
 
 
 class CallAnswered(Message, frozen=True, tag=30):
-    """The server's own answer, untouched."""
+    """The server's own answer, unchanged."""
 
     call: CallId
     is_error: bool
     """`body` is a JSON-RPC error object, not a result."""
     body: Payload
     urls_first: bool = False
-    """The error sends the agent to URLs first (-32042): for agents that can be asked so."""
+    """The error sends the agent to URLs first (-32042); for agents that support such asks."""
     ttl_ms: int = -1
-    """How long the result is current, says the server (MCP 2026-07-28, server/utilities/caching); -1: no
-    word.
+    """How long the result is current, by the server (MCP 2026-07-28, server/utilities/caching); -1: not
+    said.
     """
     public: bool = False
-    """It says that anybody may be given this result."""
+    """The server says that this result may be shared between users."""
     urls: tuple[Payload, ...] = ()
-    """Of such an error, for calls whose `can` is said: where to. One elicitation each, as the server wrote
-    it.
-    """
+    """The URLs of such an error, for calls with `can`: one elicitation each, as the server wrote it."""
     task: str = ""
-    """The result is no result but this task, which the server has begun; its own id of it."""
+    """The server's own id of a task that it has begun in place of a result; empty: it is a result."""
     task_ttl_ms: int = -1
-    """How long the server keeps that; -1: it does not say, or for ever."""
+    """How long the server keeps the task; -1: for ever, or not said."""
     instance: InstanceId = InstanceId(0)
-    """Where that runs."""
+    """The instance on which the task runs."""
 
 
 class CallFailed(Message, frozen=True, tag=31):
@@ -509,7 +529,7 @@ class CallFailed(Message, frozen=True, tag=31):
 
 
 class CallProgressed(Message, frozen=True, tag=32):
-    """Progress of a call that wants it."""
+    """Progress of a call that wants progress."""
 
     call: CallId
     params: Payload
@@ -521,7 +541,7 @@ class Offer(Struct, frozen=True, array_like=True, gc=False):
 
     name: str
     definition: RawJson
-    """The whole object, unknown fields included."""
+    """The whole object, with unknown fields."""
 
 
 ToolOffer = Offer
@@ -533,7 +553,7 @@ class ResourceOffer(Struct, frozen=True, array_like=True, gc=False):
     uri: str
     """Of a template: its `uriTemplate` (RFC 6570)."""
     definition: RawJson
-    """The whole object, unknown fields included."""
+    """The whole object, with unknown fields."""
 
 
 Feature = Literal[
@@ -547,11 +567,11 @@ Feature = Literal[
     "completions",
     "logging",
 ]
-"""What a server announces of what can be shared. `features` reads them from capabilities and writes them."""
+"""Capabilities of a server that agents can share. `wire/capabilities` converts them."""
 
 
 class Catalog(Message, frozen=True, tag=33):
-    """What a server offers, complete each time it is read."""
+    """The offer of a server, complete each time it is read."""
 
     key: PoolKey
     tools: list[ToolOffer]
@@ -564,32 +584,34 @@ class Catalog(Message, frozen=True, tag=33):
     templates: list[ResourceOffer] = []
     features: list[Feature] = []
     asks: bool = False
-    """This server is known to ask agents."""
+    """This server is known to send asks."""
     era: Era = "handshake"
-    """How the instance that told it is spoken to."""
+    """The era of the instance that sent it."""
     ttl_ms: int = -1
-    """Of the lists, the least that any of them said; -1: no word. See `CallAnswered`."""
+    """Of the lists: the smallest value in any of them; -1: not said. See `CallAnswered`."""
     public: bool = False
     tasks: bool = False
-    """It knows the extension `io.modelcontextprotocol/tasks`."""
+    """The server supports the extension `io.modelcontextprotocol/tasks`."""
     left_out: str = ""
-    """What the server offers beyond the bounds of one entry, of a catalog or of instructions, for people."""
+    """For people: offers beyond the bounds of an entry, of a catalog or of instructions."""
 
 
 class PoolChanged(Message, frozen=True, tag=34):
-    """The pool as a whole is in another state than last said."""
+    """The state of a pool has changed."""
 
     key: PoolKey
     state: PoolState
     reason: str
-    """Why, where the state is not good: for people."""
+    """Why the state is bad, for people."""
     retry_after_s: float | None = None
     mode: Mode = "concurrent"
     cannot_start: bool = False
-    """Its program cannot be started as it is configured: waiting does not help."""
+    """Its program cannot be started as configured: waiting does not help."""
     both_eras: bool | None = None
-    """The launch needs no other pool for agents of the other era: its server speaks one era, or is not to run
-    twice. None: what is known of the server has not been read yet.
+    """True: agents of the other era need no second pool, because the server speaks one era or must not run
+    twice.
+
+    None: the knowledge about the server has not been read yet.
     """
 
 
@@ -602,7 +624,7 @@ class OperationEnded(Message, frozen=True, tag=35):
 
 
 class InstanceReport(Struct, frozen=True, kw_only=True, array_like=True):
-    """One instance, as `status` and `ps` show it."""
+    """One instance as `status` and `ps` show it."""
 
     id: InstanceId
     pid: int
@@ -616,15 +638,15 @@ class InstanceReport(Struct, frozen=True, kw_only=True, array_like=True):
     cpu_percent: float
     uptime_s: float
     holder: SessionId = SessionId("")
-    """Whose lease it is; empty where it is nobody's."""
+    """The session that leases it; empty: none."""
     asks: int = 0
-    """Questions to agents that are open on it."""
+    """Open asks of this instance."""
     why: str = ""
-    """Why it is being replaced: the limit that it has reached."""
+    """The limit that it has reached and for which it is being replaced."""
 
 
 class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
-    """One pool, as `status` and `ps` show it."""
+    """One pool as `status` and `ps` show it."""
 
     key: PoolKey
     server: ServerName
@@ -636,12 +658,12 @@ class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
     stderr_tail: list[str]
     instances: list[InstanceReport]
     verified: bool = True
-    """False: nobody has looked whether it may be shared as it is."""
+    """False: it has not been checked that it may be shared in this way."""
     asking: bool = False
-    """It was greeted for agents that can be asked."""
+    """It was greeted for agents that support asks."""
     breaker: Breaker = "closed"
     retry_after_s: float | None = None
-    """When something may start again, while the pool backs off or its breaker is open."""
+    """Seconds until something may start again, while the pool backs off or its breaker is open."""
 
 
 class ProcessReport(Struct, frozen=True, kw_only=True, array_like=True):
@@ -660,25 +682,25 @@ class Surveyed(Message, frozen=True, tag=36):
     token: int
     pools: list[PoolReport]
     processes: list[ProcessReport]
-    """The supervisor (role `supervisor`), its `spawner` and the asked pids (empty role), where alive."""
+    """The supervisor (role `supervisor`), its `spawner` and the requested pids (empty role), if alive."""
     search_path: list[str] = []
     """The directories in which programs of servers are looked up, in order."""
     login_shell: str = ""
-    """`asked`, `off`, `asking`, or why the login shell has not said its PATH."""
+    """`asked`, `off`, `asking`, or why the login shell did not give its PATH."""
 
 
 class LogForSession(Message, frozen=True, tag=37):
-    """A server's log message that can only be about calls of one session."""
+    """A server's log message that can only concern calls of one session."""
 
     session: SessionId
     level: str
     params: Payload
     call: CallId = CallId(0)
-    """The one call that it can be about; 0: one of several of that session."""
+    """The only call that it can concern; 0: one of several calls of that session."""
 
 
 class ResourceChanged(Message, frozen=True, tag=38):
-    """A resource changed, or may have: its server was started anew."""
+    """A resource changed, or may have changed because its server was started again."""
 
     key: PoolKey
     uri: str
@@ -686,58 +708,60 @@ class ResourceChanged(Message, frozen=True, tag=38):
 
 
 class AskOpened(Message, frozen=True, tag=39):
-    """A server wants something of the agent behind this call. Answered with `AnswerAsk`."""
+    """A server asks the agent behind this call. Answered with `AnswerAsk`."""
 
     call: CallId
     ask: AskId
     method: str
-    """`sampling/createMessage`, `elicitation/create`, or, of calls whose `can` has it, `roots/list`."""
+    """`sampling/createMessage`, `elicitation/create`, or, for calls with it in `can`, `roots/list`."""
     params: Payload
     """As the server wrote them, without `_meta`'s `progressToken` and related task."""
     wants_progress: bool
     needs: list[Need] = []
-    """What these params ask for; empty: what the method alone does."""
+    """Capabilities that these params need; empty: those of the method."""
     name: str = ""
-    """The server's own key for it, where the server gave one (`inputRequests`)."""
+    """The server's own key for it, if it gave one (`inputRequests`)."""
 
 
 class AskWithdrawn(Message, frozen=True, tag=40):
-    """Nobody waits for the answer to this ask any more."""
+    """The server no longer wants the answer to this ask."""
 
     ask: AskId
     reason: Text
 
 
 class ElicitationFinished(Message, frozen=True, tag=41):
-    """What an agent was sent to a URL for is done (MCP 2025-11-25, `notifications/elicitation/complete`)."""
+    """The user has finished at a URL of an elicitation (MCP 2025-11-25,
+    `notifications/elicitation/complete`).
+    """
 
     session: SessionId
     params: Payload
 
 
 class TaskStatusChanged(Message, frozen=True, tag=43):
-    """A task is as far as this (`notifications/tasks`)."""
+    """The status of a task (`notifications/tasks`)."""
 
     instance: InstanceId
     task: str
-    """The server's own id."""
+    """The server's own task id."""
     params: Payload
 
 
 class RecordedCall(Struct, frozen=True, array_like=True):
-    """One call that a broker before this one has sent, and whose answer it has not reported as written."""
+    """One call of an earlier broker with an answer that it has not reported as written."""
 
     call: CallId
     session: SessionId
-    """The session itself, also where `Call.session` was a part of one."""
+    """The whole session, also if `Call.session` was a part of one."""
     request: RawJson
     """See `Call.request`."""
     key: PoolKey
     target: str
     ended: bool = False
-    """Its answer is there."""
+    """True: its answer is there."""
     parked: bool = False
-    """It is of the stateless era and its agent is asked: a retry may bring the answers."""
+    """It is of the stateless era and its agent was asked: a retry may bring the answers."""
     digest: str = ""
     """See `Call.digest`."""
     method: str = ""
@@ -747,20 +771,22 @@ class RecordedCall(Struct, frozen=True, array_like=True):
 
 
 class RecordedSession(Struct, frozen=True, array_like=True):
-    """One session of a broker before this one, of which something is remembered."""
+    """One session of an earlier broker that the supervisor remembers."""
 
     session: SessionId
     held: list[ServerName] = []
-    """Of which it has a lease, or had one whose loss it was not told of yet."""
+    """Servers with a lease of this session, or one with a loss that it was not told of yet."""
     gone: bool = False
-    """A broker gave it up, and its calls are forgotten: that one is not in the record does not mean that no
-    server saw it.
+    """A broker gave the session up and its calls are forgotten.
+
+    A call of it that is not in the record may still have reached a server.
     """
 
 
 class CallsRecorded(Message, frozen=True, tag=44):
-    """What is remembered of the brokers before this one. Right after the greeting, in as many messages as it
-    takes; also where there is nothing.
+    """The supervisor's record of earlier brokers, right after the greeting, in one or more messages.
+
+    It is sent also if there is nothing to report.
     """
 
     sessions: list[RecordedSession]
@@ -769,7 +795,7 @@ class CallsRecorded(Message, frozen=True, tag=44):
 
 
 class ReadJournal(Message, frozen=True, tag=5):
-    """Tell what the journal holds of this call. Answered with `JournalRead`."""
+    """Asks for the journal entries of this call. Answered with `JournalRead`."""
 
     token: int
     call: CallId
@@ -780,9 +806,9 @@ class JournalRead(Message, frozen=True, tag=45):
 
     token: int
     entries: RawJson
-    """A list of `{at, event, effects}`, see `Pump.story`."""
+    """A list of `{at, event, effects}`, see `CorePump.story`."""
     pids: dict[InstanceId, int] = {}
-    """Of the instances that run."""
+    """Process ids of the running instances."""
 
 
 class SharingExplained(Message, frozen=True, tag=42):
@@ -790,7 +816,7 @@ class SharingExplained(Message, frozen=True, tag=42):
 
     token: int
     lines: list[str]
-    """For people, as `carpool why` prints them."""
+    """Text for people, as `carpool why` prints it."""
     mode: Mode
     verified: bool
     source: str

@@ -1,25 +1,26 @@
 """One peer on the link, as this end sees it: greeting, epochs, credit, heartbeat.
 
-Owns whether the peer is up, which of its lives (epochs) we talk to, the window of bytes it lets us send, the
-messages that wait for that window, and when we last heard of it and spoke to it.
+Owns the peer's state (up or down), the epoch that this end talks to, the window of bytes that it may send,
+the messages that wait for that window, and the times of the last frame in and out.
 
-How ends meet. The listening end greets first, with a `Hello` addressed to nobody (`""`), whenever its
-transport says that a connection was made (`connection_opened`) and, once, when a peer that is not up speaks
-to it. `Hello` to `""` means "I do not have yours": the other end takes the peer as new, also in the same
-epoch, and answers with its own `Hello`, addressed; that one needs no answer. A `Hello` travels in a frame
-of its own, so that a peer of another version is refused with a sentence and not as garbage.
+How the ends meet: the listening end greets first, with a `Hello` addressed to nobody (`""`), whenever its
+transport reports a new connection (`connection_opened`) and, once, when a peer that is not up speaks to it.
+`Hello` to `""` means "I do not have yours": the other end treats the peer as new, even in the same epoch, and
+answers with its own addressed `Hello`; that one needs no answer. A `Hello` travels in a frame of its own, so
+that a peer of another version is refused with a sentence and not as garbage.
 
 Invariants (`check`):
-- between `PeerUp` and `PeerDown` only frames of that epoch, addressed to ours, are taken in; all else is
+
+- between `PeerUp` and `PeerDown` only frames of that epoch, addressed to ours, are accepted; all others are
   counted;
 - an epoch that was replaced by another never comes back;
 - paid messages leave in order, and one waits only while the window is used up;
-- what was appended while the peer was down, or was unsent when it went down, is dropped and counted: the
-  owner says what is still true after `PeerUp`;
-- a silent peer is not a dead one: silence never makes `PeerDown` here.
+- messages that are appended while the peer is down, or unsent when it goes down, are dropped and counted: the
+  owner repeats what still holds after `PeerUp`;
+- a silent peer is not a dead one: silence never causes `PeerDown` here.
 
-Knows nothing of: sockets, clocks (time comes in), what messages mean to their owner.
-Decision: docs/decisions/0005.
+Knows nothing of: sockets, clocks (time is a parameter), the meaning of messages to their owner. Decision:
+docs/decisions/0005.
 """
 
 from collections import deque
@@ -31,32 +32,32 @@ from carpool_protocol.link.codec import AnyFrame, BadFrame, decode_frame, encode
 from carpool_protocol.link.messages import AnyMessage, Credit, Heartbeat, Hello
 
 LINK_WINDOW_BYTES: Final = 64 * 1024 * 1024
-"""Bytes (`paid_size`) a peer may have sent that the other has not yet reported as taken in."""
+"""Most bytes (`paid_size`) that a peer may have sent before the other reports them as processed."""
 
 HEARTBEAT_S: Final = 1.0
-"""After so long without a frame of ours, we say that we run."""
+"""After this long without a frame of ours a heartbeat is sent."""
 
 BROKER: Final = "broker"
 """The broker's name on the link; every other name is a supervisor's."""
 
 
 class PeerUp(Struct, frozen=True):
-    """The peer has greeted and speaks our version. What it was told before no longer counts."""
+    """The peer has greeted in our version. Everything it was told before is forgotten."""
 
     hello: Hello
 
 
 class PeerDown(Struct, frozen=True):
-    """The peer, or the way to it, is gone. Nothing said to it since `PeerUp` is certain to have arrived."""
+    """The peer, or the connection to it, is lost. Messages since `PeerUp` may not have arrived."""
 
     why: str
 
 
 class PeerRefused(Struct, frozen=True):
-    """The peer speaks another version or another name; nothing it says is taken in. `text` is for people.
+    """The peer has another version or another name, and its messages are ignored. `text` is for people.
 
-    `superseded`: a peer of this name spoke our version before. So the one that comes with another is of the
-    carpool that is installed now, and we are what is left of the one before.
+    `superseded`: a peer of this name spoke our version before. So carpool was updated since, and this process
+    is of the old version.
     """
 
     text: str
@@ -73,19 +74,19 @@ class Peer:
         self.name: Final = name
         self.up = False
         self.heard_at = now
-        """When the last readable frame came in."""
+        """Time of the last readable frame."""
         self.held_bytes = 0
         """Size of the paid messages that wait for the window."""
         self.bad_frames = 0
         self.stale_frames = 0
-        """Frames of another epoch, or before the greeting."""
+        """Frames of another epoch, or from before the greeting."""
         self.unsent_messages = 0
-        """Messages dropped because the peer was or went down."""
+        """Messages dropped because the peer was down or went down."""
         self._me = me
         self._epoch: str = me.epoch
         self._reader = "broker" if me.name == BROKER else "supervisor"
         self._limit = window_bytes
-        # Granting in 64ths keeps the sender's window full with one message of ours per MiB.
+        # Credit in 64ths keeps the sender's window full with one message of ours per MiB.
         self._grant_at = max(1, window_bytes // 64)
         self._their_epoch = ""
         self._gone: deque[str] = deque(maxlen=16)
@@ -102,7 +103,7 @@ class Peer:
     # --- outgoing ----------------------------------------------------------------------------------------
 
     def send(self, message: AnyMessage) -> None:
-        """Append to the burst, or to what waits for the window; dropped while the peer is down."""
+        """Append a message to the burst, or to the queue for the window. Dropped while the peer is down."""
         if not self.up:
             self.unsent_messages += 1
             return
@@ -121,7 +122,7 @@ class Peer:
         return bool(self._out or self._greetings)
 
     def take_frames(self, now: float) -> list[bytes]:
-        """The burst as frames, to be put on the wire in this order."""
+        """The burst as frames, to be sent in this order."""
         frames = self._greetings
         if frames:
             self._greetings = []
@@ -137,28 +138,28 @@ class Peer:
     # --- facts of the transport --------------------------------------------------------------------------
 
     def connection_opened(self) -> list[LinkEvent]:
-        """A connection was made anew (only the listening end is told): greet, and start over."""
+        """A new connection was made (only the listening end notices): greet, and start over."""
         events = self._go_down(f"{self.name} connected anew")
         self._greet("")
         return events
 
     def connection_lost(self, why: str) -> list[LinkEvent]:
-        """The way to the peer is gone, and what was to be sent on it. `PeerDown` once."""
+        """The connection is lost, with everything unsent. `PeerDown` once."""
         self._greetings = []
         self._greeting_is_out = False
         return self._go_down(why)
 
     def peer_died(self, why: str) -> list[LinkEvent]:
-        """The owner knows that the peer died. `PeerDown` once; one that lives is greeted when it speaks.
+        """The owner knows that the peer died: `PeerDown` once. A new life is greeted when it speaks.
 
-        A greeting that is on its way out stays: the peer may be a new life that has said nothing yet.
+        A greeting that is on its way stays: the peer may be a new life that has said nothing yet.
         """
         return self._go_down(why)
 
     # --- incoming ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[LinkEvent]:
-        """What the owner has to know of this frame, in order. Never raises on the peer's bytes."""
+        """The events of this frame for the owner, in order. Never raises on the peer's bytes."""
         frame = decode_frame(data, self._reader)
         if isinstance(frame, BadFrame):
             self.bad_frames += 1
@@ -190,12 +191,12 @@ class Peer:
             if self._received_bytes >= self._grant_at:
                 self._grant()
         if ours:
-            # A heartbeat has done its work here; a Hello that is not alone in its frame is nobody's greeting.
+            # A heartbeat has done its work here. A Hello that is not alone in its frame is no greeting.
             return [m for m in messages if not isinstance(m, (Heartbeat, Hello))]
         return list(messages)
 
     def _take_credit(self, size_bytes: int) -> None:
-        # A peer that grants more than it took must not open our window beyond its size.
+        # A peer that grants more than it processed must not open our window beyond its size.
         self._window = min(self._limit, self._window + max(0, size_bytes))
         while self._waiting and self._window > 0:
             message = self._waiting.popleft()
@@ -213,7 +214,8 @@ class Peer:
 
     def _greet(self, receiver: str) -> None:
         # A connection keeps order and loses nothing until it breaks, so one greeting to nobody is enough. A
-        # second could arrive after the answer to the first: that end would start over, this one not know it.
+        # second one could arrive after the answer to the first: that end would start over without our
+        # knowledge.
         self._greeting_is_out = not receiver
         self._greetings += encode_frames(self._epoch, receiver, (self._me,))
 
@@ -232,7 +234,7 @@ class Peer:
         if self.up and hello.epoch == self._their_epoch:
             if not unaddressed:
                 return []
-            events += self._go_down(f"{self.name} lost the link to us and greets again")
+            events += self._go_down(f"{self.name} lost the link and greets again")
         elif self.up:
             self._gone.append(self._their_epoch)
             events += self._go_down(f"{self.name} was restarted")
@@ -249,8 +251,9 @@ class Peer:
     def _refusal_of(self, hello: Hello) -> str:
         if hello.version != self._me.version:
             return (
-                f"{self.name} (carpool {hello.release}) speaks version {hello.version} of the link, we speak "
-                f"{self._me.version} (carpool {self._me.release}): run `carpool restart --all`"
+                f"{self.name} (carpool {hello.release}) speaks version {hello.version} of the link, this "
+                f"process version {self._me.version} (carpool {self._me.release}): run `carpool restart "
+                f"--all`"
             )
         if hello.name != self.name:
             return f"a peer connected to the link as {self.name} and greets under another name: refused"
@@ -259,7 +262,7 @@ class Peer:
     def _refuse(self, hello: Hello, text: str, unaddressed: bool) -> list[LinkEvent]:
         events = self._go_down(f"{self.name} came back as a peer that is refused")
         if unaddressed:
-            self._greet(hello.epoch)  # so that its people read the same sentence
+            self._greet(hello.epoch)  # so that the log of the other side shows the same sentence
         if hello.epoch != self._refused_epoch:
             self._refused_epoch = hello.epoch
             superseded = bool(self._their_epoch) and hello.version != self._me.version
@@ -285,18 +288,18 @@ class Peer:
         return self._sent_at + HEARTBEAT_S if self.up else None
 
     def tick(self, now: float) -> None:
-        """Append what is due: the credit that is left over, else a heartbeat. Never brings events."""
+        """Append what is due: left-over credit, else a heartbeat. Never causes events."""
         if not self.up or now < self._sent_at + HEARTBEAT_S or self._out:
             return
         # Left-over credit waits for an idle second: a frame for each small burst would wake the peer for
-        # nothing, and less than a 64th of the window can be left over, so no sender ever waits for it.
+        # nothing. Less than a 64th of the window can be left over, so no sender ever waits for it.
         if self._received_bytes:
             self._grant()
         else:
             self._out.append(Heartbeat())
 
     def send_heartbeat(self) -> None:
-        """Append a heartbeat now: a transport that suspects a loss learns it from the attempt."""
+        """Append a heartbeat now: a transport that suspects a lost connection learns it from the attempt."""
         if self.up and not self._out:
             self._out.append(Heartbeat())
 

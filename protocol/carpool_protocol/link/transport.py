@@ -1,14 +1,14 @@
-"""The link as its owner sees it, and what every transport of it shares.
+"""The link as its owner sees it, and the parts that all transports share.
 
-Owns the interface `Link` and `PeeredLink`: the table of peers, the burst being collected for each, what is
-to be announced outside of a frame, and heartbeats. A transport adds how frames travel (`zmq`,
-`memory`); one contract suite holds for all.
+Owns the interface `Link` and `PeeredLink`: the table of peers, the burst that is collected for each, events
+outside of a frame, and heartbeats. A transport adds how frames travel (`zmq`, `memory`); one contract suite
+tests all.
 
 Rules: `send`, `flush` and `peer_died` are synchronous and never block; `deliver` and `settle` are only called
-from within `run`, so an owner is never entered while it is sending. What is sent while a peer is down is
-dropped and counted: the owner says what is still true when `PeerUp` comes.
+from within `run`, so an owner is never entered while it is sending. Messages to a peer that is down are
+dropped and counted: the owner repeats what still holds when `PeerUp` comes.
 
-Knows nothing of: messages' meaning, which process is at the other end.
+Knows nothing of: the meaning of messages, the process at the other end.
 """
 
 from abc import ABC, abstractmethod
@@ -22,23 +22,23 @@ from carpool_protocol.link.messages import AnyMessage, Hello
 from carpool_protocol.link.peer import BROKER, HEARTBEAT_S, LINK_WINDOW_BYTES, LinkEvent, Peer
 
 Deliver = Callable[[str, list[LinkEvent]], None]
-"""`(peer's name, what one frame brought, in order)`."""
+"""Called with the peer's name and the events of one frame, in order."""
 
 Settle = Callable[[], None]
-"""The burst is over: nothing more can be read now. The owner flushes what it has to say."""
+"""Called at the end of a burst, when nothing more can be read now. The owner then flushes its messages."""
 
 
 class LinkCounts(Struct, frozen=True, kw_only=True):
-    """What went through one end, and what did not."""
+    """Counters of one end: frames that passed, and messages that were dropped."""
 
     frames_in: int
     frames_out: int
     bad_frames: int
     """Frames that could not be read, or came from a peer without a name."""
     stale_frames: int
-    """Frames of another epoch, or before the greeting."""
+    """Frames of another epoch, or from before the greeting."""
     unsent_messages: int
-    """Messages for a peer that was down or unknown."""
+    """Messages to a peer that was down or unknown."""
 
 
 class Link(Protocol):
@@ -53,15 +53,15 @@ class Link(Protocol):
         ...
 
     def held_bytes(self, peer: str) -> int:
-        """`paid_size` of what waits for the peer's credit."""
+        """`paid_size` of the messages that wait for the peer's credit."""
         ...
 
     def heard_at(self, peer: str) -> float | None:
-        """When (trio's clock) the last frame of this peer came in; None for one never seen."""
+        """Time (trio's clock) of the last frame of this peer; None for an unknown peer."""
         ...
 
     def peer_died(self, peer: str, why: str) -> None:
-        """The owner knows by other means that the peer died: `PeerDown`, once, if it was up."""
+        """Report a death that the owner learned by other means: `PeerDown`, once, if the peer was up."""
         ...
 
     def counts(self) -> LinkCounts: ...
@@ -73,12 +73,14 @@ class Link(Protocol):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled. Started once the address is bound, or the connection is being tried."""
+        """Serve until cancelled. Reports "started" once the address is bound, or the connection is being
+        tried.
+        """
         ...
 
 
 class PeeredLink(ABC):
-    """Peers, bursts and heartbeats of one end; a transport says how frames travel and how its task wakes."""
+    """Peers, bursts and heartbeats of one end. A transport adds how frames travel and how its task wakes."""
 
     def __init__(self, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> None:
         self.me = me
@@ -157,31 +159,31 @@ class PeeredLink(ABC):
 
     @abstractmethod
     def _transmit(self, peer: str, frames: list[bytes]) -> str:
-        """Put the frames on the wire without blocking; why the peer cannot be reached, or `""`."""
+        """Send the frames without blocking. Returns the reason if the peer cannot be reached, else `""`."""
 
     @abstractmethod
     def _flushed(self) -> None:
-        """The transport was used outside of its task: see to it that nothing waits unseen."""
+        """The transport was used outside of its task: make sure that no input waits unnoticed."""
 
     @abstractmethod
     def _kick(self) -> None:
-        """Wake the task: something is to be announced."""
+        """Wake the task: there are events to announce."""
 
     def _frame_received(self, name: str, data: bytes, deliver: Deliver) -> None:
-        """One frame of this peer."""
+        """Process one frame of this peer."""
         self._frames_in += 1
         peer = self._peer(name)
         events = peer.receive(data, trio.current_time())
         if peer.has_output:
             self._dirty.add(peer)
         if self._announced:
-            self._deliver_announced(deliver)  # what came first is told first
+            self._deliver_announced(deliver)  # earlier events first
         if events:
             self._heard = True
             deliver(name, events)
 
     def _connection_opened(self, name: str, deliver: Deliver) -> None:
-        """A connection of this peer was made anew (told to the listening end only)."""
+        """A connection of this peer was made anew (only the listening end notices)."""
         self._frames_in += 1
         peer = self._peer(name)
         self._announce(name, peer.connection_opened())
@@ -189,7 +191,7 @@ class PeeredLink(ABC):
         self._deliver_announced(deliver)
 
     def _connection_lost(self, name: str, why: str) -> None:
-        """The connection of this peer is gone."""
+        """The connection of this peer is lost."""
         peer = self._peers.get(name)
         if peer is not None:
             self._announce(name, peer.connection_lost(why))
@@ -206,7 +208,7 @@ class PeeredLink(ABC):
                 deliver(name, events)
 
     def _settle(self, settle: Settle) -> None:
-        """End a burst: the owner settles if anything was delivered, and what there is to send goes out."""
+        """End a burst: let the owner settle if anything was delivered, then flush."""
         if self._heard:
             self._heard = False
             settle()
@@ -220,7 +222,7 @@ class PeeredLink(ABC):
         return peer
 
     async def _send_heartbeats(self) -> None:
-        """Heartbeats, and the credit that is left over when nothing else is said."""
+        """Send heartbeats, and left-over credit of idle peers."""
         while True:
             now = trio.current_time()
             next_beat = now + HEARTBEAT_S

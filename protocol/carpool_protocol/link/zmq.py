@@ -1,19 +1,19 @@
 """The link over ZeroMQ: ROUTER at the broker, a DEALER at each supervisor, `ipc://` only.
 
-Owns the socket of one end. One task reads it; `flush` sends from whatever synchronous code of the same
-thread calls it, which saves a wake-up per burst.
+Owns the socket of one end. One task reads it; `flush` sends from any synchronous code of the same thread,
+which saves a wake-up per burst.
 
-What keeps that safe (python-trio/trzmq, notes; tried with libzmq 4.3.5): the socket's descriptor is
-edge-triggered and *any* call on the socket may eat the edge. Reading `EVENTS` handles everything that is
-pending, and after it the next arrival signals the descriptor again. So `EVENTS` is read last of each burst
-that was taken in, and after each flush; if there is something to read after that, the ready set of the
-process does it in its next round. (To cancel the task out of its wait instead took 10 us and more, after
-every third flush under load, and three of four where many calls run.)
+Why that is safe (python-trio/trzmq, notes; tried with libzmq 4.3.5): the socket's descriptor is
+edge-triggered and *any* call on the socket may consume the edge. Reading `EVENTS` handles everything that is
+pending, and after it the next arrival signals the descriptor again. So `EVENTS` is read last in each burst of
+input, and after each flush; if there is something to read after that, the ready set of the process reads it
+in its next round. (Cancelling the wait of the task instead took 10 us and more, after every third flush under
+load, and after three of four with many calls.)
 
 Options, with their reasons: high-water mark 0 and ROUTER_MANDATORY (the link does not drop: rule 10);
-ROUTER_HANDOVER (a restarted supervisor takes its name over); IMMEDIATE at the DEALER (nothing is queued for
-a broker that is not there, and EAGAIN says so at once); PROBE_ROUTER (the broker learns of each connection
-by an empty frame, and greets); LINGER 0 and a context of its own (closing never waits).
+ROUTER_HANDOVER (a restarted supervisor takes its name over); IMMEDIATE at the DEALER (nothing is queued for a
+missing broker, and EAGAIN reports that at once); PROBE_ROUTER (the broker learns of each connection by an
+empty frame, and greets); LINGER 0 and a context of its own (closing never waits).
 
 Knows nothing of: messages, epochs, credit (`peer`).
 """
@@ -30,7 +30,7 @@ from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent
 from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
 from carpool_protocol.runtime.poller import ReadySet
 
-# Plain numbers: an operation on pyzmq's flag enums costs about a microsecond, and a lone call meets ten.
+# Plain numbers: an operation on pyzmq's flag enums takes about a microsecond, and a single call needs ten.
 _NOBLOCK = int(zmq.NOBLOCK)
 _NOBLOCK_SNDMORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
@@ -40,13 +40,13 @@ _POLLOUT = int(zmq.POLLOUT)
 _POLLIN_POLLOUT = _POLLIN | _POLLOUT
 _RECONNECT_MS = 50
 _POLL_S = 1.0
-"""How often the broker's end looks whether its socket's file is there."""
+"""How often the broker's end checks that the file of its socket exists."""
 _BURST_FRAMES = 256
-"""Frames taken in before the owner settles and other tasks get their turn."""
+"""Most frames that are read before the owner settles and other tasks run."""
 
 
 def checked_address(address: str) -> str:
-    """The address, if the link may use it. ValueError with a sentence otherwise."""
+    """The address, if the link may use it. Otherwise raises ValueError with a sentence."""
     if address.startswith("tcp://"):
         raise ValueError(
             "the link over tcp:// is not available yet: it comes with CURVE keys, and without them anybody "
@@ -58,7 +58,7 @@ def checked_address(address: str) -> str:
 
 
 class ZmqLink(PeeredLink):
-    """One end: the broker's binds, a supervisor's connects (and connects again by itself)."""
+    """One end: the broker's binds, a supervisor's connects (and reconnects automatically)."""
 
     def __init__(
         self, me: Hello, address: str, ready: ReadySet, *, window_bytes: int = LINK_WINDOW_BYTES
@@ -70,9 +70,9 @@ class ZmqLink(PeeredLink):
         self._ready = ready
         self._deliver: Deliver = _ignore_event
         self._kicked = False
-        """It is looked in the next round whether there is something to read."""
+        """True: the next round of the ready set will read the socket."""
         self._busy = False
-        """The task takes in a burst: what a flush finds meanwhile is for the task itself."""
+        """True while the task reads a burst; a flush then leaves new input to the task."""
         self._has_found = False
 
     async def run(
@@ -82,7 +82,7 @@ class ZmqLink(PeeredLink):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled. OSError when the address cannot be bound."""
+        """Serve until cancelled. OSError if the address cannot be bound."""
         self._deliver = deliver
         with self._opened() as socket:
             task_status.started()
@@ -120,7 +120,7 @@ class ZmqLink(PeeredLink):
             context.destroy(linger=0)
 
     async def _keep_file(self, socket: "zmq.Socket[bytes]") -> None:
-        """A socket file that has vanished is put back, for supervisors that are still to come."""
+        """Put a vanished socket file back, for supervisors that connect later."""
         while True:
             await trio.sleep(_POLL_S)
             self._put_file_back(socket)
@@ -128,10 +128,10 @@ class ZmqLink(PeeredLink):
     def _put_file_back(self, socket: "zmq.Socket[bytes]") -> None:
         if os.path.lexists(self._address.removeprefix("ipc://")):
             return
-        # The old listener stays until the end: closing it would unlink the new one's file.
-        with suppress(zmq.ZMQError):  # its directory is not there yet
+        # The old listener stays until the end: closing it would unlink the new file.
+        with suppress(zmq.ZMQError):  # the directory is still missing
             _bind(socket, self._address)
-        self._kick()  # the call may have eaten the edge
+        self._kick()  # the call may have consumed the edge
 
     # --- in ----------------------------------------------------------------------------------------------
 
@@ -151,14 +151,15 @@ class ZmqLink(PeeredLink):
                 await trio.lowlevel.wait_readable(descriptor)
 
     def _poll_socket(self) -> None:
-        """In a round of the ready set."""
+        """Read the socket, in a round of the ready set."""
         self._kicked = False
         if self._socket is not None and self._receive(self._socket, woken=False):
             self._kick()
 
     def _receive(self, socket: "zmq.Socket[bytes]", *, woken: bool) -> bool:
-        """Announce what there is to announce and take in what was said, at most a burst of it. True: there is
-        more. `woken`: something was signalled.
+        """Deliver announced events and read at most one burst. True: there is more.
+
+        `woken`: the descriptor was signalled.
         """
         self._deliver_announced(self._deliver)
         take_frame = self._receive_from_supervisor if self.is_broker else self._receive_from_broker
@@ -168,7 +169,7 @@ class ZmqLink(PeeredLink):
             while has_more and count < _BURST_FRAMES:
                 take_frame(socket)
                 count += 1
-                has_more = self._has_more(socket)  # to be told EAGAIN costs more than twice as much
+                has_more = self._has_more(socket)  # an EAGAIN costs more than twice as much
         except zmq.Again:
             if woken and not count:
                 self._check_connections()
@@ -177,19 +178,19 @@ class ZmqLink(PeeredLink):
         return has_more
 
     def _has_more(self, socket: "zmq.Socket[bytes]") -> bool:
-        """Whether there is something to read; and whether the broker can be reached at all."""
+        """True if there is something to read. Also notices a lost connection to the broker."""
         events: int = socket.getsockopt(_EVENTS)  # type: ignore[assignment]
         if not events & _POLLIN_POLLOUT:
             self._connection_lost(BROKER, "the connection to the broker is gone")
         return bool(events & _POLLIN)
 
     def _receive_from_broker(self, socket: "zmq.Socket[bytes]") -> None:
-        """The next that the broker said."""
+        """Read the next frame of the broker."""
         self._frame_received(BROKER, socket.recv(_NOBLOCK), self._deliver)
 
     def _receive_from_supervisor(self, socket: "zmq.Socket[bytes]") -> None:
-        """The next that any supervisor said."""
-        parts = [socket.recv(_NOBLOCK), socket.recv(_NOBLOCK)]  # a ROUTER gives no name alone
+        """Read the next frame of any supervisor."""
+        parts = [socket.recv(_NOBLOCK), socket.recv(_NOBLOCK)]  # a ROUTER never gives a name alone
         while socket.getsockopt(_RCVMORE):
             parts.append(socket.recv(_NOBLOCK))
         name = _name_of(parts[0])
@@ -201,7 +202,7 @@ class ZmqLink(PeeredLink):
             self._connection_opened(name, self._deliver)
 
     def _check_connections(self) -> None:
-        """Woken with nothing to read: a connection may have gone. A ROUTER tells only on sending."""
+        """Woken with nothing to read: a connection may be lost. A ROUTER notices only when it sends."""
         if self.is_broker:
             for peer in self._peers.values():
                 peer.send_heartbeat()
@@ -224,7 +225,8 @@ class ZmqLink(PeeredLink):
                 for frame in frames:
                     socket.send(frame, _NOBLOCK)
         except zmq.ZMQError as exc:
-            # EHOSTUNREACH at the ROUTER, EAGAIN at the DEALER: with no high-water mark both mean "not there".
+            # EHOSTUNREACH at the ROUTER, EAGAIN at the DEALER: without a high-water mark both mean "not
+            # connected".
             return f"the connection to {peer} is gone ({exc.strerror})"
         return ""
 
@@ -243,11 +245,13 @@ class ZmqLink(PeeredLink):
 
 
 def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """This user only: the file's mode from its first moment, and whose process it is at each connection.
+    """Bind for this user only: by the mode of the file from its first moment, and by the user id of each
+    connection.
 
-    Who could write to the link could have any program run.
+    A process that can write to the link can run any program.
     """
-    with suppress(zmq.ZMQError):  # a libzmq for a system that does not tell whose process connects
+    # a libzmq for a system that does not give the user id of a connecting process
+    with suppress(zmq.ZMQError):
         socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
     old = os.umask(0o177)
     try:
@@ -257,7 +261,7 @@ def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
 
 
 def _name_of(identity: bytes) -> str:
-    """The supervisor's name, or `""` for an identity that ZeroMQ made up or that is no text."""
+    """The supervisor's name, or `""` for an identity that ZeroMQ made up or that is not text."""
     try:
         return "" if identity[:1] == b"\0" else identity.decode()
     except UnicodeDecodeError:
@@ -265,4 +269,4 @@ def _name_of(identity: bytes) -> str:
 
 
 def _ignore_event(_peer: str, _events: list[LinkEvent]) -> None:
-    """Who is told before the link runs."""
+    """Receives events before the link runs."""

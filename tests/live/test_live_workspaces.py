@@ -224,7 +224,7 @@ async def test_every_shape_runs(shared: Daemon, shape: str) -> None:
             assert await agent.text("got__echo", {"text": "hello"}) == "hello"
             facts = await shared.status()
             assert facts["servers"]["far"]["state"] == "misconfigured"
-            assert "is a WebSocket, which carpool does not speak" in facts["servers"]["far"]["last_error"]
+            assert "is a WebSocket, which carpool does not support" in facts["servers"]["far"]["last_error"]
 
 
 @behaviour("config:included")

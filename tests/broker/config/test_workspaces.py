@@ -173,7 +173,7 @@ def test_a_store_of_trust_that_cannot_be_read_is_said_once(
     house.look()
     said = [text for text in caplog.messages if "trust.json" in text]
     assert len(said) == 1
-    assert "is not a file of trust of this version; no project is trusted until" in said[0]
+    assert "is not a trust file of this version; no project is trusted until" in said[0]
 
 
 @behaviour("trust:no-takeover", "workspaces:override")

@@ -179,7 +179,7 @@ def test_a_url_is_added_with_headers_that_are_not_filled_in(house: PrivateDaemon
             ["--header", "A=hunter2", "--", "cmd"],
             "headers: goes with `url` only, and this server is a command",
         ),
-        (["--url", "https://h", "--cwd", "/w"], "cwd: means nothing to a server over a URL"),
+        (["--url", "https://h", "--cwd", "/w"], "cwd: has no meaning for a server over a URL"),
         (["--url", "https://h", "--header", "hunter2"], "--header is NAME=VALUE"),
     ],
 )

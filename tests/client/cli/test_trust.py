@@ -187,7 +187,7 @@ def test_a_store_that_is_damaged_is_said_and_kept_aside(house: PrivateDaemon) ->
     house.run("trust", "--yes", str(file.parent))
     (store,) = house.base.rglob("trust.json")
     store.write_text("{")
-    said = f"{store} is not a file of trust of this version; "
+    said = f"{store} is not a trust file of this version; "
     assert any(text.startswith(said) for text in checked(house, file.parent)["warnings"])
     done = house.run("trust", "--yes", str(file.parent))
     assert (done.returncode, trusted(house)) == (0, [str(file)])
@@ -327,7 +327,7 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: P
     assert [text.partition(": ")[2] for text in facts["warnings"]] == [
         f"{file} shadows it",
         f"b: takes the place of your server of this name in {own}",
-        "mcpServers.far.type: is a WebSocket, which carpool does not speak; "
+        "mcpServers.far.type: is a WebSocket, which carpool does not support; "
         "does the server have another URL?",
     ]
     assert checked(house, house.base)["project"] is None

@@ -249,7 +249,7 @@ def test_a_secret_that_the_env_file_has_is_not_written_again() -> None:
         (
             CLAUDE_CODE,
             {"type": "http", "url": "https://h", "headersHelper": "h"},
-            "nothing that carpool can do",
+            "carpool does not support `headersHelper`",
         ),
         (CURSOR, {"command": 3}, "must be"),
         (CURSOR, "text", "it is no object"),

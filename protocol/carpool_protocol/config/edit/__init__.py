@@ -1,4 +1,4 @@
-"""Changes to a configuration file that keep everything else as it was written.
+"""Edits of a configuration file that leave everything else as it was written.
 
-The files here know nothing of: what the change is good for.
+The files here know nothing of: the purpose of an edit.
 """

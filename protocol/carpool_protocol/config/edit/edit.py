@@ -1,9 +1,9 @@
-"""A configuration file with some members changed, and everything else as its author wrote it.
+"""Edits some members of a configuration file and leaves everything else as its author wrote it.
 
-Owns the edits that verbs make of it: comments, order and layout stay. Invariant: what comes out reads
-as what went in with these changes, or nothing comes out (`CannotEditError`).
+Owns the edits that verbs make of it: comments, order and layout stay. Invariant: the result reads as the
+original with these changes, or there is no result (`CannotEditError`).
 
-Pure. Knows nothing of: files, what the keys mean.
+Pure. Knows nothing of: files, the meaning of keys.
 """
 
 import copy
@@ -17,16 +17,16 @@ from carpool_protocol.config.text.problems import KeyPath
 
 _STEP = "  "
 _MOST = 500
-"""Members that one `swap_members` changes: each reads the object anew."""
+"""Most members that one `swap_members` changes: each change reads the object again."""
 _INDENT = re.compile(r"[ \t]*")
 
 
 class CannotEditError(ValueError):
-    """It is for a person to edit. The text says why."""
+    """A program cannot make this edit; a person must. The text says why."""
 
 
 class MemberSwap(NamedTuple):
-    """Members of an object that go, and those that come."""
+    """Members to remove from an object, and members to add."""
 
     out: Collection[str]
     put_in: Mapping[str, JsonValue]
@@ -36,7 +36,7 @@ _NOWHERE = Span(0, 0, 0)
 
 
 def set_member(text: str, path: tuple[str, ...], value: JsonValue) -> str:
-    """Set the member at `path` of a file with an object; objects on the way are made where they are missing.
+    """Set the member at `path` of a file with an object. Missing objects on the way are made.
 
     Raises `CannotEditError`.
     """
@@ -44,8 +44,9 @@ def set_member(text: str, path: tuple[str, ...], value: JsonValue) -> str:
 
 
 def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) -> str:
-    """The same for members of the object at `path`. The file is read once before and once after, however many
-    there are.
+    """Set several members of the object at `path`, as `set_member` does.
+
+    The file is read once before and once after, for any number of members.
     """
     parsed = _parsed(text)
     wished = copy.deepcopy(parsed.value)
@@ -64,14 +65,14 @@ def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValu
         for key in reversed(path[made:]):
             new = {key: new}
         changed = _with_members(text, parsed, path[:made], new, step=step)
-    for at, key in sorted(there, reverse=True):  # all of them before what is new
+    for at, key in sorted(there, reverse=True):  # existing members first, then the new ones
         value = _written(members[key], _indent_at(text, at.start), step)
         changed = changed[: at.value] + value + changed[at.end :]
     return _checked(changed, wished)
 
 
 def append_element(text: str, path: tuple[str, ...], value: JsonValue) -> str:
-    """Put a last element into the list at `path`, which must be there. Raises `CannotEditError`."""
+    """Append an element to the existing list at `path`. Raises `CannotEditError`."""
     parsed = _parsed(text)
     wished = copy.deepcopy(parsed.value)
     holder = value_at(wished, path)
@@ -82,8 +83,9 @@ def append_element(text: str, path: tuple[str, ...], value: JsonValue) -> str:
 
 
 def remove_member(text: str, path: KeyPath) -> str:
-    """Take the member of an object, or the element of a list, at `path` out. Raises `CannotEditError`, also
-    where there is none.
+    """Remove the member of an object, or the element of a list, at `path`.
+
+    Raises `CannotEditError`, also if there is none.
     """
     parsed = _parsed(text)
     if path not in parsed.spans or not path:
@@ -91,20 +93,20 @@ def remove_member(text: str, path: KeyPath) -> str:
     wished = copy.deepcopy(parsed.value)
     holder = wished
     for key in path[:-1]:
-        holder = holder[key]  # type: ignore[index] # a span says that it is there
+        holder = holder[key]  # type: ignore[index] # the span shows that it is there
     del holder[path[-1]]  # type: ignore[union-attr,arg-type]
     at = parsed.spans[path]
     start, end = at.start, skip_blank(text, at.end)
     if text[end] == ",":
         end += 1
-    else:  # the last one: the comma before it goes, too
+    else:  # the last one: remove the comma before it too
         end = at.end
         before = [span.end for span in _members(parsed, path[:-1]) if span.end <= start]
         if before:
             comma = skip_blank(text, max(before))
             text = text[:comma] + text[comma + 1 :]
             start, end = start - 1, end - 1
-            if not text[comma:start].strip(" \t"):  # on one line with it, as `_with_members` puts it
+            if not text[comma:start].strip(" \t"):  # on the same line, as `_with_members` writes it
                 start = comma
     line = text.rfind("\n", 0, start) + 1
     rest = re.compile(r"[ \t\r]*\n").match(text, end)
@@ -114,11 +116,11 @@ def remove_member(text: str, path: KeyPath) -> str:
 
 
 def swap_members(text: str, swaps: Mapping[tuple[str, ...], MemberSwap]) -> str:
-    """Take members out of objects and put others in, by the paths of the objects, none of which lies within
-    another. Outside of them not a byte changes; inside, indentation and ends of lines are those of the file.
-    Raises `CannotEditError`.
+    """Remove members from objects and add others, by the paths of the objects. No path may lie within
+    another.
 
-    The file is read once before and once after, however many members go: it may be long.
+    Every byte outside of these objects stays; inside, indentation and line ends are those of the file. The
+    file, which may be long, is read once before and once after. Raises `CannotEditError`.
     """
     parsed = _parsed(text)
     if sum(len(each.out) + len(each.put_in) for each in swaps.values()) > _MOST:
@@ -132,19 +134,19 @@ def swap_members(text: str, swaps: Mapping[tuple[str, ...], MemberSwap]) -> str:
             raise CannotEditError("there is no object with servers")
         at, (out, put_in) = parsed.spans[path], swaps[path]
         indent, part = _indent_at(text, at.start), text[at.value : at.end]
-        inner = indent + part.replace("\r\n", "\n")  # a text of its own, as far indented as the object
+        inner = indent + part.replace("\r\n", "\n")  # a text of its own with the indentation of the object
         for key in out:
             inner = remove_member(inner, (key,))
             del holder[key]
         if put_in:
             inner = _put_in(inner, put_in, step)
-        holder.update(put_in)  # what was read is, by now, what is wished
+        holder.update(put_in)  # the parsed value becomes the expected result
         changed = changed[: at.value] + inner[len(indent) :].replace("\n", ends) + changed[at.end :]
     return _checked(changed, parsed.value)
 
 
 def value_at(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
-    """What is at a path of objects; None where nothing is."""
+    """The value at a path of objects; None if there is none."""
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -185,8 +187,9 @@ def _with_members(
     *,
     step: str,
 ) -> str:
-    """The object at `path` with more members, or the list with more elements, behind all others. `step`: one
-    level of indentation.
+    """The text with members added at the end of the object at `path`, or elements at the end of the list.
+
+    `step`: one level of indentation.
     """
     pairs = [("", value) for value in new] if isinstance(new, list) else _named(new)
     around, members = parsed.spans[path], _members(parsed, path)
@@ -214,7 +217,7 @@ def _with_members(
 
 
 def _named(members: Mapping[str, JsonValue]) -> list[tuple[str, JsonValue]]:
-    """Members with their keys as they are written: `"a": `."""
+    """Pairs of a key as it is written (`"a": `) and its value."""
     return [(f"{json.dumps(key, ensure_ascii=False)}: ", value) for key, value in members.items()]
 
 
@@ -223,7 +226,7 @@ def _written(value: JsonValue, indent: str, step: str) -> str:
 
 
 def _step(text: str, parsed: ParsedJson) -> str:
-    """How far the file indents a level: as its first member does."""
+    """The indentation of one level, taken from the file's first member."""
     for path, at in parsed.spans.items():
         if len(path) == 1:
             around, inner = _indent_at(text, parsed.spans[()].start), _indent_at(text, at.start)
@@ -234,6 +237,6 @@ def _step(text: str, parsed: ParsedJson) -> str:
 
 
 def _indent_at(text: str, at: int) -> str:
-    """How far the line is indented that a position is in."""
+    """The indentation of the line that holds a position."""
     found = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
     return found.group() if found is not None else ""

@@ -1,9 +1,9 @@
-"""A server switched on or off in the text of its file, with everything else as its author wrote it.
+"""Enables or disables a server in the text of its file, and leaves everything else as its author wrote it.
 
-Owns which key says so in a file of each shape: ours is `disabled`; another program's file has what is written
-there already, else the key of its shape. A switch that a variable decides is left to a person.
+Owns the key for each kind of file: carpool's own is `disabled`; in another program's file the key that is
+already there, else the key of its shape. A value that contains a variable is left to a person.
 
-Pure. Knows nothing of: files, who asks, how a text is edited (`edit`).
+Pure. Knows nothing of: files, the caller, how a text is edited (`edit`).
 """
 
 from carpool_protocol.config.edit.edit import CannotEditError, remove_member, set_member
@@ -14,9 +14,9 @@ _KEY = "disabled"
 
 
 def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str:
-    """The text with the server at `path` enabled, or disabled; the very text where it is so already.
+    """The text with the server at `path` enabled or disabled; unchanged if it already is.
 
-    `file` says whose it is. Raises `CannotEditError`.
+    `file`: its path, which shows the program it belongs to. Raises `CannotEditError`.
     """
     whole = parse(text, "").value
     entry: JsonValue = whole
@@ -34,7 +34,8 @@ def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str
     if not on and not written:
         opposite = shape is OPENCODE
         return set_member(text, (*path, "enabled" if opposite else _KEY), opposite is False)
-    if on and written and len(written) == len(entry):  # it was there to be without somebody else's
+    # the entry existed only to disable a server of the same name
+    if on and written and len(written) == len(entry):
         return remove_member(text, path)
     for key in written:
         if ways[key].turn == "opposite":

@@ -1,4 +1,4 @@
-"""Configuration files of other programs, translated.
+"""Configuration files of other programs, translated into carpool's form.
 
-The files here know nothing of: which file belongs to which program on this machine.
+The files here know nothing of: the places of these files on this machine.
 """

@@ -1,13 +1,13 @@
-"""Other programs' files: whose a file is, in which shape, and the table of their keys onto ours.
+"""Tables for other programs' files: their paths, their shapes, and their keys with carpool's equivalents.
 
 Owns these tables; `translate` applies them and `docs/shapes.md` is made from them. A key that stands in no
-table may still be one of ours (people add `sharing` to an `.mcp.json`); else it gets one warning.
+table may still be one of carpool's (people add `sharing` to an `.mcp.json`); else it gets one warning.
 
 Sources, as of 2026-11: the programs' own reference pages. `timeout` is milliseconds in Claude Code, Gemini
-CLI, Kiro and opencode, seconds in Cline, Roo Code and the Python programs with lists. Where a program
-documents none, its unit is not guessed: the key is passed over with a warning.
+CLI, Kiro and opencode, seconds in Cline, Roo Code and the Python programs with lists. If a program documents
+no unit, none is guessed: the key is ignored with a warning.
 
-Pure. Knows nothing of: files, lines, what our settings mean.
+Pure. Knows nothing of: files, lines, the meaning of carpool's settings.
 """
 
 from typing import Final, Literal
@@ -31,37 +31,37 @@ Conversion = Literal[
     "transport",
     "unread",
 ]
-"""How a value becomes one of ours; see `translate`."""
+"""How a value becomes one of carpool's (see `translate`)."""
 
 Unit = Literal["s", "ms"] | None
 
 
 class KeyMapping(Struct, frozen=True):
-    """What becomes of one key."""
+    """How one key of another program is converted."""
 
     turn: Conversion
     key: str = ""
-    """Ours; empty where none is."""
+    """Carpool's key; empty: there is none."""
 
 
 class FileShape(Struct, frozen=True, kw_only=True):
-    """How a kind of file holds its servers."""
+    """Where a kind of file holds its servers, and how they are written."""
 
     name: str
-    """For people."""
+    """The name for people."""
     holders: tuple[str, ...]
-    """The keys from the root to the servers; none: the root itself is the list."""
+    """The keys from the root to the servers. Empty: the root itself is the list."""
     ways: dict[str, KeyMapping]
     unit: Unit
-    """Of `timeout`."""
+    """Unit of `timeout`."""
     beside: frozenset[str] | None = frozenset()
     """Keys beside the first holder that the program reads; None: it keeps all its settings there."""
     words: bool = False
-    """A `command` with blanks and without `args` is a command line."""
+    """True: a `command` with blanks and without `args` is a command line."""
     either: bool = False
-    """`http` may mean HTTP+SSE as well: the program tries both."""
+    """True: `http` may also mean HTTP+SSE, because the program tries both."""
     braces: bool = False
-    """`{env:VAR}` is a variable, and `${` is text."""
+    """True: `{env:VAR}` is a variable, and `${` is plain text."""
 
 
 _REMOTE: Final[dict[str, KeyMapping]] = {
@@ -88,7 +88,7 @@ OAUTH: Final[dict[str, str]] = {
     "callbackPort": "redirect_port",
     "redirect_port": "redirect_port",
 }
-"""Keys of `oauth` (Claude Code, Gemini CLI, opencode) and `auth` (Cursor), theirs and ours."""
+"""Keys of `oauth` (Claude Code, Gemini CLI, opencode) and `auth` (Cursor) → carpool's keys."""
 
 _ALL_KEYS: Final[dict[str, KeyMapping]] = {
     "command": KeyMapping("command", "command"),
@@ -112,7 +112,7 @@ _ALL_KEYS: Final[dict[str, KeyMapping]] = {
     "excludeTools": KeyMapping("same", "tools.deny"),
     "includeTools": KeyMapping("same", "tools.allow"),
     "tags": KeyMapping("same", "tags"),
-    # What the agent itself asks of its user, or shows to it: not ours to do.
+    # Keys for the agent itself and its user: no task of carpool.
     **{
         each: KeyMapping("unread")
         for each in (
@@ -122,7 +122,7 @@ _ALL_KEYS: Final[dict[str, KeyMapping]] = {
     },
     **_REMOTE,
 }
-"""What every program's servers may hold."""
+"""Keys of servers in the files of all programs."""
 
 MCP_SERVERS: Final = FileShape(name="mcpServers", holders=("mcpServers",), ways=_ALL_KEYS, unit=None)
 VS_CODE: Final = FileShape(
@@ -146,17 +146,17 @@ SHAPES: Final = (MCP_SERVERS, VS_CODE, VS_CODE_SETTINGS, NAMED_LIST, SERVERS_LIS
 
 
 class ForeignProgram(Struct, frozen=True):
-    """Whose a file is."""
+    """One file of another program."""
 
     name: str
     path: str
-    """How the file's path ends, in whole steps."""
+    """The end of the file's path, in whole steps."""
     unit: Unit = None
-    """Of `timeout`, where the shape does not say it."""
+    """Unit of `timeout`, if the shape does not give it."""
     holds_more: bool = False
-    """The file is the program's settings as a whole."""
+    """True: the file also holds the program's other settings."""
     dollars: bool = False
-    """`$VAR` is a variable, too."""
+    """True: `$VAR` is a variable too."""
 
 
 PROGRAMS: Final[tuple[ForeignProgram, ...]] = (
@@ -177,7 +177,7 @@ PROGRAMS: Final[tuple[ForeignProgram, ...]] = (
     ForeignProgram("another program", "mcp_servers.json", "s"),
     ForeignProgram("another program", "mcp/servers.json", "s"),
 )
-"""Files that are not ours by their path. Any other file is: it is read strictly."""
+"""Files of other programs, by path. Any other file is carpool's own and read strictly."""
 
 REMOTE_TRANSPORTS: Final[dict[str, str]] = {
     **dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http"), "http"),
@@ -185,19 +185,19 @@ REMOTE_TRANSPORTS: Final[dict[str, str]] = {
     "url": "url",
     "remote": "url",
 }
-"""Theirs and ours."""
+"""Their name of a transport → carpool's name."""
 UNSUPPORTED_TRANSPORTS: Final = frozenset({"ws", "websocket"})
 COMMAND_TRANSPORTS: Final = frozenset({"stdio", "local"})
 
 
 def program_of(file: str) -> ForeignProgram | None:
-    """Whose file this is by its path; None: ours."""
+    """The program that a file belongs to, by its path. None: it is carpool's own."""
     path = "/" + file.replace("\\", "/")
     return next((each for each in PROGRAMS if path.endswith("/" + each.path)), None)
 
 
 def shape_of(value: JsonValue) -> FileShape | None:
-    """In which shape a file holds its servers; None: it holds none in any shape that is known."""
+    """The shape of a file's content. None: it holds no servers in a known shape."""
     match value:
         case list():
             return NAMED_LIST
@@ -216,12 +216,13 @@ def shape_of(value: JsonValue) -> FileShape | None:
 
 
 _ENTRY: Final = frozenset({"type", "command", "url", "enabled"})
-"""With one of these, `servers` is a server of that name."""
+"""If it has one of these keys, `servers` is a server of that name and no list of servers."""
 
 
 def is_own_entry(entry: JsonValue) -> bool:
-    """Whether a server of another program is carpool itself (`carpool connect`, `carpool run`): for carpool
-    it is none, or it would be a server of its own.
+    """True if a server entry of another program runs carpool itself (`carpool connect`, `carpool run`).
+
+    Carpool ignores such an entry; else it would be a server of itself.
     """
     match entry:
         case {"command": [*words]}:
@@ -231,7 +232,7 @@ def is_own_entry(entry: JsonValue) -> bool:
         case _:
             return False
     said = [each for each in words if isinstance(each, str)]
-    if said[1:2] == ["-P"]:  # as carpool itself says it
+    if said[1:2] == ["-P"]:  # the form in which carpool itself writes it
         del said[1]
     at = 3 if said[1:3] == ["-m", "carpool"] else 1 if said and said[0].rpartition("/")[2] == "carpool" else 0
     return at > 0 and said[at : at + 1] in (["connect"], ["run"])

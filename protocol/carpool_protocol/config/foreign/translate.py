@@ -1,10 +1,10 @@
-"""Another program's file, rewritten in our keys, with every line kept.
+"""Rewrites another program's file in carpool's keys and keeps the line of every key.
 
-Owns the application of the tables in `formats`. What comes out has the form of our own file and is read by
-`parse` like one; `spelled` says how the file itself spells a path, for problems. Invariants: any value gives
-a result, never an exception; no warning quotes a value.
+Owns the application of the tables in `formats`. The result has the form of carpool's own file and `parse`
+reads it as one; `spelled` gives the path in the original file, for problems. Invariants: any value gives a
+result, never an exception; no warning quotes a value.
 
-Pure. Knows nothing of: what our settings accept, how single values are spelled (`values`).
+Pure. Knows nothing of: accepted values of carpool's settings, the spelling of single values (`values`).
 """
 
 from collections.abc import Iterator
@@ -34,27 +34,27 @@ from carpool_protocol.wire.tool_names import check_server_name, safe_server_name
 
 SERVERS: Final = "mcpServers"
 _UNLIMITED: Final = 1_000_000
-"""The most failures that `restart.give_up_after` takes."""
+"""The largest value of `restart.give_up_after`."""
 _MILLISECONDS: Final = 1000
 _TOTAL_S: Final = 1800
-"""The default of `max_total_s`, below which a longer `timeout` would be refused."""
+"""The default of `max_total_s`. A longer `timeout` would be refused without raising it."""
 
-NO_WEBSOCKET: Final = "is a WebSocket, which carpool does not speak; does the server have another URL?"
+NO_WEBSOCKET: Final = "is a WebSocket, which carpool does not support; does the server have another URL?"
 _SIMPLE_PROVIDER: Final = "dynamic_discovery"
-"""The one `authProviderType` of Gemini CLI that is plain OAuth."""
+"""The only `authProviderType` of Gemini CLI that is plain OAuth."""
 
 
 class Translated(Struct, frozen=True):
-    """A file in our form."""
+    """A file in carpool's form."""
 
     value: dict[str, JsonValue]
     lines: dict[KeyPath, int]
     spelled: dict[KeyPath, KeyPath]
-    """Our path: the one in the file. A path that is not here is spelled as the nearest one around it."""
+    """Carpool's path → path in the file. For a path that is not here, the nearest one around it counts."""
     problems: list[ConfigProblem]
     warnings: list[ConfigProblem]
     unusable: dict[str, tuple[KeyPath, str]]
-    """Servers that cannot be run as they are written: where in our form, and why."""
+    """Servers that cannot be run as they are written: the place in carpool's form, and the reason."""
 
 
 def translate(
@@ -66,8 +66,9 @@ def translate(
     program: ForeignProgram | None,
     ours: frozenset[str],
 ) -> Translated:
-    """Rewrite. `ours`: our own keys of a server, undotted at the top. `program`: None where the file is ours,
-    so that its unknown keys stay for `shape` to refuse.
+    """Rewrite a file in carpool's keys. `ours`: carpool's own top-level keys of a server.
+
+    `program`: None if the file is carpool's own; its unknown keys then stay, so that `parse` refuses them.
     """
     return _Translation(lines, file, shape, program, ours).run(value)
 
@@ -104,7 +105,7 @@ class _Translation:
         held: JsonValue = value
         path: KeyPath = ()
         for key in self.shape.holders:
-            assert isinstance(held, dict)  # `shape_of` looked
+            assert isinstance(held, dict)  # `shape_of` has checked this
             self.translate_settings(path, held, key)
             path = (*path, key)
             held = held[key]
@@ -112,7 +113,7 @@ class _Translation:
         servers: dict[str, JsonValue] = {}
         first: dict[str, KeyPath] = {}
         entries = list(self.server_entries(held, path))
-        if self.program is not None:  # its own entry is how that program reaches us
+        if self.program is not None:  # its own entry is how that program reaches carpool
             entries = [each for each in entries if not is_own_entry(each[2])]
         safe = safe_server_names(name for name, _, _ in entries)
         for name, at, entry in entries:
@@ -133,18 +134,20 @@ class _Translation:
         return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
 
     def server_name(self, name: str, at: KeyPath, safe: str) -> str:
-        """What a server is called here. Other programs take names that ours may not have: those go by the
-        nearest one, `safe`. A file of ours is told what is wrong with it.
+        """The name of a server in carpool. An illegal name of another program becomes the nearest legal one,
+        `safe`.
+
+        An illegal name in carpool's own file stays and becomes a problem.
         """
         if self.program is None or safe == name:
             return name
         nearest = safe_server_name(name)
         more = "" if safe == nearest else f"; {nearest} would be another server of this file as well"
-        self.add_warning(at, f"name {name}", f"{check_server_name(name)} Here it is called {safe}{more}.")
+        self.add_warning(at, f"name {name}", f"{check_server_name(name)} Carpool calls it {safe}{more}.")
         return safe
 
     def translate_settings(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
-        """Keys next to the servers: settings of the program, ours in a file of ours, or nobody's."""
+        """Handle the keys beside the servers: settings of the program, carpool's own, or unknown ones."""
         known = self.shape.beside
         if path or known is None or (self.program is not None and self.program.holds_more):
             return
@@ -160,7 +163,7 @@ class _Translation:
                 self.add_warning((key,), key)
 
     def server_entries(self, held: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
-        """Every server: its name, its path in the file, what is written."""
+        """Every server: its name, its path in the file, its entry."""
         if isinstance(held, dict):
             for key, inner in held.items():
                 yield key, (*path, key), inner
@@ -177,7 +180,7 @@ class _Translation:
     # --- where things stand ----------------------------------------------------------------------------
 
     def copy_lines(self, ours: KeyPath, there: KeyPath) -> None:
-        """Take over the lines of a path and of everything inside it."""
+        """Copy the lines of a path and of everything inside it."""
         self.record_spelling(ours, there)
         depth = len(there)
         for path in self.below.get(there[: len(self.shape.holders) + 2], ()):
@@ -195,16 +198,16 @@ class _Translation:
         self.problems.append(ConfigProblem(self.file, self.before[there], render_path(there), text))
 
     def add_warning(self, there: KeyPath, key: str, text: str = "") -> None:
-        """Once for each key, however many servers have it."""
+        """Add a warning, once for each key, for any number of servers."""
         if key in self.warned:
             return
         self.warned.add(key)
-        why = text or f"carpool does not know the key {shorten(key)}; it is passed over"
+        why = text or f"carpool does not know the key {shorten(key)}; it is ignored"
         self.warnings.append(ConfigProblem(self.file, self.before[there], render_path(there), why))
 
 
 class _ServerTranslation:
-    """One server on its way into our keys."""
+    """The translation of one server into carpool's keys."""
 
     def __init__(self, file: _Translation, name: str, at: KeyPath, entry: dict[str, JsonValue]) -> None:
         self.file = file
@@ -216,7 +219,7 @@ class _ServerTranslation:
         self.found: dict[str, JsonValue] = {}
 
     def run(self) -> dict[str, JsonValue]:
-        """The server in our keys."""
+        """The server in carpool's keys."""
         for key, value in self.entry.items():
             way = self.ways.get(key)
             if self.file.shape.braces and names_a_file(value):
@@ -225,12 +228,12 @@ class _ServerTranslation:
                 )
             if way is not None:
                 self.convert(key, way, value)
-            elif key in self.file.ours or self.file.program is None:  # a file of ours is strict
+            elif key in self.file.ours or self.file.program is None:  # carpool's own file is strict
                 self.found[key] = value
                 self.file.copy_lines((*self.base, key), (*self.at, key))
             else:
                 self.file.add_warning((*self.at, key), key)
-        for key, value in self.entry.items():  # once an own `restart` is there, whose keys stay
+        for key, value in self.entry.items():  # after an own `restart` object, so that its keys stay
             way = self.ways.get(key)
             if way is not None and way.turn in {"reconnect", "attempts"}:
                 self.convert_failures(key, way, value)
@@ -255,10 +258,10 @@ class _ServerTranslation:
             case "url" | "http url" | "oauth" | "cannot":
                 self.convert_url_key(key, way, value)
             case "command" | "transport" | "reconnect" | "attempts" | "unread":
-                pass  # all but the last in a pass of their own
+                pass  # the others are handled in passes of their own
 
     def convert_failures(self, key: str, way: KeyMapping, value: JsonValue) -> None:
-        """How often it is started again."""
+        """Convert keys that say how often the server is restarted."""
         there: KeyPath = (*self.at, key)
         match way.turn:
             case "reconnect":
@@ -266,7 +269,7 @@ class _ServerTranslation:
                     self.set_key(way.key, 1, there, keep=True)
                     self.set_key(
                         "restart.open_s", 0, there, keep=True
-                    )  # else it is tried again after a pause
+                    )  # else carpool would try again after a pause
                 elif value is not True:
                     self.mark_unusable(there, f"`{key}` must be true or false")
             case "attempts":
@@ -279,29 +282,27 @@ class _ServerTranslation:
                 pass
 
     def convert_url_key(self, key: str, way: KeyMapping, value: JsonValue) -> None:
-        """Keys of servers over a URL."""
+        """Convert keys of servers over a URL."""
         there: KeyPath = (*self.at, key)
         match way.turn:
             case "url":
                 self.set_key(way.key, self.rewritten(value), there, keep=True)
-            case "http url":  # of Gemini CLI, which takes it before `url`
+            case "http url":  # Gemini CLI prefers it to `url`
                 self.set_key(way.key, self.rewritten(value), there)
                 self.set_key("transport", "http", there)
             case "oauth":
                 self.convert_oauth(there, value)
             case "cannot":
                 if value != _SIMPLE_PROVIDER:
-                    self.mark_unusable(
-                        there, f"`{key}` is nothing that carpool can do; write `headers` or `convert_oauth`"
-                    )
+                    self.mark_unusable(there, f"carpool does not support `{key}`; write `headers` or `oauth`")
             case _:
                 pass
 
     def convert_timeout(self, there: KeyPath, value: JsonValue) -> None:
-        """`timeout`: a call ends after this long without progress."""
+        """Convert `timeout`: a call ends after this long without progress."""
         if self.file.unit is None:
             self.file.add_warning(
-                there, "timeout", "is passed over: its unit is not known here; write `timeout_s`, in seconds"
+                there, "timeout", "is ignored because its unit is not known; write `timeout_s`, in seconds"
             )
             return
         seconds = value
@@ -315,7 +316,9 @@ class _ServerTranslation:
             self.set_key("max_total_s", seconds, there, keep=True)
 
     def convert_oauth(self, there: KeyPath, value: JsonValue) -> None:
-        """`false` says that there is none, which `headers` or the server say as well."""
+        """Convert the OAuth settings. `false` (no OAuth) needs no equivalent: `headers` or the server
+        decide.
+        """
         if not isinstance(value, dict):
             return
         for key, inner in value.items():
@@ -329,7 +332,7 @@ class _ServerTranslation:
                 self.set_key(f"oauth.{ours}", self.rewritten(said), (*there, key))
 
     def read_transport(self) -> None:
-        """How it is reached, where that is written."""
+        """Convert the transport, if it is written."""
         for key, value in self.entry.items():
             way = self.ways.get(key)
             if way is None or way.turn != "transport" or not isinstance(value, str):
@@ -343,7 +346,7 @@ class _ServerTranslation:
             return
 
     def command_line(self) -> None:
-        """`command` as a list holds the first arguments, too."""
+        """Convert the command. A `command` that is a list also holds the first arguments."""
         if "command" in self.entry:
             command = self.entry["command"]
             first: list[JsonValue] = []
@@ -367,7 +370,7 @@ class _ServerTranslation:
         return with_our_variables(value, braces=self.file.shape.braces, dollars=dollars)
 
     def set_key(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
-        """Set one of our keys. `keep`: unless it is set already."""
+        """Set one of carpool's keys. `keep`: leave an existing value."""
         group, _, name = key.rpartition(".")
         holder = self.found
         path = self.base
@@ -375,7 +378,7 @@ class _ServerTranslation:
             path = (*self.base, group)
             inner = self.found.setdefault(group, {})
             if not isinstance(inner, dict):
-                return  # `shape` refuses it
+                return  # `parse` refuses it
             holder = inner
             if path not in self.file.lines:
                 self.file.record_spelling(path, there)
@@ -385,7 +388,7 @@ class _ServerTranslation:
         self.file.copy_lines((*path, name), there)
 
     def mark_unusable(self, there: KeyPath, text: str) -> None:
-        """The server cannot be run as it is written; the first reason counts."""
+        """Mark the server as impossible to run as written. The first reason counts."""
         ours: KeyPath = (*self.base, *there[len(self.file.shape.holders) + 1 :])
         if ours not in self.file.lines:
             self.file.record_spelling(ours, there)

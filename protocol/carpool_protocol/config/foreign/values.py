@@ -1,8 +1,8 @@
-"""Values as other programs write them, in our spelling.
+"""Values of other programs in carpool's spelling.
 
 Owns their variables, environments and command lines. Any value gives a result, never an exception.
 
-Pure. Knows nothing of: keys, where a value stands.
+Pure. Knows nothing of: keys, the place of a value.
 """
 
 import json
@@ -22,12 +22,13 @@ _PLACES: Final = {
     "${pathSeparator}": "/",
     "${/}": "/",
 }
-"""Predefined variables of VS Code and its kin."""
+"""Predefined variables of VS Code and similar programs → carpool's."""
 
 
 def with_our_variables(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonValue:
-    """With the program's spelling of variables in ours. `braces`: see `formats.Shape`, `dollars`: see
-    `formats.Program`.
+    """The value with its variables in carpool's spelling: `${env:A}` → `${A}`.
+
+    `braces`: see `formats.FileShape`; `dollars`: see `formats.ForeignProgram`.
     """
     match value:
         case str() if braces:
@@ -47,7 +48,7 @@ def with_our_variables(value: JsonValue, *, braces: bool, dollars: bool = False)
 
 
 def names_a_file(value: JsonValue) -> bool:
-    """Whether a text in it is to be filled in from a file, as opencode writes that."""
+    """True if the value contains a text that opencode fills in from a file (`{file:PATH}`)."""
     match value:
         case str():
             return "{file:" in value
@@ -60,7 +61,7 @@ def names_a_file(value: JsonValue) -> bool:
 
 
 def environment_texts(value: JsonValue) -> JsonValue:
-    """An environment as VS Code takes it: numbers are texts, null is nothing."""
+    """An environment in the form of VS Code, converted: numbers become texts, null entries are left out."""
     if not isinstance(value, dict):
         return value
     return {
@@ -71,8 +72,9 @@ def environment_texts(value: JsonValue) -> JsonValue:
 
 
 def split_command(command: str) -> tuple[JsonValue, list[JsonValue]]:
-    """The command and the arguments of a command line that is one text. One that cannot be split is left to
-    be looked up as it is.
+    """Command and arguments of a command line: `"npx -y a"` → `("npx", ["-y", "a"])`.
+
+    A text that cannot be split stays one command.
     """
     try:
         found = shlex.split(command)

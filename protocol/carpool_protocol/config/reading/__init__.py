@@ -1,4 +1,4 @@
-"""From a file to a configuration: includes, projects, trust, errors with their place.
+"""Reads configuration files: includes, projects, trust, and errors with their place.
 
 The files here know nothing of: when files are read.
 """

@@ -1,6 +1,7 @@
-"""Hooks that the user's file names: the list under `hooks`.
+"""Reads the list `hooks` of the user's file.
 
-Owns its structure. Only the user's own file has any: they see what every agent sends, and run as the user.
+Owns its structure. Only the user's own file may have hooks: they see the calls of all agents, and run as the
+user.
 
 Knows nothing of: processes, calls.
 """
@@ -21,7 +22,7 @@ _KEYS: Final = {each.key: each for each in HOOK_SETTINGS}
 
 
 def read_hooks(reading: SectionReader, value: JsonValue, profiles: Collection[str]) -> tuple[HookConfig, ...]:
-    """All of them, in the order of the file. `profiles`: those that there are."""
+    """All hooks in the order of the file. `profiles`: the names of existing profiles."""
     if not isinstance(value, list):
         reading.add_problem((HOOKS,), f"must be a list of hooks in [ ], found {kind_of(value)}")
         return ()
@@ -41,7 +42,7 @@ def read_hooks(reading: SectionReader, value: JsonValue, profiles: Collection[st
         elif "python" in inner and "args" in inner:
             reading.add_problem((*path, "args"), "goes with `command` only")
         if "on" in inner and not inner["on"]:
-            reading.add_problem((*path, "on"), "is empty: the hook would never be asked")
+            reading.add_problem((*path, "on"), "is empty: the hook would never run")
         for at, profile in enumerate(fields.get("profiles", ())):
             if profile not in profiles:
                 meant = did_you_mean(profile, list(profiles))

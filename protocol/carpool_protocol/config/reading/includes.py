@@ -1,10 +1,9 @@
-"""Which files the patterns of `include` name, and where more of them may come.
+"""Finds the files that the patterns of `include` name, and the directories in which more may appear.
 
-Owns the search. It is bounded in the names that it looks at and in directories, and gives up past that: a
-stranger's project is searched before anybody has trusted it, and a directory full of links to itself has as
-many files two steps deep as it has links, squared.
+Owns the search, which is bounded in names and directories and gives up beyond that. A stranger's project is
+searched before the user has trusted it, and a directory with n links to itself has n² files two steps deep.
 
-Knows nothing of: what is in files.
+Knows nothing of: the content of files.
 """
 
 import os
@@ -19,27 +18,27 @@ from carpool_protocol.config.schema.setting import has_wildcard
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 MAX_INCLUDED: Final = 256
-"""Files, and likewise directories that they are looked for in."""
+"""Most included files, and also most directories that are searched."""
 MAX_PATTERNS: Final = 32
 MAX_NAMES: Final = 10_000
-"""In all directories together, with repetitions."""
+"""Most names that are read in all directories together, with repetitions."""
 
 
 class IncludedFiles(Struct, frozen=True):
-    """What was found."""
+    """The result of a search."""
 
     files: tuple[str, ...]
-    """By pattern, then by name; each once. One that is named without a wildcard may be missing."""
+    """Files by pattern, then by name, each once. A file named without a wildcard may be missing."""
     looked_in: dict[str, Stamp]
-    """Directories in which more may come or go, also such as are not there yet."""
+    """Directories in which files may appear or vanish, also missing ones."""
 
 
 class _TooMuchError(Exception):
-    """The search was given up. The text says what there is too much of."""
+    """The search was given up. The text says which limit it reached."""
 
 
 def find_included(base: str, patterns: Sequence[str]) -> IncludedFiles | str:
-    """Search below `base`; a text where that would be too much, saying of what."""
+    """Search below `base`. Returns a text that names the limit if the search was given up."""
     if len(patterns) > MAX_PATTERNS:
         return f"more than {MAX_PATTERNS} patterns"
     search = _Search()
@@ -64,7 +63,7 @@ class _Search:
         self.left = MAX_NAMES
 
     def below(self, directory: str, steps: Sequence[str]) -> Iterator[str]:
-        """What these steps lead to from there."""
+        """The paths that match these steps below `directory`."""
         step, *rest = steps
         place = directory if has_wildcard(step) else os.path.dirname(os.path.join(directory, step))
         self.looked_in.setdefault(place, stamp(place))
@@ -87,17 +86,19 @@ class _Search:
                 for entry in entries:
                     self.left -= 1
                     if self.left < 0:
-                        raise _TooMuchError(f"there are more than {MAX_NAMES} names where it looks")
-                    # As a shell does: what is hidden is meant only by a pattern that says so.
+                        raise _TooMuchError(
+                            f"there are more than {MAX_NAMES} names in the directories that it searches"
+                        )
+                    # As in a shell, a hidden file matches only a pattern that begins with a dot.
                     if fits(entry.name) and (step[0] == "." or entry.name[0] != "."):
                         found.append(entry.name)
-        except OSError:  # no directory, or not ours to read
+        except OSError:  # no directory, or not readable for us
             return []
         return found
 
 
 def _steps(pattern: str) -> list[str]:
-    """Taken apart where a wildcard is: as many steps as there are wildcards, however deep it goes."""
+    """Split a pattern at its wildcards: `a/b/*/c.json` → `a/b`, `*`, `c.json`."""
     found: list[str] = []
     for name in pattern.split("/"):
         if name in {"", "."}:

@@ -1,14 +1,14 @@
-"""The last good readings of configuration files, kept for the next broker and the next door.
+"""The last good readings of configuration files, kept on disk for a later broker and HTTP door.
 
-A broken file is refused at a first start; a carpool that was running goes on with what it had, also where
-one of its processes or all of them died meanwhile (docs/decisions/0019). Owns a file in the runtime
-directory: the texts of a configuration, of what it includes and of its `tools_file`s, as they were, mode
-0600. There is one for the user's, and one for those of projects, the last that were read. It goes when
-carpool stops. Never the texts of an `env_file`: these are values, which are in memory only (rule 13).
+A broken file is refused at a first start. A carpool that was running continues with the earlier content, even
+if some or all of its processes died meanwhile (docs/decisions/0019). Owns a file in the runtime directory
+with the texts of a configuration, of the files it includes and of its `tools_file`s, mode 0600. One such file
+is for the user's configuration, one for the last projects that were read. It is removed when carpool stops.
+It never holds the text of an `env_file`: its values stay in memory only (rule 13).
 
-Invariant: what is not there, or is not what it should be, is as if nothing had been kept. Nothing that is
-kept is trusted for being there: whoever reads texts of a project again asks for their digest (`trust`).
-Knows nothing of: when it is written, and what follows from a broken file.
+Invariant: a missing or invalid file counts as an empty one. A text is not trusted because it is kept here:
+code that reads kept texts of a project checks their digest again (`trust`). Knows nothing of: the time of
+writing, the reaction to a broken file.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from carpool_protocol.config.reading.load import MAX_LAYER_BYTES, ConfigLayer, L
 from carpool_protocol.files import private_files, state_file
 
 _MAX_BYTES = 6 * MAX_LAYER_BYTES + 65536
-"""JSON makes six characters of one at most."""
+"""JSON needs at most six characters for one."""
 
 
 class _SavedReading(Struct, frozen=True):
     file: str
-    """The configuration file it is of."""
+    """The configuration file of this reading."""
     texts: dict[str, str]
     included: list[str]
 
@@ -35,24 +35,25 @@ _decoder = msgspec.json.Decoder(list[_SavedReading])
 
 
 class LastGoodReadings:
-    """Those of one runtime directory. `path`: without one nothing is kept. `most`: so many files; of several
-    no more than `MAX_LAYER_BYTES`.
+    """The readings in one file. With an empty `path` nothing is kept.
+
+    `most`: how many configuration files; with several, at most `MAX_LAYER_BYTES` in total.
     """
 
     def __init__(self, path: str = "", *, most: int = 1) -> None:
         self._path = path
         self._most = most
         self._known: dict[str, _SavedReading] | None = None
-        """What is in the file; None: nobody has looked. The one that was read last is the last."""
+        """The content of the file, the latest reading last; None: not read yet."""
 
     def find(self, file: str) -> LayerTexts | None:
-        """What was kept of this configuration file. Never raises."""
+        """The kept texts of this configuration file, or None. Never raises."""
         found = self._readings().get(file)
         return None if found is None else LayerTexts(found.texts, tuple(found.included))
 
     def save(self, layer: ConfigLayer) -> str:
-        """This is a good reading. A clause about what went wrong; else empty. One that is kept already is not
-        written again.
+        """Keep a good reading. Returns a clause about a failure, else an empty text. An unchanged one is not
+        rewritten.
         """
         if not self._path:
             return ""
@@ -73,7 +74,7 @@ class LastGoodReadings:
         return ""
 
     def delete(self, file: str) -> None:
-        """What was kept of this configuration file is nothing to go by any more."""
+        """Forget the kept texts of this configuration file."""
         if file not in self._readings():
             return
         try:

@@ -1,9 +1,9 @@
-"""Numbers and switches that a variable decides.
+"""Numbers and switches of settings that come from a variable.
 
-Owns how the text that a `${VAR}` gave is read as the number or switch that a setting wants. The rules are
-those of a number written out; no message quotes the text.
+Owns how the text of an expanded `${VAR}` is read as the number or switch that a setting needs. The rules are
+those of a number in the file; no message quotes the text.
 
-Pure. Knows nothing of: files, where variables come from.
+Pure. Knows nothing of: files, the origin of variables.
 """
 
 import re
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 def fill_late_values(
     server: ServerConfig, filled: Mapping[KeyPath, str]
 ) -> ServerConfig | list[tuple[KeyPath, str]]:
-    """The server with these values in force, or what is wrong with them, each with its place.
+    """The server with these values filled in, or the problems with their places.
 
     `filled`: the expanded texts of `server.late`, by the same paths.
     """
@@ -52,7 +52,7 @@ def fill_late_values(
 
 
 def _value(setting: Setting, text: str) -> JsonValue:
-    """As the file would hold it; what is neither stays text, which the setting refuses."""
+    """The value as the file would hold it. Other texts stay text, which the setting refuses."""
     text = text.strip()
     if setting.kind == "switch":
         return _SWITCHES.get(text.lower(), text)

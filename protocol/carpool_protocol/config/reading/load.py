@@ -1,12 +1,12 @@
-"""Where the configuration file is, its bytes, and those of the files it includes.
+"""Finds the configuration file and reads it and the files it includes.
 
-Owns all file access of configuration but the search for a project's (`project`). Raises nothing: a file that
-cannot be read is a problem like any other. Reads regular files only that not everybody may write (they say
-what is run), opens nothing else, and never waits for one (a FIFO in its place is refused); but a disk that
-does not answer holds whoever calls. A layer is bounded in files, bytes and, of a project, values: whoever
-enters a stranger's project has it read.
+Owns all file access of configuration except the search for a project's (`project`). Raises nothing: a file
+that cannot be read is a problem like any other. Reads only regular files that not everybody may write (they
+name programs to run), opens nothing else, and never waits for one (a FIFO in its place is refused). A disk
+that does not answer blocks the caller. A layer is bounded in files, bytes and, for a project, values, because
+entering a stranger's project reads its files.
 
-Knows nothing of: what the text means, when to read again.
+Knows nothing of: the meaning of the text, the time of the next reading.
 """
 
 import hashlib
@@ -35,88 +35,98 @@ from carpool_protocol.link.messages import ToolOffer
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
-"""Of all files of a layer together."""
+"""All files of a layer together."""
 MAX_PROJECT_BYTES: Final = 512 * 1024
-"""Of a project's file and what it includes."""
+"""A project's file and the files it includes, together."""
 MAX_PROJECT_VALUES: Final = 30_000
-"""In these and its `tools_file`s together: the reading of so many takes up to half a second, and 512 KiB can
-hold many more. A thousand servers have less than ten thousand.
+"""Most values in these files and the `tools_file`s together.
+
+Reading this many takes up to half a second, and 512 KiB can hold many more. A thousand servers have fewer
+than ten thousand.
 """
 
 _MISSING: Final = f"there is no such file: write it, or name another one (--config, {CONFIG_VARIABLE})"
 
 
 class ConfigFile(Struct, frozen=True):
-    """Which file is the configuration."""
+    """The path of the configuration file."""
 
     path: str
     """Absolute."""
     asked_for: bool
-    """Somebody named it: then it must exist."""
+    """True: an option or variable named it, so it must exist."""
 
 
 def find_config_file(environ: Mapping[str, str], option: str | None = None) -> ConfigFile:
     """`option` (`--config`), else `$CARPOOL_CONFIG`, else `carpool.json` in the XDG config directory.
 
-    Processes that people and agents start ask `trusted_places` first, for all of CARPOOL_… variables.
+    Processes that people and agents start call `trusted_places` first, for all CARPOOL_… variables.
     """
     named = option or environ.get(CONFIG_VARIABLE)
     if named:
         return ConfigFile(os.path.abspath(from_home(named, home_of(environ))), asked_for=True)
     base, home = environ.get("XDG_CONFIG_HOME", ""), home_of(environ)
-    # The XDG specification: relative ones are to be ignored. Nor has a project a say in this.
+    # The XDG specification says to ignore relative paths. A path inside a project is ignored too.
     if not os.path.isabs(base) or project_around(base, home):
         base = os.path.join(home, ".config")
     return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
 
 
 class LayerTexts(Struct, frozen=True):
-    """The very texts of a layer but that of its `env_file`: enough to read it again when the files are
-    others.
+    """The texts of a layer's files except the `env_file`: enough to read the layer again after the files
+    changed.
     """
 
     by_path: Mapping[str, str] = {}
     included: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Without what is in them."""
+        """The paths without the texts."""
         return f"Texts({list(self.by_path)!r})"
 
 
 class ConfigLayer(Struct, frozen=True):
-    """One file of configuration with everything that belongs to it."""
+    """One configuration file with all files that belong to it."""
 
     loaded: LoadedConfig
     files: tuple[str, ...]
-    """All that were read, or would have been: the file itself, what it includes, its `tools_file`s, its
+    """All files that were read or were missing: the file itself, included files, `tools_file`s, the
     `env_file`.
     """
     seen: dict[str, Stamp]
-    """These files, and the directories where more may come and go: while all are so, so is the layer."""
+    """Stamps of these files and of the directories where more may appear. While none changes, the layer is
+    current.
+    """
     env: dict[str, str]
-    """The variables of the `env_file`. Secrets: memory only."""
+    """Variables of the `env_file`. Secrets: in memory only."""
     digest: str
-    """Of the very bytes of `files` (rule 19); another one when any of them is another. Of a project it
-    covers the variables that the trust question flags: a carpool that flags more of them asks again.
+    """Hash of the bytes of `files` (rule 19); it changes with any of them.
+
+    For a project it also covers the variables that the trust question flags, so a carpool that flags more of
+    them asks again.
     """
     texts: LayerTexts
 
     def __repr__(self) -> str:
-        """Without `env` and what is in the files."""
+        """Files and digest, without `env` and texts."""
         return f"Layer({self.files!r}, {self.digest!r})"
 
 
 def load_config(file: ConfigFile) -> LoadedConfig:
-    """Read it and what it includes. A file nobody named may be missing: then there are no servers."""
+    """Read the file and the files it includes. If no option named it, it may be missing: then there are no
+    servers.
+    """
     return load_layer(file, "").loaded
 
 
 def load_layer(
     file: ConfigFile, home: str, *, project: bool = False, earlier: LayerTexts | None = None
 ) -> ConfigLayer:
-    """Read a file, what it includes, its `tools_file`s and its `env_file`. Without `home` these two are left
-    out. `earlier`: in place of what is in these files now; only the `env_file` is read, and without it its
-    variables are not set.
+    """Read a file with its included files, `tools_file`s and `env_file`. Without `home` the last two are left
+    out.
+
+    `earlier`: texts to use in place of the files; then only the `env_file` is read from disk, and if that is
+    impossible its variables are not set.
     """
     reading = _LayerReader(project=project, earlier=earlier)
     text = reading.read_configuration(file.path)
@@ -142,14 +152,14 @@ def load_layer(
 
 
 class _LayerReader:
-    """The files of one layer as they are read."""
+    """Reads the files of one layer."""
 
     def __init__(self, *, project: bool, earlier: LayerTexts | None) -> None:
         self.project = project
         self.earlier = earlier
         self.texts: dict[str, str] = {}
         self.matched: list[str] = []
-        """What `include` names."""
+        """Files that `include` names."""
         self.files: list[str] = []
         self.seen: dict[str, Stamp] = {}
         self.digest = hashlib.sha256()
@@ -166,11 +176,11 @@ class _LayerReader:
         return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
 
     def parse_servers(self, text: str, path: str) -> LoadedConfig:
-        """What a text of these says."""
+        """The configuration in such a text."""
         return read_config(text, path, project=self.project, allowance=self.allowance)
 
     def read_text(self, path: str, *, secret: bool = False) -> str | ConfigProblem | None:
-        """See `_read`; what was read counts in the digest."""
+        """The text of a file as `_read` returns it, added to the digest."""
         self.seen.setdefault(path, stamp(path))
         found: str | ConfigProblem | None
         if self.earlier is not None and not secret:
@@ -181,7 +191,8 @@ class _LayerReader:
             self.texts[path] = found
         self.files.append(path)
         data = found.encode() if isinstance(found, str) else b""
-        # Below the first one's directory by what is below it, however that is reached; else as it is.
+        # Files below the directory of the first one are named relative to it, however it is reached; others
+        # as they are.
         name = path.removeprefix(os.path.join(os.path.dirname(self.files[0]), ""))
         self.digest.update(f"{os.fsencode(name).hex()} {len(data)} {isinstance(found, str)}\n".encode())
         self.digest.update(data)
@@ -189,7 +200,9 @@ class _LayerReader:
         return found if self.left_bytes >= 0 or not isinstance(found, str) else _too_much(path)
 
     def with_included(self, loaded: LoadedConfig) -> LoadedConfig:
-        """The servers of all included files, too. One file with a problem is a problem of the whole."""
+        """The configuration with the servers of all included files. A problem in one file is a problem of the
+        whole.
+        """
         config = loaded.config
         if config is None:
             return loaded
@@ -230,7 +243,9 @@ class _LayerReader:
         return LoadedConfig(whole, [], warnings, written)
 
     def with_tools(self, loaded: LoadedConfig, home: str) -> LoadedConfig:
-        """The lists of the servers that have a `tools_file`. A bad one is that server's problem."""
+        """The configuration with the tools of servers that have a `tools_file`. A bad list is that server's
+        problem.
+        """
         config = loaded.config
         if config is None:
             return loaded
@@ -271,16 +286,14 @@ class _LayerReader:
         text = self.read_configuration(path)
         if text is None:
             return LoadedConfig(
-                None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")]
+                None, [ConfigProblem(path, 1, "", "the file is included, but it does not exist")]
             )
         if isinstance(text, ConfigProblem):
             return LoadedConfig(None, [text])
         loaded = self.parse_servers(text, path)
         if loaded.config is not None and len(loaded.config.lines) > 1:
             at = min(line for key, line in loaded.config.lines.items() if key)
-            return LoadedConfig(
-                None, [ConfigProblem(path, at, "", "a file that is included holds servers only")]
-            )
+            return LoadedConfig(None, [ConfigProblem(path, at, "", "an included file may hold servers only")])
         return loaded
 
 
@@ -295,7 +308,7 @@ def _env_of(
 
 
 def env_file_path(config: Config, home: str) -> str | None:
-    """Where the `env_file` is: relative to the configuration file, `~/` is `home`. `None`: there is none."""
+    """The path of the `env_file`, relative to the configuration file; `~/` is `home`. None: there is none."""
     if config.env_file is None:
         return None
     return os.path.join(os.path.dirname(config.file), from_home(config.env_file, home))
@@ -307,12 +320,12 @@ def home_of(environ: Mapping[str, str]) -> str:
 
 
 def _read(path: str) -> str | ConfigProblem | None:
-    """The text of a file; `None` where there is none."""
+    """The text of a file; None if there is none."""
     try:
-        # A stranger's project says what is read before anybody trusts it: to open a device can do something.
+        # An untrusted project can name any path, and opening a device can have effects.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return ConfigProblem(path, 1, "", "is not a regular file")
-        # It may be another one by now. Without O_NONBLOCK, opening a FIFO waits for its writer.
+        # The file may have been replaced since. Without O_NONBLOCK, opening a FIFO waits for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -320,20 +333,23 @@ def _read(path: str) -> str | ConfigProblem | None:
         return ConfigProblem(path, 1, "", f"cannot be opened: {_reason(error)}")
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
-        os.close(descriptor)  # not left to `open`, which refuses a directory without closing it
+        os.close(descriptor)  # `open` refuses a directory without closing the descriptor
         return ConfigProblem(path, 1, "", "is not a regular file")
     if mode & 0o002:
         os.close(descriptor)
         return ConfigProblem(
-            path, 1, "", "may be written by anybody, who could have any program run; run `chmod o-w` on it"
+            path,
+            1,
+            "",
+            "is writable for all users, who could make carpool run any program; run `chmod o-w` on it",
         )
     with open(descriptor, "rb") as file:
         try:
             data = cast("bytes | None", file.read(MAX_FILE_BYTES + 1))
         except OSError as error:
             return ConfigProblem(path, 1, "", f"cannot be read: {_reason(error)}")
-    if data is None:  # some of the kernel's own files look regular, and have nothing to read just now
-        return ConfigProblem(path, 1, "", "cannot be read: there is nothing in it now")
+    if data is None:  # some files of the kernel look regular and have nothing to read at the moment
+        return ConfigProblem(path, 1, "", "cannot be read: it has no content at the moment")
     if len(data) > MAX_FILE_BYTES:
         return ConfigProblem(path, 1, "", f"is larger than {MAX_FILE_BYTES} bytes")
     try:

@@ -1,8 +1,7 @@
-"""The user's configuration with a named workspace or a project's own file over it.
+"""The user's configuration with a named workspace or a project's own file laid over it.
 
-Owns which of two servers of one name is meant (the one that lies over the other), and what is said about it.
-What lies over it adds servers and nothing else. Invariant: a server is in `servers` or in `unusable`, never
-in both.
+Owns which of two servers with the same name counts (the upper one), and the warnings about it. The upper
+layer adds servers and nothing else. Invariant: a server is in `servers` or in `unusable`, never in both.
 
 Pure. Knows nothing of: trust, files.
 """
@@ -18,7 +17,7 @@ from carpool_protocol.link.messages import Policy
 
 
 def merge_configs(user: Config, project: Config | NamedWorkspace) -> Config:
-    """Both together, in the user's order, then the other's."""
+    """Both configurations together: the user's servers in their order, then the other's."""
     over = {name: replace(it, beneath=_server_beneath(user, name)) for name, it in project.servers.items()}
     servers = {**user.servers, **over}
     for name in project.unusable:
@@ -35,14 +34,15 @@ def _server_beneath(user: Config, name: ServerName) -> Policy:
 
 
 def taken_over(user: Config, project: Config) -> frozenset[ServerName]:
-    """Servers of a project that have the name of one of the user's: also of one that cannot be run as it is
-    written, for rights are granted to the name.
+    """Servers of a project with the name of one of the user's servers.
+
+    A user's server that cannot be run counts too, because rights are granted to the name.
     """
     return frozenset(project.servers.keys() & {*user.servers, *user.unusable})
 
 
 def shadowed(user: Config, project: Config | NamedWorkspace) -> list[ConfigProblem]:
-    """A warning for each server of the user's that another one takes the place of."""
+    """A warning for each server of the user that an upper server replaces."""
     said = []
     for name, server in project.servers.items():
         if name in user.servers or name in user.unusable:
@@ -61,12 +61,14 @@ def _is_shadowed(user: Config, name: ServerName) -> str:
 
 
 def least_instances(servers: Mapping[ServerName, ServerConfig]) -> int:
-    """How many instances must always run."""
+    """The number of instances that must always run."""
     return sum(each.policy.min_instances for each in servers.values() if not each.disabled)
 
 
 def cap_problem(merged: Config, file: str) -> ConfigProblem | None:
-    """Rule 14 for both together: what must always run has to fit."""
+    """The problem if the instances that must always run exceed `max_instances` (rule 14); None if they
+    fit.
+    """
     least = least_instances(merged.servers)
     if least <= merged.max_instances:
         return None

@@ -1,11 +1,11 @@
-"""From text to `model.Config`.
+"""Parses the text of a configuration file into `model.Config`.
 
 Owns the structure of the file (which object holds which settings) and the rules between settings. Collects
 every problem of a file, up to `MAX_PROBLEMS`; a file with one is refused as a whole. Unknown keys are
-problems: a misspelt `disabled` that is ignored would start a server. A file that is another program's (by its
-path) is judged server by server: one that we cannot run is `unusable`, and the others run.
+problems: a misspelt `disabled` that is ignored would start a server. A file of another program (by its path)
+is judged server by server: one that carpool cannot run is `unusable`, and the others run.
 
-Knows nothing of: where the text came from, environments, how other shapes become ours (`translate`).
+Knows nothing of: the origin of the text, environments, the conversion of other shapes (`translate`).
 """
 
 from collections.abc import Callable, Mapping
@@ -54,14 +54,14 @@ from carpool_protocol.wire.tool_names import check_server_name
 __all__ = ["SERVERS", "LoadedConfig", "empty_config", "order_problem", "read_config"]
 
 MAX_PROBLEMS: Final = 100
-"""The same of warnings."""
+"""Most problems that are reported; the same number for warnings."""
 MAX_PROJECT_SERVERS: Final = 1000
-"""A stranger's project is read, and its servers are named, before anybody has trusted it."""
+"""Most servers of a project, because an untrusted project is read and its servers are named too."""
 
 _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (each.key, *each.also)}
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
 _PROJECT_KEYS: Final = frozenset({"env_file", "include"})
-"""What a project's file may set beside its servers: the rest concerns all projects."""
+"""Keys that a project's file may set beside its servers. All others concern all projects."""
 _USERS_OWN: Final = (
     frozenset({WORKSPACES, PROFILES, HOOKS, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
 )
@@ -69,26 +69,28 @@ _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_L
 
 
 class LoadedConfig(Struct, frozen=True):
-    """A file, read."""
+    """The result of reading a configuration file."""
 
     config: Config | None
-    """`None` where there are problems."""
+    """`None` if there are problems."""
     problems: list[ConfigProblem]
     warnings: list[ConfigProblem] = []
-    """What was passed over, in files of other programs."""
+    """Things that were ignored in files of other programs."""
     written: dict[ServerName, dict[str, JsonValue]] = {}
-    """Each server as it is written, in our keys."""
+    """Each server as it is written, in carpool's keys."""
 
     def __repr__(self) -> str:
-        """Without what is written: it may hold secrets."""
+        """Configuration and problems without `written`, which may hold secrets."""
         return f"Loaded({self.config!r}, {self.problems!r})"
 
 
 def read_config(
     text: str, file: str, *, project: bool = False, allowance: ValueBudget | None = None
 ) -> LoadedConfig:
-    """Read a configuration. `file` is the name shown in problems, and says whose file it is. `project`: it
-    belongs to a project. `allowance`: see `parse`. Never raises, whatever the text.
+    """Read a configuration from its text. Never raises.
+
+    `file`: the name in problems, which also shows the program it belongs to. `project`: it is a project's
+    file. `allowance`: see `parse`.
     """
     parsed = parse(text, file, allowance=allowance)
     if not parsed.complete:
@@ -105,7 +107,7 @@ def read_config(
 
 
 def _bounded_problems(said: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
-    """So many that people read them, and how many more there are."""
+    """The first `MAX_PROBLEMS` problems, and a line with the number of the others."""
     left = said[MAX_PROBLEMS:]
     if not left:
         return said
@@ -114,18 +116,20 @@ def _bounded_problems(said: list[ConfigProblem], of_these: str) -> list[ConfigPr
 
 
 def empty_config(file: str) -> Config:
-    """What holds where there is no file: no servers, every default."""
+    """The configuration of a missing file: no servers, every default."""
     loaded = read_config("{}", file)
-    assert loaded.config is not None  # the defaults are valid; a test holds it
+    assert loaded.config is not None  # the defaults are valid; a test checks that
     return loaded.config
 
 
 def _in_our_form(parsed: ParsedJson, file: str, program: ForeignProgram | None) -> Translated:
-    """A file in our shape is taken as it is; ours may hold other shapes, and is strict all the same."""
+    """The file in carpool's shape. A file of carpool's own may have other shapes and is still read
+    strictly.
+    """
     value = parsed.value
     shape = shape_of(value)
     if shape is None and program is not None and isinstance(value, dict):
-        # No servers: fine in a program's settings. Elsewhere each key gets its warning.
+        # No servers: fine in a program's settings. In another file each key gets its warning.
         held = {} if program.holds_more else value
         value, shape = {SERVERS: {}, **held}, MCP_SERVERS
     if shape is None or (program is None and shape is MCP_SERVERS):
@@ -135,7 +139,7 @@ def _in_our_form(parsed: ParsedJson, file: str, program: ForeignProgram | None) 
 
 
 class _ConfigReader:
-    """One file on its way from JSON to `Config`: the lines of its keys, and the problems so far."""
+    """Turns the JSON of one file into a `Config` and collects problems with their lines."""
 
     def __init__(self, file: str, ours: Translated, *, lenient: bool, project: bool) -> None:
         lines = ours.lines
@@ -148,10 +152,10 @@ class _ConfigReader:
         self.unusable: dict[ServerName, str] = {}
         self.written: dict[ServerName, dict[str, JsonValue]] = {}
         self.late: dict[KeyPath, str] = {}
-        """Numbers and switches of the server being read that a variable decides, by path below it."""
+        """Numbers and switches of the present server that contain a variable, by path below it."""
         self.problems: list[ConfigProblem] = []
         self.at: KeyPath = ()
-        """The server being read."""
+        """The path of the server that is being read."""
         self.below: dict[KeyPath, dict[KeyPath, int]] = {}
         """The lines of each server, by path below its name. One pass: a file may hold many servers."""
         for path, line in lines.items():
@@ -160,7 +164,7 @@ class _ConfigReader:
                 self.below.setdefault(path[:depth], {})[path[depth:]] = line
 
     def add_problem(self, path: KeyPath, text: str) -> None:
-        """Report at the line of `path`, or of the nearest thing around it that is written."""
+        """Report a problem at the line of `path`, or of the nearest written path around it."""
         at = path
         while at not in self.lines:
             at = at[:-1]
@@ -169,7 +173,7 @@ class _ConfigReader:
         )
 
     def spelled_path(self, path: KeyPath) -> KeyPath:
-        """A path of ours as the file spells it."""
+        """A carpool path in the spelling of the file."""
         at = path
         while at not in self.spelled and at:
             at = at[:-1]
@@ -194,7 +198,7 @@ class _ConfigReader:
         profiles = read_profiles(self, {} if self.project else value.get(PROFILES, {}))
         http = HttpConfig(**_under("http", fields))
         check_tokens(self, http, profiles)
-        # Other programs have hooks of their own, which are not ours to run.
+        # Hooks of other programs have another meaning and are not run.
         hooks = read_hooks(self, [] if self.project or self.lenient else value.get(HOOKS, []), profiles)
         if self.problems:
             return None
@@ -231,7 +235,7 @@ class _ConfigReader:
     def server(
         self, path: KeyPath, name: ServerName, value: JsonValue, within: tuple[str, str]
     ) -> ServerConfig | None:
-        """One server. In a file that is not ours, one that cannot be read is put aside with the reason."""
+        """Read one server. In another program's file an unreadable one is set aside with the reason."""
         before = len(self.problems)
         read = self.strict_server(path, name, value, within)
         if not self.lenient or len(self.problems) == before:
@@ -244,7 +248,10 @@ class _ConfigReader:
     def strict_server(
         self, path: KeyPath, name: ServerName, value: JsonValue, within: tuple[str, str]
     ) -> ServerConfig | None:
-        """`within`: the named workspace that it is written under, and its root; empty for none."""
+        """Read one server and report every problem.
+
+        `within`: name and root of the named workspace that it is written under; empty for none.
+        """
         workspace, root = within
         before = len(self.problems)
         if (why := check_server_name(name)) is not None:
@@ -308,12 +315,12 @@ class _ConfigReader:
             elif dotted in later:
                 self.add_problem(at, later[dotted])
             elif self.project and not prefix and at[:1] != (SERVERS,) and key in _USERS_OWN:
-                self.add_problem(at, "concerns every project: it belongs into the user's own file")
+                self.add_problem(at, "concerns all projects: it belongs in the user's own file")
             elif setting is not None:
                 group, _, name = key.partition(".")
                 self.add_problem(at, f'write it as "{group}": {{ "{name}": … }}')
             else:
-                # Guessing costs a millisecond, and a file may hold a hundred thousand strange keys.
+                # A guess takes a millisecond, and a file may hold a hundred thousand unknown keys.
                 guess = len(self.problems) < MAX_PROBLEMS
                 self.add_problem(at, _unknown(key, prefix, (*known, *others)) if guess else "unknown key")
         return found
@@ -333,13 +340,13 @@ class _ConfigReader:
         return read_value(setting, value, refuse)
 
     def check_server(self, path: KeyPath, fields: Mapping[str, Any]) -> None:
-        """The rules between settings of one server."""
+        """Check the rules between settings of one server."""
         late = {_SERVER_KEYS[".".join(map(str, each))].field for each in self.late}
         for at, why in order_problem(fields, lambda key: (*path, *key) in self.lines, late):
             self.add_problem((*path, *at), why)
 
     def check_cap(self, cap: int, servers: Mapping[ServerName, ServerConfig]) -> None:
-        """Rule 14: what must always run has to fit."""
+        """Check that the instances that must always run fit into the cap (rule 14)."""
         least = least_instances(servers)
         if least > cap:
             self.add_problem(
@@ -354,7 +361,7 @@ def order_problem(
     is_written: Callable[[KeyPath], bool],
     without: frozenset[str] | set[str] = frozenset(),
 ) -> list[tuple[KeyPath, str]]:
-    """What is wrong between settings of one server, each with its place: each pair must be in order.
+    """Problems between settings of one server, with their places: each pair must be in order.
 
     `fields`: values by their field in `model`; `without`: fields that are not known yet.
     """
@@ -363,8 +370,8 @@ def order_problem(
         if {_SERVER_KEYS[low].field, _SERVER_KEYS[high].field} & without:
             continue
         least, most = fields[_SERVER_KEYS[low].field], fields[_SERVER_KEYS[high].field]
-        if least > most and (high, most) != ("pool.max", 0):  # 0: as many as are needed
-            # Only one of the two may be written; the problem belongs there.
+        if least > most and (high, most) != ("pool.max", 0):  # 0: no fixed number
+            # The problem is reported at the setting that is written.
             keys: list[KeyPath] = [tuple(key.split(".")) for key in (low, high)]
             at = next((key for key in keys if is_written(key)), ())
             found.append((at, f"{low} ({least:g}) is above {high} ({most:g}); lower one or raise the other"))
@@ -383,11 +390,11 @@ _ORDERED: Final = (
     ("timeout_s", "max_total_s"),
     ("restart.first_delay_s", "restart.max_delay_s"),
 )
-"""Pairs of settings of which the first must not be above the second."""
+"""Pairs of settings; the first must not be above the second."""
 
 
 def _under(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that belong to one struct: `policy`, `session` or, with an empty group, the outer one."""
+    """The fields of one struct: `policy`, `session` or, with an empty group, the outer one."""
     return {
         field.rpartition(".")[2]: value
         for field, value in fields.items()
@@ -396,8 +403,10 @@ def _under(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(key: str, prefix: str, known: tuple[str, ...]) -> str:
-    """The sentence about a key that is not known. Close names count at the same place of the file only; at
-    another place the name must be the same but for case and separators (`idle_s` is `pool.idle_s`).
+    """The sentence about an unknown key.
+
+    Similar names are suggested only at the same place of the file. At another place the name must be equal
+    except for case and separators (`idle_s` is `pool.idle_s`).
     """
     inside = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
     here = [each for each in inside if "." not in each]

@@ -1,8 +1,9 @@
-"""Profiles that the user's file names: the object under `profiles`.
+"""Reads the object `profiles` of the user's file.
 
-Owns its structure. Only the user's own file has any: what an agent may do is not for a project to say.
+Owns its structure. Only the user's own file may have profiles: a project must not decide what an agent may
+do.
 
-Knows nothing of: sessions, tokens, which servers there are.
+Knows nothing of: sessions, tokens, existing servers.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ _KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}
 
 
 def check_tokens(reading: SectionReader, http: HttpConfig, profiles: Mapping[str, ProfileConfig]) -> None:
-    """A token has a profile that there is: else whoever brings it would find every door shut."""
+    """Check that the profile of each token exists; otherwise its owner could call nothing."""
     for name, token in http.tokens.items():
         if token.profile and token.profile not in profiles:
             meant = did_you_mean(token.profile, profiles)
@@ -31,7 +32,7 @@ def check_tokens(reading: SectionReader, http: HttpConfig, profiles: Mapping[str
 
 
 def read_profiles(reading: SectionReader, value: JsonValue) -> dict[str, ProfileConfig]:
-    """All of them, in the order of the file."""
+    """All profiles in the order of the file."""
     if not isinstance(value, dict):
         reading.add_problem((PROFILES,), f"must be an object of names and profiles, found {kind_of(value)}")
         return {}

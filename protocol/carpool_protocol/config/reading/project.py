@@ -1,16 +1,15 @@
-"""Which workspace a directory belongs to, and which file is its project's own.
+"""Finds the workspace of a directory and the project file in it.
 
-Owns the search (rule 19): the workspace is the nearest parent with a project file, else the root of the
+Owns the search (rule 19). The workspace is the nearest parent with a project file, else the root of the
 workspace that the user's file names, else the git root, else the directory itself. The search ends at such a
-root, and before home, which is nobody's project. A file that is the user's own configuration, by whatever
+root, and before the home directory, which is no project. A file that is the user's own configuration, by any
 path, makes its directory a workspace and is no project file: its servers are in force already. In one
-directory `.carpool/mcp.json` shadows `.mcp.json` shadows `opencode.json` shadows the rest. Where everybody
-may put files only ours count: somebody else's would make all that lies below one workspace, trusted or not.
-Asks the file system for names, owners and modes only.
-Of a file that another one shadows, or that lies above the one found, it also reads whether a server is lost
-by that.
+directory `.carpool/mcp.json` hides `.mcp.json`, which hides `opencode.json`, which hides the others. In a
+directory that is writable for all users only this user's files count; else another user's file would turn
+everything below it into one workspace. The search reads only names, owners and modes. It also reads files
+that another one hides, or that lie above the found one, to warn about servers that are ignored.
 
-Knows nothing of: what the file of a workspace says, trust.
+Knows nothing of: the content of a workspace's file, trust.
 """
 
 import os
@@ -26,32 +25,35 @@ from carpool_protocol.config.text.file_stamps import Stamp, stamp
 from carpool_protocol.config.text.jsonc import parse
 
 _MOST_BYTES: Final = 256 * 1024
-"""So much is read of a file that is shadowed."""
+"""Largest hidden file that is read."""
 
 
 class FoundWorkspace(Struct, frozen=True):
-    """What was found from one directory."""
+    """The result of the search from one directory."""
 
     root: str
-    """Absolute; empty where the agent did not say its directory."""
+    """Absolute; empty if the agent did not name its directory."""
     file: str = ""
     """The project file; empty: there is none."""
     shadowed: tuple[str, ...] = ()
-    """Project files of the same directory that are not read, though they hold servers."""
+    """Project files of the same directory that are ignored although they hold servers."""
     hidden: str = ""
-    """The nearest project file above `root` that holds servers: it is not read, because `root` has a file."""
+    """The nearest project file above `root` with servers. It is ignored because `root` has a file."""
     own: str = ""
     """A file of the same directory with the name of a project file that is the user's own configuration."""
     seen: dict[str, Stamp] = {}
-    """Files that are there or might come: while all are so, so is this. No directories: in those of a project
-    files come and go all the time. One that is no longer a git root is found out with the next change.
+    """Stamps of project files, existing or not. While none changes, the result is current.
+
+    Directories are not included: files in projects change all the time. A vanished git root is noticed with
+    the next change.
     """
 
 
 def find_workspace(cwd: str, home: str, within: str = "", users: Collection[str] = ()) -> FoundWorkspace:
-    """Search upward from `cwd`. `within`: the root of a named workspace that it is in; empty: it is in none.
-    `users`: the files of the user's own configuration (`Config.files`).
-    Never raises: what cannot be looked at is not there.
+    """Search upward from `cwd`. Never raises: a path that cannot be read counts as missing.
+
+    `within`: the root of the named workspace around it; empty: none. `users`: the files of the user's own
+    configuration (`Config.files`).
     """
     if not os.path.isabs(cwd) or "\0" in cwd:
         return FoundWorkspace("")
@@ -74,7 +76,7 @@ def find_workspace(cwd: str, home: str, within: str = "", users: Collection[str]
 
 
 def _upward(start: str, home: str, within: str) -> Iterator[str]:
-    """The directories in which the search looks, nearest first."""
+    """The directories of the search, nearest first."""
     end, last = _identity(home), _identity(within) if within else None
     at = start
     while (identity := _identity(at)) is None or identity != end:
@@ -86,9 +88,9 @@ def _upward(start: str, home: str, within: str) -> Iterator[str]:
 
 
 def _project_files(directory: str, seen: dict[str, Stamp]) -> list[str]:
-    """The project files of one directory, in order. Adds to `seen` those that are there or might come."""
+    """The project files of one directory, in order. Adds existing and missing ones to `seen`."""
     paths = [os.path.join(directory, each) for each in PROJECT_FILES]
-    # What does not count is not watched: its owner could have us read everything again all the time.
+    # Files that do not count are not watched: their owner could make carpool read everything again and again.
     seen |= {
         path: stamp(path)
         for path in paths
@@ -98,7 +100,7 @@ def _project_files(directory: str, seen: dict[str, Stamp]) -> list[str]:
 
 
 def _hidden(directories: Iterator[str], seen: dict[str, Stamp], users: Collection[str]) -> str:
-    """The project file that the rest of the search would find, if servers are lost by that; else empty."""
+    """The project file that the search would find further up, if it holds servers; else empty."""
     for at in directories:
         _, files = _split_own_files(_project_files(at, seen), users)
         if files:
@@ -107,7 +109,7 @@ def _hidden(directories: Iterator[str], seen: dict[str, Stamp], users: Collectio
 
 
 def unread_warnings(workspace: FoundWorkspace) -> list[str]:
-    """A sentence about each project file that holds servers and is not read."""
+    """A sentence about each project file that holds servers and is ignored."""
     hidden = (
         f"{workspace.hidden} is not read here: {workspace.file} is nearer, and only the nearest project file "
         "counts"
@@ -117,8 +119,9 @@ def unread_warnings(workspace: FoundWorkspace) -> list[str]:
 
 
 def workspace_name_at(cwd: str, roots: Mapping[str, str]) -> str:
-    """In which of the named workspaces a directory is: the one with the nearest root. `roots`: absolute, by
-    name. Empty: in none.
+    """The named workspace of a directory: the one with the nearest root. Empty: none.
+
+    `roots`: absolute, by name.
     """
     if not roots or not os.path.isabs(cwd) or "\0" in cwd:
         return ""
@@ -138,8 +141,9 @@ def workspace_name_at(cwd: str, roots: Mapping[str, str]) -> str:
 
 
 def _split_own_files(found: list[str], users: Collection[str]) -> tuple[list[str], list[str]]:
-    """Of the files of a directory those that are the user's own configuration, and all others. Links count as
-    what they lead to, hard ones too: the same bytes are one file.
+    """The files of a directory that are the user's own configuration, and all others.
+
+    Symbolic and hard links count as the file they lead to.
     """
     identities = {_identity(path) for path in users} - {None}
     own = [path for path in found if _identity(path) in identities]
@@ -147,8 +151,9 @@ def _split_own_files(found: list[str], users: Collection[str]) -> tuple[list[str
 
 
 def _holds_servers(path: str) -> bool:
-    """Whether a file holds a server besides the entry by which its program reaches carpool (`carpool setup`
-    leaves that one there). In doubt it does.
+    """True if a file holds a server other than the entry that runs carpool, or if it cannot be read.
+
+    `carpool setup` leaves that entry in the file.
     """
     try:
         with open(path, "rb") as file:
@@ -170,7 +175,7 @@ def _holds_servers(path: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """The same for every path to a directory or file; None where there is none."""
+    """Device and inode, equal for every path to a directory or file. None if it does not exist."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

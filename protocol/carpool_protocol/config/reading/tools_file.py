@@ -1,14 +1,14 @@
-"""The list of tools that people write, or export, for a server that is not always there.
+"""The list of tools that people write or export for a server that is not always available.
 
-Owns what such a file may hold: `{"tools": [TOOL, …]}` as `tools/list` answers it, a bare list of these, or
-what `carpool tools --json` prints, of which the tools of this very server count. A tool is an object with a
-`name`; one without `inputSchema` takes any object, and `null` stands for nothing. Comments are allowed, as in
-every file that people write.
+Owns the content of such a file: `{"tools": [TOOL, …]}` as in the answer to `tools/list`, a bare list of
+these, or the output of `carpool tools --json`, of which the tools of this server count. A tool is an object
+with a `name`; one without `inputSchema` takes any object, and `null` members are ignored. Comments are
+allowed, as in every file that people write.
 
-Invariant: agents on every SDK can read what is let through. Some drop a whole list, of all servers, for one
-tool whose `inputSchema` is not what MCP wants (`"type": "object"`; schema of 2025-11-25, Tool).
+Invariant: agents on every SDK can read the result. Some drop a whole list, of all servers, for one tool with
+an `inputSchema` that breaks MCP's rules (`"type": "object"`; schema of 2025-11-25, Tool).
 
-Knows nothing of: who reads the file from disk, when the list counts.
+Knows nothing of: the reading of the file from disk, when the list counts.
 """
 
 from typing import Any, Final
@@ -26,13 +26,13 @@ MAX_TOOLS: Final = 10_000
 MAX_NAME_CHARS: Final = 256
 MAX_PROBLEMS: Final = 5
 _OTHERS_SCHEMA: Final = frozenset({"input_schema", "parameters"})
-"""What model APIs call it."""
+"""The names of `inputSchema` in model APIs."""
 
 
 def read_tools(
     text: str, file: str, server: ServerName, allowance: ValueBudget | None = None
 ) -> tuple[ToolOffer, ...] | list[ConfigProblem]:
-    """The tools of `server` in the order of the file, or what is wrong with it. `allowance`: see `parse`."""
+    """The tools of `server` in the order of the file, or its problems. `allowance`: see `parse`."""
     parsed = parse(text, file, least="[]", allowance=allowance)
     problems = list(parsed.problems)
     if not parsed.complete:
@@ -82,14 +82,14 @@ def _complete_tool(tool: dict[str, JsonValue]) -> dict[str, Any]:
 
 
 def _exported(value: JsonValue, server: ServerName) -> JsonValue:
-    """The tool itself, where the entry is one of `carpool tools --json`; None: it is another server's."""
+    """The tool in an entry of `carpool tools --json`, or the entry itself. None: it is another server's."""
     if isinstance(value, dict) and "definition" in value and "server" in value:
         return value["definition"] if value["server"] == server else None
     return value if value is not None else ""
 
 
 def _tool_problem(tool: JsonValue) -> str:
-    """What is wrong with one tool; empty: nothing."""
+    """The problem of one tool; empty: none."""
     if not isinstance(tool, dict):
         return f'must be a tool, like {{ "name": "…", "inputSchema": {{ … }} }}, found {kind_of(tool)}'
     name = tool.get("name")
@@ -97,7 +97,7 @@ def _tool_problem(tool: JsonValue) -> str:
         return f"has no name: a text of 1 to {MAX_NAME_CHARS} printable characters"
     for key in _OTHERS_SCHEMA & tool.keys():
         if "inputSchema" not in tool:
-            return f"its {key} means nothing to MCP; call it inputSchema"
+            return f"its {key} is no member of a tool in MCP; call it inputSchema"
     schema = tool.get("inputSchema")
     if schema is not None and not isinstance(schema, dict):
         return "its inputSchema must be an object"

@@ -1,13 +1,13 @@
-"""Which project files the user has trusted, and in which words.
+"""The project files that the user has trusted.
 
-Owns the file of trust in the state directory: `{path of a project file: digest of the bytes}`, and which
-servers of each the user was told to take the place of his own (rule 19). Project files
-are code: they name commands to run. Trust is for the very bytes that were looked at, with
-those of every file they bring in (`load.Layer.digest`); another byte, and it is asked again. Written by
-`carpool trust`, read by the broker. A file that cannot be read trusts nothing, and is never written over: who
-changes it sets it aside, under the lock, and who only reads it says so (`store_problem`).
+Owns the trust file in the state directory: `{path of a project file: digest of the bytes}`, and for each the
+servers that the user was told replace his own (rule 19). Project files are code: they name commands to run.
+Trust holds for exactly these bytes and those of all included files (`ConfigLayer.digest`); after any change
+the user is asked again. `carpool trust` writes the file and the broker reads it. An unreadable file trusts
+nothing and is never overwritten: a writer sets it aside, under the lock, and a reader reports it
+(`store_problem`).
 
-Knows nothing of: who is asked, what is in the files.
+Knows nothing of: the question to the user, the content of project files.
 """
 
 import fcntl
@@ -23,50 +23,48 @@ from carpool_protocol.config.reading.project import FoundWorkspace
 from carpool_protocol.files import private_files, state_file
 
 Trust = Literal["trusted", "untrusted", "changed"]
-"""`changed`: it was trusted when it said something else."""
+"""`changed`: an earlier version of the file was trusted."""
 
 
 class _Store(Struct):
     version: int = 1
     trusted: dict[str, str] = {}
     listed: dict[str, list[str]] = {}
-    """By the same names: servers that the question named as taking the place of the user's own."""
+    """By the same keys: servers that the question named as replacing the user's own."""
 
 
 _decoder = msgspec.json.Decoder(_Store)
-_LOST: Final = "no project is trusted until `carpool trust` is said again"
+_LOST: Final = "no project is trusted until you run `carpool trust` again"
 
 
 def trust_key(workspace: FoundWorkspace) -> str:
-    """Under which name a project file is trusted: one, however its directory is reached.
+    """The key under which a project file is trusted: the same for every path to its directory.
 
-    A file that is a link is not followed: trusted bytes that a stranger's directory links to would run that
-    directory's programs.
+    A file that is a link is not followed. Otherwise a stranger's directory could link to trusted bytes and
+    run its own programs with them.
     """
     name = os.path.relpath(workspace.file, workspace.root)
     return os.path.join(os.path.realpath(workspace.root), name)
 
 
 def read_trust(store: str) -> dict[str, str]:
-    """Digests of what is trusted, by `trust_key`. Empty where there is no store or it cannot be read."""
+    """Digests of trusted files, by `trust_key`. Empty if the store is missing or unreadable."""
     return _read(store)[0].trusted
 
 
 def read_listed(store: str, workspace: FoundWorkspace) -> frozenset[str]:
-    """Servers of its project file that the user was told to take the place of his own when he trusted it."""
+    """Servers of this project file that the user knew to replace his own when he trusted it."""
     return frozenset(_read(store)[0].listed.get(trust_key(workspace), ()))
 
 
 def store_problem(store: str) -> str:
-    """What is wrong with the store and what that means, a sentence; empty: nothing is, or there is none."""
+    """A sentence about an unreadable store and its effect; empty if it is fine or missing."""
     why = _read(store)[1]
     return f"{store} {why}; {_LOST}" if why else ""
 
 
 def set_aside_unreadable(store: str) -> str:
-    """Set a store aside that cannot be read, and say so, a sentence; empty: nothing is wrong with it. Raises
-    `OSError`.
-    """
+    """Set an unreadable store aside and return a sentence about it; empty if it is fine. Raises `OSError`."""
     if not _read(store)[1]:
         return ""
     with _locked(store):
@@ -74,7 +72,7 @@ def set_aside_unreadable(store: str) -> str:
 
 
 def _read(store: str) -> tuple[_Store, str]:
-    """What is trusted, and what is wrong with the file, a clause."""
+    """The content of the store, and a clause about a problem."""
     try:
         with open(store, "rb") as file:
             return _decoder.decode(file.read()), ""
@@ -83,7 +81,7 @@ def _read(store: str) -> tuple[_Store, str]:
     except OSError as error:
         return _Store(), f"cannot be read ({error.strerror})"
     except (ValueError, msgspec.MsgspecError, RecursionError):
-        return _Store(), "is not a file of trust of this version"
+        return _Store(), "is not a trust file of this version"
 
 
 def _mended(store: str) -> str:
@@ -92,19 +90,19 @@ def _mended(store: str) -> str:
 
 
 def trust_of(trusted: dict[str, str], workspace: FoundWorkspace, digest: str) -> Trust:
-    """What is to be thought of its project file, of this digest."""
+    """The trust in a workspace's project file with this digest."""
     return trust_state(trusted.get(trust_key(workspace)), digest)
 
 
 def trust_state(known: str | None, digest: str) -> Trust:
-    """The same where it is known what was trusted of this file; None: nothing was."""
+    """The trust in a file with this digest. `known`: the trusted digest; None: there is none."""
     if known is None:
         return "untrusted"
     return "trusted" if known == digest else "changed"
 
 
 def grant_trust(store: str, workspace: FoundWorkspace, digest: str, listed: Iterable[str] = ()) -> None:
-    """Trust these bytes. `listed`: see `read_listed`. Raises `OSError`."""
+    """Trust these bytes. `listed`: as in `read_listed`. Raises `OSError`."""
     with _locked_store(store) as held:
         key = trust_key(workspace)
         held.trusted[key] = digest
@@ -114,7 +112,7 @@ def grant_trust(store: str, workspace: FoundWorkspace, digest: str, listed: Iter
 
 
 def revoke_trust(store: str, workspace: FoundWorkspace) -> bool:
-    """Trust its file no longer. Whether it was. Raises `OSError`."""
+    """End the trust in a project file. True if it was trusted. Raises `OSError`."""
     with _locked_store(store) as held:
         held.listed.pop(trust_key(workspace), None)
         return held.trusted.pop(trust_key(workspace), None) is not None
@@ -130,7 +128,7 @@ def _locked(store: str) -> Iterator[None]:
 
 @contextmanager
 def _locked_store(store: str) -> Iterator[_Store]:
-    """The store, written back whole or not at all, by one at a time."""
+    """The store, locked for one writer and written back whole or not at all."""
     with _locked(store):
         _mended(store)
         held = _read(store)[0]

@@ -1,9 +1,9 @@
-"""Workspaces that the user's file names: the object under `workspaces`.
+"""Reads the object `workspaces` of the user's file.
 
-Owns its structure and what must hold between two of them. What a server may say there is `parse`'s: the same
-as anywhere, but that `{"disabled": true}` alone is enough, to be without a server of everybody's.
+Owns its structure and the rules between two workspaces. `parse` reads the servers in it as everywhere, with
+one addition: `{"disabled": true}` alone turns off a server of the whole file.
 
-Knows nothing of: directories that exist, sessions.
+Knows nothing of: existing directories, sessions.
 """
 
 import posixpath
@@ -25,13 +25,13 @@ _KEYS: Final = {each.key: each for each in WORKSPACE_SETTINGS}
 
 
 class SectionReader(Protocol):
-    """What is needed of whoever reads the file."""
+    """The part of the configuration reader that this module needs."""
 
     file: str
     lines: dict[KeyPath, int]
 
     def add_problem(self, path: KeyPath, text: str) -> None:
-        """Something is wrong there."""
+        """Report a problem at this path."""
 
     def section(
         self,
@@ -43,21 +43,21 @@ class SectionReader(Protocol):
         prefix: str = "",
         others: tuple[str, ...] = (),
     ) -> dict[str, Any]:
-        """The values of one object."""
+        """The values of one object, by their field in `model`."""
 
     def servers(
         self, value: JsonValue, path: KeyPath, workspace: str = "", root: str = ""
     ) -> dict[ServerName, ServerConfig]:
-        """An object of servers."""
+        """The servers of an object of servers."""
 
 
 def roots_of(config: Config, home: str) -> dict[str, str]:
-    """The directories of the named workspaces that have one: absolute, by name."""
+    """The directories of named workspaces that have one: absolute, by name."""
     return {name: root_of(each, home) for name, each in config.workspaces.items() if each.root}
 
 
 def root_of(workspace: NamedWorkspace, home: str) -> str:
-    """Its directory; empty where it has none."""
+    """The directory of a workspace, absolute; empty if it has none."""
     root = workspace.root or ""
     if root.startswith("~"):
         root = posixpath.join(home, root[2:])
@@ -71,8 +71,8 @@ def read_workspaces(
     cap: int,
     holder: str,
 ) -> dict[str, NamedWorkspace]:
-    """All of them. `servers`: those of everybody; `cap`: running instances at most; `holder`: the key that
-    servers stand under.
+    """All workspaces. `servers`: those of the whole file; `cap`: most running instances; `holder`: the key of
+    servers.
     """
     if not isinstance(value, dict):
         reading.add_problem(

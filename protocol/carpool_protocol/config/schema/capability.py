@@ -1,16 +1,16 @@
-"""Capabilities: what a profile grants or denies, and what a hook is for, as one line of text each.
+"""Capabilities: patterns for what a profile grants or denies and which calls a hook checks, one text each.
 
-Owns the spelling and what each one covers. All parts are shell patterns (`*`, `?`, `[…]`, as in `fnmatch`,
-case counts) over the names that servers themselves use, never over the names that agents see:
+Owns the spelling and the meaning. All parts are shell patterns (`*`, `?`, `[…]`, as in `fnmatch`, case
+sensitive) over the servers' own names, never over the names that agents see:
 
     *                        everything
-    mcp:SERVER               all of a server: tools, prompts and resources
+    mcp:SERVER               everything of a server: tools, prompts and resources
     mcp:SERVER:TOOL          tools
     prompt:SERVER:PROMPT     prompts
-    resource:SERVER:URI      resources and resource templates, by the URI in its normal form
-    (`uri_normalization`) tag:TAG                  all of every server that has the tag
+    resource:SERVER:URI      resources and templates, by the URI in its normal form (`uri_normalization`)
+    tag:TAG                  everything of every server with the tag
 
-Knows nothing of: profiles, views, which servers there are.
+Knows nothing of: profiles, views, existing servers.
 """
 
 import re
@@ -23,7 +23,7 @@ from msgspec import Struct
 from carpool_protocol.wire.uri_normalization import normalize, normalize_pattern
 
 Kind = Literal["tool", "prompt", "resource"]
-"""What a server offers. A resource template is a `resource`."""
+"""The kinds of things that a server offers. A resource template is a `resource`."""
 
 KINDS: Final[tuple[Kind, ...]] = ("tool", "prompt", "resource")
 
@@ -35,29 +35,30 @@ class Capability(Struct, frozen=True, cache_hash=True):
     """One pattern."""
 
     text: str
-    """As it is written."""
+    """The pattern as written."""
     kind: Kind | None = None
-    """None: of every kind."""
+    """None: every kind."""
     server: str = "*"
     name: str = "*"
-    """Of a resource: in the normal form."""
+    """For a resource: in the normal form."""
     tag: str | None = None
-    """Of servers with such a tag only."""
+    """Only servers with such a tag."""
 
     @property
     def is_general(self) -> bool:
-        """Whether it is about servers of every name: whoever takes a name over gains nothing by it."""
+        """True if it covers servers of every name, so that taking over a name gains nothing."""
         return self.server == "*" and self.tag is None
 
     def is_of(self, server: str, tags: Collection[str]) -> bool:
-        """Whether it covers anything that this server may have."""
+        """True if it covers anything that this server may have."""
         if self.tag is not None:
             return any(fnmatchcase(tag, self.tag) for tag in tags)
         return self.server == "*" or fnmatchcase(server, self.server)
 
     def covers(self, kind: Kind, server: str, tags: Collection[str], name: str) -> bool:
-        """Whether it covers this tool, prompt or resource. `name`: the server's own name for it, or the URI;
-        `tags`: the server's.
+        """True if it covers this tool, prompt or resource.
+
+        `name`: the server's own name for it, or the URI; `tags`: the server's.
         """
         if self.kind is not None and self.kind != kind:
             return False
@@ -68,7 +69,7 @@ class Capability(Struct, frozen=True, cache_hash=True):
         return fnmatchcase(normalize(name) if kind == "resource" else name, self.name)
 
     def covers_all(self, kind: Kind, server: str, tags: Collection[str]) -> bool:
-        """Whether it covers everything of this kind that the server may have."""
+        """True if it covers everything of this kind that the server may have."""
         return self.kind in (None, kind) and self.name == "*" and self.is_of(server, tags)
 
 
@@ -76,7 +77,7 @@ EVERYTHING: Final = Capability("*")
 
 
 def read_capability(text: str) -> Capability | str:
-    """The pattern, or what is wrong with it, as the rest of a sentence."""
+    """The pattern, or its problem as the rest of a sentence."""
     if text == "*":
         return EVERYTHING
     head, colon, rest = text.partition(":")
@@ -98,13 +99,13 @@ def read_capability(text: str) -> Capability | str:
 
 
 def check_capability(text: str) -> str | None:
-    """What is wrong with a pattern; None when it may be used."""
+    """The problem of a pattern; None if it may be used."""
     found = read_capability(text)
     return found if isinstance(found, str) else None
 
 
 def capability(text: str) -> Capability:
-    """A pattern that has been checked. Raises `ValueError` for any other."""
+    """The capability of a pattern that was checked. Raises `ValueError` for any other."""
     found = read_capability(text)
     if isinstance(found, Capability):
         return found

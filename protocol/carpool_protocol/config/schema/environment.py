@@ -1,14 +1,14 @@
-"""Whose environment a server gets (rule 13): the lists, as data.
+"""The environment that a server gets (rule 13): lists of variables, as data.
 
 Owns three decisions:
 
-- `scrub`: what the daemon keeps of the environment it was started in. The first agent that needs carpool
-  starts it, and that agent's tokens must not reach every server of every agent. Kept is what describes the
-  person and the machine: directories, language, temporary files, proxies, certificates, and where packages
-  come from (exact names of pip, uv and npm: without them a server cannot be installed behind a company's
-  mirror. Not `npm_config_*` as a whole, which npm sets for whatever it runs).
-- `VOLATILE`: what differs between two terminals of one person and changes nothing for a server; `carpool
-  run` ignores it in the key. `SSH_AUTH_SOCK` is not in it: another socket can be another person's keys.
+- `scrub`: the variables that the daemon keeps of the environment it was started in. The first agent that
+  needs carpool starts it, and that agent's tokens must not reach every server of every agent. Kept variables
+  describe the person and the machine: directories, language, temporary files, proxies, certificates, and the
+  sources of packages (exact names of pip, uv and npm: without them a server cannot be installed behind a
+  company's mirror; not all of `npm_config_*`, which npm sets for every program it runs).
+- `VOLATILE`: variables that differ between two terminals of one person without effect on a server; `carpool
+  run` ignores them in the key. `SSH_AUTH_SOCK` is not one: another socket can be another person's keys.
 - the format of an `env_file`.
 
 Pure. Knows nothing of: files, sessions, keys. Problems hold names, never values.
@@ -65,10 +65,10 @@ KEPT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
 )
-"""What `scrub` keeps and why, as patterns."""
+"""Patterns of variables that `scrub` keeps, with the reason."""
 
 BUILT_IN: Final = (*KEPT[0][1], *KEPT[1][1], "PWD")
-"""Variables that describe the person and the machine: their values are no secrets, as patterns."""
+"""Patterns of variables that describe the person and the machine; their values are no secrets."""
 
 VOLATILE: Final = (
     *("_", "PWD", "OLDPWD", "SHLVL"),
@@ -122,10 +122,14 @@ VOLATILE: Final = (
     ),
     *("TRACEPARENT", "TRACESTATE", "BAGGAGE"),
 )
-"""Names that the key of a `carpool run` ignores, as patterns; the server still gets the first caller's."""
+"""Patterns of names that the key of a `carpool run` ignores. The server still gets the first caller's
+values.
+"""
 
 OWN_MARKS: Final = frozenset({"CARPOOL_INSTANCE", "CARPOOL_DAEMON"})
-"""How carpool finds its own processes (rule 2): never handed on by the environment of a caller."""
+"""The marks by which carpool finds its own processes (rule 2). Never passed on from a caller's
+environment.
+"""
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
@@ -139,8 +143,10 @@ _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
 
 def scrub(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a daemon keeps of the environment it was started in. Values that are not UTF-8 are left out, and
-    what is relative in its PATH: each server would take that for something in its own directory.
+    """The variables that a daemon keeps of the environment it was started in.
+
+    Values that are not UTF-8 are left out, and so are relative entries of PATH: each server would look them
+    up in its own directory.
     """
     kept = {
         name: value
@@ -152,9 +158,9 @@ def scrub(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_caller(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a `carpool run` server: the caller's, without our own marks.
+    """The environment of a `carpool run` server: the caller's, without carpool's own marks.
 
-    What no process can be given through JSON (values that are not UTF-8, names with `=`) is left out.
+    Variables that JSON or a process cannot carry (values that are not UTF-8, names with `=`) are left out.
     """
     return {
         name: value
@@ -169,7 +175,7 @@ def is_built_in(name: str) -> bool:
 
 
 def is_volatile(name: str) -> bool:
-    """Whether the key of a `carpool run` ignores this variable."""
+    """True if the key of a `carpool run` ignores this variable."""
     return name in OWN_MARKS or _VOLATILE.match(name) is not None
 
 

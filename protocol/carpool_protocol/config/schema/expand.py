@@ -1,17 +1,17 @@
-"""`${VAR}` in the texts of a configuration.
+"""Expands `${VAR}` in the texts of a configuration.
 
-Owns the grammar of templates and their expansion, and what `~` means in a path:
+Owns the grammar of templates, their expansion, and the meaning of `~` in a path:
 
-    ${VAR}            the variable; where it is not set, the server cannot be run
-    ${VAR:-default}   the same, or `default` (which holds no `}` and no `${`) where it is not set or empty
+    ${VAR}            the variable; if it is not set, the server cannot be run
+    ${VAR:-default}   the variable, or `default` (without `}` and `${`) if it is not set or empty
     ${workspace}      the session's workspace directory
     ${cwd}            the directory the agent runs in
     $${               a literal `${`
 
-Everything else, `$HOME` and `$$` included, stays as it is. What is put in is never expanded again.
+Everything else, `$HOME` and `$$` included, stays as it is. Inserted values are never expanded again.
 
-Pure: variables and places come in as arguments. Messages hold names of variables, never values.
-Knows nothing of: files, settings, where variables come from.
+Pure: variables and places are arguments. Messages hold names of variables, never values. Knows nothing of:
+files, settings, the origin of variables.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 PLACE_NAMES: Final = frozenset({"workspace", "cwd"})
-"""Names that are not environment variables."""
+"""Names in templates that are not environment variables."""
 
 _OPENING = re.compile(r"\$\$\{|\$\{")
 _INSIDE = re.compile(r"([^}:]*+)(:-((?:(?!\$\{)[^}])*+))?\}")
@@ -44,11 +44,11 @@ class MissingValue(Struct, frozen=True):
     """A template that cannot be filled in."""
 
     name: str
-    """The variable or place at fault."""
+    """The missing variable or place."""
     cause: Literal["unset", "unusable"] = "unset"
 
     def render(self) -> str:
-        """What happened and what to do; no values."""
+        """A clause about the problem and the solution, without values."""
         if self.cause == "unusable":
             return f"the value of {self.name} cannot be used: it holds a NUL character or is not UTF-8"
         if self.name in PLACE_NAMES:
@@ -62,7 +62,7 @@ class MissingValue(Struct, frozen=True):
 
 
 class BadTemplate(Struct, frozen=True):
-    """A text that is no template, and why."""
+    """A text that is not a template, with the reason."""
 
     text: str
 
@@ -71,7 +71,7 @@ Parts = tuple[str | VariableReference, ...]
 
 
 def read_template(text: str) -> Parts | BadTemplate:
-    """Take a text apart. Never raises."""
+    """The parts of a text. Never raises."""
     parts: list[str | VariableReference] = []
     at = 0
     while (opening := _OPENING.search(text, at)) is not None:
@@ -93,7 +93,7 @@ def read_template(text: str) -> Parts | BadTemplate:
 
 
 def references(text: str) -> frozenset[str]:
-    """The names a text refers to, places included. None for a text that is no template."""
+    """The names that a text refers to, places included. Empty for a text that is not a template."""
     parts = read_template(text)
     if isinstance(parts, BadTemplate):
         return frozenset()
@@ -101,9 +101,9 @@ def references(text: str) -> frozenset[str]:
 
 
 def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -> str | MissingValue:
-    """Fill a text in. A place that is empty counts as not said.
+    """Fill in a text. An empty place counts as missing.
 
-    A text that is no template stays as it is: `parse` has refused it already.
+    A text that is not a template stays unchanged: `parse` has refused it already.
     """
     parts = read_template(text)
     if isinstance(parts, BadTemplate):
@@ -125,14 +125,14 @@ def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -
 
 
 def from_home(path: str, home: str) -> str:
-    """`~` and `~/…` are of the home directory, the only such words in a configuration."""
+    """Expand `~` and `~/…` to the home directory. Other forms such as `~name` stay."""
     if path == "~":
         return home
     return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def is_usable(text: str) -> bool:
-    """Whether a process can be given this text: UTF-8, without NUL."""
+    """True if a process can be given this text: UTF-8 without NUL."""
     if "\0" in text:
         return False
     try:

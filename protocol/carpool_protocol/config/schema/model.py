@@ -1,7 +1,7 @@
-"""A configuration that has been read and found right.
+"""A configuration that was read and is valid.
 
-Owns the values everybody else works with. Invariant: what `parse` builds here is valid on its own terms
-(types, bounds, names, templates); only expansion can still fail. Defaults stand in `settings`, so that
+Owns the values that all other code works with. Invariant: the values that `parse` builds are valid by
+themselves (types, bounds, names, templates); only expansion can still fail. Defaults stand in `settings`, so
 these values are always complete.
 
 Knows nothing of: text, files, sessions, processes.
@@ -22,7 +22,7 @@ Era = Literal["auto", "legacy", "modern", "match"]
 
 
 class SessionSettings(Struct, frozen=True, kw_only=True):
-    """What one session may have open and waiting (rule 3)."""
+    """Limits for the open and waiting calls of one session (rule 3)."""
 
     max_open_calls: int
     max_waiting_calls: int
@@ -33,23 +33,23 @@ class SessionSettings(Struct, frozen=True, kw_only=True):
 
 
 class AuditConfig(Struct, frozen=True, kw_only=True):
-    """What is put down of calls."""
+    """Settings of the audit log."""
 
     on: bool
     max_bytes: int
 
 
 class HttpToken(Struct, frozen=True):
-    """Who may come in over HTTP, under the name that it has in the file."""
+    """A bearer token for HTTP, under its name in the file."""
 
     hash: str
     """`sha256:` and 64 hex digits."""
     profile: str = ""
-    """What whoever brings it may see and call; empty: everything."""
+    """The profile of agents with this token; empty: no limits."""
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
-    """The HTTP door. There is one where the file has `http` (see `Config.http_wanted`)."""
+    """Settings of the HTTP door, which exists if the file has `http` (see `Config.http_wanted`)."""
 
     host: str
     port: int
@@ -57,7 +57,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     stateless: bool
     json_response: bool
     tokens: dict[str, HttpToken]
-    """By the name of the principal."""
+    """Tokens by the name of the principal."""
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
     max_body_bytes: int
@@ -72,21 +72,21 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     name: ServerName
     file: str
-    """Where it is written; as shown to people."""
+    """The file that it is written in, as shown to people."""
     under: KeyPath
-    """Its place in that file."""
+    """Its path in that file."""
     project: bool
-    """The file is a project's own: its servers run in the workspace (rule 13), once trusted (rule 19)."""
+    """True: a project's own file. Its servers run in the workspace (rule 13), once trusted (rule 19)."""
     workspace: str = ""
     """The named workspace that it is written under; empty: none."""
     command: str | None
     """`None`: the server is `url` or `python`, or disabled. `server_kinds` says which keys go with which."""
     args: tuple[str, ...]
     python: str | None
-    """A module whose functions are the tools."""
+    """A Python module; its functions are the tools."""
     strict: bool
     interpreter: str | None
-    """`None`: the daemon's own."""
+    """`None`: the daemon's own Python."""
     env: dict[str, str]
     cwd: str
     transport: Literal["stdio", "http", "sse", "url"] | None
@@ -107,32 +107,36 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     tools_prefix: str | None
     """`None`: the server's name."""
     description_prefix: bool | None
-    """`None`: that of the file."""
+    """`None`: the value of the file."""
     pin: bool
-    """Tools whose definition is not the approved one are held back."""
+    """True: tools with a definition that is not approved are held back."""
     max_tools: int | None
     tags: tuple[str, ...]
     tools_file: str | None
-    """As written; `tools_file.path_of` says where it is."""
+    """As written, before `~` and relative paths are resolved."""
     offline: tuple[ToolOffer, ...] | None = None
-    """What stands in it; `None` without one, and until `load` has read it."""
+    """The tools in it; `None` without a file, and until `load` has read it."""
     policy: Policy
     beneath: Policy | None = None
-    """That of everybody's server of this name, or the defaults where there is none; `None`: it lies over no
-    other configuration. See `merge`."""
+    """Policy of the user's server with the same name, or the defaults; `None`: it lies over no other layer.
+
+    See `merge`.
+    """
     late: dict[KeyPath, str]
-    """Numbers and switches that are written as `${VAR}`, by path below the server; `late_values.fill` reads
-    them. Until then they are at their defaults."""
+    """Numbers and switches written as `${VAR}`, by path below the server.
+
+    `late_values.fill_late_values` reads them; until then they have their defaults.
+    """
     lines: dict[KeyPath, int]
     """Lines in the file, by path below the server; `()` is the server's name."""
 
     def __repr__(self) -> str:
-        """Without `env` and `args`: they may hold secrets, and reprs end up in logs."""
+        """The name without `env` and `args`, which may hold secrets: reprs end up in logs."""
         return f"ServerConfig({self.name!r})"
 
     @property
     def written_in(self) -> str:
-        """Where it is written, for people: the file, and the workspace where it is for that one alone."""
+        """The place of the server for people: the file, and the workspace that it belongs to."""
         return f"{self.file} (workspace {self.workspace})" if self.workspace else self.file
 
     def templates(self) -> list[tuple[KeyPath, str]]:
@@ -157,13 +161,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ]
 
     def login_templates(self) -> list[tuple[KeyPath, str]]:
-        """The same with what only `carpool login` needs."""
+        """The templates, and the one that only `carpool login` needs."""
         secret = self.oauth_client_secret
         return [*self.templates(), *([(("oauth", "client_secret"), secret)] if secret is not None else [])]
 
 
 class ProfileConfig(Struct, frozen=True, kw_only=True):
-    """What agents that have this profile may see and call, and how much (docs/profiles.md)."""
+    """The rights and limits of agents with this profile (docs/profiles.md)."""
 
     name: str
     allow: tuple[str, ...]
@@ -184,7 +188,7 @@ class HookConfig(Struct, frozen=True, kw_only=True):
     name: str
     on: tuple[str, ...]
     command: str | None
-    """`None`: it is `python`."""
+    """`None`: the hook is `python`."""
     args: tuple[str, ...]
     python: str | None
     """`package.module:function`"""
@@ -192,24 +196,26 @@ class HookConfig(Struct, frozen=True, kw_only=True):
     match: tuple[str, ...]
     """Capabilities (`carpool_protocol.config.schema.capability`)."""
     profiles: tuple[str, ...]
-    """Empty: agents of any."""
+    """Empty: agents of any profile."""
     timeout_s: float
     on_failure: Literal["deny", "allow"]
     rewrite: bool
 
     def __repr__(self) -> str:
-        """Without `env` and `args`: they may hold secrets."""
+        """The name without `env` and `args`, which may hold secrets."""
         return f"HookConfig({self.name!r})"
 
 
 class NamedWorkspace(Struct, frozen=True, kw_only=True):
-    """A workspace that the user's file names: servers for the sessions in it, over those for everybody."""
+    """A workspace of the user's file: servers for the sessions in it, laid over those for all."""
 
     name: str
     file: str
     line: int
     root: str | None
-    """As written: absolute, or below `~`. Sessions below it are in the workspace; None: those that say so."""
+    """As written: absolute, or below `~`. Sessions below it are in the workspace. None: only sessions that
+    name it.
+    """
     servers: dict[ServerName, ServerConfig]
     unusable: dict[ServerName, str] = {}
     """See `Config.unusable`."""
@@ -219,21 +225,21 @@ class Config(Struct, frozen=True, kw_only=True):
     """One configuration file."""
 
     file: str
-    """As shown to people."""
+    """The path as shown to people."""
     servers: dict[ServerName, ServerConfig]
     """In the order of the file."""
     unusable: dict[ServerName, str]
-    """Servers that are written in a way that cannot be run, and why, with file and line."""
+    """Servers that cannot be run as written, and the reason with file and line."""
     include: tuple[str, ...]
-    """Patterns of files whose servers belong to this file, too; relative to it."""
+    """Patterns of files with more servers, relative to this file."""
     included: tuple[str, ...] = ()
-    """The files that they have named, when this was read."""
+    """The files that these patterns named at the time of reading."""
     separator: str
     tool_name_length: int
     description_prefix: bool
     max_tools: int | None
     env_file: str | None
-    """As written; `load.env_file_path` says where it is."""
+    """As written; `load.env_file_path` gives the path."""
     login_shell: bool
     max_instances: int
     max_greeting: int
@@ -248,19 +254,18 @@ class Config(Struct, frozen=True, kw_only=True):
     """In the order of the file."""
     profiles: dict[str, ProfileConfig]
     hooks: tuple[HookConfig, ...]
-    """In the order of the file, which is the order in which they look."""
-    """In the order of the file."""
+    """In the order of the file, which is the order in which they run."""
     lines: dict[KeyPath, int]
     """Lines of the settings outside `mcpServers`."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that servers of this configuration may be written in."""
+        """All files in which servers of this configuration may be written."""
         return self.file, *self.included
 
     @property
     def http_wanted(self) -> bool:
-        """Whether the file opens the HTTP door."""
+        """True if the file opens the HTTP door."""
         return ("http",) in self.lines
 
 
@@ -270,7 +275,7 @@ def takes_operator_variables(server: ServerConfig) -> bool:
 
 
 def operator_variables(config: Config) -> frozenset[str]:
-    """The variables that such servers use."""
+    """The variables that those servers use."""
     servers = filter(takes_operator_variables, config.servers.values())
     return frozenset(
         name for server in servers for _, text in server.templates() for name in references(text)
@@ -278,7 +283,7 @@ def operator_variables(config: Config) -> frozenset[str]:
 
 
 def variables(config: Config, *, disabled: bool = False) -> frozenset[str]:
-    """The environment variables that enabled servers use; with `disabled` those that any server does."""
+    """The environment variables that enabled servers use; with `disabled`, also those of disabled servers."""
     names = {
         name
         for server in config.servers.values()

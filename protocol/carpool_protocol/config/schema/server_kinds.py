@@ -1,9 +1,9 @@
 """The three kinds of server: a command, a URL, or a Python module. A server is exactly one of them.
 
-Owns which keys of a server belong to which kind, and which names a Python module may have (looked at once
-variables are filled in).
+Owns which keys belong to which kind, and which names a Python module may have (checked after variables are
+filled in).
 
-Pure. Knows nothing of: values, files, whether a module exists, how a server is run.
+Pure. Knows nothing of: values, files, existing modules, how a server is run.
 """
 
 import re
@@ -17,14 +17,14 @@ _MODULE: Final = re.compile(r"(?!.*\.py$)[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def module_name_problem(name: str) -> str | None:
-    """What is wrong with it as the name of a module; None: nothing."""
+    """The problem of a module name; None if it may be used."""
     if _MODULE.fullmatch(name) is not None:
         return None
     return "must be the name of a module, as package.module, not a file"
 
 
 SERVER_KINDS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
-"""The keys of which a server has exactly one, each with what it makes of the server."""
+"""The keys of which a server has exactly one → the kind of the server."""
 
 ONLY_WITH: Final = {
     "args": "command",
@@ -33,11 +33,11 @@ ONLY_WITH: Final = {
     "strict": "python",
     "interpreter": "python",
 }
-"""Keys that mean something to servers of one kind alone."""
+"""Key → the kind of servers for which it has a meaning."""
 
 
 def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
-    """What is wrong with a server as it is written, each with its place below it."""
+    """Problems of a server as it is written, with their places below it."""
     ways = [way for way in SERVER_KINDS if way in server]
     transport = _transport(server)
     if not ways and transport is not None and transport[1] != _PIPES:
@@ -48,15 +48,15 @@ def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
         return [((), 'has no command: write "command": "…", the program to run')]
     if len(ways) > 1:
         found = " and ".join(f"`{way}`" for way in ways)
-        return [((ways[1],), f"a server has only one of {found}; take one of them out")]
+        return [((ways[1],), f"a server has only one of {found}; remove one of them")]
     (way_here,) = ways
     if transport is not None and (transport[1] == _PIPES) != (way_here != "url"):
         wanted = '"http", "sse" or "url"' if way_here == "url" else f'"{_PIPES}"'
         return [((transport[0],), f"must be {wanted}: this server is {SERVER_KINDS[way_here]}")]
     if way_here == "url" and "cwd" in server:
-        return [(("cwd",), "means nothing to a server over a URL; take it out")]
+        return [(("cwd",), "has no meaning for a server over a URL; remove it")]
     return [
-        ((key,), f"goes with `{way}` only, and this server is {SERVER_KINDS[way_here]}; take it out")
+        ((key,), f"goes with `{way}` only, and this server is {SERVER_KINDS[way_here]}; remove it")
         for key, way in ONLY_WITH.items()
         if server.get(key) and way != way_here
     ]
@@ -71,7 +71,7 @@ _OVER_URL: Final = frozenset({"http", "streamable-http", "streamableHttp", "stre
 
 
 def _transport(server: Mapping[str, JsonValue]) -> tuple[str, str] | None:
-    """The key and what it says, where it is a transport that there is."""
+    """The transport key and its value, if the value is a known transport."""
     for key in ("transport", "type"):
         said = server.get(key)
         if isinstance(said, str) and (said == _PIPES or said in _OVER_URL):

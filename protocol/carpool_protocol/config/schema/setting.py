@@ -1,6 +1,6 @@
-"""One setting: what its key, kind, default and sentence are. The tables are `settings` and `settings_http`.
+"""One setting: key, kind, default and description. The tables are `settings` and its sister modules.
 
-Knows nothing of: which settings there are.
+Knows nothing of: the existing settings.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,23 +28,24 @@ Kind = Literal[
     "header map",
 ]
 """`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number.
+
 `token map`: names, each with `sha256:` and 64 hex digits, or an object of that and a profile. `url`, `secret`
-and the values of a `header map` are templates, too, of which nothing secret is shown.
+and the values of a `header map` are templates too, and their secret parts are never shown.
 """
 
 Default = None | bool | int | float | str | tuple[str, ...]
-"""`None`: nothing set. Maps are empty by default."""
+"""`None`: not set. Maps are empty by default."""
 
 
 class Setting(Struct, frozen=True, kw_only=True):
     """One key that a configuration file may hold."""
 
     key: str
-    """Dotted where it stands in an object: `pool.min`."""
+    """With a dot if it stands in an inner object: `pool.min`."""
     also: tuple[str, ...] = ()
     """Other spellings of the key, as other programs write them."""
     field: str
-    """Where its value lives in `model`: `max_instances` in `Config`, `policy.idle_s` in `ServerConfig`."""
+    """The place of its value in `model`: `max_instances` in `Config`, `policy.idle_s` in `ServerConfig`."""
     kind: Kind
     default: Default | UnsetType = None
     """`UNSET`: the setting is required."""
@@ -56,13 +57,13 @@ class Setting(Struct, frozen=True, kw_only=True):
     """`seconds` may be 0."""
     choices: tuple[str, ...] = ()
     spellings: tuple[tuple[str, str], ...] = ()
-    """Other spellings of choices: theirs, ours."""
+    """Other spellings of choices, as pairs: theirs, carpool's."""
     later: tuple[str, ...] = ()
-    """Choices that are known and refused: this version cannot do them yet."""
+    """Known choices that this version refuses because it does not support them yet."""
     no_variables: str = ""
-    """What to do in place of writing `${VAR}` for a `count`, as a sentence."""
+    """Advice for people who write `${VAR}` for a `count`, as a sentence."""
     check: Callable[[str], str | None] | None = None
-    """What is wrong with a `text` or one of the `texts`, as a sentence."""
+    """Returns the problem of a `text` or of one of the `texts`, as a sentence."""
     text: str
 
 
@@ -84,7 +85,9 @@ def size(key: str, field: str, default: int, text: str) -> Setting:
 
 
 def with_defaults(settings: tuple[Setting, ...], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Every field of a section. What is required is present here: its absence is a problem already."""
+    """Every field of a section, with defaults. Required settings are present: their absence is a problem
+    already.
+    """
     fields: dict[str, Any] = {}
     for setting in settings:
         if setting.field in found:
@@ -95,8 +98,9 @@ def with_defaults(settings: tuple[Setting, ...], found: Mapping[str, Any]) -> di
 
 
 def check_root(root: str) -> str | None:
-    """What is wrong with the root of a named workspace; None when it may be used. `..` is refused: through a
-    symbolic link it is not what it looks like.
+    """The problem of the root of a named workspace; None if it may be used.
+
+    `..` is refused: through a symbolic link it leads elsewhere than it seems.
     """
     if not (root == "~" or root.startswith(("/", "~/"))) or "\0" in root or ".." in root.split("/"):
         return "must be an absolute directory, or one below the home directory like ~/code/shop"
@@ -104,12 +108,12 @@ def check_root(root: str) -> str | None:
 
 
 def has_wildcard(step: str) -> bool:
-    """Whether a step of a path holds a wildcard."""
+    """True if a step of a path holds a wildcard."""
     return not _MAGIC.isdisjoint(step)
 
 
 def check_pattern(pattern: str) -> str | None:
-    """What is wrong with a pattern of `include`; None when it may be used."""
+    """The problem of a pattern of `include`; None if it may be used."""
     if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):
         return "must be a pattern below the directory of this file, like servers.d/*.json"
     if sum(map(has_wildcard, pattern.split("/"))) > _MAGIC_STEPS:

@@ -1,9 +1,9 @@
-"""A configured server with a URL, its variables filled in: what is reached and how.
+"""Turns a configured server with a URL, its variables filled in, into the settings of a bridge.
 
-Owns what is wrong with a URL or a header that only a variable made so. Used by the broker for the bridge
-and by `carpool login`. No sentence repeats a value.
+Owns the check of URLs and headers that contain variables. Used by the broker for the bridge and by `carpool
+login`. No sentence repeats a value.
 
-Pure. Knows nothing of: environments, how it is reached.
+Pure. Knows nothing of: environments, HTTP.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ from carpool_protocol.config.text.problems import KeyPath
 def remote_of(
     server: ServerConfig, filled: Mapping[KeyPath, str], logins: str
 ) -> Remote | list[tuple[KeyPath, str]]:
-    """The server, or what is wrong, each with its place below the server.
+    """The settings of the server, or its problems, each with its place below the server.
 
-    `filled`: its templates, expanded; of `oauth` as far as they are known. `logins`: the directory of logins.
+    `filled`: its expanded templates; those of `oauth` as far as they are known. `logins`: the directory of
+    logins.
     """
     problems: list[tuple[KeyPath, str]] = []
     url = filled["url",]

@@ -1,10 +1,10 @@
-"""Accepts or refuses one value of a setting, and knows the keys that no setting has.
+"""Checks one value of a setting, and lists keys that carpool knows but refuses.
 
-Owns what each `settings.Kind` accepts and the sentence for what it refuses, and the sentence for each key
-that later versions or other programs know and this version refuses. No sentence quotes a value, since a
-value in the wrong place may be a secret.
+Owns the accepted values of each `settings.Kind`, the sentence for a refused value, and the sentence for each
+key that only later versions or other programs have. No sentence quotes a value: a value in the wrong place
+may be a secret.
 
-Knows nothing of: files, lines, which settings there are.
+Knows nothing of: files, lines, existing settings.
 """
 
 import re
@@ -27,7 +27,9 @@ FILE_LATER: Final[dict[str, str]] = {
     "servers": _OTHER_SHAPE,
     "mcp": _OTHER_SHAPE,
 }
-"""Keys that later versions or other programs know and this version refuses, each with its sentence."""
+"""Keys of the file that later versions or other programs have and this version refuses, each with its
+sentence.
+"""
 
 SERVER_LATER: Final[dict[str, str]] = {
     "serverUrl": _URL,
@@ -36,28 +38,28 @@ SERVER_LATER: Final[dict[str, str]] = {
     "enabled": "the key is called `disabled` here, with the opposite value",
     "timeout": "the key is called `timeout_s` here, in seconds",
 }
-"""The same for the keys of a server."""
+"""The same for keys of a server."""
 
 IGNORED_KEYS: Final = frozenset({"$schema"})
-"""Keys of the file that editors write and nobody here reads."""
+"""Keys of the file that editors write and carpool ignores."""
 
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
 _TOKEN_KEYS: Final = frozenset({"hash", "profile"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Shells take other names for functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
+"""Legal names. Shells read other names as functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
 
 
 class ValueProblem(Struct, frozen=True):
-    """One thing wrong with a value, and where inside it."""
+    """One problem of a value, and its place inside the value."""
 
     inner: KeyPath
     text: str
 
 
 def read_value(setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]) -> Any:
-    """The value in the form `model` holds it. Meaningless once `refuse` was called."""
+    """The value in the form of `model`. Meaningless after a call of `refuse`."""
     match setting.kind:
         case "switch":
             return _switch(value, refuse)
@@ -122,11 +124,11 @@ def _text(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Val
 
 def _why_not_text(setting: Setting, value: str) -> str | None:
     if "\0" in value:
-        return "holds a NUL character, which no process can be given"
+        return "holds a NUL character, which no process can receive"
     if setting.choices and value not in setting.choices:
         allowed = " or ".join(f'"{choice}"' for choice in setting.choices)
         if value in setting.later:
-            return f'"{value}" is not there yet in this version; use {allowed}'
+            return f'"{value}" is not supported yet; use {allowed}'
         meant = did_you_mean(value, setting.choices)
         return f"must be {allowed}" + (f'; did you mean "{meant}"?' if meant else "")
     if setting.check is not None and (why := setting.check(value)) is not None:
@@ -158,7 +160,8 @@ def _template_map(
         if _VARIABLE.fullmatch(name) is None:
             refuse(
                 ValueProblem(
-                    (name,), "is no name of an environment variable (letters, digits and _, no digit first)"
+                    (name,),
+                    "is not the name of an environment variable (letters, digits and _, no digit first)",
                 )
             )
     return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
@@ -173,7 +176,7 @@ def _header_map(setting: Setting, value: JsonValue, refuse: Callable[[ValueProbl
         if (why := check_header_name(name)) is not None:
             refuse(ValueProblem((name,), why))
         elif name.lower() in seen:
-            refuse(ValueProblem((name,), "is written twice: case does not count in the name of a header"))
+            refuse(ValueProblem((name,), "is written twice: header names ignore case"))
         seen.add(name.lower())
     return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
 
@@ -211,7 +214,7 @@ def _token_map(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> dict
 
 
 def kind_of(value: JsonValue) -> str:
-    """What people call this sort of value."""
+    """The kind of a value in words for people: `[]` → "a list"."""
     match value:
         case None:
             return "null (leave the key out instead)"

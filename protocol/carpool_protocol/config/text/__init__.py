@@ -1,4 +1,4 @@
-"""JSON with comments, and problems with their line.
+"""JSON with comments, and problems with their lines.
 
 The files here know nothing of: settings.
 """

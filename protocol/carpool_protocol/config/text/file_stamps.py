@@ -1,6 +1,6 @@
-"""What of a file tells that it has changed, without reading it.
+"""Stamps of files: they show a change of a file without reading it.
 
-Knows nothing of: what is in files, who watches.
+Knows nothing of: the content of files, the code that watches.
 """
 
 import os
@@ -10,13 +10,14 @@ Stamp = tuple[int, int, int] | None
 
 
 def is_current(seen: Mapping[str, Stamp]) -> bool:
-    """Whether every path, of a file or a directory, is as it was when it was seen."""
+    """True if no file or directory has changed since its stamp was taken."""
     return all(stamp(path) == before for path, before in seen.items())
 
 
 def stamp(path: str) -> Stamp:
-    """What changes when the file does; None when there is none. Taken before what it stands for is read: a
-    change in between is then seen later, not never.
+    """Inode, modification time and size of a file; None if there is none.
+
+    Take it before the file is read: a change in between is then noticed later instead of never.
     """
     try:
         found = os.stat(path)

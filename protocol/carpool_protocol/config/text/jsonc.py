@@ -1,13 +1,13 @@
-r"""JSON with comments and trailing commas, read with the line of every key.
+r"""Reads JSON with comments and trailing commas, and records the line of every key.
 
-Owns the grammar of configuration files: JSON (RFC 8259) plus `//` and `/* */` comments and one trailing
-comma in a list or object. Invariants: any text gives a value or at least one problem, never an exception; a
-key written twice is a problem that names both lines; nothing deeper than `MAX_DEPTH` is entered, and no more
-is read than the caller allows.
+Owns the grammar of configuration files: JSON (RFC 8259) plus `//` and `/* */` comments and one trailing comma
+in a list or object. Invariants: any text gives a value or at least one problem, never an exception; a key
+written twice is a problem that names both lines; nothing deeper than `MAX_DEPTH` is read, and no more values
+than the caller allows.
 
-Written here because the typed readers on PyPI either know no positions or take duplicate keys silently.
+Written here because the typed readers on PyPI either know no positions or accept duplicate keys silently.
 
-Knows nothing of: files, settings, what the keys mean.
+Knows nothing of: files, settings, the meaning of keys.
 """
 
 import json
@@ -35,32 +35,32 @@ _NUMBER_CHARACTERS: Final = 64
 
 
 class Span(NamedTuple):
-    """Positions in the text."""
+    """Positions of a member in the text."""
 
     start: int
-    """Of its key; of a root, of the value."""
+    """Begin of the key; of a root, begin of the value."""
     value: int
     end: int
-    """Behind the value."""
+    """Position behind the value."""
 
 
 class ParsedJson(Struct, frozen=True):
-    """One text, read."""
+    """The result of parsing one text."""
 
     value: JsonValue
     lines: dict[KeyPath, int]
-    """The line of every key and list element, from 1. The root `()` is where the value begins."""
+    """The line of every key and list element, from 1. The root `()` is the begin of the value."""
     problems: list[ConfigProblem]
     spans: dict[KeyPath, Span]
-    """Where each member of an object is written, and the root `()`."""
+    """Positions of each member of an object, and of the root `()`."""
     complete: bool
-    """The text was read to its end; `False` where its grammar broke, and `value` is meaningless then."""
+    """True: the text was read to its end. False: its grammar broke, and `value` is meaningless."""
 
 
 def skip_blank(text: str, at: int) -> int:
     """The next position that is neither white space nor within a comment."""
     found = _BLANK.match(text, at)
-    assert found is not None  # it matches nothing at all
+    assert found is not None  # it also matches an empty text
     return found.end()
 
 
@@ -70,7 +70,9 @@ class _Stop(Exception):  # noqa: N818  # control flow inside this file: the rest
 
 
 class ValueBudget:
-    """How many values may be read still, of several texts together: members and elements, at all depths."""
+    """The number of values (members and elements at all depths) that may still be read, of several texts
+    together.
+    """
 
     def __init__(self, values: int = sys.maxsize) -> None:
         self.all = self.left = values
@@ -79,8 +81,9 @@ class ValueBudget:
 def parse(
     text: str, file: str, *, least: str = '{ "mcpServers": {} }', allowance: ValueBudget | None = None
 ) -> ParsedJson:
-    """Read one value. `file` is the name shown in problems, `least` what to write into one that is empty.
-    What is read is taken off the `allowance`.
+    """Read one value. `file`: the name in problems; `least`: an example for an empty file.
+
+    The values read are subtracted from the `allowance`.
     """
     reader = _Reader(text, file, least, allowance or ValueBudget())
     try:
@@ -92,7 +95,7 @@ def parse(
 
 
 class _Reader:
-    """One pass over one text: a position, and what was found so far."""
+    """One pass over one text: a position, and the results so far."""
 
     def __init__(self, text: str, file: str, least: str, allowance: ValueBudget) -> None:
         self.text = text
@@ -126,13 +129,13 @@ class _Reader:
         return value
 
     def skip(self, path: KeyPath) -> None:
-        """Pass white space and comments."""
+        """Skip white space and comments."""
         self.at = skip_blank(self.text, self.at)
         if self.text.startswith("/*", self.at):
             self.stop(path, "this comment is not closed: */ is missing")
 
     def found(self) -> str:
-        """What stands here, for people. Words are not repeated: one may be a secret that lost its quotes."""
+        """The next token, for people. Words are not repeated: one may be a secret without its quotes."""
         if self.at >= len(self.text):
             return "the end of the file"
         word = _WORD.match(self.text, self.at)
@@ -145,7 +148,7 @@ class _Reader:
             self.stop(path[:4], f"nested deeper than {MAX_DEPTH} levels")
         if len(self.lines) > self.allowance.left:
             most = self.allowance.all
-            self.stop((), f"is not read: with it there are more than {most} values in the files of a project")
+            self.stop((), f"is not read: with it the files of a project hold more than {most} values")
         match self.text[self.at : self.at + 1]:
             case "{":
                 return self.read_object(path)
@@ -204,7 +207,7 @@ class _Reader:
             self.separate(path, "]")
 
     def separate(self, path: KeyPath, closing: str) -> None:
-        """After a member: a comma, or the end (left for the loop to take)."""
+        """After a member: skip a comma, or stay at the closing mark."""
         self.skip(path)
         if not self.take(",") and self.at < len(self.text) and self.text[self.at] != closing:
             self.stop(path, f"expected , or {closing}, found {self.found()}")

@@ -1,8 +1,8 @@
-"""What is wrong with a file people wrote, as a value.
+"""Problems of files that people write, as values.
 
-Owns the one form in which mistakes in configuration are reported. Everything that reads configuration
-returns a list of these and raises nothing. A problem never quotes a value of `env` nor of an environment:
-names only.
+Owns the one form in which mistakes in configuration are reported. Code that reads configuration returns a
+list of these and raises nothing. A problem never quotes a value of `env` or of an environment, only names.
+Refuses to know the settings.
 """
 
 import difflib
@@ -13,34 +13,34 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 KeyPath = tuple[str | int, ...]
-"""Where in a file: object keys and list positions from the root."""
+"""A place in a file: object keys and list positions from the root."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$@/+-]{1,64}")
 _SHOWN_CHARACTERS = 64
 _SIMILAR = 0.6
 SIMILAR_KEY = 0.7
-"""Keys share their endings (`_s`, `_mb`), so a key must be closer than a name."""
+"""Similarity that a key needs: keys share their endings (`_s`, `_mb`), so they must be closer than names."""
 
 
 class ConfigProblem(Struct, frozen=True):
-    """One mistake: where it is and what to do about it."""
+    """One mistake: its place and the solution."""
 
     file: str
     line: int
-    """Counted from 1; 0: it is in no line of a file, and `file` says where else."""
+    """Counted from 1. 0: it has no line, and `file` names another place."""
     where: str
     """`mcpServers.git.pool.min`; empty for the file as a whole."""
     text: str
 
     def render(self) -> str:
-        """`file:line: where: text`, as editors and terminals make it clickable."""
+        """`file:line: where: text`, which editors and terminals turn into a link."""
         where = f"{self.where}: " if self.where else ""
         line = f":{self.line}" if self.line else ""
         return f"{self.file}{line}: {where}{self.text}"
 
 
 def render_path(path: KeyPath) -> str:
-    """A path as people read it: `mcpServers.git.args[2]`; odd keys are quoted, so the result is one line."""
+    """A path for people: `mcpServers.git.args[2]`. Unusual keys are quoted, so the result is one line."""
     out = ""
     for step in path:
         if isinstance(step, int):
@@ -52,17 +52,17 @@ def render_path(path: KeyPath) -> str:
 
 
 def shorten(text: str) -> str:
-    """A string of the file, quoted, on one line and of bounded length."""
+    """A string of the file, quoted, on one line and of limited length."""
     return json.dumps(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
 
 
 def did_you_mean(wrong: str, known: Iterable[str], similar: float = _SIMILAR) -> str:
-    """The known key that was probably meant, or an empty string.
+    """The known key that is most similar to `wrong`, or an empty string.
 
-    `known` may hold dotted keys: `idle` finds `pool.idle_s`, `autoConnect` finds `auto_connect`.
-    `similar`: from 0 to 1, the least that counts.
+    `known` may hold dotted keys: `idle` finds `pool.idle_s`, `autoConnect` finds `auto_connect`. `similar`:
+    the least similarity, from 0 to 1.
     """
-    if len(wrong) > _SHOWN_CHARACTERS:  # comparing is quadratic, and no key of ours is that long
+    if len(wrong) > _SHOWN_CHARACTERS:  # comparing is quadratic, and no known key is that long
         return ""
     by_form = _by_form(known)
     close = difflib.get_close_matches(_form(wrong), by_form, n=1, cutoff=similar)
@@ -70,12 +70,12 @@ def did_you_mean(wrong: str, known: Iterable[str], similar: float = _SIMILAR) ->
 
 
 def same_name(wrong: str, known: Iterable[str]) -> str:
-    """The known key that differs in case, separators or its group only, or an empty string."""
+    """The known key that differs only in case, separators or its group, or an empty string."""
     return _by_form(known).get(_form(wrong), "")
 
 
 def _by_form(known: Iterable[str]) -> dict[str, str]:
-    """Known keys by their forms: that of the whole key, and that of its last part."""
+    """Known keys by the form of the whole key and of its last part."""
     by_form: dict[str, str] = {}
     for key in known:
         by_form.setdefault(_form(key.rsplit(".", 1)[-1]), key)
@@ -84,7 +84,7 @@ def _by_form(known: Iterable[str]) -> dict[str, str]:
 
 
 def no_such_server(name: str, known: Iterable[str], where: str = "in the configuration") -> str:
-    """The one sentence about a server that does not exist.
+    """The sentence about a server that does not exist.
 
     `no_such_server("gti", ["git"])` is "there is no server 'gti' in the configuration; did you mean 'git'?".
     """
@@ -95,5 +95,5 @@ def no_such_server(name: str, known: Iterable[str], where: str = "in the configu
 
 
 def _form(key: str) -> str:
-    """A key without case and separators: how people misremember it."""
+    """A key without case and separators, as people often remember it."""
     return re.sub(r"[_.-]", "", key).lower()

@@ -159,8 +159,7 @@ def test_a_file_of_cursor_is_read_with_its_spelling_of_variables() -> None:
     assert told(fs) == ("${workspace}/bin/fs", ("${HOME}/notes", "${FS_ROOT}"), {})
     assert variables(loaded.config) == {"HOME", "FS_ROOT"}
     assert [each.render() for each in loaded.warnings] == [
-        '/p/.cursor/mcp.json:6: mcpServers.fs.envFile: carpool does not know the key "envFile"; '
-        "it is passed over"
+        '/p/.cursor/mcp.json:6: mcpServers.fs.envFile: carpool does not know the key "envFile"; it is ignored'
     ]
 
 
@@ -333,7 +332,7 @@ def test_a_server_whose_name_cannot_be_one_here_goes_by_the_nearest_one(theirs: 
     assert (list(loaded.config.servers), server.under) == ([ours, "ok"], ("mcpServers", theirs))
     (warning,) = loaded.warnings
     assert warning.line == 3
-    assert warning.text.endswith(f"Here it is called {ours}.")
+    assert warning.text.endswith(f"Carpool calls it {ours}.")
 
 
 def test_servers_that_fall_on_one_name_all_run_and_none_takes_the_name_of_another() -> None:
@@ -388,11 +387,14 @@ def test_http_of_vs_code_may_be_either_transport() -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({"type": "ws", "url": "wss://x"}, "is a WebSocket, which carpool does not speak"),
-        ({"type": "http", "url": "https://x", "headersHelper": "x.sh"}, "`headersHelper` is nothing that"),
+        ({"type": "ws", "url": "wss://x"}, "is a WebSocket, which carpool does not support"),
+        (
+            {"type": "http", "url": "https://x", "headersHelper": "x.sh"},
+            "carpool does not support `headersHelper`",
+        ),
         (
             {"httpUrl": "https://x", "authProviderType": "google_credentials"},
-            "is nothing that carpool can do",
+            "carpool does not support `authProviderType`",
         ),
         ({"command": "x", "url": "https://x"}, "a server has only one of `command` and `url`"),
         ({"url": "ftp://x"}, "must be a URL that begins with http:// or https://"),

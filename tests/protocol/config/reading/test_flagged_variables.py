@@ -64,6 +64,6 @@ def test_a_harmless_name_is_flagged_where_the_command_itself_reads_it(
 def test_a_name_that_is_no_identifier_is_refused(name: str) -> None:
     text = json.dumps({"mcpServers": {"s": {"command": "serve", "env": {name: "() { evil; }"}}}})
     loaded = read_config(text, "/h/carpool.json")
-    assert "is no name of an environment variable" in loaded.problems[0].render()
+    assert "is not the name of an environment variable" in loaded.problems[0].render()
     project = read_config(text, "/p/.mcp.json", project=True)
     assert project.config is None or not project.config.servers

@@ -51,7 +51,7 @@ def test_hooks_stay_in_the_order_of_the_file() -> None:
         ({"name": "a", "python": "m:f", "args": []}, "goes with `command` only"),
         ({"name": "a", "python": "m"}, "must be a module and a function"),
         ({"name": "a", "command": "x", "on": ["later"]}, 'must be "before" or "after"'),
-        ({"name": "a", "command": "x", "on": []}, "would never be asked"),
+        ({"name": "a", "command": "x", "on": []}, "would never run"),
         ({"name": "a", "command": "x", "match": ["github"]}, "must be"),
         ({"name": "a", "command": "x", "profiles": ["raeder"]}, "did you mean `reader`?"),
         ({"name": "a", "command": "x", "on_failure": "alow"}, 'did you mean "allow"?'),
@@ -75,7 +75,7 @@ def test_two_hooks_have_two_names_and_the_list_is_one() -> None:
 @behaviour("hooks:the-users")
 def test_a_projects_own_file_may_have_none() -> None:
     (said,) = texts(read(project=True))
-    assert "concerns every project: it belongs into the user's own file" in said
+    assert "concerns all projects: it belongs in the user's own file" in said
 
 
 def test_another_programs_hooks_are_none_of_ours() -> None:

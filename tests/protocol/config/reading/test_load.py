@@ -92,7 +92,8 @@ def test_a_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> None:
         file.chmod(mode)
         assert (asked(file).config is not None) is readable
         assert [each.render() for each in asked(file).problems] == [
-            f"{file}:1: may be written by anybody, who could have any program run; run `chmod o-w` on it"
+            f"{file}:1: is writable for all users, who could make carpool run any program; "
+            "run `chmod o-w` on it"
         ] * (not readable)
     file.chmod(0o600)
     config = asked(file).config
@@ -100,7 +101,7 @@ def test_a_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> None:
     env_file.chmod(0o666)
     layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
     assert layer.env == {}
-    assert "written by anybody" in layer.loaded.problems[0].render()
+    assert "is writable for all users" in layer.loaded.problems[0].render()
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
@@ -189,9 +190,9 @@ def test_a_name_in_two_included_files_is_an_error_that_names_both(tmp_path: Path
     [
         ("../x.json", "", "include[0]: must be a pattern below the directory of this file"),
         ("/etc/*.json", "", "include[0]: must be a pattern below the directory of this file"),
-        ("none.json", "", "none.json:1: there is no such file, and it is included"),
+        ("none.json", "", "none.json:1: the file is included, but it does not exist"),
         ("part.json", "{", "part.json:1: this { is not closed"),
-        ("part.json", '{"max_instances": 3}', "part.json:1: a file that is included holds servers only"),
+        ("part.json", '{"max_instances": 3}', "part.json:1: an included file may hold servers only"),
         ("*/*/*.json", "", "include[0]: may have *, ? and [ in 2 of its steps"),
     ],
 )
@@ -237,7 +238,10 @@ def test_a_tree_that_is_many_times_larger_than_what_is_in_it_is_not_searched(
 
     monkeypatch.setattr("carpool_protocol.config.reading.includes.os.scandir", scandir)
     (found,) = asked(file).problems
-    assert f"include: there are more than {MAX_NAMES} names where it looks" in found.render()
+    assert (
+        f"include: there are more than {MAX_NAMES} names in the directories that it searches"
+        in found.render()
+    )
     assert looked <= MAX_NAMES // MAX_INCLUDED + 1
     (tmp_path / "another").symlink_to(".")
     (tmp_path / "yet another").symlink_to(".")
@@ -303,7 +307,7 @@ def test_a_project_may_hold_so_many_values_in_all_its_files_and_lists_of_tools(t
     assert of_project(file).problems == []
     file.write_text(json.dumps({"x": [0] * MAX_PROJECT_VALUES}))
     (found,) = of_project(file).problems
-    assert f"more than {MAX_PROJECT_VALUES} values in the files of a project" in found.render()
+    assert f"the files of a project hold more than {MAX_PROJECT_VALUES} values" in found.render()
     assert asked(file).problems == []
     server = {"command": "x", "args": ["a"] * (MAX_PROJECT_VALUES - 100), "tools_file": "more.json"}
     (file := tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": server}}))
@@ -354,7 +358,7 @@ def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(
     monkeypatch.setattr("carpool_protocol.config.reading.load.stat.S_ISREG", lambda _: True)
     (found,) = asked(file).problems
     os.close(writer)
-    assert "there is nothing in it now" in found.render()
+    assert "it has no content at the moment" in found.render()
 
 
 def test_a_pattern_that_matches_nothing_is_fine(tmp_path: Path) -> None:

@@ -193,13 +193,13 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
             "command: must be text, found a list (the program is `command`, the rest goes into `args`)",
         ),
         ({"command": " "}, "command: is empty"),
-        ({"command": "a\0b"}, "command: holds a NUL character, which no process can be given"),
+        ({"command": "a\0b"}, "command: holds a NUL character, which no process can receive"),
         ({"args": ["--port", 8080]}, "args[1]: must be text, found a number (write it in double quotes)"),
         ({"args": "--x"}, "args: must be a list of texts, found text (write it in [ ])"),
         ({"env": {"A": None}}, "env.A: must be text, found null (leave the key out instead)"),
         (
             {"env": {"A=B": "c"}},
-            'env."A=B": is no name of an environment variable (letters, digits and _, no digit first)',
+            'env."A=B": is not the name of an environment variable (letters, digits and _, no digit first)',
         ),
         ({"env": {"A": "${B"}}, f"env.A: {NO_TEMPLATE}"),
         ({"disabled": "true"}, "disabled: must be true or false (without quotes), found text"),
@@ -232,7 +232,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
         ({"roots": ["/a"]}, "roots: must be text, found a list"),
         (
             {"type": "ws"},
-            'type: "ws" is not there yet in this version; use "stdio" or "http" or "sse" or "url"',
+            'type: "ws" is not supported yet; use "stdio" or "http" or "sse" or "url"',
         ),
         (
             {"era": "mdoern"},

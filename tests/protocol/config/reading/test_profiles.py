@@ -99,4 +99,4 @@ def test_a_token_may_have_a_profile_that_there_is(token: Any, said: str) -> None
 @behaviour("profiles:written")
 def test_a_project_defines_no_profiles() -> None:
     (found,) = problems({"reader": {}}, project=True)
-    assert found == ": concerns every project: it belongs into the user's own file"
+    assert found == ": concerns all projects: it belongs in the user's own file"

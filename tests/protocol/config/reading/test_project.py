@@ -263,7 +263,7 @@ def test_a_project_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> No
     file.chmod(0o666)
     loaded = load_layer(ConfigFile(str(file), asked_for=True), "/h", project=True).loaded
     assert loaded.config is None
-    assert "written by anybody" in loaded.problems[0].render()
+    assert "is writable for all users" in loaded.problems[0].render()
 
 
 def test_a_project_is_trusted_however_its_directory_is_reached(tmp_path: Path) -> None:
@@ -310,9 +310,7 @@ def test_a_directory_that_links_to_trusted_bytes_is_not_trusted(tmp_path: Path, 
 def test_a_store_that_cannot_be_read_trusts_nothing_and_is_set_aside(tmp_path: Path, text: str) -> None:
     store = touch(tmp_path / "trust.json", text)
     assert read_trust(str(store)) == {}
-    assert store_problem(str(store)).startswith(
-        f"{store} is not a file of trust of this version; no project is"
-    )
+    assert store_problem(str(store)).startswith(f"{store} is not a trust file of this version; no project is")
     assert store.read_text() == text, "who only reads it leaves it alone"
     assert f"it is now {store}.aside-1, and no project is trusted" in set_aside_unreadable(str(store))
     assert set_aside_unreadable(str(store)) == store_problem(str(store)) == ""
@@ -369,9 +367,9 @@ def test_a_projects_file_sets_nothing_that_concerns_other_projects() -> None:
     text = '{"max_instances": 1, "separator": ".", "env_file": "e", "session": {"slow_reader_s": 1}}'
     loaded = read_config(text, "p", project=True)
     assert [each.render() for each in loaded.problems] == [
-        "p:1: max_instances: concerns every project: it belongs into the user's own file",
-        "p:1: separator: concerns every project: it belongs into the user's own file",
-        "p:1: session: concerns every project: it belongs into the user's own file",
+        "p:1: max_instances: concerns all projects: it belongs in the user's own file",
+        "p:1: separator: concerns all projects: it belongs in the user's own file",
+        "p:1: session: concerns all projects: it belongs in the user's own file",
     ]
 
 

@@ -78,8 +78,14 @@ def test_comments_are_allowed() -> None:
         ('{"tools": [\n{"name": "a"},\n{"name": ""}]}', "tools.json:3: tools[1]: has no name"),
         ('[{"name": "a", "inputSchema": []}]', "its inputSchema must be an object"),
         ('[{"name": "a", "inputSchema": {"type": "string"}}]', 'must have "type": "object"'),
-        ('[{"name": "a", "input_schema": {}}]', "its input_schema means nothing to MCP; call it inputSchema"),
-        ('[{"name": "a", "parameters": {}}]', "its parameters means nothing to MCP; call it inputSchema"),
+        (
+            '[{"name": "a", "input_schema": {}}]',
+            "its input_schema is no member of a tool in MCP; call it inputSchema",
+        ),
+        (
+            '[{"name": "a", "parameters": {}}]',
+            "its parameters is no member of a tool in MCP; call it inputSchema",
+        ),
         (
             '[\n{"server": "time", "definition": {"name": "a"}}]',
             "tools.json:1: lists tools of other servers only",

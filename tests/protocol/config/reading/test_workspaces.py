@@ -109,12 +109,12 @@ def test_only_the_users_own_file_names_workspaces(tmp_path: Path, file: str) -> 
     path.write_text('{"workspaces": {"w": {}}}', encoding="utf-8")
     if file.startswith("."):
         (problem,) = read_config(path.read_text(), str(path), project=True).problems
-        assert "belongs into the user's own file" in problem.text
+        assert "belongs in the user's own file" in problem.text
     else:
         outer = tmp_path / "carpool.json"
         outer.write_text('{"include": ["servers.d/*.json"]}', encoding="utf-8")
         (problem,) = load_config(ConfigFile(str(outer), asked_for=True)).problems
-        assert problem.text == "a file that is included holds servers only"
+        assert problem.text == "an included file may hold servers only"
 
 
 @behaviour("workspaces:named")

@@ -52,31 +52,31 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
         ),
         (
             {"command": "x", "python": "tools"},
-            ".python: a server has only one of `command` and `python`; take one of them out",
+            ".python: a server has only one of `command` and `python`; remove one of them",
         ),
         (
             {"python": "tools", "args": ["x"]},
-            ".args: goes with `command` only, and this server is a Python module; take it out",
+            ".args: goes with `command` only, and this server is a Python module; remove it",
         ),
         (
             {"command": "x", "strict": True},
-            ".strict: goes with `python` only, and this server is a command; take it out",
+            ".strict: goes with `python` only, and this server is a command; remove it",
         ),
         (
             {"command": "x", "interpreter": "python3"},
-            ".interpreter: goes with `python` only, and this server is a command; take it out",
+            ".interpreter: goes with `python` only, and this server is a command; remove it",
         ),
         (
             {"command": "x", "url": "https://x"},
-            ".url: a server has only one of `command` and `url`; take one of them out",
+            ".url: a server has only one of `command` and `url`; remove one of them",
         ),
         (
             {"command": "x", "headers": {"A": "b"}},
-            ".headers: goes with `url` only, and this server is a command; take it out",
+            ".headers: goes with `url` only, and this server is a command; remove it",
         ),
         (
             {"python": "x", "oauth": {"client_id": "b"}},
-            ".oauth: goes with `url` only, and this server is a Python module; take it out",
+            ".oauth: goes with `url` only, and this server is a Python module; remove it",
         ),
         ({"transport": "http"}, ': has no url: write "url": "https://…", where the server is'),
         ({"command": "x", "type": "sse"}, '.type: must be "stdio": this server is a command'),
@@ -84,10 +84,10 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
             {"url": "https://x", "transport": "stdio"},
             '.transport: must be "http", "sse" or "url": this server is a server over a URL',
         ),
-        ({"url": "https://x", "cwd": "/w"}, ".cwd: means nothing to a server over a URL; take it out"),
+        ({"url": "https://x", "cwd": "/w"}, ".cwd: has no meaning for a server over a URL; remove it"),
         (
             {"url": "https://x", "args": ["y"]},
-            ".args: goes with `command` only, and this server is a server over a URL; take it out",
+            ".args: goes with `command` only, and this server is a server over a URL; remove it",
         ),
         ({"url": "x"}, ".url: must be a URL that begins with http:// or https:// and names a host"),
         ({"url": "https://x", "headers": {"a b": "c"}}, '.headers."a b": is no name of a header'),
@@ -97,7 +97,7 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
         ),
         (
             {"url": "https://x", "headers": {"X-A": "c", "x-a": "d"}},
-            ".headers.x-a: is written twice: case does not count in the name of a header",
+            ".headers.x-a: is written twice: header names ignore case",
         ),
         ({"python": ["tools"]}, ".python: must be text, found a list"),
     ],

@@ -22,13 +22,12 @@ from carpool_supervisor.core.calls.leases import LeaseLost, Leases
 from carpool_supervisor.core.calls.placement import (
     check_line,
     find_instance,
-    find_task_instance,
     only_free_slots_decide,
+    place_call,
 )
 from carpool_supervisor.core.calls.queue_timeouts import QueueTimeouts
 from carpool_supervisor.core.calls.refusals import (
-    POOL_REPLACED,
-    refusal_now,
+    refused_call,
     state_lost_text,
     timeout_text,
     wait_expired_text,
@@ -82,39 +81,30 @@ class Dispatcher:
     # --- a call comes ----------------------------------------------------------------------------------
 
     def admit(self, call: Call, now: float) -> Pool | None:
-        """Place a call, put it in line, or refuse it. Returns the pool if it should grow."""
-        if call.instance:  # about a task: where that runs, at once or not at all
-            there = find_task_instance(call, self._pools, self._leases)
-            if isinstance(there, CallFailed):
-                self._emit(there)
-            else:
-                opened = self.calls[call.call] = PoolCall(call, timeout_of(there.pool.policy, call))
-                self._place(opened, there, now)
+        """Place a call, queue it, or refuse it. Returns the pool if it should grow."""
+        found = place_call(call, self._pools, self._leases, now)
+        if isinstance(found, CallFailed):
+            self._emit(found)
             return None
-        pool = self._pools.get(call.key)
-        refusal = refusal_now(pool, now)
-        if pool is None or refusal is not None:
-            slug, text, retry_after_s = refusal or POOL_REPLACED
-            self._emit(CallFailed(call.call, slug, "no", text, retry_after_s))
-            return None
-        opened = PoolCall(call, timeout_of(pool.policy, call))
-        self.calls[call.call] = opened
-        if pool.plain:
-            instance = None if pool.queue else pool.pick_instance()
-        elif (
-            not pool.queue.has_session(call.session)
-            and (verdict := self._try_place(pool, opened, now)) != "waits"
-        ):
-            if verdict == "told":
+        if isinstance(found, LeaseLost):
+            pool = self._pools[call.key]
+            self._fail_state_lost(call.call, found)
+            if found.is_news:
                 self.place_waiting_elsewhere(pool, now)
             return pool
-        else:
-            instance = None
-        if instance is None:
-            self._wait(pool, opened, now)
+        if found is not None and call.instance:  # about a task
+            self.calls[call.call] = pool_call = PoolCall(call, timeout_of(found.pool.policy, call))
+            self._place(pool_call, found, now)
+            return None
+        pool = self._pools[call.key]
+        pool_call = self.calls[call.call] = PoolCall(call, timeout_of(pool.policy, call))
+        if found is None:
+            self._wait(pool, pool_call, now)
             return pool
-        self._place(opened, instance, now)
-        busy = len(instance.in_flight) > pool.policy.scale_up_at and len(pool.serving) < pool.max_instances
+        self._place(pool_call, found, now)
+        if not pool.plain:
+            return pool
+        busy = len(found.in_flight) > pool.policy.scale_up_at and len(pool.serving) < pool.max_instances
         return pool if busy else None
 
     def place_waiting(self, pool: Pool, now: float) -> None:
@@ -182,20 +172,21 @@ class Dispatcher:
             self.place_waiting_elsewhere(pool, now)
 
     def _try_place(self, pool: Pool, pool_call: PoolCall, now: float) -> Literal["waits", "leaves", "told"]:
-        """Place this call, or end it because the state that it counts on is gone. `told`: it is the first
-        that hears of this loss, and calls of its session that wait in other pools of the server are to hear
-        of it too.
+        """Place a waiting call, or end it because the state that it counts on is gone. `told`: its session
+        hears of this loss for the first time, and its calls in other pools of the server must hear of it too.
         """
-        is_news = self._leases.any_lost and self._leases.has_lost(pool_call.call.session, pool.server)
         found = find_instance(pool_call.call, pool, self._pools, self._leases, now)
         if found is None:
             return "waits"
         if isinstance(found, LeaseLost):
             del self.calls[pool_call.call.call]
-            self._emit(CallFailed(pool_call.call.call, "state_lost", "no", state_lost_text(found.cause)))
-            return "told" if is_news else "leaves"
+            self._fail_state_lost(pool_call.call.call, found)
+            return "told" if found.is_news else "leaves"
         self._place(pool_call, found, now)
         return "leaves"
+
+    def _fail_state_lost(self, call: CallId, loss: LeaseLost) -> None:
+        self._emit(CallFailed(call, "state_lost", "no", state_lost_text(loss.cause)))
 
     def _place(self, pool_call: PoolCall, instance: Instance, now: float) -> None:
         wire = WireId(instance.next_wire)
@@ -380,10 +371,10 @@ class Dispatcher:
         """It was never delivered: it is the next of its session again."""
         call = pool_call.call
         pool = self._pools.get(call.key)  # after a reload not always that of the instance it was placed on
-        refusal = refusal_now(pool, now)
+        refusal = refused_call(call.call, pool, now)
         if pool is None or refusal is not None:  # nobody is going to serve that line any more
-            slug, text, retry_after_s = refusal or POOL_REPLACED
-            self._emit(CallFailed(call.call, slug, "no", text, retry_after_s))
+            if refusal is not None:
+                self._emit(refusal)
             return
         pool_call.instance = None
         self.calls[call.call] = pool_call

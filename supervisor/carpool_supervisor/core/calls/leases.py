@@ -44,6 +44,8 @@ class LeaseLost(Struct, frozen=True):
     """Answer this one call `state_lost` (not delivered); the next one gets a fresh instance."""
 
     cause: LossCause
+    is_news: bool = False
+    """The session has not heard of this loss: its calls that wait elsewhere must hear of it too."""
 
 
 class LeaseQueued(Struct, frozen=True):
@@ -117,7 +119,7 @@ class Leases:
     def take_loss(self, session: SessionId, server: ServerName) -> LeaseLost | None:
         """What this session has lost of this server: once."""
         cause = self._lost.pop((session, server), None)
-        return None if cause is None else LeaseLost(cause)
+        return None if cause is None else LeaseLost(cause, is_news=True)
 
     def loss_reported_by_server(self, call: Call, server: ServerName) -> None:
         """Carpool's own bridge has told this call that its server knows the session no more."""

@@ -1,29 +1,59 @@
-"""Which instance takes a call where instances are not all alike: lanes, leases, a pool that was replaced.
+"""Placement: which instance takes a call.
 
-A plain pool (`Pool.plain`) never comes here: any of its instances will do (`Pool.pick_instance`). Else, in
-this order: the word that a lease was lost; the instance that the session holds of this server, be it of a
-pool before this one, while that drains (rule 15), or of one after it; a new lease; in mode `serial` an
-instance with a free lane (rule 5). So all versions of a server are one to a session: it holds one instance
-of them, and what it loses at one it is told at any. A call about a task has but one place, whatever its
-pool (`find_task_instance`).
+`place_call` has the whole decision about a call that has just come, and `find_instance` the part of it that
+is repeated while a call waits in a pool whose instances are not all alike. Such a pool has slots (mode
+`serial`; docs/rules.md, rule 5), leases, or replaced another pool (rule 15); in a plain pool
+(`Pool.plain`) any instance will do. All versions of a server are one to a session: it holds one instance of
+them, and what it loses at one of them it is told at any.
 
-Knows nothing of: waiting, deadlines, how instances start and end.
+Refuses to know: queues and time-outs (`dispatcher`), how instances start and end.
 """
 
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Call, CallFailed
 from carpool_supervisor.core.calls.leases import LeaseHeld, LeaseLost, Leases
+from carpool_supervisor.core.calls.refusals import refused_call
 from carpool_supervisor.core.model.attribution import CAN_ASK
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Calls, Instance, Pool, Pools, mark_not_plain
 from carpool_supervisor.core.model.sharing import may_take_call
 
 
+def place_call(
+    call: Call, pools: Pools, leases: Leases, now: float
+) -> Instance | LeaseLost | CallFailed | None:
+    """Decide which instance takes a call that has just come. None: it waits. The first rule counts.
+
+    1. A call about a task runs where the task runs, at once or not at all.
+    2. The pool is gone or stopped, or it has no instance and starts none: the call is refused.
+    3. Calls wait before it (in a plain pool any, else those of its session): it waits behind them.
+    4. In a plain pool the instance with the fewest calls takes it, if one has room.
+    5. In any other pool `find_instance` decides.
+    """
+    if call.instance:
+        return _place_task_call(call, pools, leases)
+    pool = pools.get(call.key)
+    refusal = refused_call(call.call, pool, now)
+    if pool is None or refusal is not None:
+        return refusal
+    if pool.plain:
+        return None if pool.queue else pool.pick_instance()
+    if pool.queue.has_session(call.session):
+        return None
+    return find_instance(call, pool, pools, leases, now)
+
+
 def find_instance(
     call: Call, pool: Pool, pools: Pools, leases: Leases, now: float
 ) -> Instance | LeaseLost | None:
-    """Where this call runs now. None: it waits, and its session has a place in the line for leases where
-    those decide.
+    """Decide which instance takes a call where instances are not all alike. The first rule counts.
+
+    1. The session has lost its instance of this server and was not told: this call tells it.
+    2. The session holds an instance of the server, of this pool or of one that it replaced: that takes it.
+    3. In a pool without leases the instance with the fewest calls and a free slot takes it.
+    4. In a pool with leases the session leases an instance, or gets a place in the line for one.
+
+    None: no instance has room, and the call waits.
     """
     session = call.session
     if leases.any_lost:
@@ -43,8 +73,8 @@ def find_instance(
     return instance if instance.has_room() else None
 
 
-def find_task_instance(call: Call, pools: Pools, leases: Leases) -> Instance | CallFailed:
-    """Where a call about a task runs: where that does, also while that drains."""
+def _place_task_call(call: Call, pools: Pools, leases: Leases) -> Instance | CallFailed:
+    """Return the instance that runs the task, also while it drains."""
     pool = pools.get(call.key)
     instance = None if pool is None else pool.instances.get(call.instance)
     if instance is None or leases.holder(instance.id) not in (None, call.session):

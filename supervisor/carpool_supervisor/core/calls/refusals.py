@@ -7,6 +7,8 @@ Knows nothing of: who is told, and when (`dispatcher`, `instances`).
 
 from typing import Final, Literal
 
+from carpool_protocol.ids import CallId
+from carpool_protocol.link.messages import CallFailed
 from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
 from carpool_supervisor.core.model.pool import Pool, PoolCall
 
@@ -34,6 +36,15 @@ def refusal_now(pool: Pool | None, now: float) -> tuple[str, str, float | None] 
             case _:
                 pass
     return None
+
+
+def refused_call(call: CallId, pool: Pool | None, now: float) -> CallFailed | None:
+    """Return the refusal of a call that may not enter this pool now; None if it may."""
+    refusal = refusal_now(pool, now)
+    if refusal is None:
+        return None
+    slug, text, retry_after_s = refusal
+    return CallFailed(call, slug, "no", text, retry_after_s)
 
 
 def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:

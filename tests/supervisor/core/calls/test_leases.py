@@ -99,7 +99,7 @@ def test_what_was_lost_at_any_version_of_a_server_is_told_once() -> None:
     assert table.acquire(B, NEXT, 1.0) == LeaseQueued()
     assert table.acquire(A, EDIT, 1.0) == LeaseQueued()
     assert table.has_lost(A, SERVERS[NEXT])
-    assert table.acquire(A, NEXT, 1.0) == LeaseLost("reload")
+    assert table.acquire(A, NEXT, 1.0) == LeaseLost("reload", is_news=True)
     assert not table.any_lost
     assert table.acquire(A, WEB, 1.0) == LeaseQueued()
 
@@ -117,7 +117,7 @@ def test_the_next_in_line_is_served_by_a_new_instance_not_by_the_returned_one() 
 def test_a_crash_gives_one_state_lost_with_its_cause_and_then_a_fresh_instance() -> None:
     table = leased()
     assert table.instance_lost(I1, "crash") == LeaseEnded(I1, A, WEB)
-    assert table.acquire(A, WEB, 1.0) == LeaseLost("crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseLost("crash", is_news=True)
     assert table.acquire(A, WEB, 1.0) == LeaseQueued()
     assert table.instance_offered(I2, WEB, 2.0) == A
     assert table.acquire(A, WEB, 2.0) == LeaseHeld(I2, fresh=False)
@@ -127,7 +127,7 @@ def test_a_warm_spare_does_not_hide_the_loss() -> None:
     table = leased()
     table.instance_offered(I2, WEB, 0.0)
     table.instance_lost(I1, "crash")
-    assert table.acquire(A, WEB, 1.0) == LeaseLost("crash")
+    assert table.acquire(A, WEB, 1.0) == LeaseLost("crash", is_news=True)
     assert table.acquire(A, WEB, 1.0) == LeaseHeld(I2, fresh=True)
 
 
@@ -152,7 +152,7 @@ def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told() -> None:
     assert table.idle_timers.next_deadline() == 1800.0
     assert table.end_idle(table.idle_timers.due(1799.0)) == []
     assert table.end_idle(table.idle_timers.due(1800.0)) == [LeaseEnded(I1, A, WEB)]
-    assert table.acquire(A, WEB, 1801.0) == LeaseLost("idle")
+    assert table.acquire(A, WEB, 1801.0) == LeaseLost("idle", is_news=True)
     assert table.idle_timers.next_deadline() is None
 
 
@@ -181,10 +181,10 @@ def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
     table.acquire(B, WEB, 0.0)
     table.call_started(I2)
     table.instance_lost(I2, "crash")
-    assert table.acquire(B, NEXT, 1.0) == LeaseLost("crash")
+    assert table.acquire(B, NEXT, 1.0) == LeaseLost("crash", is_news=True)
     assert table.held_instance(A, SERVERS[WEB]) == (WEB, I1), "it lasts as long as its instance drains"
     assert table.instance_lost(I1, "reload") == LeaseEnded(I1, A, WEB)
-    assert table.acquire(A, NEXT, 1.0) == LeaseLost("reload")
+    assert table.acquire(A, NEXT, 1.0) == LeaseLost("reload", is_news=True)
     assert table.acquire(A, NEXT, 1.0) == LeaseQueued()
 
 
@@ -192,7 +192,7 @@ def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
 def test_a_new_supervisor_tells_of_leases_of_the_old_one() -> None:
     table = empty()
     table.loss_reported_by_broker(A, SERVERS[WEB], "supervisor")
-    assert table.acquire(A, WEB, 0.0) == LeaseLost("supervisor")
+    assert table.acquire(A, WEB, 0.0) == LeaseLost("supervisor", is_news=True)
     assert table.acquire(A, WEB, 0.0) == LeaseQueued()
 
 
@@ -204,7 +204,7 @@ def test_of_a_server_that_is_configured_no_more_nothing_is_left_but_what_is_to_b
     table.pool_wanted(WEB, SERVERS[WEB])
     assert table.waiting_sessions(WEB) == ()
     assert table.acquire(B, WEB, 0.0) == LeaseQueued()
-    assert table.acquire(A, WEB, 0.0) == LeaseLost("reload"), "it has come back"
+    assert table.acquire(A, WEB, 0.0) == LeaseLost("reload", is_news=True), "it has come back"
     table.pool_gone(WEB)
     table.session_closed(A)
     assert not table.any_lost
@@ -228,7 +228,7 @@ def test_of_two_that_wait_for_each_other_the_longest_idle_gives_way() -> None:
     table.acquire(B, EDIT, 5.0)
     assert table.pick_victim({A, B}) == I1
     table.instance_lost(I1, "needed")
-    assert table.acquire(A, WEB, 7.0) == LeaseLost("needed")
+    assert table.acquire(A, WEB, 7.0) == LeaseLost("needed", is_news=True)
 
 
 def test_a_lease_of_which_no_call_was_delivered_holds_no_state_to_lose() -> None:
@@ -317,7 +317,7 @@ class LeaseMachine(RuleBasedStateMachine):
         found = self.table.acquire(session, pool, self.now)
         open_call = self.owed.pop((session, SERVERS[pool]), None)
         if open_call is not None:
-            assert found == LeaseLost(open_call)
+            assert found == LeaseLost(open_call, is_news=True)
         elif (session, SERVERS[pool]) in self.holds:
             assert found == LeaseHeld(self.holds[session, SERVERS[pool]], fresh=False)
         elif isinstance(found, LeaseHeld):

@@ -1,10 +1,10 @@
 """The broker as a process: performs what the core decides.
 
-Owns the wiring: door, link, configuration, control, timers, lifeline. Decides nothing about calls,
+Owns the wiring: agent server, link, configuration, control, timers, lifeline. Decides nothing about calls,
 names or rights.
 
-Knows nothing of: pids and pipes of servers, what agents' lines mean (`inbound`), how what agents are told is
-worded (`outbound`).
+Knows nothing of: pids and pipes of servers, the meaning of agents' lines (`inbound`), the text of lines to
+agents (`outbound`).
 """
 
 import logging
@@ -65,17 +65,17 @@ log = logging.getLogger("carpool.broker")
 
 CONFIG_CHECK_S = CHECK_S = 1.0
 WRITTEN_CALLS = 64
-"""So many written answers are reported at once; fewer of them within `CHECK_S`."""
+"""Number of written answers that are reported at once. Fewer are reported within `CHECK_S`."""
 MAX_LOSSES = 4096
-"""So many calls that were told `state_lost` are waited for to be written."""
-_LAST_GOOD = "the configuration is broken, the last good one stays: %s"
+"""Most calls with `state_lost` whose answer has not been written yet."""
+_LAST_GOOD = "the configuration is broken, the last good one stays in force: %s"
 _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"
 ENDS = {STOP: _STOPPED, STOP_FOR_RESTART: _STARTED_AGAIN, STOP_FOR_RESTART_NOW: _STARTED_AGAIN}
-"""What carriers that keep are told, by the launcher's word."""
+"""The text for carriers that keep lines, by the launcher's stop command."""
 RELEASE = version("carpool")
 FLUSH_TIMEOUT_S = 2.0
-"""So long an end that carriers come back from waits for them to take what was said."""
+"""How long the broker waits at its end for carriers that can resume to read their lines."""
 
 
 def _core(configuration: Configuration, incarnation: Incarnation, epoch: Epoch) -> BrokerCore:
@@ -118,13 +118,13 @@ class BrokerShell:
         self._catalog_cache = kept or CatalogCache("", b"")
         approvals = approvals or ApprovalStore("")
         self._nursery: trio.Nursery | None = None
-        """Of all tasks, while the broker serves."""
+        """The nursery of all tasks, while the broker serves."""
         self._stopped = trio.Event()
         self._supervisor: Hello | None = None
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._reported_losses: set[CallId] = set()
-        """Calls whose agents are told `state_lost`, until that is written."""
+        """Calls with `state_lost` whose answer has not been written yet."""
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
         self._ready = ReadySet()
         hello = Hello(LINK_VERSION, epoch, BROKER, os.getpid(), RELEASE)
@@ -212,7 +212,7 @@ class BrokerShell:
         )
 
     def _performers(self) -> dict[type, Callable[..., None]]:
-        """What performs each effect; all others are messages to the supervisor."""
+        """The function for each effect. All other effects are messages to the supervisor."""
         connections = self._connections
         return {
             **self._saying.handlers,
@@ -241,7 +241,7 @@ class BrokerShell:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self._hook_runner.run)
-            self._read_hooks()  # before any call, and before any answer that the record holds
+            self._read_hooks()  # before any call, and before any answer in the record
             self._pump.feed(self._configuration.resolve_source(DEFAULT_SOURCE))
             nursery.start_soon(self._ready.run, self._flush_burst)
             nursery.start_soon(self._pump.run_timers, self._flush_burst)
@@ -267,7 +267,7 @@ class BrokerShell:
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
             self._saying.search_queue.answer_all()
-            # Whoever loses us because the launcher has died is not told to stay away.
+            # If the launcher has died, carriers are not told to stay away.
             word = self._read_stop_line()
             again = word in {STOP_FOR_RESTART, STOP_FOR_RESTART_NOW}
             self._agent_server.stop_accepting(ENDS.get(word, ""), again=again)
@@ -282,8 +282,9 @@ class BrokerShell:
             nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """End: every open call is answered, then agents see end of file, and carriers that keep why. An end
-        that they come back from waits for what is under way, until this is said once more.
+        """End: answer every open call and close all connections, with a reason for carriers that keep lines.
+
+        For a restart the broker first waits for open calls, until the launcher repeats the command.
         """
         word = self._read_stop_line()
         if word == STOP_FOR_RESTART:
@@ -297,8 +298,9 @@ class BrokerShell:
         self._stopped.set()
 
     def _end_replaced(self) -> None:
-        """This process is of a carpool that was updated underneath it. It goes as if it had died: the
-        launcher brings up the new one, and carriers come back there.
+        """End as if the process had died, because carpool was updated underneath it.
+
+        The launcher starts the new version, and carriers resume there.
         """
         if self._lifeline is not None and not self._read_stop_line():
             log.warning("ending, so that a broker of the new version takes over")
@@ -310,10 +312,10 @@ class BrokerShell:
     # --- the burst -------------------------------------------------------------------------------------
 
     def _flush_burst(self) -> None:
-        """The burst is over: everything it caused leaves now."""
+        """End a burst: everything that it caused is written now."""
         self._link.flush()
         self._connections.flush()
-        self._audit_log.flush()  # of agents that are gone nothing is to be sent
+        self._audit_log.flush()  # for agents that are gone nothing is written
         if len(self._connections.written) >= WRITTEN_CALLS or not self._reported_losses.isdisjoint(
             self._connections.written
         ):
@@ -321,7 +323,7 @@ class BrokerShell:
         self._pump.settle()
 
     def _report_written(self) -> None:
-        """The record may forget the answers that are with their carriers."""
+        """Tell the supervisor which answers the carriers have, so that its record can drop them."""
         written = self._connections.written
         if written:
             self._send_now(self.core.call_table.answers_written(written.copy()))
@@ -374,41 +376,45 @@ class BrokerShell:
                 case Surveyed() | OperationEnded() | SharingExplained() | JournalRead():
                     self._inquiries.answer_received(message)
                 case _:
-                    log.error("the supervisor said what only a broker says: %s", type(message).__name__)
+                    log.error(
+                        "the supervisor sent a message that only a broker may send: %s",
+                        type(message).__name__,
+                    )
         if burst:
             self._pump.feed_all(burst)
 
     def _observe_message(self, message: LinkEvent) -> None:
-        """Catalogs are kept on disk. That `state_lost` is with its carrier is to be reported at once: what is
-        read after that runs on fresh state.
+        """Keep catalogs on disk, and note answers with `state_lost`.
+
+        A written `state_lost` is reported at once: calls that are read after that run on new state.
         """
         if type(message) is Catalog:
             self._catalog_cache.catalog_received(message, self._withheld.for_pool(message.key))
         elif type(message) is CallFailed and message.fault == "state_lost":
-            if len(self._reported_losses) >= MAX_LOSSES:  # of agents that are gone
+            if len(self._reported_losses) >= MAX_LOSSES:  # calls of agents that are gone
                 self._reported_losses.clear()
             self._reported_losses.add(message.call)
 
     def _supervisor_connected(self, hello: Hello) -> None:
         if self._supervisor is not None and self._supervisor.name != hello.name:
-            log.error("a second supervisor, %s, is not served yet", hello.name)
+            log.error("a second supervisor, %s, is not supported yet", hello.name)
             return
-        log.info("supervisor %s came (pid %d)", hello.name, hello.pid)
+        log.info("supervisor %s connected (pid %d)", hello.name, hello.pid)
         self._supervisor = hello
         self._agent_server.set_supervisor_epoch(hello.epoch)
-        self._send_now(UseLoginShell(self._configuration.config.login_shell))  # before anything is to start
+        self._send_now(UseLoginShell(self._configuration.config.login_shell))  # before anything is started
         self._pump.feed(events.SupervisorConnected(LINK_WINDOW_BYTES, hello.epoch))
 
     def _supervisor_lost(self, why: str) -> None:
-        log.warning("supervisor went: %s", why)
+        log.warning("supervisor lost: %s", why)
         self._supervisor = None
         self._agent_server.set_supervisor_epoch(Epoch(""))
-        self._connections.written.clear()  # the record is gone as well, or is gone through anew
+        self._connections.written.clear()  # the record is lost too, or will be sent anew
         self._inquiries.supervisor_lost()
         self._pump.feed(events.SupervisorLost())
 
     def _supervisor_died(self, name: str) -> None:
-        """The launcher has seen it die: sooner and surer than any silence."""
+        """The launcher saw the supervisor die, which is sooner and surer than silence."""
         self._link.peer_died(name, "the launcher says that it died")
 
     async def _check_periodically(self) -> None:
@@ -431,12 +437,14 @@ class BrokerShell:
                 self._flush_burst()
 
     def _apply_changes(self, followed: Sequence[ConfigurationChange]) -> None:
-        """Other configurations are in force for those who are here."""
+        """Feed changes of the configuration in force to the core."""
         self._pump.feed_all(group_changes(followed))
         self._moving.configuration_changed(list(self.core.sessions))
 
     async def _reload(self, changed: Sequence[WatchedFiles] = EVERYTHING) -> list[str]:
-        """Read again what has changed. The problems, if it is broken; then the last good one stays."""
+        """Read changed files again. Returns the problems if the configuration is broken; the last good one
+        then stays.
+        """
         readings = await self._config_watcher.reload(changed)
         if problem := self._configuration.problem:
             log.error(_LAST_GOOD, problem)
@@ -463,9 +471,7 @@ class BrokerShell:
         for text in self._configuration.warnings:
             log.warning("%s", text)
         for name in self._configuration.missing_profiles():
-            log.warning(
-                "the profile %s is not in the file any more: agents that have it may do nothing", name
-            )
+            log.warning("the profile %s is no longer in the file: agents with it may do nothing", name)
 
     def _clock_jumped(self) -> None:
-        log.warning("the clock jumped: this process stood still, or the machine slept")
+        log.warning("the clock jumped: this process was stopped, or the machine slept")

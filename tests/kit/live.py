@@ -37,7 +37,7 @@ Make = Callable[..., "Daemon"]
 """Makes a daemon of the test's own: `make(servers, up=True, **settings)`."""
 SERVERS = Path(__file__).parent / "servers"
 LIVE = Path(__file__).parents[1] / "live"
-BUGS = ("Traceback", "a bug in carpool", "said what only a")
+BUGS = ("Traceback", "a bug in carpool", "said what only a", "a message that only a")
 """What our own processes log only when carpool is wrong."""
 
 DAEMON_WORDS = ("carpool.launcher", "carpool_broker", "carpool_supervisor", "carpool.http")

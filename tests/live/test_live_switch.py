@@ -132,7 +132,7 @@ async def test_a_server_is_disabled_for_one_session_and_others_notice_nothing(sh
                 await switched(shared, "enable", "own", "--session", mine)
                 assert fault_of(await one.call("own__echo"))["code"] == "state_lost", "it is told once"
         for words, why in (
-            (("disable", "good", "--session", mine), "no session of this id"),
+            (("disable", "good", "--session", mine), "no session with this id"),
             (("disable", "goood"), "did you mean 'good'?"),
             (("disable", "good", "goood"), "did you mean 'good'?"),
         ):

@@ -1,4 +1,4 @@
-"""What `carpool` verbs and `/health` ask a broker and tell it to do.
+"""Handlers of the requests of `carpool` verbs and of `/health`.
 
-The files here know nothing of: the state of calls and sessions: it asks the core for it.
+The files here own no state of calls and sessions: they ask the core for it.
 """

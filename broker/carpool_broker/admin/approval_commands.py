@@ -1,9 +1,9 @@
-"""The request behind `carpool pin`: `carpool/pin`.
+"""The method `carpool/pin`, which `carpool pin` uses.
 
-Owns what an operator is told of pinned servers and of the tools that are held, and how he approves: he says
-which definition he has seen, so that one that has changed meanwhile is not approved in its place.
+Owns the report about pinned servers and held tools, and the approval by an operator. The operator names the
+digest of the definition that he has seen, so that a definition that has changed meanwhile is not approved.
 
-Knows nothing of: how it is shown, what holding a tool does (`approvals`, `view_builder`).
+Knows nothing of: how the report is shown, the effect of holding a tool (`approvals`, `view_builder`).
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from carpool_protocol.ids import ServerName
 
 
 class PinParams(Struct):
-    """What is asked for."""
+    """Params of `carpool/pin`."""
 
     verb: Literal["status", "approve"]
     server: str = ""
-    """Of `status`: of this one alone."""
+    """For `status`: only this server; empty: all."""
     pin: str = ""
-    """Of `approve`: as `status` said it."""
+    """For `approve`: the `pin` of a `status` answer."""
     tools: dict[str, str] = {}
-    """Of `approve`: the digests of what was seen, by tool."""
+    """For `approve`: digests of the seen definitions, by tool."""
 
 
 class ApprovalCommands:
-    """`feed`: have the core take an event, with all that follows."""
+    """Answers `carpool/pin`. `feed`: lets the core take an event and performs all that follows."""
 
     def __init__(
         self, registry: Registry, board: ApprovalStore, feed: Callable[[PinsApproved], None]
@@ -43,7 +43,7 @@ class ApprovalCommands:
         self._feed = feed
 
     def register(self, methods: Methods) -> None:
-        """Put `carpool/pin` into the table."""
+        """Add `carpool/pin` to the table."""
         methods.add("carpool/pin", PinParams, lambda _, params: self.answer(params))
 
     def answer(self, params: PinParams) -> dict[str, Any]:
@@ -63,7 +63,9 @@ class ApprovalCommands:
         return {"approved": sorted(tool for tool, _ in params.tools.items() & (before - after))}
 
     def summary(self) -> dict[ServerName, dict[str, Any]]:
-        """By server: how many tools are approved, and which are held. The worst of several of one name."""
+        """By server: the number of approved tools, and the held ones. The worst case of several servers of
+        one name.
+        """
         found: dict[ServerName, dict[str, Any]] = {}
         for each in self.answer(PinParams("status"))["pinned"]:
             held = [one["tool"] or "(instructions)" for one in each["held"]]
@@ -74,7 +76,7 @@ class ApprovalCommands:
         return found
 
     def pin_status(self, pin: PinId) -> dict[str, Any]:
-        """One pinned server, for `status` and for the verb."""
+        """One pinned server, for `status` and for `carpool pin`."""
         approved = self._registry.approvals.approved.get(pin)
         return {
             "pin": pin,

@@ -1,7 +1,7 @@
 """The method `carpool/story`, which `carpool story` uses: the entries of both journals about one call.
 
 Owns the way from a call to its agent's request: before a call is sent, the broker's journal mentions only
-that request. Knows nothing of: how a story is worded.
+that request. Knows nothing of: the text of a story.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ STORY_TIMEOUT_S = 5.0
 
 StoryEntry = dict[str, Any]
 FindStory = Callable[[int | str, type[int | str]], list[StoryEntry]]
-"""`Pump.story`."""
+"""The type of `CorePump.story`."""
 
 
 class StoryParams(Struct):
@@ -30,7 +30,7 @@ class StoryParams(Struct):
 
 
 class Stories:
-    """Reads stories of calls of one broker."""
+    """Answers `carpool/story` for one broker."""
 
     def __init__(self, inquiries: SupervisorQueries, story: FindStory, audit: AuditLog | None) -> None:
         self._inquiries = inquiries
@@ -38,11 +38,11 @@ class Stories:
         self._audit = audit
 
     def register(self, methods: Methods) -> None:
-        """Put `carpool/story` into the table."""
+        """Add `carpool/story` to the table."""
         methods.add("carpool/story", StoryParams, lambda _, params: self.story(params))
 
     async def story(self, params: StoryParams) -> dict[str, Any]:
-        """`{"call", "run", "broker", "supervisor", "pids"}`: what both journals hold still."""
+        """`{"call", "run", "broker", "supervisor", "pids"}`: the entries that both journals still hold."""
         call = call_named(params.call)
         if call is None:
             raise ControlError("bad_params", "A call is named as in errors and in the audit: c17, or c1.17.")
@@ -60,7 +60,7 @@ class Stories:
 
 
 def call_entries(story: FindStory, call: CallId) -> list[StoryEntry]:
-    """The entries of this call, and the one with which it came, oldest first."""
+    """The entries of this call and the one of its request, oldest first."""
     found = story(call, CallId)
     said = next((it for each in found for it in each["effects"] if _is_call(it, call)), None)
     if said is None or any(each["event"].get("type") == "CallRequested" for each in found):

@@ -1,6 +1,6 @@
 """All handlers of `carpool/…` control requests, registered in one table of methods.
 
-Owns the list of handlers, and `carpool/reload`. Knows nothing of: what the other handlers answer.
+Owns the list of handlers, and `carpool/reload`. Knows nothing of: the answers of the other handlers.
 """
 
 from collections.abc import Callable, Sequence

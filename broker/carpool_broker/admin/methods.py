@@ -4,7 +4,7 @@ Owns the lookup of a method, the decoding of its params, and the exception of a 
 this folder register their methods here. Sessions of operators may use all methods. Other sessions may use
 only the queries about their own view (`inbound.LOOKS`); any other method is "method not found" to them.
 
-Knows nothing of: what a method does, sockets, how an error is worded on the wire (`faults`).
+Knows nothing of: the effect of a method, sockets, the form of an error on the wire (`faults`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Handler = Callable[[SessionId, RawJson], object]
 
 
 class ControlError(Exception):
-    """The request cannot be served. `slug` is a fault of `faults`, `server` the one it is about."""
+    """The request cannot be served. `slug`: a code of `faults`; `server`: the server it is about."""
 
     def __init__(self, slug: str, detail: str, server: str = "") -> None:
         super().__init__(detail)
@@ -37,11 +37,11 @@ class Methods:
         self._handlers: dict[str, Handler] = {}
 
     def add(self, method: str, params: type[P], handler: Callable[[SessionId, P], object]) -> None:
-        """`handler` answers this method, with params of this type."""
+        """Register `handler` for this method, with params of this type."""
         self._handlers[method] = lambda session, raw: handler(session, _read(raw, params))
 
     def add_plain(self, method: str, handler: Callable[[SessionId], object]) -> None:
-        """`handler` answers this method, which has no params; params that are sent are ignored."""
+        """Register `handler` for this method without params; params that are sent are ignored."""
         self._handlers[method] = lambda session, _: handler(session)
 
     async def answer(self, session: SessionId, method: str, params: RawJson) -> RawJson:

@@ -1,9 +1,9 @@
-"""The request behind `carpool enable` and `disable`: `carpool/switch`.
+"""The method `carpool/switch`, which `carpool enable` and `disable` use.
 
-Owns what may be switched and what the operator is told about it: what is in force now, until when, and which
-files say otherwise.
+Owns the rules for an override and the operator's answer: the state now, how long it lasts, and the files that
+say otherwise.
 
-Knows nothing of: what a switch does to sessions (`configuration`), how it is kept (`override_store`).
+Knows nothing of: the effect of an override on sessions (`configuration`), its storage (`override_store`).
 """
 
 import logging
@@ -24,28 +24,28 @@ from carpool_protocol.ids import ServerName, SessionId
 log = logging.getLogger("carpool.broker")
 
 Reload = Callable[[], Awaitable[list[str]]]
-"""Reads the configuration again. Its problems, where it is broken."""
+"""Reads the configuration again. Returns its problems if it is broken."""
 Until = Literal["", "carpool stops", "the session ends"]
 
 
 class CannotOverrideError(Exception):
-    """It is not to be switched. The text says why."""
+    """The override is refused. The text says why."""
 
 
 class OverrideParams(Struct):
-    """What is asked for."""
+    """Params of `carpool/switch`."""
 
     server: str
     on: bool | None = None
-    """None: what the files say counts again, as they are now."""
+    """None: remove the override, so that the files decide, as they are now."""
     session: str = ""
-    """For this one alone; empty: for everybody."""
+    """Only for this session; empty: for all."""
     only_check: bool = False
-    """Say whether it may be, and leave it as it is."""
+    """True: only check if the override is allowed."""
 
 
 class OverrideCommands:
-    """`follow`: have the core take what follows."""
+    """Answers `carpool/switch`. `follow`: lets the core take changes of the configuration."""
 
     def __init__(
         self, configuration: Configuration, follow: Callable[[list[ConfigurationChange]], None]
@@ -54,7 +54,7 @@ class OverrideCommands:
         self._apply_changes = follow
 
     def register(self, methods: Methods, core: BrokerCore, reload: Reload) -> None:
-        """Put `carpool/switch` into the table. `reload` reads the files that are to count again."""
+        """Add `carpool/switch` to the table. `reload` reads the files before they decide again."""
 
         async def switch(_: SessionId, params: OverrideParams) -> dict[str, Any]:
             problems = await reload() if params.on is None else []
@@ -69,19 +69,20 @@ class OverrideCommands:
     def switch(
         self, params: OverrideParams, sessions: Collection[SessionId], problems: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """`{server, session, enabled, until, disabled_in, problems}`. `sessions`: those of agents.
-        `problems`: of the configuration, which is read again before its files are to count. Raises
+        """Set or remove an override. Returns `{server, session, enabled, until, disabled_in, problems}`.
+
+        `sessions`: ids of agents. `problems`: of the configuration, which was read again. Raises
         `CannotOverrideError`.
         """
         name, session = ServerName(params.server), SessionId(params.session)
         if session:
             if params.on is None:
-                raise CannotOverrideError("A session has no file to go by.")
+                raise CannotOverrideError("A session has no configuration file that could decide.")
             until = self._switch_for_session(
                 session, name, sessions, on=params.on, only_check=params.only_check
             )
         else:
-            if not problems:  # else what the file says is not in force: the switch says it still
+            if not problems:  # otherwise the file is not in force, and the override stays
                 self._switch_for_all(name, on=params.on, only_check=params.only_check)
             until = "carpool stops" if name in self._configuration.overrides.global_overrides else ""
         return {
@@ -94,7 +95,7 @@ class OverrideCommands:
         }
 
     def sessions_known(self, here: Container[SessionId]) -> None:
-        """Nobody comes back any more: what sessions had of their own that are not `here` ends with them."""
+        """Remove the overrides of sessions that are not `here`, because none can resume any more."""
         if self._configuration.overrides.sessions_known(here):
             self._configuration.override_store.save()
 
@@ -126,12 +127,13 @@ class OverrideCommands:
         configuration, switches = self._configuration, self._configuration.overrides
         if session not in sessions:
             there = ", ".join(sorted(sessions)) or "none"
-            raise CannotOverrideError(f"There is no session of this id. There are: {there}.")
+            raise CannotOverrideError(f"There is no session with this id. Sessions: {there}.")
         written = configuration.configured_server(session, name)
         if written is None:
             if configuration.layers.servers_named(name):
                 raise CannotOverrideError(
-                    "This session does not see the server: it is another workspace's, or awaits trust."
+                    "This session does not have the server: it belongs to another workspace, or its project "
+                    "is not trusted."
                 )
             raise CannotOverrideError(self._unknown(name))
         self._check_runnable(name, [written], on=on)
@@ -143,10 +145,12 @@ class OverrideCommands:
         return "the session ends" if name in dict(switches.of_session(session)) else ""
 
     def _check_runnable(self, name: ServerName, written: list[ServerConfig], *, on: bool) -> None:
-        """Whether it can be on: something is to be run, and what must always run has to fit (rule 14)."""
+        """Check that the server can be enabled: it has something to run, and all that must run fits (rule
+        14).
+        """
         if on and not any(map(can_run, written)):
             files = " and ".join(sorted({each.file for each in written}))
-            raise CannotOverrideError(f"It is only taken away in {files}: nothing is said there to be run.")
+            raise CannotOverrideError(f"There is nothing to run: {files} only disables the server.")
         config = self._configuration.config
         problem = cap_problem(
             self._configuration.overrides.apply_to_config(config, ((name, on),)), config.file
@@ -155,7 +159,7 @@ class OverrideCommands:
             raise CannotOverrideError(f"{problem.text}.")
 
     def _enabled(self, name: ServerName, session: SessionId) -> bool:
-        """Whether anybody sees it now, or this session does."""
+        """True if any session, or this one, has the server now."""
         configuration = self._configuration
         found = configuration.layers.servers_named(name)
         if session:
@@ -168,6 +172,6 @@ class OverrideCommands:
     def _unknown(self, name: ServerName) -> str:
         configuration = self._configuration
         if (why := configuration.config.unusable.get(name)) is not None:
-            return f"The server cannot be run as it is written: {why}."
+            return f"The server cannot be run as it is configured: {why}."
         said = no_such_server(name, configuration.layers.configured_servers())
         return f"{said[:1].upper()}{said[1:]}"

@@ -1,8 +1,8 @@
-"""What operators do to the pools of servers, and ask of them: `carpool/operate`, `why`, `report_probe`.
+"""Operators' commands and questions about the pools of servers: `carpool/operate`, `why`, `testify`.
 
-Owns which pools the name of a server stands for, and the words for why it has none.
+Owns which pools the name of a server stands for, and the sentences about a server without pools.
 
-Knows nothing of: what the supervisor then does, what operators switch on and off (`override_commands`).
+Knows nothing of: the supervisor's reaction, overrides (`override_commands`).
 """
 
 from collections.abc import Callable
@@ -28,29 +28,29 @@ from carpool_protocol.link.messages import (
 
 EXPLAIN_TIMEOUT_S = 5.0
 OPERATE_TIMEOUT_S = 310.0
-"""A first start may install for minutes."""
+"""A first start may install packages for minutes."""
 MAX_DETAIL_CHARS = 500
 
-NO_AGENT_CONNECTED: Final = "It belongs to a workspace, and no session that sees it is there."
+NO_AGENT_CONNECTED: Final = "This server belongs to a workspace in which no agent is connected."
 
 OperateVerb = Literal["start", "stop", "restart"]
 
 
 class OperateParams(Struct):
-    """Of `carpool/operate`; without servers: all."""
+    """Params of `carpool/operate`. Without servers: all."""
 
     verb: OperateVerb
     servers: list[str] | None = None
 
 
 class ExplainParams(Struct):
-    """Of `carpool/why`."""
+    """Params of `carpool/why`."""
 
     server: str
 
 
 class ReportProbeParams(Struct):
-    """Of `carpool/testify`."""
+    """Params of `carpool/testify`."""
 
     server: str
     kind: Literal["probe_diverged", "probe_agreed"]
@@ -58,7 +58,7 @@ class ReportProbeParams(Struct):
 
 
 class PoolCommands:
-    """`told_at`: when a pool last told its lists."""
+    """Answers operators' requests about pools. `told_at`: returns when a pool last sent its lists."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class PoolCommands:
         self._told_at = told_at
 
     def register(self, methods: Methods) -> None:
-        """Put what operators do to pools into the table."""
+        """Add the methods about pools to the table."""
         methods.add("carpool/operate", OperateParams, lambda _, params: self.operate(params))
         methods.add("carpool/why", ExplainParams, lambda _, params: self.explain(params))
         methods.add("carpool/testify", ReportProbeParams, lambda _, params: self.report_probe(params))
 
     async def operate(self, params: OperateParams) -> dict[str, Any]:
-        """`{"results": [{"server", "ok", "text"}]}`, in the order asked for."""
+        """Run a verb. Returns `{"results": [{"server", "ok", "text"}]}`, in the order of the request."""
         self._supervisor_queries.require_supervisor()
         pools = self._pools()
         names = (
@@ -98,8 +98,8 @@ class PoolCommands:
         return {"results": [results[name] for name in names]}
 
     def _unstartable(self) -> set[ServerName]:
-        """Servers that somebody who starts all must hear of: unset or misconfigured. An untrusted one waits
-        for its user.
+        """Servers that a start of all must report: unset or misconfigured ones. An untrusted one waits for
+        its user.
         """
         amiss = self._core.sources.problems()
         return {*amiss.misconfigured} - {*amiss.untrusted}
@@ -108,7 +108,7 @@ class PoolCommands:
         if not keys:
             slug, text = self._why_no_pool(name) or ("", no_such_server(name, self._known_servers()))
             said = f"{slug}: {text}" if slug else text
-            more = f" `carpool enable {name}` switches it on." if slug == "disabled" else ""
+            more = f" `carpool enable {name}` enables it." if slug == "disabled" else ""
             return {"server": name, "ok": False, "text": said + more}
         texts: list[str] = []
         ok = True
@@ -126,7 +126,9 @@ class PoolCommands:
         return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
 
     async def explain(self, params: ExplainParams) -> dict[str, Any]:
-        """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
+        """The sharing mode and its reasons: `{"server", "pools": [{"key", "mode", "verified", "source",
+        "lines"}]}`.
+        """
         pools: list[dict[str, Any]] = []
         lists = freshness_by_pool(self._core, self._told_at)
         for key in self._pools_of(params.server):
@@ -149,13 +151,13 @@ class PoolCommands:
         return {"server": params.server, "pools": pools}
 
     def report_probe(self, params: ReportProbeParams) -> dict[str, Any]:
-        """What a probe has found out is kept with the evidence of every pool of the server."""
+        """Send the finding of a probe to the supervisor, for the evidence of every pool of the server."""
         for key in self._pools_of(params.server):
             self._supervisor_queries.send(ReportProbe(key, params.kind, params.detail[:MAX_DETAIL_CHARS]))
         return {}
 
     def _pools_of(self, server: str) -> list[PoolKey]:
-        """The pools of a server that is said to be there. Raises `ControlError`."""
+        """The pools of a server by its name. Raises `ControlError`."""
         self._supervisor_queries.require_supervisor()
         pools = self._pools()
         name = ServerName(server)
@@ -167,18 +169,18 @@ class PoolCommands:
         raise ControlError("bad_params", f"{said[:1].upper()}{said[1:]}")
 
     def _known_servers(self) -> set[str]:
-        """Every server name that an operator may say."""
+        """All server names that an operator may use."""
         return {*self._pools(), *self._configuration.layers.server_names()}
 
     def _pools(self) -> dict[ServerName, list[PoolKey]]:
-        """Every pool that is wanted, by server: one for each environment and each class of agents."""
+        """Every wanted pool, by server: one for each environment and each class of agents."""
         pools: dict[ServerName, list[PoolKey]] = {}
         for spec in self._core.sources.wanted_pools().pools:
             pools.setdefault(spec.server, []).append(spec.key)
         return pools
 
     def _why_no_pool(self, name: ServerName) -> tuple[str, str] | None:
-        """Why a server has no pool: (fault, sentence). None: there is no such server."""
+        """Why a server has no pool: (fault code, sentence). None: there is no such server."""
         amiss = self._core.sources.problems()
         if why := amiss.misconfigured.get(name):
             if name in amiss.untrusted:

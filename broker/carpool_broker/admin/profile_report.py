@@ -1,8 +1,8 @@
-"""What each profile comes to, for operators: how much of what servers offer it lets through.
+"""The method `carpool/profiles`: how much of the servers' offers each profile permits.
 
-Owns that page, `{"profiles": [...]}` (docs/json.md). It is made of what is known: a server that has never
-told its lists counts in `unknown`. Agents without a profile are on it, under an empty name, where `max_tools`
-leaves some of their list out. A pattern that covers nothing of known lists is named: it may be misspelt.
+Owns that page, `{"profiles": [...]}` (docs/json.md). It uses known lists only: a server without a known list
+counts in `unknown`. Agents without a profile appear under an empty name if `max_tools` shortens their list. A
+pattern that matches nothing in known lists is named, because it may be misspelt.
 
 Knows nothing of: sessions, how the page is shown.
 """
@@ -24,12 +24,12 @@ OfferedItems = list[tuple[Kind, str]]
 
 
 def register(methods: Methods, core: BrokerCore, configuration: Configuration) -> None:
-    """Put `carpool/profiles` into the table."""
+    """Add `carpool/profiles` to the table."""
     methods.add_plain("carpool/profiles", lambda _: profile_page(core, configuration.config))
 
 
 def profile_page(core: BrokerCore, config: Config) -> dict[str, Any]:
-    """Of all servers that anybody here has, whatever workspace they are in."""
+    """The page over all servers of all sessions, in any workspace."""
     entries: dict[ServerName, ScopeEntry] = {}
     known: dict[ServerName, Catalog] = {}
     for source in core.sources.sources.values():
@@ -85,7 +85,7 @@ def _count(kind: Kind, offers: Any) -> int:
 
 
 def _left_out(scope: Scope, seen: list[ScopeEntry], permitted: Mapping[ServerName, OfferedItems]) -> int:
-    """Tools that `max_tools` leaves out of the list."""
+    """Number of tools that `max_tools` leaves out of the list."""
     tools = {each.server: _count("tool", [permitted[each.server]]) for each in seen}
     listed = sum(
         tools[each.server] if each.max_tools is None else min(each.max_tools, tools[each.server])
@@ -98,8 +98,9 @@ def _left_out(scope: Scope, seen: list[ScopeEntry], permitted: Mapping[ServerNam
 def _matches_nothing(
     pattern: Capability, entries: Mapping[ServerName, ScopeEntry], offered: Mapping[ServerName, OfferedItems]
 ) -> bool:
-    """Whether it covers nothing, as far as can be known: every server it is about has told its lists. More
-    may be read than is listed, so that patterns of resources are taken for good.
+    """True if the pattern certainly covers nothing: every server it can concern has sent its lists.
+
+    Patterns of resources never count, because a server may allow reading more than it lists.
     """
     about = [each for each in entries.values() if pattern.is_of(each.server, each.tags)]
     if not about:

@@ -1,7 +1,8 @@
-"""Queries of a session about its own view: `carpool/tools`, `resources`, `server_rows` and `resolve`.
+"""Queries of a session about its own view: `carpool/tools`, `resources`, `servers` and `resolve`.
 
-Owns the keys of the answers and the choice of the view. Before an answer, servers that have not told their
-tools are asked to, and waited for. Agents may send these queries as well as operators (`inbound.LOOKS`).
+Owns the keys of the answers and the choice of the view. Before an answer, servers that have not sent their
+tools are asked for them, and the query waits. Agents may send these queries as well as operators
+(`inbound.LOOKS`).
 
 Knows nothing of: other sessions, how the supervisor answers operators.
 """
@@ -44,12 +45,12 @@ def server_rows(session_views: SessionViews, session: Session, view: View) -> li
     for name, (lame, why) in session_views.sources.unrunnable(session.source).items():
         found.setdefault(name, _server(name, lame, why))
     rights, shown = view.scope.rights, {entry.server for entry in view.scope.servers}
-    # Of those that are in no scope the tags are not known: rights by tag alone do not show them.
+    # The tags of servers in no scope are not known, so rights by tag alone do not show them.
     return [found[name] for name in sorted(found) if name in shown or rights.sees_server(name, ())]
 
 
 class ToolRefusal(NamedTuple):
-    """There is such a tool, and this session may not have it."""
+    """A tool that exists and that this session may not use."""
 
     slug: str
     detail: str
@@ -57,15 +58,16 @@ class ToolRefusal(NamedTuple):
 
 
 def is_unknown(view: View, name: str) -> bool:
-    """Nobody has a tool of this name, as far as is known."""
+    """True if no known tool has this name."""
     return isinstance(view.resolve(name), NoSuchName)
 
 
 def resolve_tool(
     session_views: SessionViews, session: Session, view: View, name: str
 ) -> dict[str, Any] | ToolRefusal:
-    """The tool of this name, as `{server, tool, name}`. If there is none: `{candidates, ambiguous}`, where
-    the candidates are tools of that name (ambiguous) or of a similar name.
+    """The tool with this name, as `{server, tool, name}`.
+
+    If there is none: `{candidates, ambiguous}`, with the tools of that name (ambiguous) or of similar names.
     """
     found = view.resolve(name)
     if isinstance(found, ViewTool):
@@ -84,7 +86,7 @@ def resolve_tool(
 
 
 def refusal(session_views: SessionViews, session: Session, name: str, found: object) -> ToolRefusal | None:
-    """Why the session may not have what `name` was found to mean; None: nothing keeps it back."""
+    """Why the session may not use the thing that `name` means; None: it may."""
     if isinstance(found, DeniedName):
         return ToolRefusal("not_permitted", denied_by(found.profile), found.server)
     if isinstance(found, HeldByPin):
@@ -101,7 +103,7 @@ def refusal(session_views: SessionViews, session: Session, name: str, found: obj
 
 
 def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
-    """A tool, as `carpool/tools` tells it. `own`: definitions as the servers wrote them."""
+    """A tool in the form of `carpool/tools`. `own`: definitions as the servers wrote them."""
     definition: dict[str, Any] | None = None
     try:
         description = msgspec.json.decode(tool.definition, type=_Described).description
@@ -120,7 +122,7 @@ def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[st
 
 
 def resource_row(resource: ViewResource) -> dict[str, Any]:
-    """A resource or template, as `carpool/resources` tells it: MCP's object, and `server`."""
+    """A resource or template in the form of `carpool/resources`: MCP's object, and `server`."""
     try:
         definition = msgspec.json.decode(resource.definition, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -129,7 +131,7 @@ def resource_row(resource: ViewResource) -> dict[str, Any]:
 
 
 def _tool_tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:
-    """Tags of the server, then tags that the tool names itself (docs/python.md)."""
+    """Tags of the server, followed by tags of the tool itself (docs/python.md)."""
     entry = view.scope.entry_of(server)
     meta = definition.get("_meta")
     own = meta.get("carpool/tags") if isinstance(meta, dict) else None
@@ -146,40 +148,40 @@ def _server(name: ServerName, state: str, why: str, tags: list[str] | None = Non
 
 
 class ToolsParams(Struct):
-    """Of `carpool/tools`."""
+    """Params of `carpool/tools`."""
 
     name: str | None = None
     offline: bool = False
-    """Only what is known: nothing is started or waited for."""
+    """True: only what is known; nothing is started or waited for."""
 
 
 class ResolveParams(Struct):
-    """Of `carpool/resolve`."""
+    """Params of `carpool/resolve`."""
 
     name: str
 
 
 class SessionQueries:
-    """Answers what sessions ask about what they see."""
+    """Answers the queries of sessions about their own view."""
 
     def __init__(self, core: BrokerCore, inquiries: SupervisorQueries) -> None:
         self._core = core
         self._supervisor_queries = inquiries
 
     def register(self, methods: Methods) -> None:
-        """Put what a session may ask into the table."""
+        """Add these queries to the table."""
         methods.add("carpool/tools", ToolsParams, self.tools)
         methods.add("carpool/resolve", ResolveParams, self.resolve)
         methods.add_plain("carpool/resources", self.resources)
         methods.add_plain("carpool/servers", self.servers)
 
     def servers(self, session: SessionId) -> dict[str, Any]:
-        """`{"servers"}`: see `server_rows`."""
+        """`{"servers"}`, as `server_rows` returns them."""
         mine, view = self._core.sessions[session], self._core.view_of(session)
         return {"servers": server_rows(self._core.session_views, mine, view)}
 
     async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
-        """`{"tools"}`: all, or the one that the name means. Raises `ControlError` where it means none."""
+        """`{"tools"}`: all, or the one with the given name. Raises `ControlError` if there is none."""
         view = self._known_view(session, params) if params.offline else await self._complete_view(session)
         own = self._core.registry.tools_of_server(view.scope)
         if params.name is None:
@@ -197,7 +199,7 @@ class SessionQueries:
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 
     async def resources(self, session: SessionId) -> dict[str, Any]:
-        """`{"resources", "templates"}`: see `resource_row`."""
+        """`{"resources", "templates"}`, as `resource_row` returns them."""
         view = await self._complete_view(session)
         return {
             "resources": list(map(resource_row, view.resources)),
@@ -205,9 +207,9 @@ class SessionQueries:
         }
 
     async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
-        """See `resolve_tool`. Raises `ControlError` where the session may not have the tool."""
+        """The result of `resolve_tool`. Raises `ControlError` if the session may not use the tool."""
         view = self._core.view_of(session)
-        if is_unknown(view, params.name):  # perhaps of a server that has not told its tools
+        if is_unknown(view, params.name):  # it may belong to a server that has not sent its tools
             view = await self._complete_view(session)
         found = resolve_tool(self._core.session_views, self._core.sessions[session], view, params.name)
         if isinstance(found, ToolRefusal):
@@ -215,7 +217,7 @@ class SessionQueries:
         return found
 
     def _known_view(self, session: SessionId, params: ToolsParams) -> View:
-        """What is known now; that of other agents where a name is known there only (rule 12)."""
+        """The present view. The view of plain agents if only that one knows the name (rule 12)."""
         core = self._core
         view = core.view_of(session)
         plain = core.registry.view(core.sources.scope(core.sessions[session].source))
@@ -225,7 +227,7 @@ class SessionQueries:
         return view
 
     async def _complete_view(self, session: SessionId) -> View:
-        """What the session sees once every server has told its tools, or the patience for that is over."""
+        """The session's view once every server has sent its tools, or the time for that is over."""
         with trio.move_on_after(self._core.requests.list_wait_s):
             asked: set[PoolKey] = set()
             while True:
@@ -235,7 +237,7 @@ class SessionQueries:
                     break
                 if (
                     self._supervisor_queries.supervisors()
-                ):  # what is sent to nobody is lost, and it is not sent twice
+                ):  # a request without a linked supervisor is lost, and none is sent twice
                     for key in sorted(missing - asked):
                         self._supervisor_queries.send(DiscoverCatalog(key))
                     asked |= missing

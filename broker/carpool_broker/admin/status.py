@@ -1,8 +1,7 @@
-"""What `carpool status --json` says. A pure function of what the processes reported.
+"""The page of `carpool status --json`, as a pure function of the reports of all processes.
 
-Owns the keys of that page and of its rows (pools, their lists, hooks): they are a contract (docs/json.md), so
-they only ever grow.
-Knows nothing of: how anything was found out, how it is shown to people.
+Owns the keys of that page and of its rows (pools, their lists, hooks). They are a contract (docs/json.md), so
+keys are only added. Knows nothing of: the origin of the facts, how they are shown to people.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -20,33 +19,35 @@ from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, Surveyed, ToolOffer
 
 Origin = Literal["server", "earlier", "file", "unknown"]
-"""`earlier`: the server told them to a carpool before this one, and has not been started since."""
+"""`earlier`: the server sent the lists to an earlier carpool and has not been started since."""
 
 
 class Lists(Struct, frozen=True):
-    """How fresh the catalog of one pool is."""
+    """Origin and age of the catalog of one pool."""
 
     origin: Origin = "unknown"
     tools: int = 0
-    """Those on offer: that the server's own `tools.allow` and `tools.deny` let through."""
+    """Number of offered tools, after the server's own `tools.allow` and `tools.deny`."""
     told_at: str = ""
-    """When the server told them, as `wallclock` writes it; empty where that is not known."""
+    """When the server sent them, in the form of `wallclock`; empty: not known."""
 
     def sentence(self) -> str:
-        """For people; empty where the server has told by itself or nothing is known."""
+        """A sentence for people about old lists. Empty if the server has sent them itself or none are
+        known.
+        """
         if self.origin == "earlier":
             when = f"on {self.told_at[:10]} at {self.told_at[11:16]} UTC" if self.told_at else "earlier"
             return (
-                f"Its lists are those that it told {when}: it has told none since carpool started. When it "
-                f"starts it tells them anew."
+                f"Its lists are from {when}: it has sent none since carpool started. It sends new ones when "
+                f"it starts."
             )
         if self.origin == "file":
-            return "Its tools are listed as its `tools_file` says, until it tells its own."
+            return "Its tools are listed from its `tools_file` until it sends its own list."
         return ""
 
 
 def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> dict[PoolKey, Lists]:
-    """The freshness of the catalog of each wanted pool."""
+    """Origin and age of the catalog of each wanted pool."""
     away = {key for key, state in core.states.items() if state.state in AWAY_STATES}
     offline: dict[PoolKey, int] = {}
     entries: dict[PoolKey, list[ScopeEntry]] = {}
@@ -74,12 +75,12 @@ def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> di
 
 
 def _visible_tools(tools: Sequence[ToolOffer], entries: Sequence[ScopeEntry]) -> int:
-    """How many of a server's tools its own configuration lets through, to some agent at least."""
+    """Number of a server's tools that its own configuration shows to at least one agent."""
     return sum(any(entry.allows(tool.name) for entry in entries) for tool in tools)
 
 
 def hook_rows(hooks: CallHooks, hooking: HookRunner) -> list[dict[str, Any]]:
-    """One for each hook, in the order of the file. Counts are since this broker began."""
+    """One row per hook, in the order of the file. Counts are since this broker began."""
     found: list[dict[str, Any]] = []
     for name, rule in hooks.rules.items():
         tally, line = hooks.tallies[name], hooks.queue_of(name)
@@ -108,64 +109,64 @@ def hook_rows(hooks: CallHooks, hooking: HookRunner) -> list[dict[str, Any]]:
 
 
 class StatusFacts(Struct, frozen=True, kw_only=True):
-    """Everything the page is made of."""
+    """All facts from which the page is made."""
 
     broker_pid: int
     launcher_pid: int
     release: str
     uptime_s: float
     restarts: int
-    """So many brokers have died since carpool came up."""
+    """Number of brokers that have died since carpool started."""
     supervisors: list[tuple[str, int]]
-    """(name, pid) of those that are linked."""
+    """Name and pid of each linked supervisor."""
     surveyed: Surveyed | None
-    """The last answer of the supervisor; None where there is none."""
+    """The supervisor's last answer; None: there is none."""
     silent_s: float | None = None
-    """For so long the supervisor has not answered; None: `surveyed` is its answer of now."""
+    """Seconds since the supervisor stopped answering; None: `surveyed` is current."""
     states: Sequence[tuple[PoolKey, ServerName, PoolState]] = ()
-    """The state of each pool as the supervisor last told it by itself."""
+    """The state of each pool, as the supervisor last announced it."""
     wanted: Set[PoolKey] | None = None
-    """Pools that count while they are cold: not those that only a `carpool` verb wants. None: all do."""
+    """Pools that are shown even if they are cold: not those that only a `carpool` verb wants. None: all."""
     sessions: list[Session]
-    """Without those of operators."""
+    """Sessions of agents, without those of operators."""
     calls: int
-    """All calls since this broker began."""
+    """Number of calls since this broker began."""
     lists: Mapping[PoolKey, Lists]
-    """What is known of what each pool offers."""
+    """Origin and age of each pool's catalog."""
     servers: Mapping[ServerName, str]
-    """Configured servers; the value says why one is not run (`disabled`, a misconfiguration), or is empty."""
+    """Configured servers → why one is not run (`disabled`, a misconfiguration), or empty."""
     sharing: Mapping[ServerName, str]
-    """As configured: for servers that have no pool."""
+    """The configured mode, for servers without a pool."""
     config_file: str
     config_problem: str
     tags: Mapping[ServerName, tuple[str, ...]] = {}
-    """As configured."""
+    """The configured tags."""
     untrusted: frozenset[ServerName] = frozenset()
     """Servers of projects that only wait for the user's trust."""
     unset: frozenset[ServerName] = frozenset()
-    """Servers that lack nothing but variables or a workspace, which the next agent may bring."""
+    """Servers that lack only variables or a workspace, which the next agent may bring."""
     workspaces: list[dict[str, Any]] = []
-    """Those of the sessions that are here and have a project file."""
+    """Workspaces of connected sessions that have a project file."""
     places: Mapping[SessionId, Mapping[str, str]] = {}
-    """In which workspace each session is: `{name, root}`."""
+    """The workspace of each session: `{name, root}`."""
     left_out: Mapping[SessionId, int] = {}
-    """Tools that `max_tools` leaves out of each session's list."""
+    """Number of tools that `max_tools` leaves out of each session's list."""
     waiting: Mapping[PoolKey, int]
-    """Calls that wait in the broker's own lines."""
+    """Calls that wait in the broker's own queues."""
     switches: Mapping[ServerName, bool] = {}
-    """What operators have switched on or off until carpool stops."""
+    """Overrides for all sessions, until carpool stops."""
     switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
-    """The same for one session each, until it ends."""
+    """Overrides for one session each, until it ends."""
     pinned: Mapping[ServerName, Mapping[str, Any]] = {}
-    """Servers that are pinned: `{approved, problem, held}`."""
+    """Pinned servers: `{approved, problem, held}`."""
     audit: Mapping[str, Any] = {}
     """`{on, file, problem, missed}`."""
     disabled_in: Mapping[ServerName, list[str]] = {}
-    """The files that say that a server is disabled."""
+    """The files that disable a server."""
     hooks: list[dict[str, Any]] = []
-    """In the order of the file (`hook_rows`)."""
+    """Rows of `hook_rows`, in the order of the file."""
     doors: Sequence[int] = ()
-    """Pids of the HTTP door, and of whatever else carries many sessions on one connection."""
+    """Pids of the HTTP door and of other carriers with many sessions on one connection."""
 
 
 def status_page(facts: StatusFacts) -> dict[str, Any]:
@@ -216,13 +217,15 @@ def status_page(facts: StatusFacts) -> dict[str, Any]:
 
 
 def unresponsive_process(process: str, silent_s: float | None) -> dict[str, Any] | None:
-    """Which process does not answer, and for how long it has not; None: all answer."""
+    """The process that does not answer, and for how long; None: all answer."""
     return None if silent_s is None else {"process": process, "for_s": round(silent_s, 3)}
 
 
 def _pools(facts: StatusFacts) -> list[PoolReport]:
-    """As the supervisor last reported them, else with the states that it told. A pool that only a `carpool`
-    verb wants is shown once something runs or waits in it: `/health`, which brings nothing, says the same.
+    """The pools as the supervisor last reported them, else with the states that it announced.
+
+    A pool that only a `carpool` verb wants is shown only while something runs or waits in it, so that the
+    page equals that of `/health`, which wants no pool.
     """
     return [
         pool
@@ -255,14 +258,14 @@ def _reported_pools(facts: StatusFacts) -> list[PoolReport]:
 
 
 def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
-    """Where programs of servers are looked up; None while no supervisor says it."""
+    """The directories in which programs of servers are looked up; None without a report of a supervisor."""
     if surveyed is None:
         return None
     return {"directories": surveyed.search_path, "login_shell": surveyed.login_shell}
 
 
 def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
-    """`reason` is one of these words, for programs."""
+    """True or False, and the `reason`: one of these words, for programs."""
     if not facts.supervisors:
         return False, "supervisor_away"
     if facts.surveyed is None or facts.silent_s is not None:
@@ -301,11 +304,11 @@ def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
 
 _FAILING = frozenset({"given_up", "breaker_open", "half_open", "backing_off", "misconfigured"})
 SLOW_START_AFTER_S: Final = 30.0
-"""A server that has not greeted for this long is not well, though it may be installing."""
+"""A server that has not greeted for this long is not well, even if it may be installing."""
 
 
 def _is_healthy(server: Mapping[str, Any]) -> bool:
-    """False for a server that fails, or that starts and has not greeted for long or after an error."""
+    """False for a server that fails, or that has been starting for long or after an error."""
     if server["state"] == "starting":
         return not server["last_error"] and all(
             each["uptime_s"] < SLOW_START_AFTER_S for each in server["instances"]
@@ -316,7 +319,7 @@ def _is_healthy(server: Mapping[str, Any]) -> bool:
 def _pooled_server(
     facts: StatusFacts, pools: list[PoolReport], sessions: Mapping[SessionId, Session]
 ) -> dict[str, Any]:
-    """A server that has pools: what they have together, and the state and mode of the liveliest."""
+    """A server with pools: their sums, and the state and mode of the liveliest pool."""
     liveliest = max(pools, key=lambda pool: _STATE_RANK[pool.state])
     server = _server_row(liveliest.state, liveliest.sharing, verified=liveliest.verified, last_error="")
     for pool in pools:
@@ -383,7 +386,7 @@ _STATE_RANK: Mapping[str, int] = {
     "starting": 7,
     "serving": 8,
 }
-"""Of several pools of one server (different environments, classes of agents) the liveliest state is shown."""
+"""Order of states. Of several pools of one server (environments, classes of agents) the highest is shown."""
 
 
 def _server_row(state: str, sharing: str, *, verified: bool, last_error: str) -> dict[str, Any]:
@@ -420,7 +423,7 @@ def _processes(facts: StatusFacts) -> list[dict[str, Any]]:
 
 
 def _totals(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
-    """What sharing saves: each session would otherwise run a copy of each server that it has called."""
+    """The saving by sharing: otherwise each session would run a copy of each server that it has called."""
     instances = [(pool.server, instance) for pool in pools for instance in pool.instances]
     pss_of: dict[ServerName, list[int]] = {}
     for server, instance in instances:

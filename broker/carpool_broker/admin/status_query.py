@@ -49,7 +49,7 @@ class Process(Struct, frozen=True):
     carriers: Callable[[], list[int]] = list
     """Returns the pids of carriers that have many sessions on one connection."""
     told_at: Callable[[PoolKey], str] = lambda _: ""
-    """Returns the time at which a pool last told its catalog."""
+    """Returns the time at which a pool last sent its catalog."""
 
 
 class StatusQuery:
@@ -87,7 +87,7 @@ class StatusQuery:
         hooks = [hook["pid"] for hook in self._process.hooks() if hook["pid"]]
         pids = [os.getpid(), os.getppid(), *self._process.carriers(), *hooks, *shims]
         surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
-        sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
+        sessions = [each for each in sessions if each.id in core.sessions]  # some may have ended meanwhile
         return status_page(self._facts(sessions, surveyed, silent_s))
 
     def _facts(
@@ -140,9 +140,9 @@ class StatusQuery:
         return [(spec.key, spec.server, states[spec.key].state) for spec in wanted if spec.key in states]
 
     async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
-        """The supervisor's last answer, and for how long it has been silent (None: it has answered now)."""
+        """The supervisor's last answer, and how long it has been silent (None: it has answered now)."""
         linked = self._inquiries.supervisors()
-        if linked != self._surveyed_of:  # what another supervisor said is true no more
+        if linked != self._surveyed_of:  # the answer of another supervisor no longer holds
             self._surveyed, self._surveyed_of, self._silent_since = None, linked, None
         if not linked:
             return None, None
@@ -168,7 +168,7 @@ class StatusQuery:
 def _servers(
     known: Mapping[ServerName, ServerConfig], misconfigured: Mapping[ServerName, str]
 ) -> dict[ServerName, str]:
-    """Why each server cannot be used as it is configured; empty: it can."""
+    """Why each server cannot be used as configured; empty: it can."""
     found = {name: "disabled" if server.disabled else "" for name, server in known.items()}
     for name, why in misconfigured.items():
         found[name] = found.get(name) or why
@@ -176,7 +176,7 @@ def _servers(
 
 
 def _waiting(sessions: Iterable[Session]) -> dict[PoolKey, int]:
-    """How many calls wait in the lines of these sessions, by pool."""
+    """How many calls wait in the queues of these sessions, by pool."""
     waiting: dict[PoolKey, int] = {}
     for session in sessions:
         for open_call in session.waiting:

@@ -1,11 +1,11 @@
-"""What the supervisor is asked for operators, and what it answers.
+"""Queries to the supervisor on behalf of operators, with their answers.
 
-Owns the tokens of these questions and which of them are open. A question ends when it is answered, when the
-supervisor goes or after its time, whichever is first: nobody waits for ever.
+Owns the tokens of open queries. A query ends with its answer, with the loss of the supervisor or after its
+time limit, so none waits for ever.
 
-A file of its own because four others ask with it.
+A file of its own because four others use it.
 
-Knows nothing of: what is asked, who asks, pools.
+Knows nothing of: the content of queries, the operators, pools.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,13 @@ from carpool_broker.admin.methods import ControlError
 from carpool_protocol.link.messages import AnyMessage, JournalRead, OperationEnded, SharingExplained, Surveyed
 
 QueryAnswer = Surveyed | OperationEnded | SharingExplained | JournalRead
-"""What the supervisor answers to questions of operators."""
+"""The supervisor's answers to queries of operators."""
 
 
 class SupervisorQueries:
-    """`send` puts a message on the link and flushes it; `supervisors`: those that are linked."""
+    """Open queries. `send`: puts a message on the link and flushes it; `supervisors`: returns the linked
+    ones.
+    """
 
     def __init__(
         self, send: Callable[[AnyMessage], None], supervisors: Callable[[], list[tuple[str, int]]]
@@ -31,12 +33,14 @@ class SupervisorQueries:
         self._open_queries: dict[int, tuple[trio.Event, list[QueryAnswer]]] = {}
 
     def require_supervisor(self) -> None:
-        """Raises `ControlError` while there is none."""
+        """Raise `ControlError` if no supervisor is linked."""
         if not self.supervisors():
             raise ControlError("supervisor_away", "")
 
     async def query(self, make: Callable[[int], AnyMessage], limit_s: float) -> QueryAnswer | None:
-        """The answer to what `make` gives for the token; None: there came none."""
+        """Send the message that `make` builds for a token and return the answer; None: none came within
+        `limit_s`.
+        """
         self._tokens += 1
         token = self._tokens
         event = trio.Event()
@@ -51,13 +55,13 @@ class SupervisorQueries:
         return answers[0] if answers else None
 
     def answer_received(self, message: QueryAnswer) -> None:
-        """An answer of the supervisor; one that nobody waits for any more is dropped."""
+        """Take an answer of the supervisor. One without an open query is dropped."""
         waiting = self._open_queries.get(message.token)
         if waiting is not None:
             waiting[1].append(message)
             waiting[0].set()
 
     def supervisor_lost(self) -> None:
-        """No answer comes any more."""
+        """End all open queries without an answer."""
         for event, _ in self._open_queries.values():
             event.set()

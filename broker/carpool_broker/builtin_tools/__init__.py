@@ -1,4 +1,4 @@
-"""Carpool's own tools: the search over all tools, and the results of the tools that list and read.
+"""Carpool's built-in tools: the search over all tools, and the results of the tools that list and read.
 
-The files here know nothing of: which agent sees them (`core/registry`).
+The files here know nothing of: the agents that see them (`core/registry`).
 """

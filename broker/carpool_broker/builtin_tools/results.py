@@ -1,9 +1,9 @@
-"""What carpool's own tools answer, as results of `tools/call`.
+"""Results of carpool's built-in tools, as results of `tools/call`.
 
 Owns the texts of `find_tools`, `describe_tool`, `list_resources` and `list_prompts`, and how the result of a
 read or of a prompt becomes content that any agent can show: a server's bytes are cut and put together.
 
-Knows nothing of: which request a call stands for (`own_calls`), sessions, lines.
+Knows nothing of: the request that a call stands for (`era/builtin_tools`), sessions, lines.
 """
 
 import msgspec
@@ -29,12 +29,12 @@ from carpool_protocol.wire.json_scan import fields
 from carpool_protocol.wire.jsonrpc import quote
 
 MAX_LINE_CHARS = 200
-"""Of a description in a list of what was found."""
+"""Longest description in a list of found tools."""
 MAX_PARAMETERS = 12
 MAX_NAMED = 20
 _NO_INDEX = (
-    "carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query "
-    "lists all tools. The user can install carpool with another Python, or show this profile all tools."
+    "Carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query "
+    "lists all tools. The user can install carpool with another Python, or set `show` of this profile to all."
 )
 
 
@@ -65,7 +65,7 @@ _read_page = msgspec.json.Decoder(_Page).decode
 
 
 def builtin_result(view: View, kind: str, rest: RawJson, finder: ToolSearch, version: str) -> RawJson:
-    """The result of a call of one of them. `rest`: see `events.CallRequested`."""
+    """The result of a call of a built-in tool. `rest`: see `events.CallRequested`."""
     try:
         arguments = bytes(_read_params(rest).arguments)
         match kind:
@@ -84,7 +84,7 @@ def builtin_result(view: View, kind: str, rest: RawJson, finder: ToolSearch, ver
 
 
 def is_search(kind: str, rest: RawJson) -> bool:
-    """Whether the answer needs an index of the tools: a query without words lists them."""
+    """True if the answer needs an index of the tools. A query without words only lists them."""
     try:
         return kind == "find_tools" and bool(
             split_words(_read_query(_read_params(rest).arguments).query[:MAX_QUERY_CHARS])
@@ -108,12 +108,12 @@ def _search_result(view: View, asked: _Query, finder: ToolSearch) -> RawJson:
         servers = sorted(entry.server for entry in view.scope.servers)
         more = f" and {len(servers) - MAX_NAMED} more" if len(servers) > MAX_NAMED else ""
         lines = [
-            "No tool matches. Try other words, fewer of them, or leave server and tag out. "
-            f"There are: {', '.join(servers[:MAX_NAMED]) or 'no servers'}{more}."
+            "No tool matches. Try other or fewer words, or leave server and tag out. "
+            f"Servers: {', '.join(servers[:MAX_NAMED]) or 'none'}{more}."
         ]
     if view.unknown_pools:
         late = sorted(entry.server for entry in view.scope.servers if entry.key in view.unknown_pools)
-        lines.append(f"(Not told their tools yet: {', '.join(late[:MAX_NAMED])}.)")
+        lines.append(f"(Tools not known yet: {', '.join(late[:MAX_NAMED])}.)")
     return _text("\n".join(lines))
 
 
@@ -165,7 +165,9 @@ def _prompts(view: View, cursor: str | None) -> RawJson:
 
 
 def as_builtin_result(method: str, body: RawJson) -> RawJson:
-    """The result of `resources/read` or `prompts/get` as one of `tools/call`. One of ours is that already."""
+    """The result of `resources/read` or `prompts/get` as one of `tools/call`. A result made by carpool
+    stays.
+    """
     if body.startswith(b'{"content":['):
         return body
     blocks = _resource_content(body) if method == "resources/read" else _prompt_content(body)
@@ -175,8 +177,9 @@ def as_builtin_result(method: str, body: RawJson) -> RawJson:
 
 
 def _resource_content(body: RawJson) -> list[bytes] | None:
-    """Texts as text, pictures as pictures, all else as embedded resources. Where there are several, the URI
-    stands before each text.
+    """Texts as text, pictures as pictures, all others as embedded resources.
+
+    If there are several, the URI stands before each text.
     """
     contents = elements(value_of(body, "contents") or b"")
     if contents is None:
@@ -197,7 +200,7 @@ def _resource_content(body: RawJson) -> list[bytes] | None:
 
 
 def _prompt_content(body: RawJson) -> list[bytes] | None:
-    """Each message's content, with its role at the head of a text."""
+    """Each message's content, with its role at the beginning of a text."""
     messages = elements(value_of(body, "messages") or b"")
     if messages is None:
         return None
@@ -219,7 +222,7 @@ def _with_role(text: bytes, role: bytes) -> bytes:
 
 
 def _valid_unicode(raw: bytes) -> str:
-    """A JSON text as text; half surrogate pairs are escapes in it, and stay so."""
+    """A JSON text as `str`. Half surrogate pairs in it are escapes, and stay so."""
     return raw.decode(errors="replace")
 
 

@@ -1,16 +1,14 @@
-"""Finding tools by what they do: BM25 over names, descriptions, parameters and tags.
+"""Finds tools by their purpose: BM25 over names, descriptions, parameters and tags.
 
-Owns what is indexed of a tool and with which weight, how a query is read, and the order of what is found.
-The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, and the
-last few are kept, each for the very tuple of tools that it was made of. A long list is indexed in pieces, so
-that no other agent waits for it: searches of long lists wait in turn, those of short ones pass them. If the
-list changes meanwhile, the search is answered from the list as it is then, in one go.
+Owns which parts of a tool are indexed with which weight, how a query is read, and the order of the results.
+The index is SQLite's full-text index, in memory (docs/decisions/0023). It is made at a search, and the last
+few are kept, each for the tuple of tools that it was made of. A long list is indexed in pieces, so that other
+agents do not wait: searches of long lists wait in turn, those of short ones pass them. If the list changes
+meanwhile, the search is answered at once from the new list.
 
-Invariants: whatever is returned is one of the tools that were given; each search is answered once, also when
-the process ends.
+Invariants: every result is one of the given tools; each search is answered once, also when the process ends.
 
-Knows nothing of: sessions and rights (the tools it is given are those that may be called), how an answer is
-worded.
+Knows nothing of: sessions and rights (it gets only tools that may be called), the text of an answer.
 """
 
 import re
@@ -30,15 +28,16 @@ from carpool_protocol.ids import RawJson, ServerName
 
 MAX_QUERY_WORDS: Final = 32
 MAX_QUERY_CHARS: Final = 2000
-"""What is behind them is not looked at: a query is what an agent writes, and may be megabytes."""
+"""The rest of a query is ignored: an agent writes it, and it may be megabytes."""
 MAX_TEXT_CHARS: Final = 600
-"""Of a description; of parameters only the names are indexed. The rest tells how to call a tool more than
-what it does, and BM25 holds the length of all of it against the tool (measured: docs/search.md).
+"""Indexed part of a description; of parameters only the names are indexed.
+
+The rest says how to call a tool rather than what it does, and BM25 ranks long texts lower (docs/search.md).
 """
 MAX_INDICES: Final = 4
-"""Indices: profiles that search have one each."""
+"""Indices that are kept: one for each profile that searches."""
 INDEX_BATCH_TOOLS: Final = 64
-"""So many tools are indexed at once where others wait meanwhile: 2 to 5 ms."""
+"""Tools that are indexed at once while other events wait: 2 to 5 ms."""
 
 COLUMNS: Final = {
     "name": 6.0,
@@ -48,7 +47,7 @@ COLUMNS: Final = {
     "parameters": 0.5,
     "tags": 2.0,
 }
-"""Weights of BM25: words of a name say most of what a tool does, those of its parameters least."""
+"""Weights of BM25: the words of a name say most about a tool, those of its parameters least."""
 
 _WORD = re.compile(r"[^\W_]+")
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -61,7 +60,7 @@ _STOP_WORDS: Final = frozenset(
         "would you your",
     )
 )
-"""Words of a question that say nothing of a tool. Where nothing else is asked, they count after all."""
+"""Words of a question that say nothing about a tool. They count only if the query has no others."""
 _SYNONYMS: Final = {
     "repo": "repository", "repos": "repositories", "pr": "pull", "prs": "pull", "dir": "directory",
     "dirs": "directories", "folder": "directory", "folders": "directories", "db": "database",
@@ -71,7 +70,7 @@ _SYNONYMS: Final = {
     "picture": "image", "photo": "image", "email": "mail", "mail": "email", "meeting": "event",
     "webpage": "page", "website": "page",
 }  # fmt: skip
-"""What else servers call it, of words that are common in questions and names."""
+"""Common words of questions and names → the word that other servers use."""
 
 
 class CannotSearchError(Exception):
@@ -79,7 +78,7 @@ class CannotSearchError(Exception):
 
 
 class SearchResult(NamedTuple):
-    """The best tools of a search, the best first, and how many match at all."""
+    """The best tools of a search, the best first, and the number of all matches."""
 
     tools: Sequence[ViewTool]
     total: int
@@ -95,17 +94,17 @@ _read = msgspec.json.Decoder(_Definition, strict=False).decode
 
 
 class ToolText(NamedTuple):
-    """What of a definition is searched and told."""
+    """The parts of a definition that are searched and shown."""
 
     title: str
     description: str
     parameters: Sequence[str]
-    """Their names, in order."""
+    """Names of the parameters, in order."""
     required: Collection[str]
 
 
 def tool_text(definition: RawJson) -> ToolText:
-    """What a tool's definition says; empty where it cannot be read."""
+    """The text of a tool's definition; empty if it cannot be read."""
     try:
         seen = _read(definition)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -118,7 +117,7 @@ def tool_text(definition: RawJson) -> ToolText:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, in lower case; `getUserName`, `get_user_name` and `get user name` are the same."""
+    """The words of a text in lower case; `getUserName`, `get_user_name` and `get user name` are equal."""
     found: list[str] = []
     for part in _WORD.findall(text):
         low = part.lower()
@@ -130,7 +129,7 @@ def split_words(text: str) -> list[str]:
 
 
 class ToolSearch:
-    """Searches among tools. Made once; keeps a few indices."""
+    """Searches among tools. Keeps a few indices."""
 
     def __init__(self) -> None:
         self._indices: list[_Index] = []
@@ -145,10 +144,10 @@ class ToolSearch:
         server: str = "",
         tag: str = "",
     ) -> SearchResult:
-        """The best `limit` of these tools for a query; all in their order for a query without words.
+        """The best `limit` of these tools for a query; for a query without words all, in their order.
 
-        `server`, `tag`: only tools of that server, or of servers with that tag, in any case. `tags`: those
-        of each server. Raises `CannotSearchError`.
+        `server`, `tag`: only tools of that server, or of servers with that tag (any case). `tags`: tags of
+        each server. Raises `CannotSearchError`.
         """
         query = query[:MAX_QUERY_CHARS]
         wanted = split_words(query)
@@ -167,7 +166,7 @@ class ToolSearch:
         return SearchResult(found[:limit], len(found))
 
     def index_more(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
-        """Whether these can be searched; else one piece more of their index is made. Raises
+        """True if these tools can be searched now; otherwise index one more piece. Raises
         `CannotSearchError`.
         """
         return self._index(tools, tags).grow(INDEX_BATCH_TOOLS)
@@ -177,7 +176,7 @@ class ToolSearch:
             if index.tools is tools and index.tags == tags:
                 self._indices.insert(0, self._indices.pop(place))
                 return index
-        # Most of what a changed list, or another profile's, says was read for another index before.
+        # Most texts of a changed list, or of another profile's list, are in another index already.
         seen = {said: rows for index in self._indices for said, rows in index.seen.items()}
         for index in self._indices[MAX_INDICES - 1 :]:
             index.close()
@@ -203,7 +202,7 @@ class _Index:
         tags: Mapping[ServerName, Sequence[str]],
         seen: Mapping[RawJson, _IndexRow],
     ) -> None:
-        """Nothing is in it yet. `seen`: `seen` of other indices."""
+        """An empty index of these tools. `seen`: `seen` of other indices."""
         try:
             import sqlite3  # only whoever searches pays for it: 6 ms and 1.6 MB
         except ImportError as error:
@@ -231,7 +230,7 @@ class _Index:
         self._rows.execute("BEGIN")
 
     def grow(self, count: int) -> bool:
-        """Take in so many tools more. Whether all are in."""
+        """Index `count` more tools. True if all are indexed."""
         if self._done == len(self.tools):
             return True
         rows = []
@@ -252,8 +251,9 @@ class _Index:
         return True
 
     def search(self, wanted: Sequence[str], whole: str) -> list[ViewTool]:
-        """All that match any of these words, the best first; whoever has the query for a name comes first.
-        What is not in the index yet is taken in before.
+        """All tools that match any of these words, the best first. A tool named like the query comes first.
+
+        Tools that are not indexed yet are indexed before.
         """
         self.grow(len(self.tools))
         telling = [word for word in wanted if word not in _STOP_WORDS] or wanted
@@ -269,28 +269,30 @@ class _Index:
 
 
 def _index_row(definition: RawJson) -> _IndexRow:
-    """Descriptions are prose: to take apart what stands in it as names do would only take time."""
+    """The indexed words of a definition. A description is prose: splitting its words as names would only take
+    time.
+    """
     found = tool_text(definition)
     description = _valid_unicode(found.description[:MAX_TEXT_CHARS])
     return _index_words(found.title), description, _index_words(" ".join(found.parameters))
 
 
 def _index_words(names: str) -> str:
-    """The words of names as the index is to see them."""
+    """The words of names in the form for the index."""
     return _valid_unicode(_CAMEL_CASE.sub(" ", names[:MAX_TEXT_CHARS]))
 
 
 def _valid_unicode(text: str) -> str:
-    """Half surrogate pairs, which no text should have, become `?`."""
+    """The text with `?` in place of half surrogate pairs, which no text should have."""
     return text.encode(errors="replace").decode()
 
 
 TOOLS_AT_ONCE: Final = 256
-"""A list of so many tools is indexed on the spot: 5 to 10 ms."""
+"""A list of up to this many tools is indexed at once: 5 to 10 ms."""
 
 
 class SearchQueue:
-    """The searches of one broker. `answer`: give the answer now."""
+    """The waiting searches of one broker. `answer`: performs the answer now."""
 
     def __init__(self, finder: ToolSearch, answer: Callable[[AnswerBuiltin], None]) -> None:
         self._finder = finder
@@ -299,7 +301,7 @@ class SearchQueue:
         self._wakeup = trio.Event()
 
     def search_requested(self, effect: AnswerBuiltin, view: View) -> None:
-        """An agent searches for words in what it sees."""
+        """An agent searches its tools: answer now, or queue the search."""
         if len(view.tools) <= TOOLS_AT_ONCE or (not self._queued and self._is_ready(view)):
             self._answer(effect)
             return
@@ -307,7 +309,9 @@ class SearchQueue:
         self._wakeup.set()
 
     async def run(self, settle: Callable[[], None]) -> None:
-        """Answer what waits, until cancelled. `settle`: everything that was said may leave."""
+        """Answer waiting searches until cancelled. `settle`: called after each answer, so that output can
+        leave.
+        """
         while True:
             await self._wakeup.wait()
             self._wakeup = trio.Event()
@@ -320,7 +324,7 @@ class SearchQueue:
                 await trio.lowlevel.checkpoint()
 
     def answer_all(self) -> None:
-        """Answer all that wait now."""
+        """Answer all waiting searches now."""
         while self._queued:
             self._answer(self._queued.popleft()[0])
 
@@ -332,5 +336,5 @@ class SearchQueue:
 
 
 def server_tags(view: View) -> Mapping[ServerName, Sequence[str]]:
-    """The tags of the servers that an agent sees."""
+    """The tags of the servers in an agent's view."""
     return {entry.server: entry.tags for entry in view.scope.servers if entry.tags}

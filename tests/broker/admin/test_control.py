@@ -195,7 +195,7 @@ async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_giv
     for server, slug, words in (
         ("keyed", "unset", "env.K: the environment variable UKEY is not set; set it where the agent starts"),
         ("module", "misconfigured", "mcpServers.module.python"),
-        ("till", "unavailable", "no session that sees it"),
+        ("till", "unavailable", "in which no agent is connected"),
     ):
         why = await rig.refused("carpool/why", server=server)
         assert (why.slug, why.server) == (slug, server)
@@ -203,7 +203,7 @@ async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_giv
         (done,) = (await rig.ask("carpool/operate", verb="start", servers=[server]))["results"]
         assert done == {"server": server, "ok": False, "text": f"{slug}: {why.detail}"}
     (off,) = (await rig.ask("carpool/operate", verb="start", servers=["old"]))["results"]
-    assert off["text"].endswith("says so. `carpool enable old` switches it on.")
+    assert off["text"].endswith("says so. `carpool enable old` enables it.")
 
 
 async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(

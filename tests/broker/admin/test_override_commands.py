@@ -133,9 +133,11 @@ def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> 
     house.come(TWO, run=RunCommand(argv=["y"], env={}, cwd="/w"))
     assert "did you mean 'git'?" in house.refused("gti")
     assert "there are: big, git" in house.refused("zzz")
-    assert "There are: s1, s2" in house.refused("git", "s9")
-    assert "another workspace's" in house.refused("git", TWO), "one of `carpool run` has its own server"
-    assert "only taken away" in house.refused("none", on=True)
+    assert "Sessions: s1, s2" in house.refused("git", "s9")
+    assert "belongs to another workspace" in house.refused("git", TWO), (
+        "one of `carpool run` has its own server"
+    )
+    assert "only disables the server" in house.refused("none", on=True)
     assert "max_instances" in house.refused("big", on=True)
     assert not house.kept.exists()
 
@@ -282,7 +284,7 @@ def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> N
     assert project is not None
     grant_trust(house.store, find_workspace(str(work), "/h"), project.digest)
     house.reload()
-    assert "another workspace's" in (house.come(TWO) and house.refused("its", TWO))
+    assert "belongs to another workspace" in (house.come(TWO) and house.refused("its", TWO))
     house.turn("a", on=False)
     house.turn("its", on=False)
     assert all(not each.scope.servers for each in house.followed if isinstance(each, SourceRead))

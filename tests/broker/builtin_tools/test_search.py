@@ -195,7 +195,7 @@ def test_what_is_found_is_told_in_a_line_with_required_parameters_first() -> Non
     assert line.startswith("a__x(c, b?, a?): One two three. xxx")
     assert line.endswith("…")
     assert text(found, "find_tools", {}).startswith("a__x(")
-    assert "There are: a." in text(found, "find_tools", {"query": "zebra"})
+    assert "Servers: a." in text(found, "find_tools", {"query": "zebra"})
 
 
 @pytest.mark.parametrize(

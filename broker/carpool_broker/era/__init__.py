@@ -1,1 +1,1 @@
-"""How agents are spoken to: an adapter per era, pure; lines in, neutral events out, and back."""
+"""Translation between agents' lines and neutral events and effects: one pure adapter per era of MCP."""

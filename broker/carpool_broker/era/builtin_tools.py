@@ -1,13 +1,12 @@
-"""Calls of carpool's own tools: what they are about, cut out of their arguments.
+"""Reads calls of carpool's built-in tools: the request inside their arguments.
 
 Owns how the arguments of `call_tool`, `read_resource` and `get_prompt` become the name and the params of the
-request that is meant; what stands in them for a server is cut, never decoded. Whether a session has such a
-tool at all is the core's to say: a server's own tool may be called the same.
+inner request; the part for a server is cut, never decoded. The core decides if a session has such a tool: a
+server's own tool may have the same name.
 
-A file of its own because calls of both eras are read with it, and no era imports `builtin_tools`, which is
-not pure.
+A file of its own because both eras use it, and no era imports the package `builtin_tools`, which is not pure.
 
-Knows nothing of: sessions, views, what the name that is meant stands for.
+Knows nothing of: sessions, views, the meaning of the inner name.
 """
 
 from typing import Final
@@ -19,11 +18,11 @@ from carpool_protocol.wire.content import value_of
 from carpool_protocol.wire.json_scan import fields, key_text
 
 NAMES: Final = frozenset(SPELLINGS)
-"""Calls of other names are not looked at."""
+"""Calls of other names are ignored."""
 
 
 def read_builtin_call(name: str, rest: RawJson) -> tuple[BuiltinCall, ...]:
-    """What a call of this name, one of `NAMES`, is about. `rest`: see `CallRequested`."""
+    """The inner request of a call with one of these `NAMES`. `rest`: see `CallRequested`."""
     kind = SPELLINGS[name]
     if kind not in TARGET_METHODS:
         return ()
@@ -34,7 +33,7 @@ def read_builtin_call(name: str, rest: RawJson) -> tuple[BuiltinCall, ...]:
     if found is None or not subject:
         return (BuiltinCall("", EMPTY_OBJECT, f"{name} needs an argument {key}, a string."),)
     if found.keys() - takes:
-        more = "the tool's own arguments belong into the object arguments" if "arguments" in takes else ""
+        more = "the tool's own arguments belong in the object `arguments`" if "arguments" in takes else ""
         only = f"{name} takes only {' and '.join(sorted(takes, reverse=True))}"
         return (BuiltinCall("", EMPTY_OBJECT, f"{only}; {more}." if more else f"{only}."),)
     arguments = found.get("arguments", b"null")

@@ -1,12 +1,11 @@
-"""What every request of the stateless era says of itself and of its agent, in its `_meta`.
+"""The `_meta` of every request of the stateless era: facts about the request and its agent.
 
-Owns what has to be there, what is refused and in which order, and what of a `_meta` goes on to a server: not
-what is between the agent and us. Agents of a fleet say the same with each request, so what was read is kept
+Owns the required members, the refusals and their order, and the part of a `_meta` that goes on to a server:
+members between the agent and carpool do not. Many agents repeat the same `_meta`, so results are cached
 (bounded). Source: MCP 2026-07-28, basic/index ("Request metadata"), basic/versioning.
 
-Invariant: no bytes raise; a refusal says which key is wrong, never its value (but the version's, which the
-specification wants in the error).
-Knows nothing of: methods, other params, ids.
+Invariant: no bytes raise; a refusal names the wrong key, never its value (except the version's, which the
+specification wants in the error). Knows nothing of: methods, other params, ids.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.traceparent import traceparent_in
 
 VERSION_MARK: Final = b'"%b"' % stateless.PROTOCOL_VERSION.encode()
-"""A `_meta` whose keys are written without escapes and that holds no such bytes names no version."""
+"""A `_meta` without escapes in its keys and without these bytes names no version."""
 
 _NAMES: Final = frozenset(
     {
@@ -46,32 +45,33 @@ _MAX_NAME_CHARS: Final = 100
 
 
 class RefusedEnvelope(Struct, frozen=True):
-    """The request gets this error object."""
+    """The error object for a request."""
 
     error: RawJson
 
 
 class RequestMeta(Struct, frozen=True):
-    """What a request says beside its params."""
+    """The facts in a request's `_meta`."""
 
     by: StatelessAgent
     meta: RawJson
-    """What goes on to a server; `ABSENT` where nothing is left."""
+    """The part that goes on to a server; `ABSENT` if nothing is left."""
     trace: str
-    """See `traceparent.traceparent_in`."""
+    """As `traceparent.traceparent_in` returns it."""
 
 
 _decode = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def refused_request(slug: str, detail: str = "") -> RefusedEnvelope:
-    """A refusal of our own table, as an error."""
+    """A fault of carpool as an error object."""
     return RefusedEnvelope(fault_answer(fault(slug, detail=detail), "")[1])
 
 
 def read_envelope(meta: bytes, *, is_required: bool) -> RequestMeta | RefusedEnvelope | None:
-    """The `_meta` of a request (`b""` for none). None where it names no version and need not: then the
-    request is none of this era.
+    """The facts in the `_meta` of a request (`b""`: none), or its refusal.
+
+    None if it names no version and need not: then the request is of the other era.
     """
     if len(meta) <= _SMALL_BYTES:
         return _read_small(meta, is_required)
@@ -93,7 +93,7 @@ def _read(meta: bytes, is_required: bool) -> RequestMeta | RefusedEnvelope | Non
     if version not in stateless.SUPPORTED:
         return RefusedEnvelope(stateless.unsupported_version(version))
     info, level = said.get(stateless.CLIENT_INFO, b""), said.get(stateless.LOG_LEVEL, b"")
-    asker = _cached_agent if len(meta) <= _SMALL_BYTES else _stateless_agent  # what is kept stays small
+    asker = _cached_agent if len(meta) <= _SMALL_BYTES else _stateless_agent  # only small values are cached
     by = asker(capabilities, bytes(info), bytes(level))
     if isinstance(by, RefusedEnvelope):
         return by
@@ -119,13 +119,13 @@ def _missing(what: str) -> RefusedEnvelope:
 
 
 def _members(meta: bytes) -> Mapping[str, Raw | bytes] | None:
-    """By name, the last of doubles; None for what is no object."""
+    """Members by name, the last of doubles; None if it is no object."""
     try:
         if len(meta) <= _LARGE_BYTES:
             return _decode(meta)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass  # half a surrogate pair (rule 16), or no object
-    return fields(meta)  # so many members and no more
+    return fields(meta)  # at most `MAX_MEMBERS`
 
 
 def _stateless_agent(capabilities: bytes, info: bytes, level: bytes) -> StatelessAgent | RefusedEnvelope:

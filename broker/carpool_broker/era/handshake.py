@@ -1,9 +1,9 @@
 """The handshake era (2024-11-05 … 2025-11-25) towards agents.
 
-Owns which event a line of an agent means and how an effect is worded as a line; also which era a line is
-of, each for itself: agents of both eras may send both (requests of the other one are `stateless_decode`'s
-to read). Nothing is remembered: what a session may do when is the core's decision. What is asked of agents
-is `server_requests`'s. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
+Owns the event for a line of an agent and the line for an effect. Also decides the era of each line: agents of
+both eras may send both (`stateless_decode` reads requests of the other one). Keeps no state: the core decides
+what a session may do. `server_requests` has the asks. Source: MCP 2025-11-25, basic/lifecycle,
+basic/utilities, server/tools.
 
 Knows nothing of: sessions' state, views, sockets.
 """
@@ -79,14 +79,14 @@ LIST_CHANGED: Final = {
     for family in ("tools", "prompts", "resources")
 }
 BATCH_VERSION: Final = "2025-03-26"
-"""The one version with JSON-RPC batches. They must be accepted; their requests are answered one by one."""
+"""The only version with JSON-RPC batches. They must be accepted; their requests are answered one by one."""
 MAX_BATCH: Final = 1000
 CONTROL_PREFIX: Final = "carpool/"
-"""Methods of the command line; not MCP's."""
+"""Methods of the command line, not of MCP."""
 
 
 class ControlRequested(Struct, frozen=True):
-    """A `carpool/…` request. Only control sessions may; the shell answers it."""
+    """A `carpool/…` request. Only control sessions may send it; the shell answers it."""
 
     id: RawJson
     method: str
@@ -94,15 +94,15 @@ class ControlRequested(Struct, frozen=True):
 
 
 MAX_KEPT_BYTES: Final = 128 * 1024
-"""Of one event, beside its payloads (`bound_size`)."""
+"""Most bytes of one event besides its payloads (`bound_size`)."""
 
 
 class UnservableLine(Struct, frozen=True):
-    """A line that gets this line back, whatever the session's state."""
+    """A line that gets `line` back in any state of the session."""
 
     line: bytes
     about: RawJson = ABSENT
-    """The id of the request that `line` answers, where that could be read."""
+    """The id of the request that `line` answers, if it could be read."""
 
 
 class LineBatch(Struct, frozen=True):
@@ -110,7 +110,7 @@ class LineBatch(Struct, frozen=True):
 
     lines: list[bytes]
     refusal: bytes
-    """The line that any other session gets back."""
+    """The answer in any other session."""
 
 
 class _Info(Struct, frozen=True):
@@ -126,13 +126,14 @@ class _Initialize(Struct):
 _initialize = msgspec.json.Decoder(_Initialize)
 
 LineMeaning = LocalEvent | ControlRequested | UnservableLine | LineBatch | None
-"""None: nothing is to be done."""
+"""None: the line has no effect."""
 
 
 def read_line(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = b"") -> LineMeaning:
-    """What a line of this agent means. On a `shared` session every request is of the stateless era, whatever
-    it says, and nothing but requests means anything: those who post there know nothing of each other. `key`:
-    see `stateless_decode.read_line`.
+    """The meaning of an agent's line.
+
+    On a `shared` session every request is of the stateless era, and only requests have a meaning, because its
+    agents do not know of each other. `key`: see `stateless_decode.read_request`.
     """
     called = split_call_line(line)
     if called is not None and type(called[1]) is CallParams:
@@ -199,11 +200,12 @@ def _call_requested(
 
 
 def bound_size(meaning: LineMeaning) -> LineMeaning:
-    """The same, unless names, ids and the like in it are so long that a journal of it could fill our memory.
-    For lines that are long enough for that.
+    """The meaning, or a refusal if its names and ids are so long that a journal of it could fill the memory.
+
+    Call it only for lines that are long enough for that.
     """
     if isinstance(meaning, RequestCancelled) and len(meaning.reason) > MAX_KEPT_BYTES:
-        # A journal keeps no reason, but the link takes a cancel without credit.
+        # A journal keeps no reason, but a cancel on the link needs no credit.
         meaning = RequestCancelled(meaning.session, meaning.id, "")
     if not isinstance(meaning, BrokerEvent) or kept_bytes(meaning) <= MAX_KEPT_BYTES:
         return meaning
@@ -262,7 +264,9 @@ def _read_request(session: SessionId, message: Request, key: bytes) -> LineMeani
 
 
 def _read_garbage(session: SessionId, garbage: InvalidLine) -> LineMeaning:
-    """JSON-RPC 2.0, section 5.1: what cannot be read is answered with id null."""
+    """The answer to an unreadable line: with id null, if it has no readable id (JSON-RPC 2.0, section
+    5.1).
+    """
     if garbage.kind == "answer":
         return server_requests.answer_unreadable(session, garbage.id, garbage.text)
     code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST
@@ -274,7 +278,9 @@ def _read_garbage(session: SessionId, garbage: InvalidLine) -> LineMeaning:
 def read_overlong(
     session: SessionId, line: OverlongLine, cap_bytes: int, *, shared: bool = False
 ) -> LineMeaning:
-    """A line longer than we read: its request gets a definite answer, and so does whoever it answers."""
+    """The meaning of a line over the cap: its request, or the request that it answers, gets a definite
+    answer.
+    """
     detail = f"The line had {line.size_bytes} bytes; carpool reads up to {cap_bytes}."
     if line.is_answer:
         return (

@@ -1,10 +1,10 @@
-"""Lines that made a session what it is at a broker that died, as its carrier says them again.
+"""Lines that a carrier repeats at a later broker to rebuild a session.
 
-Owns what such a line means beyond what it meant when it was new (docs/decisions/0019): a subscription was
-said yes to, and before a listen comes the acknowledgement that its agent has had of it. That one is a line of
-ours; an agent that says one itself means nothing by it. Remembers nothing.
+Owns the additional meaning of such a line (docs/decisions/0019): a subscription was granted before, and
+before a listen comes the acknowledgement that its agent received. That acknowledgement is carpool's own line;
+the same line from an agent has no meaning. Keeps no state.
 
-Knows nothing of: who may come back, which lines a carrier keeps.
+Knows nothing of: which sessions may resume, which lines a carrier keeps.
 """
 
 import msgspec
@@ -29,7 +29,7 @@ _read = msgspec.json.Decoder(_Acknowledged).decode
 
 
 def read_acknowledgement(session: SessionId, line: bytes) -> ListenResumed | None:
-    """What an acknowledgement of ours says; None: the line is none."""
+    """The listen that carpool acknowledged with this line; None: it is another line."""
     if SUBSCRIPTION_ID.encode() not in line:
         return None
     message = decode(line)
@@ -47,5 +47,5 @@ def read_acknowledgement(session: SessionId, line: bytes) -> ListenResumed | Non
 
 
 def as_resumed(meaning: handshake.LineMeaning) -> handshake.LineMeaning:
-    """What a request means that was answered by an earlier broker."""
+    """The meaning of a request that an earlier broker has answered."""
     return replace(meaning, granted=True) if isinstance(meaning, SubscribeRequested) else meaning

@@ -1,15 +1,15 @@
-"""The handshake era towards agents, the other way round: what is asked of them and what they say to it.
+"""The handshake era towards agents, in the direction of asks: requests to agents and their answers.
 
-Owns what an agent's declaration means, which event an answer or a progress of an agent is (the id of an ask
-says whether the answer to it is one to `roots/list`), which of its roots are taken, and how an ask, its
-withdrawal and the end of an elicitation are worded for its version, or what stands in for an answer where an
-ask cannot be. Stateless.
-Source: MCP 2025-11-25, basic/lifecycle, client/sampling, client/elicitation, client/roots, basic/utilities.
+Owns the meaning of an agent's declared capabilities, the event for an agent's answer or progress (the id of
+an ask shows if it is one for `roots/list`), and the accepted roots. Also owns the lines of an ask, its
+withdrawal and the end of an elicitation for the agent's version, and the error in place of an answer if that
+version has no such ask. Keeps no state. Source: MCP 2025-11-25, basic/lifecycle, client/sampling,
+client/elicitation, client/roots, basic/utilities.
 
-Invariant: an ask's id is also its request id and its progress token, always as a JSON string; an answer
-under any other sort of id is to nothing that was asked.
+Invariant: an ask's id is also its request id and its progress token, always as a JSON string; an answer with
+another kind of id belongs to no ask.
 
-Knows nothing of: which asks are open, what agents ask (`handshake`), what roots are for.
+Knows nothing of: open asks, requests of agents (`handshake`), the use of roots.
 """
 
 from typing import Final
@@ -39,16 +39,15 @@ UNREADABLE: Final = -32603
 
 
 def declared_capabilities(version: str, capabilities: bytes) -> Capabilities:
-    """The `capabilities` of an `initialize` that asks for `version`. Whatever is no object is not declared.
+    """The `capabilities` of an `initialize` for `version`. A value that is no object counts as not declared.
 
-    What the version that we will agree on does not have counts for nothing, also where it is declared: by
-    that version nobody could ask for it (elicitation: 2025-06-18; its mode `url`, and tools in sampling:
-    2025-11-25).
+    Capabilities that the agreed version does not have are ignored: no ask of that version could use them
+    (elicitation: 2025-06-18; its mode `url`, and tools in sampling: 2025-11-25).
     """
     agreed = version if version in VERSIONS else VERSIONS[0]
     sampling = _object(capabilities, "sampling")
     elicitation = _object(capabilities, "elicitation") if agreed >= ELICITATION_SINCE else b""
-    # `elicitation: {}` is form mode (client/elicitation); so is everything but a declaration of `url` alone.
+    # `elicitation: {}` means form mode (client/elicitation); so does everything but `url` alone.
     url = _object(elicitation, "url") != b"" and agreed >= NEWEST
     return Capabilities(
         sampling=sampling != b"",
@@ -60,7 +59,7 @@ def declared_capabilities(version: str, capabilities: bytes) -> Capabilities:
 
 
 def _object(raw: bytes, key: str) -> bytes:
-    """A member that is an object; empty for none."""
+    """A member that is an object; empty: there is none."""
     found = value_of(raw, key)
     return found if found is not None and found[:1] == b"{" else b""
 
@@ -68,7 +67,7 @@ def _object(raw: bytes, key: str) -> bytes:
 def ask_answered(
     session: SessionId, message: ResultAnswer | ErrorAnswer
 ) -> AskAnswered | RootsAnswered | None:
-    """An answer of the agent."""
+    """The event for an answer of the agent. None: it belongs to no ask."""
     ask = _ask_id(message.id)
     if ask is None:
         return None
@@ -82,7 +81,9 @@ def ask_answered(
 def answer_unreadable(
     session: SessionId, raw_id: RawJson | None, why: str
 ) -> AskAnswered | RootsAnswered | None:
-    """An answer that cannot be passed on: whoever asked gets an error instead of waiting for ever."""
+    """The event for an answer that cannot be passed on, so that the server gets an error and does not
+    wait.
+    """
     ask = None if raw_id is None else _ask_id(raw_id)
     if ask is None:
         return None
@@ -93,7 +94,7 @@ def answer_unreadable(
 
 
 def ask_progressed(session: SessionId, params: RawJson) -> AskProgressed | None:
-    """`notifications/progress` of the agent."""
+    """The event for `notifications/progress` of the agent."""
     split = split_progress(params)
     if isinstance(split, ParamsError):
         return None
@@ -102,15 +103,16 @@ def ask_progressed(session: SessionId, params: RawJson) -> AskProgressed | None:
 
 
 def _ask_id(raw: RawJson) -> AskId | None:
-    """The ask that an id or token names, however it is escaped; None for one that can be none."""
+    """The ask of an id or token, in any escaping; None: it is no ask's."""
     text = key_text(raw) if raw[:1] == b'"' else None
     return None if text is None else AskId(text)
 
 
 def ask_line(effect: SendAsk) -> bytes | AskAnswered:
-    """The request to the agent, in words that its version knows. Where there are none, the error it would
-    have to answer with, to be fed as if it had: so the journal shows it, and whoever asked does not wait.
-    The core cannot decide this: what is in params decides it, and a journal does not keep them.
+    """The request to the agent in the form of its version, or an error if there is none.
+
+    The error is fed as if the agent had answered with it: so the journal shows it, and the server does not
+    wait. The core cannot decide this, because it depends on params, which a journal does not keep.
     """
     asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
     name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, asked)
@@ -119,7 +121,7 @@ def ask_line(effect: SendAsk) -> bytes | AskAnswered:
         return AskAnswered(effect.session, effect.ask, is_error=True, body=error)
     if effect.wants_progress:
         split = split_meta(params)
-        if not isinstance(split, ParamsError):  # what cannot be cut goes without: progress is a courtesy
+        if not isinstance(split, ParamsError):  # params that cannot be cut get no token: progress is optional
             params = meta_params(split[0], split[1], name)
     return request_line(name, effect.method, params)
 
@@ -153,8 +155,10 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 def read_roots(body: RawJson) -> tuple[Root, ...] | None:
-    """The roots of a `ListRootsResult`, in its order; None where it is none. Each URI counts once, and other
-    URIs are passed over: a root is a `file://` (client/roots). A name that is too long is left out.
+    """The roots of a `ListRootsResult`, in order; None if it is none.
+
+    Each URI counts once. Other URIs than `file://` are ignored (client/roots), and names that are too long
+    are left out.
     """
     try:
         said = _answer.decode(body).roots

@@ -1,14 +1,12 @@
-"""The stateless era (2026-07-28) towards agents: what a request means.
+"""The stateless era (2026-07-28) towards agents: the meaning of requests.
 
-Owns which methods there are, which event each is, and what identifies a request that may be said again with
-answers to what a server wanted (`digest`). Remembers nothing. What a `_meta` must say is `envelope`'s, how we
-answer is `stateless_encode`'s. Source: MCP 2026-07-28, basic/index, basic/utilities (mrtr, subscriptions),
-server/discover.
+Owns the methods, the event for each, and the hash that identifies a request which may be repeated with
+answers to an ask (`digest`). Keeps no state. `envelope` reads the `_meta`, `stateless_encode` writes the
+answers. Source: MCP 2026-07-28, basic/index, basic/utilities (mrtr, subscriptions), server/discover.
 
-Invariants: a refusal comes in the order of the specification (envelope, version, method, params); what a
-retry brings (`inputResponses`, `requestState`) never stays in params that a server could see, however it is
-spelled, but for the `inputResponses` of a task; no bytes raise.
-Knows nothing of: sessions' state, views, sockets.
+Invariants: refusals come in the order of the specification (envelope, version, method, params); the additions
+of a retry (`inputResponses`, `requestState`) never stay in params that a server could see, in any spelling,
+except the `inputResponses` of a task; no bytes raise. Knows nothing of: sessions' state, views, sockets.
 """
 
 from hashlib import blake2b
@@ -46,22 +44,22 @@ LISTS: Final[dict[str, Family]] = {
     "resources/templates/list": "templates",
 }
 RESUMABLE: Final = frozenset({TOOLS_CALL, "prompts/get", "resources/read"})
-"""What may be answered with `input_required` (basic/utilities/mrtr)."""
+"""Methods that may be answered with `input_required` (basic/utilities/mrtr)."""
 METHODS: Final = frozenset({DISCOVER, LISTEN, TOOLS_CALL, *LISTS, *TARGET_KEYS, *TASK_ID_KEYS})
-"""Those about tasks are the extension's (SEP-2663); whether they are served is the core's to say."""
+"""Methods about tasks belong to the extension (SEP-2663); the core decides if they are served."""
 MAX_URIS: Final = 1000
-"""In one `subscriptions/listen`."""
+"""Most URIs in one `subscriptions/listen`."""
 MAX_STATE_CHARS: Final = 128
-"""No token of ours has more."""
+"""Longest token of carpool."""
 MAX_KEY_CHARS: Final = 1024
-"""Nothing is asked for under a longer key."""
+"""Longest key under which carpool asks."""
 
 TASKS_UPDATE: Final = "tasks/update"
 
 _STATE: Final = frozenset({"requeststate"})
 _RETRY: Final = _STATE | {"inputresponses"}
 _UNKNOWN_KEY: Final = "?"
-"""Stands for what cannot be a token of ours: nobody keeps it, and such a retry is refused as any other."""
+"""Stands for a text that cannot be a token of carpool. It is never stored, so such a retry is refused."""
 _DIGEST_BYTES: Final = 16
 
 StatelessRequest = CallRequested | DiscoverRequested | ListPageRequested | ListenRequested
@@ -70,17 +68,17 @@ StatelessRequest = CallRequested | DiscoverRequested | ListPageRequested | Liste
 def read_request(
     session: SessionId, message: Request, *, is_required: bool, key: bytes = b""
 ) -> StatelessRequest | RefusedEnvelope | None:
-    """What a request means. None where it is of the handshake era, which it cannot be if `is_required`.
+    """The meaning of a request. None: it is of the handshake era, which is excluded with `is_required`.
 
-    `key`: what digests are made with. A journal has them, and nobody is to try there what arguments they
-    are of.
+    `key`: secret for digests. A journal holds digests, and its reader must not be able to test guesses of the
+    arguments.
     """
     if message.method == "initialize" and not is_required:
-        return None  # it says itself which era it begins
+        return None  # its own params say which era it begins
     is_required = is_required or message.method == DISCOVER
     params = message.params
     if not (is_required or mentions(params, b"protocolVersion") or mentions(params, b"\\")):
-        return None  # the name of the key is not there, and no escape hides it
+        return None  # the key's name is absent, and no escape can hide it
     envelope = read_envelope(value_of(params, "_meta") or b"", is_required=is_required)
     if envelope is None or isinstance(envelope, RefusedEnvelope):
         return envelope
@@ -117,7 +115,7 @@ def call_requested(
     envelope: RequestMeta | RefusedEnvelope,
     key: bytes,
 ) -> CallRequested | RefusedEnvelope:
-    """A `tools/call`. `envelope`: what its `_meta` says; `key`: see `read`."""
+    """The event for a `tools/call`. `envelope`: the facts of its `_meta`; `key`: see `read_request`."""
     if isinstance(envelope, RefusedEnvelope):
         return envelope
     again = _retry(call.rest) if call.has_more else _Retry(call.rest)
@@ -151,7 +149,7 @@ def _read_call(session: SessionId, message: Request, key: bytes) -> CallRequeste
 def _read_subject_request(
     session: SessionId, message: Request, key: bytes
 ) -> CallRequested | RefusedEnvelope:
-    """A request about one prompt, resource or reference."""
+    """The event for a request about one prompt, resource or reference."""
     method = message.method
     subject = split_target(method, message.params)
     if isinstance(subject, ParamsError):
@@ -183,8 +181,10 @@ def _read_subject_request(
 def _read_task_request(
     session: SessionId, message: Request, by: StatelessAgent
 ) -> CallRequested | RefusedEnvelope:
-    """A request about one task. What it brings (`inputResponses`) is for that and resumes no call. One that
-    names none is nobody's, where tasks are served at all.
+    """The event for a request about one task.
+
+    Its `inputResponses` are for the task and resume no call. A request that names no task gets the answer for
+    an unknown one, if tasks are served at all.
     """
     subject = split_target(message.method, message.params)
     if isinstance(subject, ParamsError):
@@ -207,7 +207,7 @@ def _read_task_request(
 
 
 def _without_token(meta: RawJson) -> RequestMeta | RefusedEnvelope:
-    """The envelope of a `_meta` as `params` has cut it, without `progressToken`."""
+    """The envelope of a `_meta` that `params` has cut, without `progressToken`."""
     envelope = read_envelope(meta, is_required=True)
     assert envelope is not None
     return envelope
@@ -215,7 +215,7 @@ def _without_token(meta: RawJson) -> RequestMeta | RefusedEnvelope:
 
 class _Retry(NamedTuple):
     rest: RawJson
-    """The params without what makes a retry of them."""
+    """The params without the members of a retry."""
     state: str = ""
     given: tuple[InputResponse, ...] = ()
 
@@ -240,12 +240,12 @@ def _retry(rest: RawJson) -> _Retry | ParamsError:
 
 
 def _is_accepted(answer: bytes) -> bool:
-    """Whether it is no refusal of an elicitation (client/elicitation, "Response Actions")."""
+    """True if the answer is not a refusal of an elicitation (client/elicitation, "Response Actions")."""
     return value_of(answer, "action") is None or text_of(answer, "action") == "accept"
 
 
 def _may_be_our_key(key: str) -> bool:
-    """Whether we may have asked under this key: none is so long, or has half of a surrogate pair."""
+    """True if carpool may have asked under this key: none is longer, or has half of a surrogate pair."""
     if len(key) > MAX_KEY_CHARS:
         return False
     try:
@@ -256,7 +256,9 @@ def _may_be_our_key(key: str) -> bool:
 
 
 def request_digest(method: str, name: str, rest: RawJson, key: bytes) -> str:
-    """What a retry must repeat, and what a carrier repeats: the bytes, since both say the same once more."""
+    """The hash that a retry must repeat. It covers the bytes, because agent and carrier repeat them
+    unchanged.
+    """
     about = name.encode()
     seen = blake2b(b"%b %d " % (method.encode(), len(about)), digest_size=_DIGEST_BYTES, key=key)
     seen.update(about)
@@ -268,7 +270,7 @@ def request_digest(method: str, name: str, rest: RawJson, key: bytes) -> str:
 
 
 class ListenFilter(Struct, rename="camel"):
-    """What a listen is for, and what it was granted."""
+    """The wanted or granted contents of a listen."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -278,7 +280,7 @@ class ListenFilter(Struct, rename="camel"):
 
     @property
     def families(self) -> tuple[ListNotification, ...]:
-        """The lists."""
+        """The lists in it."""
         flags: tuple[tuple[ListNotification, bool], ...] = (
             ("tools", self.tools_list_changed),
             ("prompts", self.prompts_list_changed),

@@ -1,14 +1,13 @@
-"""The stateless era (2026-07-28) towards agents: how an effect is worded as a line.
+"""The stateless era (2026-07-28) towards agents: lines for effects.
 
-Owns what every result has in that era beside its own content (`resultType`, who we are, how long it is
-current), the errors that it spells in another way, what an agent is asked before its call goes on, and the
-lines of a `subscriptions/listen`. Source: MCP 2026-07-28, basic/index ("Result types", "Error codes"),
-basic/utilities (mrtr, subscriptions), server/utilities/caching.
+Owns the members that every result has in that era besides its own content (`resultType`, the server's name,
+how long it is current), errors with another spelling, the asks before a call goes on, and the lines of a
+`subscriptions/listen`. Source: MCP 2026-07-28, basic/index ("Result types", "Error codes"), basic/utilities
+(mrtr, subscriptions), server/utilities/caching.
 
-Invariants: bytes are cut, never decoded and written again, and most bodies are not even cut: what is ours is
-put at the end, where it holds also for whoever reads a member twice. Ids are the agent's own, byte for byte,
-tagged or not (`exchange_ids`).
-Knows nothing of: which request it is, views, sockets.
+Invariants: bytes are cut, never decoded and written again, and most bodies are not even cut. Carpool's
+members stand at the end, where they also count for a reader of doubles. Ids are the agent's own, byte for
+byte, tagged or not (`exchange_ids`). Knows nothing of: the request, views, sockets.
 """
 
 from typing import Final
@@ -39,9 +38,9 @@ from carpool_protocol.wire.jsonrpc import error_body_line, notification_line, qu
 
 RESOURCES_READ: Final = "resources/read"
 CACHEABLE: Final = frozenset({DISCOVER, RESOURCES_READ, *LISTS})
-"""Whose complete results must say how long they are current (server/utilities/caching)."""
+"""Methods with results that must say how long they are current (server/utilities/caching)."""
 _OWN_METHODS: Final = frozenset({DISCOVER, *LISTS})
-"""Their results are put together here: no server can have put anything into them that is ours to say."""
+"""Methods with results made here: no server can have put carpool's members into them."""
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 _OWN_MEMBERS: Final = frozenset({"resultType", "_meta"})
@@ -59,7 +58,7 @@ _NO_MEMBER: Final = b" {"
 
 
 class StatelessEncoder:
-    """The lines of one broker."""
+    """Writes the lines of one broker."""
 
     def __init__(self, release: str) -> None:
         info = msgspec.json.encode({"name": "carpool", "title": "carpool", "version": release})
@@ -70,12 +69,12 @@ class StatelessEncoder:
     # --- answers ---------------------------------------------------------------------------------------
 
     def reply_line(self, effect: ReplyStateless, body: RawJson | None = None) -> bytes:
-        """The answer to a request. `body`: what to say in place of the effect's."""
+        """The answer to a request. `body`: replaces the effect's body."""
         raw_id = id_as_json(effect.id)
         body = effect.body if body is None else body
         if effect.is_error:
             return error_body_line(raw_id, stateless_error(body, effect.uri))
-        if body[:1] != b"{" or body[-1] != _CLOSE:  # only `tools/call` is repaired on its way here
+        if body[:1] != b"{" or body[-1] != _CLOSE:  # only results of `tools/call` are repaired before
             return error_body_line(raw_id, fault_answer(fault("bad_answer"), "")[1])
         ours, hints = self._begun if effect.begins_task else self._complete, b""
         if effect.task:
@@ -91,7 +90,7 @@ class StatelessEncoder:
                     kind,
                     _with_members(_without_info(meta), self._info),
                 )
-        begin = (b'{"jsonrpc":"2.0","id":', raw_id, b',"result":', memoryview(body)[:-1])  # copied once
+        begin = (b'{"jsonrpc":"2.0","id":', raw_id, b',"result":', memoryview(body)[:-1])  # copied only once
         return b"".join((*begin, b"" if _is_empty(body) else b",", hints, ours, b"}\n"))
 
     def discover_line(self, effect: AnswerDiscover) -> bytes:
@@ -119,8 +118,9 @@ class StatelessEncoder:
         )
 
     def input_required_line(self, effect: RequireInput) -> bytes:
-        """`input_required` (basic/utilities/mrtr). What is asked has no `_meta` there; an elicitation has no
-        id of its own in this era.
+        """The `input_required` result (basic/utilities/mrtr).
+
+        Params of an ask have no `_meta` there, and an elicitation has no id of its own in this era.
         """
         inputs: list[bytes] = []
         for wanted in effect.inputs:
@@ -143,8 +143,8 @@ class StatelessEncoder:
     # --- listens ---------------------------------------------------------------------------------------
 
     def listen_end_line(self, effect: EndListen) -> list[bytes]:
-        """The end of a listen. On a stream of many, HTTP's, the answer alone ends it; else it is also
-        cancelled (basic/utilities/cancellation).
+        """The end of a listen. On a shared stream (HTTP) the answer ends it; elsewhere it is also cancelled
+        (basic/utilities/cancellation).
         """
         raw_id = id_as_json(effect.id)
         meta = b'"_meta":{%b,%b}' % (_subscription(raw_id), self._info)
@@ -156,8 +156,10 @@ class StatelessEncoder:
 
 
 def _may_hold_own_members(body: bytes, method: str) -> bool:
-    """Whether a server's result can have a member that is ours to say. Nearly every answer is searched here,
-    so a large one only for `_meta`, and that where it has the rare byte at all.
+    """True if a server's result can have a member that only carpool may set.
+
+    Nearly every answer is searched here. A large one is searched only for `_meta`, and only if it has an
+    underscore.
     """
     if mentions(body, b"_") and mentions(body, b'"_meta"'):
         return True
@@ -165,7 +167,9 @@ def _may_hold_own_members(body: bytes, method: str) -> bool:
 
 
 def _without_members(body: RawJson, names: frozenset[str]) -> tuple[RawJson, bytes]:
-    """A result without these members, and its `_meta` (the last of doubles). One that cannot be cut stays."""
+    """A result without these members, and its `_meta` (the last of doubles). A result that cannot be cut
+    stays.
+    """
     cuts = members(body)
     if cuts is None:
         return body, b""
@@ -185,9 +189,11 @@ def _without_info(meta: bytes) -> bytes:
 
 
 def stateless_error(body: RawJson, uri: str) -> RawJson:
-    """An error as agents of this era know it: a resource that is not there has no code of its own any more
-    and should be named (server/resources, "Error Handling"); none is sent to URLs by an error. `uri`: of a
-    read, where -32602 can be about little else: servers of the handshake era say that too.
+    """An error in the form of this era.
+
+    A missing resource has no code of its own any more and should be named (server/resources, "Error
+    Handling"); no error sends agents to URLs. `uri`: of a read, where -32602 can hardly mean anything else:
+    servers of the handshake era use it too.
     """
     code = value_of(body, "code")
     if code == _URL_ELICITATION_REQUIRED:
@@ -199,7 +205,7 @@ def stateless_error(body: RawJson, uri: str) -> RawJson:
         return RawJson(changed)
     data = value_of(changed, "data") or b""
     if code == _INVALID and data[:1] not in {b"", b"{", b"n"}:
-        return body  # what its server says instead
+        return body  # the server's own data
     kept = change_members(data, {"uri": None}) if data[:1] == b"{" else b"{}"
     return RawJson(
         _with_members(
@@ -242,8 +248,8 @@ def resource_updated_line(effect: SendResourceUpdated) -> bytes:
 
 
 def task_status_line(effect: SendTaskStatus, params: RawJson) -> bytes:
-    """`notifications/tasks` on a listen, with the id that this agent knows. `params`: the effect's, as this
-    agent is to read them.
+    """`notifications/tasks` on a listen, with the id that this agent knows. `params`: rewritten for this
+    agent.
     """
     meta = value_of(params, "_meta") or b""
     kept = change_members(meta, _SUBSCRIPTION) if meta[:1] == b"{" else b"{}"
@@ -264,5 +270,5 @@ def _is_empty(raw: bytes) -> bool:
 
 
 def _with_members(raw: bytes, more: bytes) -> bytes:
-    """An object with more members."""
+    """An object with additional members."""
     return b"%b%b%b}" % (raw[:-1], b"" if _is_empty(raw) else b",", more)

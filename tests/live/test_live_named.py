@@ -231,7 +231,7 @@ async def test_two_agents_over_http_are_in_two_workspaces_at_once(shared: Daemon
             assert moved.json["result"]["name"] == "bank"
             assert seen("", free)["pid"] == seen("?workspace=bank", two)["pid"]
             refused = ask(url, "POST", "", request(7, USE, workspace="/etc"), Mcp_Session_Id=free)
-            assert "a directory is not taken" in refused.json["error"]["message"]
+            assert "is accepted, not a directory" in refused.json["error"]["message"]
         finally:
             for path, sid in (("?workspace=shop", one), ("?workspace=bank", two), ("", free)):
                 ask(url, "DELETE", path, Mcp_Session_Id=sid)

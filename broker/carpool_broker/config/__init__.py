@@ -1,4 +1,4 @@
-"""The configuration in force: which files apply to which session, read and watched.
+"""The configuration in force: reads and watches files, and decides which files apply to which session.
 
 The files here know nothing of: servers' processes and calls.
 """

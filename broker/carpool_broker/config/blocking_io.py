@@ -1,11 +1,11 @@
-"""Work that waits for file systems, in threads beside the loop.
+"""Runs work that may block on a file system, in threads beside the event loop.
 
-Owns how many of these threads there are and how long one is waited for. A file system that does not answer (a
-mount whose server is gone) holds its thread, which nothing can end; so nothing is begun twice that hangs, and
-the rest has room beside what does.
+Owns the number of these threads and the time that a caller waits for one. A file system that does not answer
+(a mount whose server is gone) holds its thread, which nothing can end. So hanging work is never started
+twice, and other work has room beside it.
 
-Invariants: whoever asks is answered within `BLOCKING_TIMEOUT_S`; what is asked of one subject is done one
-by one. Knows nothing of: what is done there, and what follows from it.
+Invariants: every caller gets an answer within `BLOCKING_TIMEOUT_S`; work on one subject is done one by one.
+Knows nothing of: the kind of work, and the use of its result.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,17 +15,18 @@ import trio
 
 T = TypeVar("T")
 StartSoon = Callable[..., None]
-"""`trio.Nursery.start_soon`."""
+"""The type of `trio.Nursery.start_soon`."""
 
 BLOCKING_TIMEOUT_S: Final = 5.0
 """A disk that has to spin up, or a slow network drive, may take a second or two."""
 MAX_THREADS: Final = 4
 TURN_S: Final = 0.0005
-"""For so long one of these threads computes before the loop has its turn again, where that wants one. The
-5 ms of Python would be a pause at each step of each call while a large file is read.
+"""How long one of these threads computes before the event loop gets its turn, if it wants one.
+
+Python's default of 5 ms would be a pause at each step of each call while a large file is read.
 """
 MAX_HANGING: Final = 32
-"""So many that hang have a thread beside those; past that everything waits for one to come back."""
+"""Most hanging threads that are replaced by another. Beyond that all work waits until one returns."""
 
 
 class _WorkItem(Generic[T]):
@@ -42,11 +43,11 @@ class _WorkItem(Generic[T]):
 
 
 class BlockingWork:
-    """All of one broker."""
+    """The blocking work of one broker."""
 
     def __init__(self, settle: Callable[[], None], start_soon: StartSoon) -> None:
-        """`settle`: what came late has been told, and the burst is over. `start_soon` begins a task that ends
-        with the broker.
+        """`settle`: called after a late result, to end the burst. `start_soon`: begins a task that ends with
+        the broker.
         """
         self._settle = settle
         self._start_soon = start_soon
@@ -54,15 +55,17 @@ class BlockingWork:
         self._open: dict[Hashable, _WorkItem[Any]] = {}
 
     def is_hanging(self, subject: Hashable) -> bool:
-        """Whether something that was given up is still under way about this subject."""
+        """True if work on this subject was given up and is still running."""
         found = self._open.get(subject)
         return found is not None and found.given_up
 
     async def run(
         self, subject: Hashable, work: Callable[[], T], late: Callable[[T], None] = lambda _: None
     ) -> T | None:
-        """What `work` returns, never None. None: it takes longer than is waited for, or something about the
-        same subject hangs. `late` is given what comes when nobody waits any more.
+        """The result of `work`, which is never None. None: it took too long, or earlier work on this subject
+        hangs.
+
+        `late` gets a result that comes after that.
         """
         errand = _WorkItem(work, late)
         try:
@@ -74,7 +77,7 @@ class BlockingWork:
                 self._open[subject] = errand
                 self._start_soon(self._run_in_thread, subject, errand)
                 await errand.done.wait()
-        finally:  # whoever asked may have gone away, too
+        finally:  # the caller may have been cancelled too
             if self._open.get(subject) is errand:
                 self._time_out(errand)
         return errand.result

@@ -1,17 +1,17 @@
-"""The configuration in force, and what it means for each session.
+"""The configuration in force, and the servers that it gives each session.
 
-Owns the sources (one per distinct `source_key` of sessions), which session uses which, and what on disk all
-that was read from. What follows for the core comes back as events, to be fed in order.
+Owns the sources (one per distinct `source_key` of sessions), which session uses which, and the files that
+they were read from. Changes for the core are returned as events, to be fed in order.
 
-The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
-the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
+The servers of an untrusted project are named to its sessions and never run. The user's own server of the same
+name stays in force meanwhile, so that visiting a repository takes over no name (rule 19).
 
-Invariant: once it is there it reads nothing from disk. It is told what was found where (`scan`); where
-nobody has looked yet, nothing is.
+Invariant: after construction it reads nothing from disk. It gets the results of scans (`scan`); a place that
+was not scanned yet counts as empty.
 
-Knows nothing of: sockets, calls, how scopes come into force (`effective_sources`), what the user's file
-says and what lies over it (`layers`), what a source is named by (`source_key`), who looks and
-when.
+Knows nothing of: sockets, calls, how scopes come into force (`effective_sources`), the content of the user's
+file and of the layers above it (`layers`), the inputs of a source (`source_key`), when files are read
+(`watcher`).
 """
 
 import os
@@ -53,13 +53,13 @@ from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.tool_names import check_name_length
 
 DEFAULT_SOURCE = SourceId("daemon")
-"""The source without any session: what `auto_connect` and `min` hold up."""
+"""The source without a session, for servers with `auto_connect` or `pool.min`."""
 
 ConfigurationChange = SourceRead | SessionSourceChanged | SourceDropped
 
 
 class Configuration:
-    """What is in force, and the sources in use."""
+    """The configuration in force, and the sources in use."""
 
     def __init__(
         self,
@@ -75,14 +75,16 @@ class Configuration:
         trusted_good: LastGoodReadings | None = None,
         operator: Mapping[str, str] | None = None,
     ) -> None:
-        """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
-        an earlier broker's its pools are ours. `kept`: what a pool told an earlier one, `pins`: what of a
-        pinned server is approved. `last_good`, `trusted_good`: without these no good reading of the user's
-        file, or of a project's, outlives this process. `operator`: variables of an explicit
-        `carpool up`, for servers with `auto_connect`. Raises `BrokenConfigError`.
+        """Read the user's file. Raises `BrokenConfigError`.
+
+        `trust`: the file of trusted projects; empty: none. `secret` keys the hashes in pool keys: with an
+        earlier broker's secret its pools stay in use. `kept`: returns the cached catalog of a pool, `pins`:
+        the approvals of a pinned server. `last_good`, `trusted_good`: storage of good readings of the user's
+        file and of projects' files. `operator`: variables of an explicit `carpool up`, for servers with
+        `auto_connect`.
         """
         self._own_environment = scrub(environ)
-        # PATH is the supervisor's to give: it asks the login shell, and no pool's key depends on the answer.
+        # The supervisor sets PATH: it asks the login shell, and no pool key depends on the answer.
         self._base_environment = {
             name: value for name, value in self._own_environment.items() if name != "PATH"
         }
@@ -103,12 +105,12 @@ class Configuration:
 
     @property
     def config(self) -> Config:
-        """The user's, as it was last good."""
+        """The last good reading of the user's file."""
         return self.layers.config
 
     @property
     def problem(self) -> str:
-        """Why the user's file as it is now is not in force; empty when it is."""
+        """Why the present user's file is not in force; empty: it is."""
         return self.user_file.problem
 
     @property
@@ -119,16 +121,17 @@ class Configuration:
     # --- what is on disk -------------------------------------------------------------------------------
 
     def watched_files(self) -> list[WatchedFiles]:
-        """Every file that was looked at, as it was then."""
+        """Every file that was read, with its stamp."""
         return [WatchedFiles("", self.user_file.seen_files), *self.layers.workspaces.watched_files()]
 
     def workspace_requests(self) -> set[WorkspaceRequest]:
-        """Where sessions want to be."""
+        """The workspaces that sessions ask for."""
         return {guest.workspace_request for guest in self._contexts.values()} - {WorkspaceRequest()}
 
     def reload(self, layer: ConfigLayer | None, sights: Iterable[WorkspaceScan]) -> list[ConfigurationChange]:
-        """Everything was read again: the user's file (None: it could not be) and what is where, by what that
-        says. A session whose directory, project or roots matter only now moves to another source.
+        """Apply new readings: the user's file (None: it could not be read) and the scans that follow from it.
+
+        A session moves to another source if its directory, project or roots matter only now.
         """
         before = self.layers.server_names()
         if layer is not None:
@@ -139,10 +142,12 @@ class Configuration:
     def workspaces_scanned(
         self, sights: Iterable[WorkspaceScan], before: set[ServerName] | None = None
     ) -> list[ConfigurationChange]:
-        """This was found where sessions are; elsewhere nothing is known now. `before`: servers until then."""
+        """Apply scans of the sessions' workspaces; all others are forgotten. `before`: the servers until
+        then.
+        """
         before = self.layers.server_names() if before is None else before
         self.layers.workspaces.replace_scans(sights)
-        # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
+        # A new server keeps an override of its name: it was meant for the server of sessions that have ended.
         if self.overrides.servers_removed(before - self.layers.server_names()):
             self.override_store.save()
         followed = self.resolve_all()
@@ -150,24 +155,24 @@ class Configuration:
         return followed
 
     def missing_profiles(self) -> list[str]:
-        """Profiles that sessions have and the file has no longer: they grant nothing."""
+        """Profiles of sessions that are no longer in the file: they grant nothing."""
         held = {guest.attach.profile for guest in self._contexts.values()}
         return sorted(held - {"", *self.config.profiles})
 
     def overrides_changed(self) -> list[ConfigurationChange]:
-        """Switches were turned: they are kept, and this is what follows."""
+        """Save the overrides and return the changes that follow."""
         self.override_store.save()
         return self.resolve_all()
 
     def resolve_all(self) -> list[ConfigurationChange]:
-        """What everything comes to now. A session moves to another source where that goes with it now."""
+        """Resolve every source again. A session moves to another source if its own has changed."""
         found: list[ConfigurationChange] = [self.resolve_source(source) for source in self._sources]
         for session in self._contexts:
             found += self._assign_source(session)
         return found
 
     def bounds(self) -> SessionBounds:
-        """What a session may have open and waiting."""
+        """The limits for a session's open and waiting calls."""
         session = self.config.session
         return SessionBounds(
             max_open_calls=session.max_open_calls,
@@ -181,15 +186,17 @@ class Configuration:
         )
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """What the carrier is asked for: exactly the names that the configuration uses. Also for servers that
-        may not run yet: not every carrier can be asked again, and nothing uses them until then.
+        """The variables that the carrier is asked for: exactly those that the configuration uses.
+
+        Those of servers that may not run yet are included: not every carrier can be asked again, and they are
+        not used until then.
         """
         if attach.run is not None:
             return []
         return self.layers.variables_at(self._locate(self.initial_request(attach)))
 
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
-        """Why a session that is to see only a part of the configuration cannot be; None: it can."""
+        """Why a session that asks for a part of the configuration is refused; None: it is not."""
         resumes = attach.resume is not None  # its workspace or profile may have left the file meanwhile
         if attach.profile and attach.profile not in self.config.profiles and not resumes:
             return StreamRefused(profile_objection(self.config, attach.profile), "unknown_profile")
@@ -203,15 +210,15 @@ class Configuration:
         project = self.layers.project_at(spot)
         config, name = self.layers.merged_config(spot.name, project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
-        # One that is switched is back when it is switched back: until then the session sees nothing.
+        # An override may enable the server again; until then the session sees nothing.
         on |= self.overrides.global_overrides.keys() & config.servers.keys()
         there = name in {*on, *config.unusable, *self.layers.servers_not_run(spot.name, project)[0]}
         strangers = self.layers.shadowing_servers(spot.name, project)
-        # One answer for all, so that nobody finds out by asking what his profile keeps back.
+        # One answer for all cases, so that a client cannot find out what its profile hides.
         if not there or not (resumes or is_visible(config, attach.profile, name, strangers)):
             return StreamRefused(
-                "the configuration has no server of that name, or it is disabled, or the profile has nothing "
-                "of it: see `carpool status`",
+                "the configuration has no server of that name, or it is disabled, or the profile grants "
+                "nothing of it: see `carpool status`",
                 "unknown_server",
             )
         return None
@@ -219,7 +226,7 @@ class Configuration:
     def session_opened(
         self, session: SessionId, attach: Attach, environment: dict[str, str]
     ) -> tuple[SourceId, list[ConfigurationChange]]:
-        """The source of a new session, and its reading if no session had it yet."""
+        """The source of a new session, with its reading if it is new."""
         guest = self._contexts[session] = SessionContext(attach, environment, DEFAULT_SOURCE)
         guest.requested_variables.update(self.wanted_variables(attach))
         self._sources[DEFAULT_SOURCE].sessions += 1
@@ -227,11 +234,13 @@ class Configuration:
         return guest.source, [event for event in followed if not isinstance(event, SessionSourceChanged)]
 
     def workspace_objection(self, attach: Attach, workspace: str) -> str:
-        """Why a session that came with `attach` cannot be in this workspace; empty: it can."""
+        """Why a session that attached in this way cannot be in this workspace; empty: it can."""
         return workspace_objection(self.config, workspace, by_name_only=attach.streams)
 
     def roots_received(self, session: SessionId, roots: tuple[Root, ...]) -> list[ConfigurationChange]:
-        """The session's agent names these roots. It moves in any case, be it to where it is."""
+        """Apply the roots of the session's agent. The result always has a move of the session, perhaps to the
+        same source.
+        """
         guest = self._contexts.get(session)
         if guest is None:
             return []
@@ -239,7 +248,9 @@ class Configuration:
         return self._assign_source(session) or [SessionSourceChanged(session, guest.source)]
 
     def unknown_variables(self, session: SessionId, change: WorkspaceChanged | None) -> list[str]:
-        """Variables that servers use there (None: where the session is) and its carrier was not asked for."""
+        """Variables that servers use there and that the carrier was not asked for. None: the session's
+        present workspace.
+        """
         guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
             return []
@@ -247,11 +258,11 @@ class Configuration:
         return [name for name in self.layers.variables_at(spot) if name not in guest.requested_variables]
 
     def session_context(self, session: SessionId) -> SessionContext | None:
-        """A session that is here."""
+        """The facts about an existing session, or None."""
         return self._contexts.get(session)
 
     def add_environment(self, session: SessionId, environment: dict[str, str]) -> list[ConfigurationChange]:
-        """More variables of a session."""
+        """Add variables of a session."""
         guest = self._contexts.get(session)
         if guest is None:
             return []
@@ -261,12 +272,12 @@ class Configuration:
         return self._assign_source(session)
 
     def move_session(self, session: SessionId, change: WorkspaceChanged) -> list[ConfigurationChange]:
-        """The session is in another workspace from now on."""
+        """Put the session into another workspace."""
         self._contexts[session].workspace_change = change
         return self._assign_source(session, elsewhere=True)
 
     def session_closed(self, session: SessionId) -> list[ConfigurationChange]:
-        """A session is gone, and its source with the last one."""
+        """Forget a session, and its source if no other session uses it."""
         if self.overrides.session_closed(session):
             self.override_store.save()
         followed = self._release_source(self._contexts.pop(session).source)
@@ -274,7 +285,7 @@ class Configuration:
         return followed
 
     def _assign_source(self, session: SessionId, *, elsewhere: bool = False) -> list[ConfigurationChange]:
-        """Find the source that goes with what the session brings. `elsewhere`: it is in another workspace."""
+        """Find the source for the facts about a session. `elsewhere`: it has moved to another workspace."""
         guest = self._contexts[session]
         source, basis = self._basis_of(guest, self.overrides.of_session(session))
         if source == guest.source:
@@ -298,7 +309,7 @@ class Configuration:
     def _basis_of(self, context: SessionContext, own: SessionOverrides) -> tuple[SourceId, SourceBasis]:
         attach = context.attach
         length = attach.tool_name_length if check_name_length(attach.tool_name_length) is None else 0
-        if attach.run is not None:  # what it brings itself is all that counts
+        if attach.run is not None:  # only its own server counts
             basis = SourceBasis(
                 context.environment,
                 "",
@@ -333,7 +344,7 @@ class Configuration:
         return DEFAULT_SOURCE if basis.is_empty else basis.source_id(self._secret), basis
 
     def initial_request(self, attach: Attach) -> WorkspaceRequest:
-        """Where a session wants to be that comes with this."""
+        """The workspace that a session with this attach line asks for."""
         if attach.run is not None:
             return WorkspaceRequest()
         return workspace_request(attach, attach.resume.moved if attach.resume else None)
@@ -342,7 +353,7 @@ class Configuration:
         return self.layers.workspaces.scan_of(wish).spot
 
     def resolve_source(self, source: SourceId) -> SourceRead:
-        """What this source comes to now."""
+        """Resolve this source with the present configuration."""
         basis = self._sources[source]
         if basis.run is not None:
             return self._source_read(source, basis, self.config, resolve_run(basis.run, secret=self._secret))
@@ -376,8 +387,8 @@ class Configuration:
     # --- what others see ---------------------------------------------------------------------------------
 
     def configured_server(self, session: SessionId, name: ServerName) -> ServerConfig | None:
-        """The server that a session would see under this name if nothing were switched. Sessions of
-        `carpool run` see none of these.
+        """The server that a session would see under this name without overrides. None for sessions of
+        `carpool run`.
         """
         guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
@@ -385,8 +396,10 @@ class Configuration:
         return self.layers.config_at(guest.location).servers.get(name)
 
     def secrets(self) -> Iterator[str]:
-        """Values of variables that are in use: nothing that is kept on disk may hold one. Those of a project
-        that is not trusted are given to nobody, and may be words that every list holds.
+        """Values of variables in use: nothing kept on disk may hold one.
+
+        Those of an untrusted project are left out: no server gets them, and they may be words that every list
+        holds.
         """
         yield from self.user_file.env.values()
         yield from self._operator_environment.values()
@@ -397,17 +410,17 @@ class Configuration:
             yield from basis.environment.values()
 
     def own_environment(self) -> Mapping[str, str]:
-        """The daemon's own, scrubbed: every server has it, with another PATH."""
+        """The daemon's own environment, scrubbed: every server has it, with another PATH."""
         return self._own_environment
 
     def hook_specs(self) -> list[HookSpec]:
-        """How the hooks are run. Where both have a variable, the `env_file` was written for this."""
+        """How the hooks are run. The `env_file` counts before the daemon's own environment."""
         variables = {**self._own_environment, **self.user_file.env}
         config = self.config
         return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 
     def workspace_of(self, session: SessionId) -> dict[str, str]:
-        """In which workspace a session is: `{name, root}`; both are empty where it is in none."""
+        """The workspace of a session: `{name, root}`; both are empty if it has none."""
         guest = self._contexts.get(session)
         if guest is None or guest.attach.run is not None:
             return {"name": "", "root": ""}
@@ -422,7 +435,8 @@ class Configuration:
         found = permitted_servers(found, config, frame.rights, strangers)
         if basis.server:
             found = only_server(found, ServerName(basis.server))
-        if basis.server or basis.run is not None:  # no other server is there, and names are the server's own
+        # no other server is visible, and names are the server's own
+        if basis.server or basis.run is not None:
             frame = replace(frame, barred=tuple(each for each in frame.barred if each[0] == basis.server))
         if basis.tool_name_length:
             frame = replace(frame, name_chars=basis.tool_name_length)

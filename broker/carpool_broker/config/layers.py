@@ -1,13 +1,12 @@
-"""The user's configuration with what lies over it: a named workspace, then a trusted project's own file.
+"""The user's configuration and the layers above it: a named workspace, then a trusted project's own file.
 
-Owns the last good reading of the user's file, why that file is not in force as it is now, what all layers
-come to at one place, and which servers are written where. A broken file leaves the last good reading in
-force, also that of an earlier broker; without one carpool does not start. Switches of operators do not count
-here (`overrides`).
+Owns the last good reading of the user's file, why the present file is not in force, the merge of all layers
+at one location, and the file of each server. A broken file leaves the last good reading in force, also that
+of an earlier broker; without one carpool does not start. Overrides do not count here (`overrides`).
 
-Invariants: the servers of a project that may not run are in no configuration that is given out; `load` keeps
-nothing, so that a thread may run it while it waits for the disk.
-Knows nothing of: sessions, sources, environments, when to look.
+Invariants: the servers of a project that may not run are in no configuration that is returned; `load` keeps
+nothing, so that a thread may run it while it waits for the disk. Knows nothing of: sessions, sources,
+environments, the time of readings.
 """
 
 from typing import Final
@@ -23,7 +22,7 @@ from carpool_protocol.config.text.file_stamps import Stamp
 from carpool_protocol.ids import ServerName
 
 _NO_STAMP: Final = (-1, -1, -1)
-"""The stamp of no file: what was seen so has changed once it can be looked at."""
+"""A stamp that no file has, so that a later check always finds a change."""
 
 
 class BrokenConfigError(Exception):
@@ -31,29 +30,29 @@ class BrokenConfigError(Exception):
 
 
 class UserFile:
-    """The file with what belongs to it."""
+    """The user's file with the files that belong to it."""
 
     def __init__(self, file: ConfigFile, home: str, last_good: LastGoodReadings) -> None:
-        """Raises `BrokenConfigError`."""
+        """Read the file, or the last good reading. Raises `BrokenConfigError`."""
         self._file = file
         self._home = home
         self._last_good = last_good
         self.problem = ""
-        """Why the file as it is now is not in force; empty when it is."""
+        """Why the present file is not in force; empty: it is."""
         self.env: dict[str, str] = {}
-        """The variables of its `env_file`. Secrets: memory only."""
+        """Variables of its `env_file`. Secrets: in memory only."""
         self.seen_files: dict[str, Stamp] = {}
-        """Every file that was looked at, as it was then."""
+        """Every file that was read, with its stamp."""
         self.warnings: list[str] = []
         """Notes about ignored parts of other programs' files."""
         self.config = self._read_at_first()
 
     def load(self) -> ConfigLayer:
-        """What is there now."""
+        """Read the files from disk."""
         return load_layer(self._file, self._home)
 
     def apply(self, layer: ConfigLayer) -> None:
-        """This is there now. When it is broken, `problem` says why and the last good one stays."""
+        """Use a reading. If it is broken, `problem` says why and the last good one stays."""
         try:
             self.config = self._apply(layer)
             self.problem = ""
@@ -61,12 +60,12 @@ class UserFile:
             self.problem = str(error)
 
     def load_timed_out(self, why: str) -> None:
-        """Loading it takes too long. `why`: a clause."""
+        """Note that reading takes too long. `why`: a clause."""
         self.problem = f"{self._file.path} {why}"
         self.seen_files = dict.fromkeys(self.seen_files, _NO_STAMP)
 
     def _read_at_first(self) -> Config:
-        """As it is; where that is broken, as the broker before this one has read it last."""
+        """The configuration of the file; if it is broken, the last good reading of an earlier broker."""
         kept = self._last_good.find(self._file.path)
         try:
             return self._apply(self.load())
@@ -87,34 +86,40 @@ class UserFile:
         self.env = layer.env
         self.warnings = [each.render() for each in loaded.warnings]
         if trouble := self._last_good.save(layer):
-            self.warnings.append(f"{trouble}: if carpool dies while the file is broken, it stays down")
+            self.warnings.append(
+                f"{trouble}: if carpool dies while the file is broken, it cannot start again"
+            )
         return loaded.config
 
 
 class EffectiveLayers:
-    """All of them. `config`: the last good reading of the user's file."""
+    """All layers. `config`: the last good reading of the user's file."""
 
     def __init__(self, config: Config, home: str, trust: str, last_good: LastGoodReadings) -> None:
-        """`trust`: the file of trusted projects; empty: none is. `last_good`: what is kept of these."""
+        """`trust`: the file of trusted projects; empty: none is. `last_good`: storage of good readings of
+        projects.
+        """
         self.config = config
         self.home = home
         self.workspaces = Workspaces(home, trust, last_good)
 
     def project_at(self, location: Location) -> Project | None:
-        """The project there, if it has a file with servers, or one that is broken."""
+        """The project of a location, if it has a file with servers, or a broken one."""
         return self.workspaces.project_at(location)
 
     def root_of(self, location: Location) -> str:
-        """The directory of the workspace there; empty where it has none."""
+        """The directory of the workspace at a location; empty if it has none."""
         return self.workspaces.workspace_at(location).root
 
     def named_workspace(self, name: str) -> Config:
-        """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
+        """The user's configuration with a named workspace laid over it. An empty or unknown name adds
+        nothing.
+        """
         workspace = self.config.workspaces.get(name)
         return self.config if workspace is None else merge_configs(self.config, workspace)
 
     def merged_config(self, name: str, project: Project | None) -> Config:
-        """The same, with that of a project over it if it may be."""
+        """`named_workspace` with a project laid over it, if the project may run."""
         config = self.named_workspace(name)
         if project is None or project.config is None or project.trust_needed():
             return config
@@ -122,13 +127,13 @@ class EffectiveLayers:
         return merged if cap_problem(merged, project.workspace.file) is None else config
 
     def config_at(self, location: Location) -> Config:
-        """What is in force there."""
+        """The configuration in force at a location."""
         return self.merged_config(location.name, self.project_at(location))
 
     def servers_not_run(
         self, name: str, project: Project | None
     ) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
-        """Servers of a project that may not run, each with why; and those that wait for trust."""
+        """Servers of a project that may not run, with the reason; and those that wait for trust."""
         if project is None or project.config is None:
             return {}, frozenset()
         user, config = self.named_workspace(name), project.config
@@ -142,15 +147,15 @@ class EffectiveLayers:
         )
 
     def shadowing_servers(self, name: str, project: Project | None) -> frozenset[ServerName]:
-        """Servers of a project that may run, have taken the name of one of the user's, and were not named so
-        when trust was asked for (rule 19).
+        """Servers of a trusted project with the name of one of the user's that the trust question did not
+        name (rule 19).
         """
         if project is None or project.config is None:
             return frozenset()
         return taken_over(self.named_workspace(name), project.config) - project.listed
 
     def variables_at(self, location: Location) -> list[str]:
-        """The variables that servers use there, also those that may not run yet."""
+        """The variables that servers use at a location, also those that may not run yet."""
         project = self.project_at(location)
         names = variables(self.named_workspace(location.name), disabled=True)
         return sorted(names | project.variables if project is not None else names)
@@ -158,30 +163,30 @@ class EffectiveLayers:
     # --- what operators see ----------------------------------------------------------------------------
 
     def _all_configs(self) -> list[Config | NamedWorkspace]:
-        """That of everybody, of each named workspace and of each project that is in use."""
+        """The user's configuration, each named workspace, and each project in use."""
         projects = (each.config for each in self.workspaces.projects.values())
         return [self.config, *self.config.workspaces.values(), *filter(None, projects)]
 
     def configured_servers(self) -> dict[ServerName, ServerConfig]:
-        """Every server that is configured here, also in projects that are not trusted, as its file has it."""
+        """Every configured server, also of untrusted projects, as its file has it."""
         servers: dict[ServerName, ServerConfig] = {}
         for each in reversed(self._all_configs()):
             servers |= each.servers
         return servers
 
     def server_names(self) -> set[ServerName]:
-        """Theirs, with those that cannot be run as they are written just now."""
+        """Names of all configured servers, also of those that cannot be run as written."""
         return {*self.configured_servers(), *(name for each in self._all_configs() for name in each.unusable)}
 
     def servers_named(self, name: ServerName) -> list[ServerConfig]:
-        """Every server of this name, as its file has it."""
+        """Every server with this name, as its file has it."""
         return [each.servers[name] for each in self._all_configs() if name in each.servers]
 
     def disabled_in(self, name: ServerName) -> list[str]:
-        """Where it is written that a server of this name is disabled, for people."""
+        """The files that disable a server with this name, for people."""
         return sorted({each.written_in for each in self.servers_named(name) if each.disabled})
 
     def workspace_rows(self) -> list[dict[str, object]]:
-        """The workspaces that are named here, and those that have a project file, for `status`."""
+        """The named workspaces and the workspaces with a project file, for `status`."""
         projects = [project for _, project in sorted(self.workspaces.projects.items())]
         return named_workspace_rows(self.config, self.home) + project_rows(self.config, projects)

@@ -1,13 +1,12 @@
-"""Where a session is: in which workspace that the user's file names, and in which directory.
+"""The location of a session: a named workspace of the user's file, and a directory.
 
-Owns how what a session brings (its agent's directory, the workspace that it was attached to, where it has
-moved since) comes to one place. What is named counts before any directory; a name that the file no longer has
-counts as if it had not been named, until it is back. Only `locate` asks the file system, which may take for
-ever (`scan`).
+Owns how the facts about a session (its agent's directory, the workspace of its attach line, its later move)
+lead to one location. A named workspace counts before any directory; a name that is no longer in the file is
+ignored until it is back. Only `locate` asks the file system, which may block for ever (`scan`).
 
-Owns also the facts of one session from which that follows; `configuration` changes them.
+Also owns the facts about one session; `configuration` changes them.
 
-Knows nothing of: project files, what runs there.
+Knows nothing of: project files, servers.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,45 +23,45 @@ from carpool_protocol.config.text.problems import did_you_mean
 from carpool_protocol.link.messages import Root
 
 MAX_NAMES_LISTED = 20
-"""So many known names are listed to whoever names a workspace that is not there."""
+"""Most known names in the error for an unknown workspace or profile."""
 
 
 class WorkspaceRequest(Struct, frozen=True):
-    """Where a session wants to be, in its own words."""
+    """The workspace that a session asks for."""
 
     workspace: str = ""
-    """The name of one, or a directory."""
+    """The name of a workspace, or a directory."""
     cwd: str = ""
-    """Its agent's directory."""
+    """The directory of its agent."""
 
 
 class Location(Struct, frozen=True):
-    """One place."""
+    """One location."""
 
     name: str = ""
-    """Of the named workspace; empty: it is in none."""
+    """The named workspace; empty: none."""
     root: str = ""
-    """The directory of that; empty where it has none."""
+    """The directory of that workspace; empty if it has none."""
     cwd: str = ""
-    """`${cwd}`; empty where nobody said a directory."""
+    """`${cwd}`; empty if no directory is known."""
     lost: str = ""
-    """The directory that could not be looked at: nothing else is known, not even what is named there."""
+    """A directory that did not answer: nothing else about the location is known, not even its named
+    workspace.
+    """
 
     @property
     def base(self) -> str:
-        """From where its project is looked for; empty: nowhere."""
+        """The directory in which the search for a project begins; empty: there is no search."""
         return self.cwd if self.root or not self.name else ""
 
 
 def workspace_request(attach: Attach, change: WorkspaceChanged | None) -> WorkspaceRequest:
-    """Where a session wants to be that came with `attach` and has moved since, if `workspace_change` says
-    so.
-    """
+    """The request of a session with this attach line, or its later move."""
     return WorkspaceRequest(attach.workspace if change is None else change.workspace, attach.cwd)
 
 
 def locate(config: Config, home: str, workspace_request: WorkspaceRequest) -> Location:
-    """Where that is. Waits for the file system."""
+    """The location for a request. Waits for the file system."""
     wanted, roots = workspace_request.workspace, roots_of(config, home)
     if wanted in config.workspaces:
         root = roots.get(wanted, "")
@@ -74,20 +73,21 @@ def locate(config: Config, home: str, workspace_request: WorkspaceRequest) -> Lo
 
 
 def profile_objection(config: Config, profile: str) -> str:
-    """Why a session cannot have this profile, as a sentence."""
+    """Why a session cannot have this profile, as a clause."""
     return _unknown("profile", profile, config.profiles)
 
 
 def workspace_objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
-    """Why a session cannot be in this workspace, as a sentence; empty: it can, if a directory is there.
-    `by_name_only`: whoever asks is not to make us read directories of their choice.
+    """Why a session cannot be in this workspace, as a clause; empty: it can, if the directory exists.
+
+    `by_name_only`: the client must not make the broker read directories of its choice.
     """
     if workspace in config.workspaces:
         return ""
     if not workspace.startswith("/"):
         return _unknown("workspace", workspace, config.workspaces)
     if by_name_only:
-        return "over HTTP a workspace is named as the configuration names it; a directory is not taken"
+        return "over HTTP only a name of a workspace from the configuration is accepted, not a directory"
     return ""
 
 
@@ -101,7 +101,7 @@ def _unknown(what: str, name: str, known: Collection[str]) -> str:
 
 
 def file_uri_path(uri: str) -> str:
-    """What a `file://` URI names on this machine, a directory or not; empty: nothing."""
+    """The path that a `file://` URI names on this machine, existing or not; empty: none."""
     try:
         split = urlsplit(uri)
         path = unquote(split.path, errors="strict")
@@ -118,7 +118,7 @@ def workspace_label(whereabouts: Mapping[str, str]) -> str:
 
 
 class SessionContext:
-    """One session."""
+    """The facts about one session that decide its configuration."""
 
     def __init__(self, attach: Attach, environment: dict[str, str], source: SourceId) -> None:
         self.attach = attach
@@ -126,18 +126,18 @@ class SessionContext:
         self.requested_variables = set(environment)
         """Variables that its carrier was asked for."""
         self.roots: tuple[Root, ...] | None = None
-        """What its agent names; None where it names none."""
+        """The roots of its agent; None if the agent names none."""
         self.workspace_change: WorkspaceChanged | None = (
             None if attach.resume is None else attach.resume.moved
         )
-        """Where it has gone since it came."""
+        """Its last move to another workspace, or None."""
         self.location = Location()
-        """Where it is, as of when its source was found."""
+        """Its location when its source was found."""
         self.source = source
 
     @property
     def workspace_request(self) -> WorkspaceRequest:
-        """Where it wants to be."""
+        """The workspace that it asks for."""
         return (
             WorkspaceRequest()
             if self.attach.run is not None
@@ -146,8 +146,9 @@ class SessionContext:
 
     @property
     def follows_roots(self) -> bool:
-        """Whether roots may take it to another workspace: nobody has put it somewhere in words. Nobody over
-        HTTP has us read directories of their choice.
+        """True if roots may move it to another workspace: no request has named one.
+
+        Over HTTP roots never do, because a client must not make the broker read directories of its choice.
         """
         attach = self.attach
         if attach.workspace or attach.streams or attach.control or attach.run is not None:

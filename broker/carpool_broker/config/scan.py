@@ -1,10 +1,9 @@
-"""What is found on disk where a session wants to be.
+"""Scans one workspace on disk: its directory, its project file, and how much of it is trusted.
 
-Owns the looking: which directory it is, which project's file counts there, what that says, and what of it was
-trusted. All of this waits for file systems, and a large file takes a while, so it is done in threads
-(`watcher`), of which several may be in here at once: nothing is kept.
+Owns the scan. It waits for file systems, and a large file takes a while, so it runs in threads (`watcher`).
+Several threads may be in here at once: nothing is kept.
 
-Knows nothing of: sessions, threads, what an earlier look has found, what is in force.
+Knows nothing of: sessions, threads, earlier scans, the configuration in force.
 """
 
 import os
@@ -32,40 +31,42 @@ class ProjectReading(Struct, frozen=True):
 
     layer: ConfigLayer
     kept: ConfigLayer | None = None
-    """Where it is broken: what an earlier broker has kept of it, if that is good."""
+    """If it is broken: a good reading that an earlier broker kept."""
     trusted: str | None = None
-    """The digest of what is trusted of it; None: nothing is."""
+    """The trusted digest of the file; None: it is not trusted."""
     listed: frozenset[str] = frozenset()
-    """Servers that were named as taking the place of the user's when trust was asked for."""
+    """Servers that the trust question named as replacing the user's own."""
     variables: frozenset[str] = frozenset()
-    """Those that any of its servers uses."""
+    """Variables that any of its servers uses."""
     store: Stamp = None
-    """The file of trust as it was then."""
+    """Stamp of the trust file at that time."""
     wrong: str = ""
-    """What is wrong with that file, a sentence."""
+    """The problem of the trust file, a sentence."""
 
     def comes_back(self) -> ConfigLayer | None:
-        """What was kept, where its very bytes are trusted still."""
+        """The kept reading, if exactly its bytes are still trusted."""
         is_trusted = self.kept is not None and trust_state(self.trusted, self.kept.digest) == "trusted"
         return self.kept if is_trusted else None
 
 
 class WorkspaceScan(Struct, frozen=True):
-    """What one look has found."""
+    """The result of one scan."""
 
     wish: WorkspaceRequest
     number: int = 0
-    """Of two looks at the same, that with the higher number began later."""
+    """Of two scans of one request, the one with the higher number began later."""
     spot: Location = Location()
     workspace: FoundWorkspace = FoundWorkspace("")
     project: ProjectReading | None = None
-    """What its file says; None: there is none, or it was known."""
+    """The reading of its project file; None: there is none, or it was known already."""
     directory: str = ""
-    """That which `wish.workspace` names, in the spelling that sessions share; empty: there is none."""
+    """The directory that `wish.workspace` names, in one spelling for all sessions; empty: it does not
+    exist.
+    """
 
     @property
     def objection(self) -> str:
-        """Why nobody can be sent there, as a sentence; empty: they can."""
+        """Why no session can move there, as a clause; empty: it can."""
         if self.directory or self.spot.lost or not self.wish.workspace.startswith("/"):
             return ""
         return "there is no such directory"
@@ -81,8 +82,10 @@ def scan_workspace(
     known: frozenset[str] = frozenset(),
     kept: Callable[[str], LayerTexts | None] = lambda _: None,
 ) -> WorkspaceScan:
-    """Look there. `config`: the user's; `store`: the file of trust, empty: nothing is trusted; `known`: files
-    of projects that need not be read; `kept`: the texts of such a file that an earlier broker has kept.
+    """Scan the requested workspace. `config`: the user's; `store`: the trust file, empty: nothing is trusted.
+
+    `known`: files of projects that need not be read; `kept`: returns the texts of a project file that an
+    earlier broker kept.
     """
     named = workspace_request.workspace
     directory = os.path.realpath(named) if named.startswith("/") and os.path.isdir(named) else ""
@@ -96,7 +99,7 @@ def scan_workspace(
 def read_project(
     workspace: FoundWorkspace, home: str, store: str, kept: Callable[[str], LayerTexts | None]
 ) -> ProjectReading:
-    """What its file says now."""
+    """Read the project file of a workspace."""
     file = ConfigFile(workspace.file, asked_for=True)
     read = ProjectReading(good := load_layer(file, home, project=True))
     if good.loaded.config is None and (texts := kept(workspace.file)) is not None:

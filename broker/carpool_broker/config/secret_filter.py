@@ -1,6 +1,6 @@
-"""Which words must not be kept on disk with what servers told, since they are values that somebody gave them.
+"""Collects the secret values that must not be kept on disk with catalogs and approvals.
 
-Knows nothing of: files, how what is kept is looked through for them (`catalog_cache`, `approval_store`).
+Knows nothing of: files, how stored data is searched for these values (`catalog_cache`, `approval_store`).
 """
 
 from carpool_broker.config.configuration import Configuration
@@ -12,7 +12,7 @@ from carpool_protocol.ids import PoolKey
 
 
 class SecretFilter:
-    """Those of one broker."""
+    """The secret values of one broker."""
 
     def __init__(self, core: BrokerCore, configuration: Configuration, approvals: ApprovalStore) -> None:
         self._core = core
@@ -20,7 +20,9 @@ class SecretFilter:
         self._approvals = approvals
 
     def for_pool(self, key: PoolKey) -> list[str] | None:
-        """Not to be kept with a pool's catalog; None where nobody here knows what it was given."""
+        """Values that must not be kept with a pool's catalog. None if the pool is unknown, and with it its
+        values.
+        """
         spec = next((each for each in self._core.sources.wanted_pools().pools if each.key == key), None)
         if spec is None:
             return None
@@ -28,7 +30,7 @@ class SecretFilter:
         return [*(secrets_of(spec.env) - own), *self._configuration.secrets()]
 
     def keep_approvals(self, effect: SaveApprovals) -> None:
-        """Keep what is approved of a server, without them."""
+        """Keep the approvals of a server, without secret values."""
         approved = self._core.registry.approvals.approved.get(effect.pin)
         if approved is not None:
             secrets = [*self._configuration.secrets()]

@@ -1,12 +1,12 @@
-"""The inputs that decide which servers a session gets, their hash, and what the core is told of them.
+"""The inputs that decide which servers a session gets, and the hash that identifies them.
 
-Owns which of the things that a session brings make two sources different: sessions of the same basis share
-one source, one scope and one set of pools. The hash is keyed and tells nothing of the values in it. Owns
-also the step from a resolved source to its event: its settings, the catalogs on disk for its pools, why a
-server of it is off; changes of several sources at once are one event.
+Owns which facts about a session distinguish two sources: sessions with the same basis share one source, one
+scope and one set of pools. The hash is keyed and reveals none of the values. Also owns the step from a
+resolved source to its event: its settings, cached catalogs of its pools, the reasons for disabled servers.
+Changes of several sources at once are one event.
 
-Knows nothing of: where a configuration comes from, how the basis of a session is found (`configuration`),
-when anything is read again.
+Knows nothing of: the origin of a configuration, how the basis of a session is found (`configuration`), the
+time of readings.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from carpool_protocol.link.messages import Catalog, Root
 
 
 class SourceBasis:
-    """What one source is resolved from."""
+    """The inputs from which one source is resolved."""
 
     def __init__(
         self,
@@ -54,23 +54,23 @@ class SourceBasis:
         self.run = run
         self.roots = roots
         self.name, self.named_root = ("", "") if location is None else (location.name, location.root)
-        """Of the named workspace."""
+        """Name and root of the named workspace."""
         self.project = project
-        """The project file whose servers count, or that they are missing; empty: none does."""
+        """The project file with servers that count, or are missing; empty: none."""
         self.server = server
-        """The only one that is seen; empty: all are."""
+        """The only visible server; empty: all are visible."""
         self.own = own
-        """What is switched for its sessions alone."""
+        """Overrides for its sessions only."""
         self.profile = profile
-        """Whose rights its sessions have, and what they are shown; empty: all of it."""
+        """The profile of its sessions; empty: no limits."""
         self.tool_name_length = tool_name_length
-        """The bound on names that its sessions bring; 0: none."""
+        """The longest name that its sessions ask for; 0: no own limit."""
         self.sessions = 0
-        """How many use the source."""
+        """Number of sessions that use the source."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether its sessions bring nothing that counts: they see what everybody sees."""
+        """True if its sessions have no input of their own, so that they see what all others see."""
         return not (
             self.environment
             or self.workspace
@@ -86,7 +86,7 @@ class SourceBasis:
         )
 
     def source_id(self, secret: bytes) -> SourceId:
-        """The same for the same basis under the same secret."""
+        """The id of the source: equal for equal inputs under the same secret."""
         run = self.run
         what = msgspec.msgpack.encode(
             [
@@ -110,7 +110,7 @@ class SourceBasis:
 E = TypeVar("E", bound=LocalEvent)
 
 FindCatalog = Callable[[PoolKey], CachedCatalog | None]
-"""What a pool told an earlier carpool."""
+"""Returns the cached catalog of a pool, from an earlier carpool."""
 
 
 def make_source_read(
@@ -123,7 +123,9 @@ def make_source_read(
     frame: Scope,
     pins: Callable[[PinId], Approved | None],
 ) -> SourceRead:
-    """`whys`: of the servers that are disabled, as sentences. `frame`: what is seen beside the servers."""
+    """The event for a resolved source. `whys`: reasons of disabled servers; `frame`: the scope without
+    servers.
+    """
     kept: dict[PoolKey, Catalog] = {}
     for spec in found.specs:
         others = (found.twins.get(spec.key), found.stateless.get(spec.key))
@@ -155,7 +157,7 @@ def make_source_read(
 
 
 def group_changes(followed: Iterable[E]) -> list[E | SourcesRead]:
-    """What follows of one change, in order: the readings that it begins with as one event."""
+    """The same events in order, with the readings at the begin as one event."""
     rest = list(followed)
     found = list(takewhile(lambda event: isinstance(event, SourceRead), rest))
     readings = tuple(event for event in found if isinstance(event, SourceRead))
@@ -163,7 +165,7 @@ def group_changes(followed: Iterable[E]) -> list[E | SourcesRead]:
 
 
 def _cached_catalogs(keys: list[PoolKey], find: FindCatalog) -> dict[PoolKey, Catalog]:
-    """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
+    """Cached catalogs of the pools of one launch. A pool without one gets that of another."""
     found = {key: it.catalog for key in keys if (it := find(key)) is not None}
     other = next(iter(found.values()), None)
     return found if other is None else {key: found.get(key) or replace(other, key=key) for key in keys}

@@ -1,13 +1,13 @@
-"""Schedules scans of workspaces and readings of the user's file, and brings into force what they find.
+"""Schedules scans of workspaces and readings of the user's file, and brings the results into force.
 
-Owns when and where to scan, that nobody waits longer than `blocking_io.BLOCKING_TIMEOUT_S`, and that of two
-overlapping scans of one place the later wins. A place that takes longer is given up: its sessions go on
-without it, what comes in the end is brought into force under them, and meanwhile nobody scans it again.
-Owns also how long to wait for a file that is still being written. Many programs do not save in one step: a
-file is away for a moment (editors that keep a backup, a checkout of another branch), or empty. Read then, it
-would say that all its servers are gone, and agents would lose their leases for nothing.
+Owns when and where to scan, the limit of `blocking_io.BLOCKING_TIMEOUT_S` for every caller, and the rule that
+of two overlapping scans of one place the later wins. A place that takes longer is given up: its sessions go
+on without it, a late result is brought into force under them, and meanwhile the place is not scanned again.
+Also owns how long to wait for a file that is still being written. Many programs do not save in one step: a
+file vanishes for a moment (editors that keep a backup, a checkout of another branch), or is empty. Read then,
+all its servers would seem to be gone, and agents would lose their leases for nothing.
 
-Knows nothing of: what a scan looks for (`scan`), what follows from it (`configuration`), agents.
+Knows nothing of: the work of a scan (`scan`), its consequences (`configuration`), agents.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -27,13 +27,13 @@ from carpool_protocol.config.text.file_stamps import Stamp, is_current, stamp
 
 STABLE_S: Final = 0.1
 MAX_CHECKS: Final = 10
-"""A file that changes all the time is read all the same."""
+"""A file that changes all the time is read after this many checks."""
 
 
 async def settled(
     files: Collection[str], stamps: Callable[[Collection[str]], Awaitable[list[Stamp]]]
 ) -> None:
-    """Return once the files have stayed as they are for `STABLE_S`, as `stamps` tells."""
+    """Return once the files have not changed for `STABLE_S`. `stamps`: reads their stamps."""
     before = await stamps(files)
     for _ in range(MAX_CHECKS):
         await trio.sleep(STABLE_S)
@@ -44,17 +44,19 @@ async def settled(
 
 
 READ_TIMED_OUT = (
-    f"could not be read within {BLOCKING_TIMEOUT_S:g} s; what it says counts as soon as it can be"
+    f"could not be read within {BLOCKING_TIMEOUT_S:g} s; it takes effect as soon as it can be read"
 )
 USER_FILE = ""
 """The key of the user's own files (`Configuration.watched_files`)."""
 EVERYTHING: Final = (WatchedFiles(USER_FILE, {}),)
-"""As if the user's file had changed: then each place may be another one."""
+"""As if the user's file had changed: then each location may change."""
 ScanDone = Callable[[WorkspaceScan], None]
 
 
 class ConfigWatcher:
-    """That of one broker. `feed` takes what follows of late news for the core; `settle`: a burst is over."""
+    """The watcher of one broker. `feed`: takes changes for the core from late results; `settle`: ends a
+    burst.
+    """
 
     def __init__(
         self,
@@ -71,16 +73,16 @@ class ConfigWatcher:
         self.blocking_work = BlockingWork(settle, start_soon)
         self._numbers = count(1)
         self._waiting: dict[WorkspaceRequest, list[ScanDone]] = {}
-        """Whom to tell of a look that is under way."""
+        """Callers that wait for a running scan."""
         self._stuck: set[str] = set()
-        """Which of `WatchedFiles` do not answer, so that what changes there is not looked for."""
+        """Keys of `WatchedFiles` that do not answer and are not checked for changes."""
         self._changing = trio.Lock()
-        """What everybody sees is changed by one at a time."""
+        """Lock for changes that concern all sessions: one at a time."""
 
     # --- one session ------------------------------------------------------------------------------------
 
     def scan(self, workspace_request: WorkspaceRequest, then: ScanDone, *, spell: bool = False) -> None:
-        """See `workspace_moves.Looks`."""
+        """As `workspace_moves.WorkspaceScanner.scan`."""
         if spell:
             then = partial(self._spelled, then)
         if self._workspaces.has_scan(workspace_request):
@@ -102,11 +104,11 @@ class ConfigWatcher:
         for then in self._waiting.pop(workspace_request):
             self.scan(
                 workspace_request, then
-            )  # one who was told may have left at once, and all that is known with them
+            )  # an earlier caller may have ended at once, and with it the result
         self._settle()
 
     async def _scan_until_current(self, workspace_request: WorkspaceRequest) -> None:
-        """Have it known what is there, by the configuration that is in force in the end."""
+        """Scan until the result fits the configuration that is in force at the end."""
         workspaces, configuration = self._workspaces, self._configuration
         while not workspaces.has_scan(workspace_request):
             config, number = configuration.config, next(self._numbers)
@@ -120,9 +122,9 @@ class ConfigWatcher:
                 workspaces.add_scan(scan)
 
     def _late_scan_done(self, config: Config, scan: WorkspaceScan) -> None:
-        """It has come in the end. Whoever asked for it goes on without it since."""
+        """Apply a late result. Its callers have gone on without it."""
         if scan.wish not in (wishes := self._configuration.workspace_requests()):
-            self._workspaces.retain(wishes)  # whoever is on the way there has it looked once more
+            self._workspaces.retain(wishes)  # a session on its way there has it scanned once more
             return
         if config is self._configuration.config:
             self._feed(self._configuration.workspaces_scanned([scan]))
@@ -136,7 +138,7 @@ class ConfigWatcher:
     # --- all of them ------------------------------------------------------------------------------------
 
     async def reload(self, changed: Sequence[WatchedFiles] = EVERYTHING) -> list[ConfigurationChange]:
-        """Read again what has changed, or everything; what follows is for the core, at once."""
+        """Read changed files again, or all. The result must be fed to the core at once."""
         if all(each.wishes for each in changed):
             return await self.rescan({wish for each in changed for wish in each.wishes})
         async with self._changing:
@@ -155,14 +157,14 @@ class ConfigWatcher:
     def _needs_scan(
         self, workspace_request: WorkspaceRequest, found: dict[WorkspaceRequest, WorkspaceScan | None]
     ) -> bool:
-        """Whether one has come there in between, and it was not looked yet, or since then by what is over."""
+        """True if a session has asked for this place meanwhile, and no present scan covers it."""
         if workspace_request not in found:
             return True
         scan = found[workspace_request]
         return scan is not None and scan.number < self._workspaces.scan_of(workspace_request).number
 
     async def rescan(self, wishes: Collection[WorkspaceRequest]) -> list[ConfigurationChange]:
-        """Look there again; what follows is for the core, at once."""
+        """Scan these places again. The result must be fed to the core at once."""
         async with self._changing:
             found = await self._scan_all(wishes, self._configuration.config)
             return self._configuration.workspaces_scanned(filter(None, found.values()))
@@ -189,12 +191,14 @@ class ConfigWatcher:
     # --- what changes on disk ---------------------------------------------------------------------------
 
     async def find_changes(self) -> list[WatchedFiles]:
-        """What is another than it was, by now; files that are just being saved are waited for."""
+        """Files that changed since the last scan. A file that is still being written is left until it is
+        stable.
+        """
         hanging = self._stuck | ({USER_FILE} if self.blocking_work.is_hanging(USER_FILE) else set())
         once = _ChangeCheck([each for each in self._configuration.watched_files() if each.key not in hanging])
         if await self.blocking_work.run(once, once.run, self._retry_hanging) is None:
             once.stuck_at = once.at
-            self._stuck.add(once.at)  # without it the next round comes further
+            self._stuck.add(once.at)  # the next round continues behind it
         changed = [*once.changed]
         if changed:
             await settled([file for each in changed for file in each.seen], self._read_stamps)
@@ -209,14 +213,14 @@ class ConfigWatcher:
 
 
 class _ChangeCheck:
-    """One look at whether anything has changed, in a thread."""
+    """One check of all stamps, in a thread."""
 
     def __init__(self, groups: Sequence[WatchedFiles]) -> None:
         self._groups = groups
         self.at = USER_FILE
-        """What is being looked at."""
+        """The key that is being checked."""
         self.stuck_at = USER_FILE
-        """The same, when it was given up."""
+        """The key at which the check was given up."""
         self.changed: list[WatchedFiles] = []
 
     def run(self) -> "_ChangeCheck":

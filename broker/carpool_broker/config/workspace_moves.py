@@ -1,12 +1,12 @@
-"""Sessions that go to another workspace without leaving.
+"""Moves of sessions to another workspace without ending.
 
-Owns who may go where, and who is on the way. Before a session goes it is looked what is there, and its
-carrier is asked for the variables that servers over there use, if it has not been asked yet; until both are
-known, or take too long, the session stays where it is. Then the carrier is told where its session is, so that
-a later broker has it there, and the core what follows. The moves of one session are made one after the other.
+Owns which session may move where, and the moves under way. Before a move the new workspace is scanned, and
+the carrier is asked for the variables of servers there, if it was not asked before. Until both are known, or
+take too long, the session stays in place. Then the carrier is told the session's new workspace, for a later
+broker, and the core gets the changes. The moves of one session happen one after the other.
 
-Invariant (`check`): the first move of a session is under way, and no other.
-Knows nothing of: what a session finds where it goes (`configuration`), how is looked, how lines are worded.
+Invariant (`check`): the first move of a session is under way, and no other. Knows nothing of: the servers at
+the new place (`configuration`), how to scan, the text of lines.
 """
 
 from collections import deque
@@ -24,31 +24,32 @@ from carpool_protocol.ids import SessionId
 from carpool_protocol.link.messages import Root
 
 MoveDone = Callable[[str], None]
-"""What is done once a session has moved; otherwise with why it has not, as a sentence."""
-SESSION_CLOSED = "the session has left meanwhile"
+"""Called when a session has moved (empty text), or with the reason why it has not."""
+SESSION_CLOSED = "the session has ended meanwhile"
 
 
 class WorkspaceScanner(Protocol):
-    """What is needed of whoever looks (`watcher.Reader`)."""
+    """The part of the scanner (`watcher.ConfigWatcher`) that this module needs."""
 
     def scan(
         self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
     ) -> None:
-        """Have `then` told what is there; at once where that is known. `spell`: a directory is named as
-        sessions share it, and the sight is of that.
+        """Scan a workspace and call `then` with the result, at once if it is known.
+
+        `spell`: use the spelling of the directory that all sessions share.
         """
 
 
 class CarrierRequests(Protocol):
-    """What is needed of the connections (`transport.connections`)."""
+    """The part of the connections (`transport.connections`) that this module needs."""
 
     def request_environment(self, session: SessionId, names: list[str]) -> int:
-        """Ask the session's carrier for variables. The number of that question, counted from 1; 0: it is one
-        that cannot be asked.
+        """Ask the session's carrier for variables. Returns the number of the request, from 1; 0: it cannot be
+        asked.
         """
 
     def announce_workspace(self, session: SessionId, change: WorkspaceChanged) -> None:
-        """Tell the session's carrier where it is, if that comes back after a death of this broker."""
+        """Tell the session's carrier the new workspace, for a resume at a later broker."""
 
 
 class _Move:
@@ -61,11 +62,11 @@ class _Move:
         self.then = then
         self.begun = False
         self.question = 0
-        """What its carrier was asked for it; 0: nothing yet, or nothing."""
+        """The number of the request to its carrier; 0: none."""
 
 
 class WorkspaceMoves:
-    """All sessions of one broker. `feed` takes what follows for the core."""
+    """The moves of all sessions of one broker. `feed`: takes changes for the core."""
 
     def __init__(
         self,
@@ -82,21 +83,23 @@ class WorkspaceMoves:
         self._going: set[SessionId] = set()
 
     def move_objection(self, session: SessionId, workspace: str) -> str:
-        """Why this session cannot go to a workspace, as a sentence; empty: it can, if that is there."""
+        """Why this session cannot move to a workspace, as a clause; empty: it can, if the place exists."""
         guest = self._configuration.session_context(session)
         if guest is None:
             return "there is no such session: `carpool status` lists them"
         if guest.attach.run is not None:
-            return "a session of `carpool run` has the server that it brought, and no workspace"
+            return "a session of `carpool run` has only its own server, and no workspace"
         return self._configuration.workspace_objection(guest.attach, workspace)
 
     def move(self, session: SessionId, change: WorkspaceChanged, then: MoveDone = lambda _: None) -> None:
-        """The session goes there, after those moves of it that wait. `then` once it has, or cannot."""
+        """Move the session, after its waiting moves. `then` is called at the end."""
         self._moves.setdefault(session, deque()).append(_Move(change, then))
         self._begin_next(session)
 
     def roots_received(self, session: SessionId, roots: tuple[Root, ...], *, changed: bool) -> None:
-        """The session's agent names these roots, and where they are `changed` it goes where they are."""
+        """Apply the roots of the session's agent. If they are `changed`, the session may move to their
+        workspace.
+        """
         self._feed(self._configuration.roots_received(session, roots))
         guest = self._configuration.session_context(session)
         if (
@@ -109,16 +112,18 @@ class WorkspaceMoves:
             self.move(session, WorkspaceChanged(path, by_roots=True))
 
     def configuration_changed(self, sessions: list[SessionId]) -> None:
-        """The configuration is another one: carriers are asked for what it uses and they have not said."""
+        """Ask carriers for variables that the new configuration uses and they have not sent."""
         for session in sessions:
             self._request_variables(session, None)
 
     # --- one move ---------------------------------------------------------------------------------------
 
     def _begin_next(self, session: SessionId) -> None:
-        """Begin the first move of its line. In a loop: many may be over as soon as they have begun."""
+        """Begin the first move of the session's queue. A loop, because moves may end as soon as they
+        begin.
+        """
         if session in self._going:
-            return  # from within
+            return  # called from within the loop
         self._going.add(session)
         while (line := self._moves.get(session)) and not line[0].begun:
             line[0].begun = True
@@ -134,9 +139,9 @@ class WorkspaceMoves:
         return workspace_request(guest.attach, move.moved)
 
     def _scanned(self, session: SessionId, move: _Move, scan: WorkspaceScan) -> None:
-        """It is known what is there."""
+        """Continue a move after its scan."""
         if not self._is_first(session, move):
-            return  # it has left
+            return  # the session has ended
         why = scan.objection
         if scan.spot.lost:
             why = f"what is in {scan.spot.lost} could not be read in time"
@@ -149,7 +154,9 @@ class WorkspaceMoves:
             self._complete(session, move)
 
     def _roots_lead_to(self, session: SessionId, scan: WorkspaceScan) -> bool:
-        """Whether roots lead there: nobody has put it anywhere in words, and it is another workspace."""
+        """True if the agent's roots move the session: it named no workspace, and the roots lie in another
+        one.
+        """
         guest = self._configuration.session_context(session)
         if guest is None or not guest.follows_roots:
             return False
@@ -166,20 +173,20 @@ class WorkspaceMoves:
         return question
 
     def environment_requested(self, session: SessionId, names: list[str]) -> None:
-        """The carrier was asked for these variables when it came, and has not answered yet."""
+        """The carrier was asked for these variables at its attach line and has not answered yet."""
         guest = self._configuration.session_context(session)
         if guest is not None:
             guest.requested_variables.update(names)
 
     def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
-        """The carrier has answered this question, and those before it. Also: it takes too long."""
+        """The carrier has answered this request and all before it, or takes too long."""
         self._feed(self._configuration.add_environment(session, environment))
         line = self._moves.get(session)
         if line and 0 < line[0].question <= question:
             self._complete(session, line[0])
 
     def _complete(self, session: SessionId, move: _Move) -> None:
-        """All is known; but what is there may have been forgotten meanwhile, while nobody else was there."""
+        """Everything is known. The scan is repeated, because its result may have been forgotten meanwhile."""
         self._looks.scan(self._request(session, move), partial(self._completed, session, move))
 
     def _completed(self, session: SessionId, move: _Move, _: WorkspaceScan) -> None:
@@ -189,7 +196,7 @@ class WorkspaceMoves:
             self._end(session, move, "")
 
     def _end(self, session: SessionId, move: _Move, why: str) -> None:
-        """It has moved, or does not. The next one's turn."""
+        """End a move and begin the next one."""
         line = self._moves[session]
         line.popleft()
         if not line:
@@ -202,7 +209,7 @@ class WorkspaceMoves:
         return line is not None and line[0] is move
 
     def session_closed(self, session: SessionId) -> None:
-        """It is gone."""
+        """Drop the moves of a session that has ended."""
         for each in self._moves.pop(session, ()):
             each.then(SESSION_CLOSED)
 

@@ -1,7 +1,7 @@
-"""What operators are told of workspaces: the rows of `status`.
+"""Rows about workspaces for `status`.
 
-Owns their keys (docs/json.md). Decides nothing about what is in force.
-Knows nothing of: sessions, sources.
+Owns their keys (docs/json.md). Decides nothing about the configuration in force. Knows nothing of: sessions,
+sources.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from carpool_protocol.config.schema.model import Config
 
 
 def named_workspace_rows(config: Config, home: str) -> list[dict[str, object]]:
-    """The workspaces that the user's file names, in its order."""
+    """Rows for the workspaces of the user's file, in its order."""
     return [
         {
             "name": name,
@@ -29,7 +29,7 @@ def named_workspace_rows(config: Config, home: str) -> list[dict[str, object]]:
 
 
 def project_rows(config: Config, projects: Iterable[Project]) -> list[dict[str, object]]:
-    """Those with a project file."""
+    """Rows for workspaces with a project file."""
     found: list[dict[str, object]] = []
     for project in projects:
         root, file = project.workspace.root, project.workspace.file

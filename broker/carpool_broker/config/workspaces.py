@@ -1,12 +1,12 @@
-"""The workspaces of the sessions that are here, and what their projects' own files say.
+"""The workspaces of connected sessions, and the readings of their project files.
 
-Owns what was found where sessions want to be (`scan`), from the first session there to the last, what is
-trusted of it, and what on disk all that comes from. Of two looks the one that began later counts, whichever
-comes last. A file that breaks, or can be read no more, leaves its last good reading in force; one that
-changes waits for trust again. A trusted reading is kept for the brokers after this one, until another one
-that is not trusted takes its place. It comes back only where its very bytes are trusted then.
+Owns the scans of requested workspaces, from the first session there to the last, the trust in their projects,
+and the files that they were read from. Of two scans the one that began later counts, whichever ends last. A
+file that breaks, or cannot be read any more, leaves its last good reading in force; a changed file needs
+trust again. A trusted reading is kept for later brokers until an untrusted one takes its place. It is used
+again only if exactly its bytes are trusted then.
 
-Knows nothing of: sessions, sources, the user's own file, disks: it is told.
+Knows nothing of: sessions, sources, the user's own file, disks (it gets the results).
 """
 
 import logging
@@ -28,26 +28,28 @@ from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp
 
 MAX_KEPT_PROJECTS: Final = 64
-"""Of so many trusted projects the last good reading outlives a broker."""
+"""Most trusted projects with a last good reading that outlives a broker."""
 
 log = logging.getLogger("carpool.broker")
 
 BROKEN = "its file is broken"
 LOST = "its directory could not be read in time"
 MAX_SHOWN_PATH_CHARS: Final = 200
-"""Characters of a directory that agents are told by name."""
+"""Longest directory that is shown to agents."""
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_./~+@-]+")
 
 
 class WatchedFiles(Struct, frozen=True):
-    """Files on disk that stand and fall together."""
+    """Files on disk that are checked together."""
 
     key: str
-    """What they are told apart by."""
+    """A name that distinguishes them from other groups."""
     seen: Mapping[str, Stamp]
-    """As they were."""
+    """Path → stamp at the last reading."""
     wishes: tuple[WorkspaceRequest, ...] = ()
-    """Where there is to be looked again when one is another; empty: everywhere, they are the user's."""
+    """Workspaces to rescan when one of these files changes. Empty: all, because these are the user's own
+    files.
+    """
 
 
 class Project:
@@ -56,27 +58,27 @@ class Project:
     def __init__(self) -> None:
         self.workspace = FoundWorkspace("")
         self.config: Config | None = None
-        """None: it never was good."""
+        """None: it was never good."""
         self.number = -1
-        """Of the look that it was read with."""
+        """Number of the scan that read it."""
         self.env: dict[str, str] = {}
         self.digest = ""
         self.trust: Trust = "untrusted"
         self.trust_store: Stamp = None
-        """The file of trust as it was then."""
+        """Stamp of the trust file at the last reading."""
         self.listed: frozenset[str] = frozenset()
-        """Servers that were named as taking the place of the user's when trust was asked for."""
+        """Servers that the trust question named as replacing the user's own."""
         self.problems: list[str] = []
-        """Why the file as it is now is not in force."""
+        """Why the present file is not in force."""
         self.warnings: list[str] = []
         self.seen: dict[str, Stamp] = {}
         self.variables: frozenset[str] = frozenset()
-        """Those that its servers use, also those that may not run yet."""
+        """Variables that its servers use, also those that may not run yet."""
         self.name = ""
-        """Of the named workspace that it is in."""
+        """The named workspace around it."""
 
     def apply(self, scan: WorkspaceScan, read: ProjectReading) -> None:
-        """It was read."""
+        """Use a reading."""
         layer = read.layer
         self.number, self.workspace, self.name = scan.number, scan.workspace, scan.spot.name
         self.seen = layer.seen
@@ -85,7 +87,7 @@ class Project:
         if layer.loaded.config is not None:
             self._use_reading(layer, read)
         elif self.config is None and (kept := read.comes_back()) is not None:
-            # It never was good here, and this is what it was before.
+            # It was never good here, and this is its earlier content.
             self._use_reading(kept, read)
             self.seen = {**kept.seen, **self.seen}
         self.trust = trust_state(read.trusted, self.digest)
@@ -96,29 +98,29 @@ class Project:
         self.warnings = [each.render() for each in layer.loaded.warnings]
 
     def messages(self) -> list[str]:
-        """What its author should know."""
+        """Texts for the author of the file."""
         return [*self.problems, *self.notes()]
 
     def notes(self) -> list[str]:
-        """The same without what keeps the file as it is now from being in force."""
+        """The messages, without problems that keep the present file from being in force."""
         return [*unread_warnings(self.workspace), *self.warnings]
 
     def holds_servers(self) -> bool:
-        """Whether there is anything in it that could be run."""
+        """True if it has anything that could be run."""
         return self.config is not None and bool(self.config.servers or self.config.unusable)
 
     def is_lost(self) -> bool:
-        """Whether it is broken and nothing of an earlier reading could be run either."""
+        """True if it is broken and no earlier reading has servers either."""
         return bool(self.problems) and not self.holds_servers()
 
     def lost_reason(self) -> str:
-        """The same as a clause for agents; empty: it is not."""
+        """Why it is lost, as a clause for agents; empty: it is not."""
         if not self.is_lost():
             return ""
         return BROKEN if self.workspace.file else LOST
 
     def trust_needed(self) -> str:
-        """Why its servers may not run yet; empty: they may. Agents read this: see `_safe_path`."""
+        """Why its servers may not run yet; empty: they may. Agents read this text: see `_safe_path`."""
         if self.trust == "trusted":
             return ""
         root = self.workspace.root
@@ -131,40 +133,44 @@ class Project:
 
 
 def _safe_path(path: str) -> bool:
-    """Agents are told this directory, which a stranger may have named: no sentence, nothing for a shell."""
+    """True if agents may read this directory, which a stranger may have named: no sentence, nothing for a
+    shell.
+    """
     return len(path) <= MAX_SHOWN_PATH_CHARS and _PLAIN_PATH.fullmatch(path) is not None
 
 
 class Workspaces:
-    """All that sessions are in."""
+    """The workspaces of all sessions."""
 
     def __init__(self, home: str, store: str, last_good: LastGoodReadings) -> None:
-        """`trust_store`: the file of trust; empty: nothing is trusted. `last_good`: what is kept."""
+        """`store`: the trust file; empty: nothing is trusted. `last_good`: storage of good readings."""
         self._home = home
         self._store = store
         self._last_good = last_good
-        last_good.find("")  # from now on it is in memory
+        last_good.find("")  # read the file once; from now on it is in memory
         self._unkept = ""
-        """Why the last one that was to be kept is not."""
+        """Why the last reading could not be kept."""
         self._store_wrong = ""
-        """What was last said of it."""
+        """The last logged problem of the trust file."""
         self.scans: dict[WorkspaceRequest, WorkspaceScan] = {}
         self._by_location: dict[Location, FoundWorkspace] = {}
         self.projects: dict[str, Project] = {}
-        """By the path of the project file; those that could not be looked at, by their directory."""
+        """By path of the project file; unreadable ones by their directory."""
 
     def has_scan(self, workspace_request: WorkspaceRequest) -> bool:
-        """Whether it is known what is there."""
+        """True if the workspace was scanned."""
         return workspace_request == WorkspaceRequest() or workspace_request in self.scans
 
     def scan_of(self, workspace_request: WorkspaceRequest) -> WorkspaceScan:
-        """What was found there; where nobody has looked: nothing."""
+        """The scan of a workspace; an empty one if there is none."""
         return self.scans.get(workspace_request) or WorkspaceScan(workspace_request)
 
     def make_scan(
         self, workspace_request: WorkspaceRequest, config: Config, number: int, *, again: bool = False
     ) -> Callable[[], WorkspaceScan]:
-        """How to look there; it waits for the disk. `config`: the user's. `again`: whatever is known."""
+        """A function that scans the workspace; it waits for the disk. `config`: the user's. `again`: read
+        known files too.
+        """
         known = frozenset[str]() if again else frozenset(self.projects)
         kept = self._last_good.find
         return partial(
@@ -179,16 +185,16 @@ class Workspaces:
         )
 
     def workspace_at(self, location: Location) -> FoundWorkspace:
-        """The workspace of a place."""
+        """The workspace at a location."""
         return self._by_location.get(location, _NO_WORKSPACE)
 
     def project_at(self, location: Location) -> Project | None:
-        """The project of a place, if it has a file with servers, or one that is broken."""
+        """The project at a location, if it has a file with servers, or a broken one."""
         found = self.projects.get(self.workspace_at(location).file)
         return found if found is not None and (found.holds_servers() or found.is_lost()) else None
 
     def add_scan(self, scan: WorkspaceScan) -> bool:
-        """This was found. False: it is of no use without the project's file, which is not known any more."""
+        """Add a scan. False: it is useless without the reading of its project file, which was forgotten."""
         workspace, read = scan.workspace, scan.project
         if workspace.file and read is None and workspace.file not in self.projects:
             return False
@@ -203,13 +209,13 @@ class Workspaces:
         return True
 
     def replace_scans(self, sights: Iterable[WorkspaceScan]) -> None:
-        """These were found. A project whose file is not there any more is forgotten."""
+        """Add scans, and forget projects with files that no longer exist."""
         for each in sights:
             self.add_scan(each)
         self._prune()
 
     def scan_timed_out(self, workspace_request: WorkspaceRequest, number: int, why: str) -> None:
-        """Looking there takes too long. `why`: a clause. What was known before stays in force."""
+        """Note that a scan takes too long. `why`: a clause. Earlier results stay in force."""
         if (before := self.scans.get(workspace_request)) is not None:
             project = self.projects.get(before.workspace.file)
             if project is not None and not project.workspace.file:
@@ -232,13 +238,13 @@ class Workspaces:
             project.name = "" if directory else workspace_request.workspace
 
     def retain(self, wishes: Set[WorkspaceRequest]) -> None:
-        """Forget everything but these."""
+        """Forget all other scans."""
         if self.scans.keys() - wishes:
             self.scans = {wish: scan for wish, scan in self.scans.items() if wish in wishes}
         self._prune()
 
     def _prune(self) -> None:
-        """Forget the places and projects that no sight leads to."""
+        """Forget locations and projects without a scan."""
         self._by_location = {
             each.spot: found
             for each in self.scans.values()
@@ -248,7 +254,7 @@ class Workspaces:
             del self.projects[file]
 
     def watched_files(self) -> list[WatchedFiles]:
-        """Everything on disk that was looked at, as it was then, by workspace."""
+        """All files that were read, with their stamps, by workspace."""
         found: dict[str, tuple[dict[str, Stamp], list[WorkspaceRequest]]] = {}
         for wish, scan in self.scans.items():
             seen, wishes = found.setdefault(scan.workspace.file or scan.spot.base, ({}, []))
@@ -271,13 +277,15 @@ class Workspaces:
                 log.warning("%s", text)
 
     def _save_last_good(self, project: Project, layer: ConfigLayer) -> None:
-        """For the brokers after this one: what stands is trusted, or nothing is to come back."""
+        """Keep a trusted reading for later brokers, or delete the kept one."""
         if project.trust != "trusted":
             self._last_good.delete(project.workspace.file)
         elif layer.loaded.config is not None:
             why = self._last_good.save(layer)
             if why and why != self._unkept:
-                log.warning("%s: if carpool dies while a project's file is broken, that has no servers", why)
+                log.warning(
+                    "%s: if carpool dies while a project's file is broken, that project has no servers", why
+                )
             self._unkept = why
 
 

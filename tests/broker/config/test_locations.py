@@ -140,7 +140,7 @@ def test_a_server_of_everybodys_is_switched_off_in_a_workspace(tmp_path: Path) -
         ("shp", False, "(there are: shop, tools); did you mean shop?"),
         ("x", True, "(there are: shop, tools)"),
         ("/", False, ""),
-        ("/", True, "a directory is not taken"),
+        ("/", True, "is accepted, not a directory"),
         ("/nowhere/at/all", False, "there is no such directory"),
     ],
 )

@@ -135,7 +135,7 @@ def test_who_leaves_on_the_way_does_not_arrive(tmp_path: Path) -> None:
     trip.house.configuration.session_closed(ONE)
     trip.moving.environment_received(ONE, 1, {"TOKEN": "t"})
     trip.moving.check()
-    assert done == ["the session has left meanwhile"]
+    assert done == ["the session has ended meanwhile"]
     assert trip.fed == []
 
 
@@ -219,7 +219,7 @@ def test_what_stands_in_the_way_is_said(tmp_path: Path) -> None:
     trip.house.configuration.session_opened(ONE, Attach(version=ATTACH_VERSION, carrier="run", run=run), {})
     trip.house.come(TWO, "free")
     obstacle = trip.moving.move_objection
-    assert "has the server that it brought" in obstacle(ONE, "shop")
+    assert "has only its own server" in obstacle(ONE, "shop")
     assert "no such session" in obstacle(SessionId("s9"), "shop")
     assert "there are: shop, bank" in obstacle(TWO, "x")
     assert obstacle(TWO, "bank") == obstacle(TWO, str(tmp_path)) == ""

@@ -97,7 +97,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "supervisor/core/calls/told_losses.py": "supervisor/core/calls/test_placement.py",
         "supervisor/core/pools/eras.py": "supervisor/era/test_era_detection.py",
         "supervisor/core/pools/instances.py": "supervisor/core/test_supervisor.py",
-        "supervisor/core/pools/report.py": "supervisor/core/test_supervisor.py",
+        "supervisor/core/pools/status.py": "supervisor/core/test_supervisor.py",
         "supervisor/core/pools/start_queue.py": "supervisor/core/pools/test_process_cap.py",
         "supervisor/core/pools/targets.py": "supervisor/core/calls/test_placement.py",
     },

@@ -92,8 +92,7 @@ from carpool_supervisor.core.model.timer_kinds import TimerKind, supervisor_time
 from carpool_supervisor.core.pools.instances import Instances
 from carpool_supervisor.core.pools.liveness import leave_out_pause
 from carpool_supervisor.core.pools.recycling import Recycling
-from carpool_supervisor.core.pools.report import report_pool
-from carpool_supervisor.core.pools.status import PoolAnnouncer
+from carpool_supervisor.core.pools.status import PoolAnnouncer, report_pool
 from carpool_supervisor.core.pools.targets import PoolTargets
 
 

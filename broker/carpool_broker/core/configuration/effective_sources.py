@@ -2,8 +2,8 @@
 
 A source is one configuration seen with one environment; many sessions share one. It has a scope for plain
 agents, and one for each other class of agents from the first of these on: those that can be asked (rule 12;
-`capability_variants` says which launches are one pool after all), and those of the stateless era
-(`era_variants`). When it is read again, a server whose launch changed keeps its old pool until the new one
+`pool_variants` says which launches are one pool after all), and those of the stateless era
+(`EraVariants`). When it is read again, a server whose launch changed keeps its old pool until the new one
 has greeted, so no agent meets a broken window; a new one that fails leaves the old one in force and says
 so. It is the same when a launch becomes one pool or two. With `stop_first` the new pool is in force at once
 and starts after the old one is gone, unless that is in force elsewhere still. A project's server that gives
@@ -21,8 +21,7 @@ from collections.abc import Iterator, Mapping, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core.configuration.capability_variants import CapabilityVariants
-from carpool_broker.core.configuration.era_variants import FAILED, EraVariants
+from carpool_broker.core.configuration.pool_variants import FAILED, CapabilityVariants, EraVariants
 from carpool_broker.core.model.events import SourceId, SourceRead
 from carpool_broker.core.model.scope import DisabledServer, Scope, ScopeEntry
 from carpool_broker.core.registry.registry import ChangedLists, Registry

@@ -1,22 +1,26 @@
-"""What a server is run as, and the key of its pool.
+"""What a server is run as, the key of its pool, and the name of a server that `carpool run` starts.
 
 Owns the expansion of one server for one session, and the pool key: two launches that are equal after
 expansion (argv, environment, directory) share a pool, two that differ in anything do not. Invariants: the
-policy is no part of the key, so a changed limit replaces no process, but for what variables decide of it and
-what a workspace or a project has otherwise than everybody: no session's environment and no project has a say
-in the pool of another; no text made here holds a value of an environment.
+policy is no part of the key, so a changed limit replaces no process, except where variables decide it or a
+workspace or project has another one than everybody; no session's environment and no project has a say in the
+pool of another; no text made here holds a value of an environment. The name of a `carpool run` is the wished
+one, else that of the package or the program; words that may hold a secret are passed over.
 
-Pure. Knows nothing of: files, other servers, what agents see of one, where environments come from.
+Pure. Refuses to know: files, other servers, what agents see of one, where environments come from.
 """
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final, Literal
 from urllib.parse import quote
 
 from msgspec import Struct, msgpack, structs
 
+from carpool_protocol.carrier.attach import RunCommand
 from carpool_protocol.carrier.remote import BRIDGE
 from carpool_protocol.config.reading.late_values import fill_late_values
 from carpool_protocol.config.schema.environment import is_built_in, is_volatile
@@ -34,6 +38,7 @@ from carpool_protocol.config.schema.url_servers import remote_of
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import EraWish, Policy, PoolSpec, Root
+from carpool_protocol.wire.tool_names import MAX_SERVER_NAME_CHARS, check_server_name
 
 _ERA_WISHES: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "auto": "auto",
@@ -306,3 +311,57 @@ def _directory(path: str, base: str, home: str) -> str:
     """
     whole = posixpath.join(base or home, from_home(path, home))
     return whole if ".." in whole.split("/") else posixpath.normpath(whole)
+
+
+_RUNNERS = frozenset(
+    {"npx", "bunx", "pnpx", "uvx", "uv", "pipx", "python", "python3", "node", "bun", "deno", "ruby", "java"}
+)
+"""Programs that say nothing about the server: their first plain argument does."""
+_RUNNER_VERBS = frozenset({"run", "exec", "x", "tool", "dlx"})
+_VALUE_FLAGS = frozenset(
+    {
+        "--directory",
+        "--project",
+        "--python",
+        "--with",
+        "--from",
+        "--package",
+        "-p",
+        "--registry",
+        "-r",
+        "--require",
+    }
+)
+"""Options of runners whose value is not the server."""
+_PACKAGE = re.compile(r"[@\w./-]+", re.ASCII)
+_PACKAGE_CHARS = 256
+
+
+def run_name(run: RunCommand) -> ServerName:
+    """A legal server name for a `carpool run`: the wished one, else the package's or the program's."""
+    if run.name and check_server_name(run.name) is None:
+        return ServerName(run.name)
+    words = [run.name] if run.name else [*map(_last_part, run.argv[:1])]
+    if words and words[0] in _RUNNERS:
+        words = [_last_part(word) for word in _package_of(run.argv)] or words
+    name = re.sub(r"[^A-Za-z0-9]+", "-", words[0][-_PACKAGE_CHARS:] if words else "").strip("-")
+    return ServerName(name[:MAX_SERVER_NAME_CHARS].strip("-") or "run")
+
+
+def _package_of(argv: Sequence[str]) -> list[str]:
+    """What a runner runs: its first argument that is neither option nor verb.
+
+    Anything odd is passed over: names are shown everywhere, and `KEY=value` or a URL may hold a secret.
+    """
+    for before, word in pairwise(argv):
+        if word.startswith("-") or word in _RUNNER_VERBS or before in _VALUE_FLAGS:
+            continue
+        if len(word) <= _PACKAGE_CHARS and _PACKAGE.fullmatch(word) and not word[0].isdigit():
+            return [word]
+    return []
+
+
+def _last_part(word: str) -> str:
+    """`@scope/server-x@1.2` and `/opt/server-x.py` are both `server-x`."""
+    last = word.rstrip("/").rpartition("/")[2]
+    return re.sub(r"\.(py|js|mjs|cjs|ts|sh|jar|rb|exe)$", "", last.partition("@")[0] or last)

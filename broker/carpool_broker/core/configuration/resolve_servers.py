@@ -24,9 +24,9 @@ from carpool_broker.core.configuration.launches import (
     LaunchEnvironment,
     decided_fields,
     launch_of,
+    run_name,
     with_decided_values,
 )
-from carpool_broker.core.configuration.run_name import run_name
 from carpool_broker.core.model.approval import pin_of
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_protocol.carrier.attach import RunCommand

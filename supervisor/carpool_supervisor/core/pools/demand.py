@@ -1,11 +1,12 @@
 """How many instances a pool needs. Pure functions of pools and leases.
 
-A plain pool grows one by one as its instances fill up (`Wishes.grow`). In mode `serial` each waiting call is
-worth an instance; in mode `session` each session that holds one or waits is, and while there is any of them
-some more stay warm, so that the next lease is instant. Those spares are wishes, not needs: nobody has to make
-room for them.
+A plain pool grows one by one as its instances fill up (`PoolTargets.grow`). In mode `serial` each waiting
+call needs an instance. In mode `session` each session that holds one or waits needs one, and while there is
+such a session some spares stay warm, so that the next lease is instant. No pool has to make room for
+spares.
 
-Knows nothing of: processes, calls (but that some wait).
+Stands apart because `targets` and `instances` both need it. Refuses to know: processes, and of calls more
+than that some wait.
 """
 
 from carpool_supervisor.core.calls.leases import Leases

@@ -1,7 +1,7 @@
-"""What operators say of a pool (`start`, `stop`, `restart`) and when it has taken effect.
+"""The commands of operators for a pool (`start`, `stop`, `restart`), and when they have taken effect.
 
-Owns the words that wait for their effect: each is answered with `OperationEnded` exactly once.
-Knows nothing of: how instances start and end (`instances`).
+Owns the commands that have not taken effect yet: each is answered with `OperationEnded` exactly once. Stands
+apart because `targets` takes commands and `status` ends them. Refuses to know: how instances start and end.
 """
 
 from collections.abc import Callable, Iterator

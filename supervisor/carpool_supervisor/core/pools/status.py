@@ -1,15 +1,22 @@
-"""What the broker is told of a pool, once each time that it is different.
+"""What the broker and operators are told of a pool.
 
-Owns: operators' answers, the catalog, state with its reason, mode; when that is looked at, and that pools are
-as they are wanted to be by then. Knows nothing of: what changes them.
+Owns the announcements (the end of operators' commands, the catalog, the state with its reason, the mode:
+each once whenever it changes), and the report of a pool and its instances for `status` and `ps`. Owns also
+when that is checked, and that pools are adjusted to their targets before.
+
+Refuses to know: what changes a pool, memory and CPU (the shell adds them).
 """
 
 from collections.abc import Callable, Iterator
 
-from carpool_protocol.link.messages import Catalog, OperationEnded, PoolChanged
-from carpool_supervisor.core.calls.refusals import last_error
+from carpool_protocol.ids import SessionId
+from carpool_protocol.link.messages import Catalog, InstanceReport, OperationEnded, PoolChanged, PoolReport
+from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.calls.refusals import last_error, left_out_text, public_error
 from carpool_supervisor.core.model.effects import AnyEffect
-from carpool_supervisor.core.model.pool import Pool, Pools
+from carpool_supervisor.core.model.instance_limits import limit_reached
+from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.pools import operator_state
 from carpool_supervisor.core.pools.start_queue import StartQueue
 from carpool_supervisor.core.pools.targets import PoolTargets
@@ -68,3 +75,71 @@ def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | 
             pool.key, state, reason, retry_after_s, pool.mode, cannot_start, pool.both_eras
         )
         yield pool.announced
+
+
+def report_pool(pool: Pool, now: float, leases: Leases) -> PoolReport:
+    """A pool as it is now."""
+    return PoolReport(
+        key=pool.key,
+        server=pool.server,
+        state=pool.state_at(now),
+        sharing=pool.mode,
+        waiting=len(pool.queue),
+        restarts=pool.restart.restarts,
+        last_error=_problem(pool),
+        stderr_tail=list(pool.stderr),
+        instances=[_instance(each, now, leases) for each in pool.instances.values()],
+        verified=pool.verdict.verified,
+        asking=pool.asking,
+        breaker=pool.restart.breaker,
+        retry_after_s=pool.retry_after_s(now),
+    )
+
+
+def _problem(pool: Pool) -> str:
+    """What went wrong last, and what its server offers beyond the bounds; what both say once."""
+    told, over = public_error(pool), left_out_text(pool)
+    if told in over or over in told:
+        return max(told, over, key=len)
+    return f"{told}; {over}"
+
+
+def _instance(instance: Instance, now: float, leases: Leases) -> InstanceReport:
+    return InstanceReport(
+        id=instance.id,
+        pid=instance.pid,
+        state=_state_text(instance, leases),
+        generation=instance.generation,
+        era=instance.era,
+        in_flight=len(instance.in_flight),
+        calls=instance.calls,
+        rss_bytes=0,
+        pss_bytes=0,
+        cpu_percent=0.0,
+        uptime_s=now - instance.spawned_at,
+        holder=leases.holder(instance.id) or SessionId(""),
+        asks=sum(opened.asks for opened in instance.in_flight.values()),
+        why=_why(instance, leases, now),
+    )
+
+
+def _state_text(instance: Instance, leases: Leases) -> str:
+    if instance.state is not InstanceState.SERVING:
+        return instance.state.value
+    if instance.suspended:
+        return "suspended"
+    return "spare" if leases.is_spare(instance.id) else instance.state.value
+
+
+def _why(instance: Instance, leases: Leases, now: float) -> str:
+    """Why it is on its way out, where that is a limit."""
+    if (
+        instance.limit_reached
+        or instance.state is not InstanceState.SERVING
+        or leases.holder(instance.id) is None
+    ):
+        return instance.limit_reached
+    reached = limit_reached(
+        instance.pool.policy, instance.generation, instance.calls, now - instance.spawned_at
+    )
+    return f"{reached}; replaced when its lease ends" if reached else ""

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from carpool_broker.core.configuration.launches import pool_key
+from carpool_broker.core.configuration.launches import pool_key, run_name
 from carpool_broker.core.configuration.resolve_servers import Resolution, resolve, resolve_run
-from carpool_broker.core.configuration.run_name import run_name
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_protocol.carrier.attach import RunCommand
 from carpool_protocol.config.reading.parse import read_config

@@ -70,7 +70,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "broker/core/configuration/session_views.py": "broker/core/test_broker.py",
         "broker/core/hooks/runs.py": "broker/core/hooks/test_hook_points.py",
         "broker/core/invariants.py": "broker/core/calls/test_call_table.py",
-        "broker/core/limits/admission.py": "broker/core/calls/test_call_table.py",
         "broker/core/recovery/supervisor_record.py": "broker/core/recovery/test_recovery.py",
         "broker/core/requests/dispatch.py": "broker/core/test_broker.py",
         "broker/core/requests/initialize.py": "broker/core/test_stateless_agents.py",

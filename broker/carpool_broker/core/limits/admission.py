@@ -1,8 +1,9 @@
 """Admission: whether a call goes to the supervisor now, waits, or is refused.
 
-`Admission.decide` has the whole decision, in the order of its rules. Owns the queue of each session, the
-bounds of sessions (docs/rules.md, rule 3), the quotas of profiles and tokens (`quotas`), the link's credit,
-and that nothing is sent while carpool drains. No call waits here for longer than `wait_s`.
+`Admission.decide` has the whole decision, in the order of its rules. It comes after `dispatch` has found a
+server that may be called, and before `CallTable.send`, where hooks can hold the call. Owns the queue of each
+session, the bounds of sessions (docs/rules.md, rule 3), the quotas of profiles and tokens (`quotas`), the
+link's credit, and that nothing is sent while carpool drains. No call waits here for longer than `wait_s`.
 
 Invariants (`invariants.check`): a call in a session's queue is `waiting` and has a time limit; no call waits
 that could go. Refuses to know: which server a call is for (`dispatch`), hooks (`hook_points`), how a call is
@@ -35,15 +36,15 @@ TOO_MANY_CALLS: Final = Refusal("too_many_calls", retry_after_s=1.0)
 
 
 class AdmittedCalls(Protocol):
-    """What the ledger does with a call about which this has been decided."""
+    """What the call table does with a call once admission has decided."""
 
     def send(self, open_call: OpenCall, now: float) -> None:
-        """It leaves."""
+        """Send the call to the supervisor, or give it to hooks first."""
 
     def fail(
         self, open_call: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None
     ) -> None:
-        """It ends with an error of ours."""
+        """End the call with an error of ours."""
 
 
 class Admission:
@@ -75,9 +76,9 @@ class Admission:
     def decide(self, open_call: OpenCall, now: float) -> Step | Refusal:
         """Decide what a call that knows its server does next. The first rule that applies counts.
 
-        1. Its session, or all sessions together, have too many calls or arguments open: it is refused.
+        1. Its arguments are large, and too many calls or arguments are open (`excess`): it is refused.
         2. carpool drains, and the agent's carrier cannot bring the call to the next broker: it is refused.
-        3. The profile's quota is used up: it is refused.
+        3. The profile's quota is used up: it is refused. Otherwise the quota counts it from now on.
         4. No call of the session waits, and the session may send one (`may_send`): it goes.
         5. The session's queue is full: it is refused.
         6. It waits, for `wait_s` at most.

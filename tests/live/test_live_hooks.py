@@ -181,7 +181,7 @@ async def test_each_way_to_fail_is_said_with_its_reason_and_no_value(house: Daem
         "swapped": ("answer_hook_failed", "the content of the result was not an array"),
         "fallen": ("hook_failed", "it raised RuntimeError"),
         "failed": ("hook_failed", "its command ended with exit code 3"),
-        "speaking": ("hook_failed", "what it printed is no JSON"),
+        "speaking": ("hook_failed", "its output is not JSON"),
         "absent": ("hook_failed", "no_such_module:f cannot be imported: ModuleNotFoundError"),
         "unset": ("hook_failed", "NO_SUCH_VARIABLE"),
     }

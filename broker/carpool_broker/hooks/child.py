@@ -1,10 +1,10 @@
-"""The process of one hook: runs a Python function or a command for each call it is told of.
+"""The process of one hook: runs a Python function or a command for each call that it receives.
 
-Started by `process`, never by hand. Owns the running: functions that are plain in threads, async ones
-under asyncio, commands each in a process group of its own, which is ended with its run. Ends when its stdin
-does, and takes every group along. What a hook prints while it is a Python function goes to stderr.
+Started by `process`, never by hand. Owns the runs: plain functions in threads, async ones under asyncio,
+commands each in a process group of its own, which is killed with its run. Ends with its stdin, and takes
+every group along. Output that a Python hook prints goes to stderr.
 
-Knows nothing of: what follows from a verdict, time limits, other hooks.
+Knows nothing of: the effect of a verdict, time limits, other hooks.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ RunHookCall = Callable[[int, bytes], Awaitable[HookAnswer]]
 
 
 class HookNotRunnableError(Exception):
-    """No call can be looked at. The text is for people."""
+    """The hook can check no call. The text is for people."""
 
 
 def find_function(entry: str, folders: list[str]) -> Callable[[HookCall], Any]:
@@ -64,15 +64,15 @@ def find_function(entry: str, folders: list[str]) -> Callable[[HookCall], Any]:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+    except (Exception, SystemExit) as error:  # importing a module can raise anything
         raise HookNotRunnableError(f"{entry} cannot be imported: {type(error).__name__}") from error
     if not callable(found):
-        raise HookNotRunnableError(f"{entry} is no function")
+        raise HookNotRunnableError(f"{entry} is not a function")
     return found  # type: ignore[no-any-return]
 
 
 class FunctionHook:
-    """Runs of a Python function."""
+    """Runs a Python function."""
 
     def __init__(self, function: Callable[[HookCall], Any]) -> None:
         self._function = function
@@ -80,7 +80,7 @@ class FunctionHook:
         self._threads = ThreadPoolExecutor(MAX_RUNNING, "hook")
 
     async def run(self, number: int, call: bytes) -> HookAnswer:
-        """What it says of this call."""
+        """The function's verdict on this call."""
         told = _read_call(call)
         try:
             if self._is_async:
@@ -89,8 +89,8 @@ class FunctionHook:
                 said = await self._in_thread(told)
                 if inspect.isawaitable(said):
                     said = await said
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a hook raises
-            traceback.print_tb(error.__traceback__)  # its text may hold what agents wrote
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a hook may raise anything
+            traceback.print_tb(error.__traceback__)  # without its text, which may hold data of agents
             return HookAnswer(run=number, failed=f"it raised {type(error).__name__}")
         if said is None:
             return HookAnswer(run=number, verdict=_ALLOW)
@@ -101,11 +101,12 @@ class FunctionHook:
         try:
             return HookAnswer(run=number, verdict=Raw(msgspec.json.encode(said)))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            return HookAnswer(run=number, failed="what it returned cannot be written as JSON")
+            return HookAnswer(run=number, failed="its verdict cannot be written as JSON")
 
     async def _in_thread(self, call: HookCall) -> Any:
-        """A thread cannot be ended: cancelled, this is over when the function is, and whoever waits for that
-        sees that it hangs.
+        """Run a plain function in a thread, which cannot be ended.
+
+        A cancelled run is over only when the function returns, so the caller sees that it hangs.
         """
         running = asyncio.get_running_loop().run_in_executor(self._threads, self._function, call)
         try:
@@ -116,7 +117,7 @@ class FunctionHook:
 
 
 class CommandHook:
-    """Runs of a command: the call on its stdin, a verdict on its stdout."""
+    """Runs a command: the call on its stdin, a verdict on its stdout."""
 
     def __init__(self, argv: list[str], say: Callable[[HookAnswer], None]) -> None:
         self._argv = argv
@@ -124,7 +125,7 @@ class CommandHook:
         self.groups: set[int] = set()
 
     async def run(self, number: int, call: bytes) -> HookAnswer:
-        """What it says of this call. Cancelled: its group is ended."""
+        """The command's verdict on this call. If cancelled, its process group is killed."""
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
@@ -151,7 +152,7 @@ class CommandHook:
                 await stdin.drain()
             stdin.close()
 
-        giving = asyncio.create_task(give(process.stdin))  # it may answer without having read everything
+        giving = asyncio.create_task(give(process.stdin))  # it may answer without reading everything
         try:
             said = await _read_all(process.stdout)
             code = await process.wait()
@@ -167,8 +168,8 @@ class CommandHook:
         try:
             msgspec.json.decode(said, type=Raw)
         except (msgspec.DecodeError, RecursionError):
-            return HookAnswer(run=number, failed="what it printed is no JSON")
-        # Between two tokens a line end is a blank; inside of a text JSON has none.
+            return HookAnswer(run=number, failed="its output is not JSON")
+        # Between two tokens a line end is a blank; within a text JSON has none.
         return HookAnswer(run=number, verdict=Raw(said.strip().replace(b"\n", b" ").replace(b"\r", b" ")))
 
 
@@ -184,13 +185,13 @@ async def _read_all(stdout: asyncio.StreamReader) -> bytes | None:
 
 
 def end_group(group: int) -> None:
-    """It and what it has started."""
+    """Kill a process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 async def serve(lines: asyncio.StreamReader, run: RunHookCall, say: Callable[[HookAnswer], None]) -> None:
-    """Until nothing more is said to us."""
+    """Handle the broker's lines until they end."""
     tasks: dict[int, asyncio.Task[None]] = {}
 
     async def one(begin: BeginHookRun) -> None:
@@ -203,12 +204,12 @@ async def serve(lines: asyncio.StreamReader, run: RunHookCall, say: Callable[[Ho
         except asyncio.CancelledError:
             told = HookAnswer(run=begin.run, failed=_ENDED)
         except (msgspec.MsgspecError, RecursionError):
-            told = HookAnswer(run=begin.run, failed="the call cannot be read by it")
+            told = HookAnswer(run=begin.run, failed="it cannot read the call")
         tasks.pop(begin.run, None)
         say(told)
 
     def over(run: int, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # ended before its first step: `one` could say nothing
+        if task.cancelled():  # ended before its first step, so `one` sent no answer
             tasks.pop(run, None)
             say(HookAnswer(run=run, failed=_ENDED))
 
@@ -243,7 +244,7 @@ async def _main(stdin: int, stdout: int) -> None:
     except HookNotRunnableError as error:
         if error.__cause__ is not None:
             traceback.print_tb(error.__cause__.__traceback__)
-            print(error.__cause__, file=sys.stderr)  # noqa: T201 - its log
+            print(error.__cause__, file=sys.stderr)  # noqa: T201 - goes to its log
         say(HookAnswer(failed=str(error)))
         return
     say(HookAnswer())
@@ -255,18 +256,18 @@ async def _main(stdin: int, stdout: int) -> None:
 
 
 def main() -> None:
-    """Serve until stdin ends; whatever still runs here ends with that."""
+    """Serve until stdin ends. Everything that still runs in this process ends with it."""
     stdin, stdout = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.dup2(2, 1)  # what a hook prints is nothing that we say
+    os.dup2(2, 1)  # output of a hook must not mix with answers
     try:
         asyncio.run(_main(stdin, stdout))
-    except BaseException:  # noqa: BLE001 - nothing of it may be lost with the exit below
+    except BaseException:  # noqa: BLE001 - the exit below must not lose it
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(0)  # a function that hangs in its thread is not waited for
+        os._exit(0)  # a function that hangs in its thread must not delay the end
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The process of one hook, seen from the broker: started, spoken to, ended.
+"""The process of one hook, from the broker's side: start, messages, end.
 
-Owns the process with its pipes, which runs it has open, and the process groups that its commands are in.
-However it ends, each of its runs is said to be over, and nothing that it has started is left (rule 2).
+Owns the process with its pipes, its open runs, and the process groups of its commands. However it ends, each
+of its runs is reported as over, and no process that it started is left (rule 2).
 
-Knows nothing of: calls, verdicts, when a hook is to have another process.
+Knows nothing of: calls, verdicts, when a hook gets another process.
 """
 
 import logging
@@ -32,9 +32,9 @@ log = logging.getLogger("carpool.hooks")
 LINE_CAP_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES
 STDERR_CHARS: Final = 500
 STDERR_LINES: Final = 200
-"""So many lines of one process go to the log; what follows is passed over."""
+"""Most stderr lines of one process in the log; further ones are dropped."""
 END_TIMEOUT_S: Final = 0.5
-"""From the end of its stdin to SIGKILL."""
+"""Time from the end of its stdin to SIGKILL."""
 _READ_BYTES: Final = 1 << 18
 _CODE: Final = (
     "import sys; sys.path += [each for each in sys.argv[1:] if each not in sys.path]; del sys.argv[1:]; "
@@ -46,13 +46,15 @@ _ROOTS: Final = [
 
 
 def _argv() -> list[str]:
-    """The environment of a hook has no PYTHONPATH of ours. `-P`: the directory that it runs in has no say."""
+    """The command line. The environment of a hook has no PYTHONPATH of carpool. `-P`: its directory is not
+    searched.
+    """
     beside = [path for path in sys.path if os.path.isfile(os.path.join(path, "carpool", "hooks.py"))]
     return [sys.executable, "-P", "-c", _CODE, *_ROOTS, *beside[:1]]
 
 
 class HookProcess:
-    """One process. `heard` is told of each run that is over."""
+    """One process. `heard`: called for each run that is over."""
 
     def __init__(
         self, spec: HookSpec, environment: Mapping[str, str], heard: Callable[[HookAnswer], None]
@@ -63,11 +65,11 @@ class HookProcess:
         self._run_ended = heard
         self.open: set[int] = set()
         self.is_ending = False
-        """No run begins any more: it ends with the last of those that are open."""
+        """True: no new run begins, and the process ends after its open runs."""
         self.why = ""
-        """Why it has ended."""
+        """The reason of its end."""
         self.ready = trio.Event()
-        """Its module is imported, or it will never be."""
+        """Set when its module is imported, or cannot be."""
         self._abandoned_runs: set[int] = set()
         self._groups: dict[int, int] = {}
         self._input: list[bytes] = []
@@ -76,22 +78,22 @@ class HookProcess:
         self.pid = 0
 
     def begin(self, run: int, call: bytes) -> None:
-        """Have the hook look at this call."""
+        """Begin a run: let the hook check this call."""
         self.open.add(run)
         self._send(BeginHookRun(run=run, call=msgspec.Raw(call)))
 
     def end_run(self, run: int) -> None:
-        """Nobody waits for this one any more."""
+        """End a run that is no longer needed."""
         if run in self.open:
             self._send(BeginHookRun(run=run))
 
     def end_after_open(self) -> None:
-        """End, after what is open."""
+        """End the process after its open runs."""
         self.is_ending = True
         self._check_idle()
 
     def end_without(self, run: int) -> None:
-        """The same, but this run is not waited for."""
+        """End the process after its open runs except this one."""
         self._abandoned_runs.add(run)
         self.end_after_open()
 
@@ -104,8 +106,8 @@ class HookProcess:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """From its start to its end, which is the end of all that it has started. `process_ended` comes
-        next.
+        """Run the process from start to end, with all processes that it starts. The caller calls
+        `process_ended` next.
         """
         spec = self._spec
         try:
@@ -139,7 +141,7 @@ class HookProcess:
                 await self._end_process(process)
 
     async def _end_process(self, process: trio.Process) -> None:
-        """See to its end and that of its groups."""
+        """End the process and its groups."""
         assert process.stdin is not None
         with suppress(trio.BrokenResourceError):
             await process.stdin.aclose()
@@ -157,7 +159,9 @@ class HookProcess:
         self.why = self.why or f"its process ended with {how}"
 
     def process_ended(self) -> None:
-        """It has ended, and with it the runs that are open. What is begun here after this is never over."""
+        """The process has ended: report its open runs as over. Runs that begin after this are never
+        reported.
+        """
         self.is_ending = True
         self.ready.set()
         over, self.open = self.open, set()
@@ -169,7 +173,7 @@ class HookProcess:
         scope.cancel()
 
     async def _wait_for_death(self, process: trio.Process, scope: trio.CancelScope) -> None:
-        """What a hook has forked may hold its pipes open."""
+        """Wait for the process itself, because a process that the hook has forked may hold its pipes open."""
         await process.wait()
         await trio.sleep(END_TIMEOUT_S)
         scope.cancel()
@@ -189,11 +193,11 @@ class HookProcess:
         while data := await process.stdout.receive_some(_READ_BYTES):
             for line in lines.feed(bytes(data)):
                 if not isinstance(line, bytes) or not self._line_received(line):
-                    self.why = self.why or "its process wrote what we cannot read"
+                    self.why = self.why or "its process wrote a line that carpool cannot read"
                     return
 
     def _line_received(self, line: bytes) -> bool:
-        """One line of the process. False: nothing more is to be expected of it."""
+        """Handle one line of the process. False: the process is useless from now on."""
         try:
             told = read_answer(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -213,7 +217,7 @@ class HookProcess:
         return True
 
     async def _log(self, process: trio.Process) -> None:
-        """What it writes to stderr, without values of its environment."""
+        """Log its stderr, without values of its environment."""
         assert process.stderr is not None
         lines = LineBuffer(1 << 16)
         left = STDERR_LINES
@@ -223,7 +227,7 @@ class HookProcess:
                 if left >= 0 and isinstance(line, bytes):
                     log.info("hook %s: %s", self._spec.name, self._masked(line))
                 elif left == -1:
-                    log.warning("hook %s writes much to stderr; the rest is passed over", self._spec.name)
+                    log.warning("hook %s writes much to stderr; the rest is dropped", self._spec.name)
 
     def _masked(self, line: bytes) -> str:
         text = self._mask.redact(line.decode(errors="replace"))

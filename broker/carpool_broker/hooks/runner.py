@@ -1,11 +1,11 @@
-"""Runs of hooks, performed: which process each goes to, and what comes back as events of the core.
+"""Performs runs of hooks: chooses the process of each, and turns its answers into events of the core.
 
-Owns one process per hook, started when the configuration has the hook, replaced when it dies (with the next
-run, after a pause that grows while it is good for nothing), when the configuration says another, and when a
-run in it does not end though nobody waits for it. Other hooks, and the broker, go on meanwhile: nothing of a
-hook runs in the broker's process.
+Owns one process per hook. It is started when the configuration has the hook. It is replaced when it dies (at
+the next run, after a pause that grows with failures), when the configuration changes it, and when a run in it
+does not end although it was cancelled. Other hooks and the broker continue meanwhile: no part of a hook runs
+in the broker's process.
 
-Knows nothing of: which calls have hooks, what follows from a verdict (`hook_points`).
+Knows nothing of: which calls have hooks, the effect of a verdict (`hook_points`).
 """
 
 import logging
@@ -36,9 +36,9 @@ from carpool_protocol.ids import ABSENT, RawJson, SessionId, call_name
 log = logging.getLogger("carpool.hooks")
 
 HANG_TIMEOUT_S: Final = 1.0
-"""A run that is to end and does not within this time has its process replaced."""
+"""A cancelled run that does not end within this time has its process replaced."""
 READY_TIMEOUT_S: Final = 60.0
-"""Until then a process may import its module: another one would have to begin with that again."""
+"""How long a process may import its module: another process would have to start that again."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
@@ -50,14 +50,14 @@ class _HookSlot:
         self.spec = spec
         self.process: HookProcess | None = None
         self.deaths = 0
-        """Of processes, one after the other, that gave no verdict."""
+        """Number of processes in a row that gave no verdict."""
         self.not_before = 0.0
         self.why = ""
         """The reason of the last death."""
 
 
 class HookRunner:
-    """All hooks of one broker. `feed` takes events for the core, `settle` ends a burst."""
+    """All hooks of one broker. `feed`: takes events for the core; `settle`: ends a burst."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class HookRunner:
         feed: Callable[[HookAnswered], None],
         settle: Callable[[], None],
     ) -> None:
-        """`environment`: what each process has beside its hook's own."""
+        """`environment`: variables of each process, in addition to its hook's own."""
         self._sessions = sessions
         self._workspace_of = workspace_of
         self._environment = environment
@@ -78,9 +78,7 @@ class HookRunner:
         self._nursery: trio.Nursery | None = None
 
     def hooks_read(self, specs: Sequence[HookSpec]) -> None:
-        """These are the hooks from now on (while this runs). A process of another launch ends after what
-        it has open.
-        """
+        """Use these hooks from now on. A process of a changed hook ends after its open runs."""
         before, self._hooks = self._hooks, {}
         for spec in specs:
             found = before.get(spec.name)
@@ -91,20 +89,20 @@ class HookRunner:
                 each.process.end_after_open()
         for each in self._hooks.values() if self._nursery is not None else ():
             if each.process is None and not each.spec.problem:
-                self._process_of(each)  # else the first call would wait for its start
+                self._process_of(each)  # otherwise the first call would wait for its start
 
     def problem_of(self, name: str) -> str:
-        """Why this hook cannot be run; empty: nothing is known against it."""
+        """Why this hook cannot be run; empty: no problem is known."""
         hook = self._hooks.get(name)
         return "" if hook is None else hook.spec.problem or hook.why
 
     def pid_of(self, name: str) -> int:
-        """Of its process; 0: it has none."""
+        """The pid of its process; 0: it has none."""
         hook = self._hooks.get(name)
         return 0 if hook is None or hook.process is None else hook.process.pid
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; then every process is ended."""
+        """Serve until cancelled; then every process is ended."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -116,12 +114,12 @@ class HookRunner:
     # --- effects ---------------------------------------------------------------------------------------
 
     def begin_run(self, effect: BeginHook) -> None:
-        """Have a hook look at a call."""
+        """Let a hook check a call."""
         hook = self._hooks.get(effect.hook)
         if hook is None:
-            self._feed(HookAnswered(effect.run, "failed", "the configuration has it no more"))
+            self._feed(HookAnswered(effect.run, "failed", "the configuration no longer has it"))
             return
-        why = hook.spec.problem if self._nursery is not None else "carpool ends"
+        why = hook.spec.problem if self._nursery is not None else "carpool is ending"
         if not why and hook.process is None and trio.current_time() < hook.not_before:
             why = hook.why
         if why:
@@ -135,7 +133,7 @@ class HookRunner:
         process.begin(effect.run, encode(self._hook_call(effect)))
 
     def end_run(self, effect: EndHook) -> None:
-        """Nobody waits for this run any more."""
+        """End a run that is no longer needed."""
         found = self._runs.get(effect.run)
         if found is not None and self._nursery is not None:
             found[0].end_run(effect.run)
@@ -178,7 +176,7 @@ class HookRunner:
         return hook.process
 
     async def _run_process(self, hook: _HookSlot, process: HookProcess) -> None:
-        """From its start to its end."""
+        """Run a process from start to end."""
         try:
             await process.run()
         finally:
@@ -188,7 +186,7 @@ class HookRunner:
                 pause_s = min(FIRST_PAUSE_S * 2**hook.deaths, LONGEST_PAUSE_S)
                 hook.deaths = min(hook.deaths + 1, 10)
                 hook.not_before = trio.current_time() + pause_s
-            process.process_ended()  # last: what follows may begin another run of this hook
+            process.process_ended()  # last, because it may begin another run of this hook
             self._settle()
 
     async def _end_overdue(self, run: RunId, name: str) -> None:
@@ -202,7 +200,7 @@ class HookRunner:
             return
         process, effect = found
         if hook is not None and hook.process is process and self._nursery is not None:
-            log.warning("hook %s hangs in call %s: it gets another process", name, call_name(effect.call))
+            log.warning("hook %s hangs in call %s: its process is replaced", name, call_name(effect.call))
             hook.process = None
             self._process_of(hook)
         process.end_without(run)

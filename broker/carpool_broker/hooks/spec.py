@@ -1,7 +1,7 @@
-"""The hooks of a configuration: what the core decides by, and what each is run as.
+"""The hooks of a configuration: the rules for the core, and the launch of each.
 
-Owns the expansion of `${VAR}` in them: hooks belong to the daemon, not to a session, so a variable is that of
-the `env_file`, else of the daemon's own scrubbed environment (rule 13).
+Owns the expansion of `${VAR}` in them. Hooks belong to the daemon, not to a session, so a variable comes from
+the `env_file`, else from the daemon's own scrubbed environment (rule 13).
 
 Pure. Knows nothing of: processes, calls.
 """
@@ -19,7 +19,7 @@ from carpool_protocol.config.schema.model import HookConfig
 
 
 class HookSpec(Struct, frozen=True, kw_only=True):
-    """How one hook is run. Where it changes, so does its process."""
+    """The launch of one hook. If it changes, its process is replaced."""
 
     name: str
     argv: tuple[str, ...] = ()
@@ -27,22 +27,22 @@ class HookSpec(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     cwd: str
     folder: str
-    """Modules are looked for there, too: the directory of the configuration file."""
+    """The directory of the configuration file, in which modules are looked up too."""
     problem: str = ""
     """Why it cannot be run; then each run fails."""
 
     def __repr__(self) -> str:
-        """Without `env` and `argv`: they may hold secrets."""
+        """The name without `env` and `argv`, which may hold secrets."""
         return f"HookSpec({self.name!r})"
 
     @property
     def secrets(self) -> set[str]:
-        """What no log may hold."""
+        """Values that no log may hold."""
         return {each for each in secrets_of(self.env) if each}
 
 
 def rule_of(hook: HookConfig) -> HookRule:
-    """What the core decides by."""
+    """The rule of a hook for the core."""
     return HookRule(
         name=hook.name,
         before="before" in hook.on,
@@ -56,7 +56,7 @@ def rule_of(hook: HookConfig) -> HookRule:
 
 
 def spec_of(hook: HookConfig, file: str, variables: Mapping[str, str], home: str) -> HookSpec:
-    """How it is run. `file`: the configuration's; `variables`: what `${VAR}` stands for."""
+    """The launch of a hook. `file`: the configuration's; `variables`: values for `${VAR}`."""
     problem = ""
 
     def filled(text: str) -> str:

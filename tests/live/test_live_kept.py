@@ -150,7 +150,7 @@ async def test_a_file_that_is_not_as_it_was_written_is_passed_over_and_replaced(
         async with shared.agent() as agent:
             await agent.until_listed(lambda names: "torn__buy" in names, "its server has told")
         assert shared.shops["torn"].starts() == 2
-        assert shared.log("broker").count("is no catalog of this carpool") == 1
+        assert shared.log("broker").count("is not a catalog of this carpool") == 1
         await until(lambda: shared.torn.read_bytes() != shared.broken, "it is written again")
 
 

@@ -1,4 +1,4 @@
-"""Files that a broker keeps: audit, cached catalogs, approvals, switches, the secret of pools.
+"""Files that a broker keeps: audit log, cached catalogs, approvals, overrides, the secret of pool keys.
 
-The files here know nothing of: why something is kept.
+The files here know nothing of: the use of what they keep.
 """

@@ -1,10 +1,10 @@
-"""What was approved of pinned servers, kept on disk: one file each, in `pins/` of the state directory.
+"""Approvals of pinned servers on disk: one file each, in `pins/` of the state directory.
 
-Owns the files: private, replaced whole, read once in the life of a broker. One that is not what it should be
-stays where it is and nothing of its server counts as approved, until somebody approves anew; to forget would
-be to trust whatever the server says next. Only a file that is not there means that a server was never met.
+Owns the files: private, replaced whole, read once in the life of a broker. An invalid file stays in place,
+and no tool of its server counts as approved until the user approves again; forgetting would mean to trust the
+server's next list. Only a missing file means that a server is new.
 
-Knows nothing of: what is approved and why (`approvals`).
+Knows nothing of: approvals themselves (`approvals`).
 """
 
 import logging
@@ -28,7 +28,7 @@ _VERSION: Final = 2
 
 
 class ApprovalFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One file."""
+    """The content of one file."""
 
     version: int
     pin: str
@@ -44,19 +44,19 @@ class ApprovalStore:
     """The files of one state directory."""
 
     def __init__(self, state: str) -> None:
-        """Without a state directory nothing is kept."""
+        """`state`: the state directory; empty: nothing is kept."""
         self._directory = os.path.join(state, DIRECTORY) if state else ""
         self.problem: dict[PinId, str] = {}
-        """What could not be written, and why."""
+        """Why the approvals of a server could not be written."""
         self._loaded: dict[PinId, Approved | None] = {}
 
     def path(self, pin: PinId) -> str:
-        """Where it is kept."""
+        """The path of a server's file."""
         name, _, hashed = pin.rpartition(":")
         return os.path.join(self._directory, f"{name}-{hashed}.json")
 
     def find(self, pin: PinId) -> Approved | None:
-        """What was approved; None: the server was never met."""
+        """The approvals of a server; None: the server is new."""
         if self._directory and pin not in self._loaded:
             self._loaded[pin] = self._read(pin)
         return self._loaded.get(pin)
@@ -76,13 +76,15 @@ class ApprovalStore:
                     return Approved(file.tools, also=file.also)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
-            data = "is no file of approved tools of this version"
+            data = "is not a file of approved tools of this version"
         why = f"{path} {data}, so no tool of its server counts as approved"
         log.error("%s", why)
         return Approved({}, why)
 
     def save(self, pin: PinId, approved: Approved, secrets: Iterable[str]) -> None:
-        """This is approved now. Of a definition in which one of `secrets` stands the hash is kept alone."""
+        """Keep the approvals of a server. A definition that contains one of `secrets` is kept as a hash
+        only.
+        """
         self._loaded[pin] = approved
         if not self._directory:
             return
@@ -104,6 +106,6 @@ class ApprovalStore:
         why = why or state_file.write_state_file(path, data + b"\n")
         if why:
             self.problem[pin] = why
-            log.error("what is approved of a pinned server is forgotten when the broker ends: %s", why)
+            log.error("the approvals of a pinned server are lost when the broker ends: %s", why)
         else:
             self.problem.pop(pin, None)

@@ -1,12 +1,12 @@
-"""The audit: one line of JSON for each call that has ended, in `audit.jsonl` beside the logs.
+"""The audit log: one line of JSON for each call that has ended, in `audit.jsonl` beside the logs.
 
-Owns the file and its form (docs/audit.md): private, rotated by size, bounded, read by whoever may read logs.
-Lines are gathered and written before the answers of the same burst leave, so that a broker that is killed has
-put down what it has answered. A file that is moved or removed underneath us is made anew.
+Owns the file and its form (docs/audit.md): private, rotated by size, bounded, readable for all who may read
+logs. Lines are collected and written before the answers of the same burst leave, so that a broker that is
+killed has logged every call that it answered. A file that was moved or removed is made again.
 
-Invariant: no failure of the disk reaches a caller or holds back a call: what could not be written is counted,
-said once in the log and in `status`, and once more in the file when that can be written again.
-Knows nothing of: when a call has ended, and what may be said of it (`audit`).
+Invariant: no failure of the disk reaches a caller or delays a call. Lines that could not be written are
+counted and reported once in the log, in `status`, and in the file when it can be written again. Knows nothing
+of: when a call has ended, and what may be logged about it (`audit`).
 """
 
 import logging
@@ -28,9 +28,9 @@ from carpool_protocol.wire.result_repair import is_failed_result
 log = logging.getLogger("carpool.broker")
 
 FILES: Final = 4
-"""With the current one: `audit.jsonl`, `audit.jsonl.1`, ..."""
+"""Number of files with the current one: `audit.jsonl`, `audit.jsonl.1`, ..."""
 GATHERED_BYTES: Final = 256 * 1024
-"""Answers of so many bytes may leave before the burst is over."""
+"""Answers of this size together are flushed before the burst ends."""
 _MAX_SPELLED: Final = 1024
 
 _json: Final = msgspec.json.Encoder().encode
@@ -48,15 +48,16 @@ class AuditLog:
         whereabouts: Callable[[SessionId], str],
         now_text: Callable[[], str] = wallclock,
     ) -> None:
-        """`run`: the same for all brokers of one launcher; others give out the same ids of calls.
-        `max_bytes`: of all files together. `whereabouts`: the workspace of a session that is there.
+        """`run`: the same for all brokers of one launcher; other launchers give out the same call ids.
+
+        `max_bytes`: all files together. `whereabouts`: returns the workspace of an open session.
         """
         self.path = path
         self.max_bytes = max_bytes
         self.problem = ""
-        """Why nothing can be written; empty: it can."""
+        """Why the file cannot be written; empty: it can."""
         self.missed = 0
-        """Calls that are not in the file."""
+        """Number of calls that are not in the file."""
         self.run = run
         self._whereabouts = whereabouts
         self._now_text = now_text
@@ -65,15 +66,17 @@ class AuditLog:
         self._lines: list[str] = []
         self._answers_bytes = 0
         self._at = ""
-        """Of this burst."""
+        """Time of this burst."""
         self._session_members: dict[SessionId, tuple[CallOrigin, str]] = {}
         self._what: dict[tuple[str, str, str], str] = {}
         self._missed_to_report = 0
-        """Missed since the file last said so."""
+        """Calls missed since the file last reported them."""
         self._may_try = True
 
     def set_enabled(self, *, on: bool) -> None:
-        """Whether lines are to come: then whatever is wrong is known at once."""
+        """Turn the log on or off. When it is turned on, the file is opened, so that a problem shows at
+        once.
+        """
         if not on:
             self.close()
         elif self._fd < 0:
@@ -83,8 +86,8 @@ class AuditLog:
                 self._write_failed(error)
 
     def add(self, ended: WriteAudit) -> None:
-        """A line of it."""
-        # Every call comes through here: no call of a function that one look at a dictionary can save.
+        """Add the line of a call."""
+        # Every call passes here, so a dictionary lookup replaces a function call where possible.
         body, call, outcome, duration_s = ended.body, ended.call, ended.outcome, ended.duration_s
         if outcome == "ok" and ended.method == TOOLS_CALL and is_failed_result(body):
             outcome = "tool_error"
@@ -103,12 +106,12 @@ class AuditLog:
             self.flush()
 
     def _begin(self) -> str:
-        """A burst begins."""
+        """Begin a burst."""
         self._at = self._now_text()
         return self._at
 
     def flush(self) -> None:
-        """The burst is over, or a part of it: write its lines."""
+        """Write the lines of the burst, or of a part of it."""
         if not self._lines:
             return
         lines, self._lines, self._at, self._answers_bytes = self._lines, [], "", 0
@@ -122,7 +125,7 @@ class AuditLog:
         self._write(lines)
 
     def retry(self) -> None:
-        """Once in a while: what could not be written is tried again, and a file that was moved is let go."""
+        """Try again after a failure, and close a file that was moved. Called periodically."""
         self._may_try = True
         if self._fd < 0:
             return
@@ -180,19 +183,19 @@ class AuditLog:
                 self._write_succeeded()
                 return
             lost = block[written:].count(b"\n")
-            os.write(self._fd, b"\n")  # so that the next line begins on its own, if there will be one
+            os.write(self._fd, b"\n")  # so that the next line begins on its own
             self._write_failed(None)
         except OSError as error:
             self._write_failed(error)
         self._count_missed(min(lost, len(lines) - bool(self._missed_to_report)))
 
     def _write_failed(self, error: OSError | None) -> None:
-        """`None`: the disk took a part only."""
+        """Note a failure. `None`: the disk took only a part."""
         self._may_try = False
         if not self.problem:
             reason = "the disk is full" if error is None else error.strerror or "no reason given"
             self.problem = f"{self.path} cannot be written ({reason})"
-            log.error("the audit misses calls: %s; calls go on", self.problem)
+            log.error("the audit log misses calls: %s; calls continue", self.problem)
 
     def _count_missed(self, count: int) -> None:
         self.missed += count
@@ -200,7 +203,7 @@ class AuditLog:
 
     def _write_succeeded(self) -> None:
         if self._missed_to_report:
-            log.warning("the audit is written again; it misses %d calls", self._missed_to_report)
+            log.warning("the audit log is written again; it misses %d calls", self._missed_to_report)
         self._missed_to_report, self.problem = 0, ""
 
     def _open(self) -> None:
@@ -218,11 +221,11 @@ class AuditLog:
 
 
 def _inner(said: dict[str, str | int]) -> str:
-    """The members of an object, without the braces."""
+    """The members of a JSON object, without the braces."""
     clean = {key: _clean(value) if isinstance(value, str) else value for key, value in said.items()}
     return _json(clean)[1:-1].decode()
 
 
 def _clean(text: str) -> str:
-    """Half a surrogate pair, which an agent may write, is no text for any file."""
+    """The text with `?` in place of half surrogate pairs, which no file can hold."""
     return text.encode("utf-8", "replace").decode()

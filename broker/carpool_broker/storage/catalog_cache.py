@@ -1,15 +1,15 @@
-"""What servers offer, kept on disk by pool key, so that lists are there before anything runs.
+"""Cached catalogs: the offers of servers on disk by pool key, so that lists exist before any server runs.
 
-Owns one file for each pool that has told a catalog, in `catalogs/` of the state directory: private, sealed
-with the secret of the pool keys, replaced whole, bounded in number and size (what was not told for longest
-goes first). In it are what the server said of itself and what it lists, and when; nothing of its environment:
-a catalog in which a value of that, or of a variable, is found is not kept, and neither is one of a pool whose
-values are not known here (its sessions are gone, or not back yet after the death of a broker). A file without
-our seal, of another version or of another key is passed over with a line in the log, once, and replaced when
-the server tells again.
+Owns one file for each pool that has sent a catalog, in `catalogs/` of the state directory: private, sealed
+with the secret of the pool keys, replaced whole, bounded in number and size (the oldest is removed first). A
+file holds the server's own information and lists, and their time; nothing of its environment. A catalog that
+contains a value of that environment or of a variable is not kept. Neither is one of a pool with unknown
+values (its sessions have ended, or have not resumed after the death of a broker). A file without our seal, of
+another version or of another key is ignored with one line in the log, and replaced when the server sends its
+catalog.
 
-Invariant: nothing in here is fatal, and no writing holds up the broker.
-Knows nothing of: who is shown a catalog, and when it counts (`registry`).
+Invariant: no failure here is fatal, and no writing delays the broker. Knows nothing of: the agents that see a
+catalog, and when it counts (`registry`).
 """
 
 import contextlib
@@ -37,25 +37,25 @@ DIRECTORY: Final = "catalogs"
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_FILES: Final = 512
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all files together."""
+"""All files together."""
 MAX_LOADED: Final = 256
-"""So many catalogs are not read from disk again."""
+"""Catalogs that are kept in memory, so that they are not read again."""
 WRITE_DELAY_S: Final = 1.0
-"""Between writes: a server that tells of changes all the time is written down once in a while."""
+"""Pause between writes, for a server that announces changes all the time."""
 FLUSH_TIMEOUT_S: Final = 3.0
-"""The end of the process waits so long for a disk."""
+"""How long the end of the process waits for the disk."""
 MIN_SECRET_CHARS: Final = 8
-"""Shorter values are found in any text."""
+"""Shorter values are not searched for: they stand in any text."""
 
 _HEAD: Final = b"carpool catalog 1\n"
 _SEAL_BYTES: Final = 32
 _NAME: Final = re.compile(r"[0-9a-f]{16}\.catalog")
 _PART: Final = re.compile(r"[0-9a-f]{16}\.catalog\.part-([0-9]+)")
-"""As `private_files.replace` names a file that is not whole yet; at the end who writes it."""
+"""The name that `private_files.replace` gives an unfinished file; it ends with the writer's pid."""
 
 
 class CachedCatalog(Struct, frozen=True, array_like=True):
-    """What one pool has told, and when (as `wallclock` writes it)."""
+    """The catalog of one pool, and the time at which it was received (in the form of `wallclock`)."""
 
     catalog: Catalog
     told_at: str
@@ -68,12 +68,12 @@ class CatalogCache:
     """The files of one broker."""
 
     def __init__(self, state: str, secret: bytes) -> None:
-        """Without a secret nothing is kept."""
+        """`secret`: empty: nothing is kept."""
         self._directory = os.path.join(state, DIRECTORY)
         self._secret = blake2b(b"catalogs", key=secret, digest_size=32).digest() if secret else b""
         self._loaded: dict[PoolKey, CachedCatalog] = {}
         self._unwritten: dict[PoolKey, bytes] = {}
-        """The next content of these files; empty: none."""
+        """The next content of these files; empty: remove the file."""
         self._wakeup = trio.Event()
         self._logged: set[PoolKey] = set()
         self._disk_lock = trio.CapacityLimiter(1)
@@ -81,7 +81,7 @@ class CatalogCache:
     # --- reading ---------------------------------------------------------------------------------------
 
     def find(self, key: PoolKey) -> CachedCatalog | None:
-        """What this pool told last, in this life or in an earlier one."""
+        """The last catalog of this pool, of this broker or an earlier one; None: there is none."""
         kept = self._loaded.get(key)
         if kept is None and self._secret:
             kept = self._read(key)
@@ -90,7 +90,7 @@ class CatalogCache:
         return kept
 
     def told_at(self, key: PoolKey) -> str:
-        """When that was; empty where nothing is known of it."""
+        """The time of that catalog; empty: there is none."""
         kept = self.find(key)
         return "" if kept is None else kept.told_at
 
@@ -106,8 +106,8 @@ class CatalogCache:
             kept = unseal(data, self._secret)
             if kept is not None and kept.catalog.key == key:
                 return kept
-            data = "is no catalog of this carpool"
-        self._log_once(key, f"{path} {data}; it is passed over until the server has told its lists again")
+            data = "is not a catalog of this carpool"
+        self._log_once(key, f"{path} {data}; it is ignored until the server has sent its lists again")
         return None
 
     def _log_once(self, key: PoolKey, text: str) -> None:
@@ -124,13 +124,14 @@ class CatalogCache:
     # --- writing ---------------------------------------------------------------------------------------
 
     def catalog_received(self, catalog: Catalog, secrets: Iterable[str] | None) -> None:
-        """A pool has told what it offers. It is written soon. `secrets`: values of environment and variables
-        that the pool was given; None where they are not known.
+        """Keep a catalog that a pool has sent. It is written soon.
+
+        `secrets`: values of environment and variables of the pool; None: they are not known.
         """
         if not self._secret or secrets is None:
             return
         kept = CachedCatalog(catalog, wallclock())
-        # All is told again with each change: what is too large by far is not written out to see that.
+        # A server sends all its lists with each change. A catalog that is far too large is not even encoded.
         data = seal_catalog(kept, self._secret) if definition_bytes(catalog) <= MAX_FILE_BYTES else b""
         why = ""
         if not data or len(data) > MAX_FILE_BYTES:
@@ -148,7 +149,7 @@ class CatalogCache:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Write what was told, until cancelled."""
+        """Write received catalogs, until cancelled."""
         if self._secret:
             await self._in_thread(remove_old_files, self._directory)
         while True:
@@ -157,7 +158,7 @@ class CatalogCache:
             await trio.sleep(WRITE_DELAY_S)
 
     async def flush(self) -> None:
-        """The end: write what is left, if the disk is quick enough."""
+        """Write the rest at the end of the process, if the disk is fast enough."""
         with trio.move_on_after(FLUSH_TIMEOUT_S):
             if self._wakeup.is_set():
                 await self._write(abandon=True)
@@ -182,7 +183,7 @@ class CatalogCache:
 
 
 def definition_bytes(catalog: Catalog) -> int:
-    """What its entries take in a file, without anything around them."""
+    """Bytes of all entries of a catalog, without anything around them."""
     families = (catalog.tools, catalog.prompts, catalog.resources, catalog.templates)
     return sum(len(offer.definition) for family in families for offer in family)
 
@@ -194,13 +195,13 @@ def seal_catalog(kept: CachedCatalog, secret: bytes) -> bytes:
 
 
 def unseal(data: bytes, secret: bytes) -> CachedCatalog | None:
-    """What is in a file, if it is one that a broker with this secret has written in this version."""
+    """The catalog in a file. None: it was not written with this secret in this version."""
     seal, body = data[len(_HEAD) : len(_HEAD) + _SEAL_BYTES], data[len(_HEAD) + _SEAL_BYTES :]
     if not data.startswith(_HEAD) or not hmac.compare_digest(seal, _seal(body, secret)):
         return None
     try:
         return _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # of another carpool that had the same secret
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # from another carpool with the same secret
         return None
 
 
@@ -209,8 +210,9 @@ def _seal(body: bytes, secret: bytes) -> bytes:
 
 
 def contains_secret(data: bytes, secrets: Iterable[str]) -> bool:
-    """Whether one of these values stands in the data, as it is or as JSON writes it. Short ones and paths do
-    not count: they are everywhere, and no secrets.
+    """True if one of these values stands in the data, as it is or as JSON writes it.
+
+    Short values and paths are ignored: they are everywhere and no secrets.
     """
     for value in secrets:
         if len(value) < MIN_SECRET_CHARS or _is_path(value):
@@ -222,7 +224,7 @@ def contains_secret(data: bytes, secrets: Iterable[str]) -> bool:
 
 
 def _is_path(value: str) -> bool:
-    """Whether it names something on this machine, or could: a key may begin with `/`, too."""
+    """True if it names a place on this machine, or could. A key may begin with `/` too."""
     path = os.path.expanduser(value)
     above = os.path.dirname(path)
     try:
@@ -232,7 +234,9 @@ def _is_path(value: str) -> bool:
 
 
 def write_files(directory: str, files: dict[str, bytes]) -> str:
-    """Write these files, remove those without content, and keep the bounds. What went wrong, or nothing."""
+    """Write these files, remove those without content, and keep the bounds. Returns a problem, or an empty
+    text.
+    """
     trouble = ""
     for path, data in files.items():
         if data:
@@ -244,13 +248,14 @@ def write_files(directory: str, files: dict[str, bytes]) -> str:
 
 
 def remove_old_files(directory: str) -> str:
-    """Remove the oldest files above the bounds, and what dead brokers have not finished. Never says anything:
-    it is tried again.
+    """Remove the oldest files above the bounds, and unfinished files of dead brokers.
+
+    Always returns an empty text: it is tried again later.
     """
     found: list[tuple[int, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):  # one that went meanwhile ends no search
+            with contextlib.suppress(OSError):  # a file that vanished meanwhile must not end the search
                 if _NAME.fullmatch(entry.name):
                     stat = entry.stat(follow_symlinks=False)
                     found.append((stat.st_mtime_ns, stat.st_size, entry.path))
@@ -267,7 +272,7 @@ def remove_old_files(directory: str) -> str:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether there is such a process. In doubt there is."""
+    """True if there may be such a process."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -1,9 +1,9 @@
-"""The switches that are in force, kept for the brokers after this one.
+"""Overrides in force, kept on disk for later brokers.
 
-Owns the way from `overrides` to the file in the runtime directory and back. A session's own switches are
-those of the broker's heritage: another launcher gives its sessions the same ids anew.
+Owns the conversion between `overrides` and the file in the runtime directory. Overrides of single sessions
+count only under the same launcher: another one gives its sessions the same ids.
 
-Knows nothing of: who switches, what follows.
+Knows nothing of: operators, the effect of an override.
 """
 
 import logging
@@ -16,10 +16,10 @@ log = logging.getLogger("carpool.broker")
 
 
 class OverrideStore:
-    """The switches of one carpool."""
+    """The overrides of one carpool."""
 
     def __init__(self, path: str = "", carpool: str = "") -> None:
-        """`path`: without one nothing is kept. `carpool`: the same for all brokers of a launcher."""
+        """`path`: empty: nothing is kept. `carpool`: the same for all brokers of one launcher."""
         self._path = path
         self._carpool = carpool
         self.overrides = Overrides()
@@ -34,7 +34,7 @@ class OverrideStore:
                 }
 
     def save(self) -> None:
-        """They are others now. Where that cannot be written they hold as long as this broker."""
+        """Write the present overrides. If that fails, they last as long as this broker."""
         if not self._path:
             return
         held = OverridesFile(
@@ -45,6 +45,7 @@ class OverrideStore:
         try:
             write_overrides(self._path, held)
         except OSError as error:
-            log.error(  # noqa: TRY400 - where it was raised helps nobody
-                "what is enabled and disabled cannot be kept: %s", error.strerror or type(error).__name__
+            log.error(  # noqa: TRY400 - a traceback would not help
+                "the overrides of `carpool enable` and `disable` cannot be saved: %s",
+                error.strerror or type(error).__name__,
             )

@@ -1,10 +1,10 @@
-"""The secret behind pool keys, the same for every broker of one state directory.
+"""The secret of pool keys, the same for every broker of one state directory.
 
-Catalogs are kept on disk by pool key (`catalog_cache`), so a key must be the same after a restart and still
-give away nothing of the values in it. Owns the file: 64 hex digits, mode 0600, made once. One that is not
-what it should be is set aside, and with a new secret all keys are others: what was kept is not found again.
+Catalogs are kept on disk by pool key (`catalog_cache`), so a key must be the same after a restart and must
+not reveal the values in it. Owns the file: 64 hex digits, mode 0600, made once. An invalid file is set aside;
+a new secret changes all keys, so kept catalogs are not found again.
 
-Knows nothing of: what is in a key.
+Knows nothing of: the content of a key.
 """
 
 import contextlib
@@ -17,12 +17,13 @@ from carpool_protocol.files import private_files, state_file
 NAME: Final = "pool-keys"
 SECRET_BYTES: Final = 32
 _FORM: Final = re.compile(rb"[0-9a-f]{64}\n?")
-_LOST: Final = "lists that were kept are read anew from their servers"
+_LOST: Final = "cached lists are read again from their servers"
 
 
 def load_secret(state: str) -> tuple[bytes, str]:
-    """The secret, made where there is none, and a sentence for the log where something was wrong (else
-    empty). No bytes where it can be neither read nor made.
+    """The secret, made if there is none, and a sentence for the log about a problem (else empty).
+
+    The secret is empty if it can be neither read nor made.
     """
     path = os.path.join(state, NAME)
     said = ""
@@ -36,11 +37,11 @@ def load_secret(state: str) -> tuple[bytes, str]:
             _make(path)
         except OSError as error:
             return b"", f"{path} cannot be written ({error.strerror}); lists are not kept for the next start"
-    return b"", said or f"{path} is changed by somebody else all the time"
+    return b"", said or f"another program changes {path} all the time"
 
 
 def _read(path: str) -> bytes | str:
-    """The secret, or what is wrong with the file, a clause; empty where there is none."""
+    """The secret, or the problem of the file as a clause; empty if there is none."""
     try:
         data = state_file.read_state_file(path, 2 * SECRET_BYTES + 1)
     except FileNotFoundError:
@@ -49,11 +50,11 @@ def _read(path: str) -> bytes | str:
         return f"cannot be read ({error.strerror})"
     if isinstance(data, str):
         return data
-    return bytes.fromhex(data.decode()) if _FORM.fullmatch(data) else "holds no secret"
+    return bytes.fromhex(data.decode()) if _FORM.fullmatch(data) else "does not hold a secret"
 
 
 def _make(path: str) -> None:
-    """A new one, unless another broker was faster."""
+    """Make a new secret, unless another broker was faster."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     part = f"{path}.new-{os.getpid()}"
     private_files.replace(part, os.urandom(SECRET_BYTES).hex().encode() + b"\n")

@@ -324,4 +324,4 @@ def test_a_place_that_cannot_be_written_leaves_the_switch_in_force(
     house.kept.mkdir()
     assert house.turn("a", on=False)["enabled"] is False
     assert house.listed() == []
-    assert "cannot be kept" in caplog.text
+    assert "cannot be saved" in caplog.text

@@ -91,7 +91,7 @@ async def test_a_file_that_is_not_ours_is_passed_over_with_one_line(
     other = CatalogCache(str(tmp_path), SECRET)
     with caplog.at_level(logging.WARNING):
         assert [other.find(KEY), other.find(KEY)] == [None, None]
-    assert [record.getMessage().count("is no catalog of this carpool") for record in caplog.records] == [1]
+    assert [record.getMessage().count("is not a catalog of this carpool") for record in caplog.records] == [1]
 
 
 async def test_a_file_of_another_pool_under_this_name_is_passed_over(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_what_is_no_secret_is_set_aside_and_said(tmp_path: Path) -> None:
     file.write_text("hello")
     secret, said = pool_secret.load_secret(str(tmp_path))
     assert len(secret) == 32
-    assert "holds no secret" in said
+    assert "does not hold a secret" in said
     assert file.with_name("pool-keys.aside-1").read_text() == "hello"
     assert pool_secret.load_secret(str(tmp_path)) == (secret, "")
 

@@ -1,1 +1,1 @@
-"""The server half of MCP: sessions, the namespaced registry, admission, what is owed to whom."""
+"""The server half of MCP: sessions, the namespaced registry, admission, and the answers owed to agents."""

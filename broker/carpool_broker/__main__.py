@@ -30,10 +30,10 @@ EXIT_FAILED, EXIT_CONFIG = 1, 2
 
 
 def main() -> int:
-    """Run the broker until its lifeline says stop.
+    """Run the broker until the lifeline brings a stop command. Returns the exit code.
 
-    2 when the configuration is broken and none was good here before, 1 when the launcher does not say whose
-    heir it is. (Without a lifeline it is nobody's.)
+    2: the configuration is broken and no good reading is kept. 1: the launcher did not send the line with the
+    broker's number and secret (`incarnation`). Without a lifeline that line is not needed.
     """
     parser = argparse.ArgumentParser(prog="carpool_broker", description=__doc__)
     parser.add_argument("--runtime-dir", required=True)
@@ -47,7 +47,7 @@ def main() -> int:
     lifeline_fd: int = arguments.lifeline
     incarnation = _inherit(lifeline_fd) if lifeline_fd >= 0 else Incarnation()
     if incarnation is None:
-        print("the launcher did not say whose heir this broker is", file=sys.stderr)  # noqa: T201 - its log
+        print("the launcher did not send the secret of its brokers", file=sys.stderr)  # noqa: T201 - its log
         return EXIT_FAILED
     try:
         file = find_config_file(os.environ, arguments.config)
@@ -75,7 +75,7 @@ def main() -> int:
             ),
         )
     except BrokenConfigError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it
+        print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to the user
         return EXIT_CONFIG
 
     async def run() -> None:
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def _operator_variables(fd: int) -> dict[str, str]:
-    """What an explicit `carpool up` has brought; empty where an agent has started carpool."""
+    """The variables of an explicit `carpool up`; empty if an agent has started carpool."""
     data = read_pipe(fd) if fd >= 0 else b""
     return msgspec.json.decode(data, type=dict[str, str]) if data else {}
 

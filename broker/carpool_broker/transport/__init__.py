@@ -1,4 +1,4 @@
-"""Connections of agents: the socket, the attach dialogue, lines in and out, and their resumption.
+"""Connections of agents: the socket, the attach dialogue, lines in and out, and resuming sessions.
 
-The files here know nothing of: what a request means.
+The files here know nothing of: the meaning of a request.
 """

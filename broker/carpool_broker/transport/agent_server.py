@@ -1,12 +1,12 @@
-"""The door: the Unix socket that agents come in through, and what is done with all that comes in there.
+"""The agent server: accepts connections on the Unix socket and passes on their input.
 
 Owns which part takes the lines of a connection, and when its sessions end: between two bursts
-(docs/decisions/0031). Owns the patience with agents that do not read (rule 3) or do not say their
-environment, and that carriers that keep are told when an end is meant (docs/decisions/0019). What a
-connection says before it is welcome is `attach`'s; what the lines of one with many sessions mean is
-`multiplexed`'s; the table of connections, and what is written to them, is `connections`'.
+(docs/decisions/0031). Also owns the time limits for agents that do not read (rule 3) and carriers that do not
+send their environment, and the last line to carriers that keep lines when an end is on purpose
+(docs/decisions/0019). `attach` has the dialogue before a session is admitted, `multiplexed` the lines of
+connections with many sessions, `connections` the table of connections and the output.
 
-Knows nothing of: what a line means, but for a carrier's word about its environment; configuration, calls.
+Knows nothing of: the meaning of a line, except a carrier's line about its environment; configuration, calls.
 """
 
 import logging
@@ -32,11 +32,11 @@ from carpool_protocol.wire.lines import OverlongLine
 log = logging.getLogger("carpool.broker")
 
 ENVIRONMENT_S: Final = 10.0
-"""How long a carrier may take to say the asked variables; after that they count as missing."""
+"""How long a carrier may take to send requested variables; then they count as missing."""
 CHECK_S: Final = 1.0
 _ENVIRONMENT: Final = b'"carpool/environment"'
 _METHOD_BYTES: Final = 64
-"""A carrier has named its method by then."""
+"""The method of a line stands within this many bytes."""
 
 
 class AgentServer:
@@ -55,8 +55,9 @@ class AgentServer:
         settle: Callable[[], None],
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`settle`: the burst is over. `clock`: one that stands still while we do not run, and could not see
-        what agents do.
+        """`settle`: ends a burst. `clock`: a clock that stands still while this process is stopped.
+
+        A stopped process could not see what agents do, so that time does not count.
         """
         self._listener = Listener(path, ready, self._accept)
         self._ready = ready
@@ -73,12 +74,13 @@ class AgentServer:
         )
 
     def open(self) -> None:
-        """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
+        """Listen. An existing socket file belongs to a dead broker, because the launcher holds its lock."""
         self._listener.open()
 
     def stop_accepting(self, why: str, *, again: bool) -> None:
-        """Nobody comes in any more. Carriers that keep are told `why`, and whether to come back; without a
-        reason it is as if we had died. Nothing that they say from now on is taken.
+        """Accept no more connections. Carriers that keep lines get `why`, and if they may attach again.
+
+        Without a reason they get no line, as if the broker had died. Their later input is ignored.
         """
         self._listener.close()
         for agent in self.connections.agents.values():
@@ -87,18 +89,19 @@ class AgentServer:
             elif why and agent.delivery_log is not None:
                 agent.deaf = True
                 if again and agent.returning is not None:
-                    continue  # nothing is known of its calls yet: no word, as of a broker that dies
+                    continue  # nothing is known of its calls yet: send no line, as a broker that dies
                 if again:
                     self.connections.tell_settled(agent, agent.delivery_log)
                 agent.io.write(ended_line(why, again=again))
             agent.io.flush()
 
     def _refuse_attaching(self, agent: AgentConnection, why: str, *, again: bool) -> None:
-        """One that waits for a look at its workspace. It must not come in once that is done: nothing of what
-        it has said is taken, as its carrier is told.
+        """End a connection that waits for the scan of its workspace, so that it is not admitted later.
+
+        None of its lines were taken, as its carrier is told.
         """
         attach = agent.attach
-        # One that comes back from an earlier broker may have calls under way: no word to come back, as above.
+        # A resumed session may have calls under way, so it gets no line either.
         if why and attach is not None and attach.keeps and not (again and attach.resume is not None):
             agent.io.write(ended_line(why, again=again))
         agent.io.flush()
@@ -113,11 +116,11 @@ class AgentServer:
         self.connections.agents.clear()
 
     def set_supervisor_epoch(self, epoch: Epoch) -> None:
-        """Sessions that come from now on are served by this supervisor; empty: by none."""
+        """Set the supervisor of new sessions; empty: there is none."""
         self._attach.epoch = epoch
 
     async def watch(self) -> None:
-        """Look at slow readers, late carriers and the receive budget, until cancelled."""
+        """Check slow readers, late carriers and the receive budget periodically, until cancelled."""
         while True:
             await trio.sleep(CHECK_S)
             self.check_timeouts(self._clock())
@@ -125,15 +128,17 @@ class AgentServer:
             self._settle()
 
     def check_timeouts(self, now: float) -> None:
-        """See who takes too long, at this moment of the door's clock."""
+        """Act on all time limits that have passed. `now`: by the server's clock."""
         for agent in self.connections.agents.values():
             if agent.unread_s(now) > self.slow_reader_s:
                 self.connections.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
             if agent.environment_requests and now - agent.began_at > ENVIRONMENT_S:
-                log.warning("%s has not said its environment; until it does that is missing", agent.id)
+                log.warning("%s has not sent its environment; it starts without these variables", agent.id)
                 self._attach.admit_without_environment(agent)
             if agent.answered < agent.questions and now - agent.asked_at > ENVIRONMENT_S:
-                log.warning("%s did not say more of its environment; that counts as missing", agent.id)
+                log.warning(
+                    "%s did not send more of its environment; these variables count as missing", agent.id
+                )
                 agent.asked_at = math.inf
                 self._line_handler.environment_received(agent.id, agent.questions, {})
         for stalled, why in self.receive_budget.expired_agents(now, self.slow_reader_s):
@@ -141,7 +146,7 @@ class AgentServer:
         self.end_detached_sessions(now)
 
     def end_detached_sessions(self, now: float) -> None:
-        """Sessions whose door has died, and that no other door has asked for, are over."""
+        """End sessions of dead HTTP doors that no other door has claimed in time."""
         for stream in self.connections.lingering.expired(now):
             del self.connections.streams[stream.id]
             self._line_handler.session_closed(stream.id)
@@ -160,9 +165,9 @@ class AgentServer:
         return session_of(self._incarnation.epoch, self._count)
 
     def connection_closed(self, agent: AgentConnection) -> None:
-        """See `connections.ConnectionListener`."""
+        """As `connections.ConnectionListener.connection_closed`."""
         if self.connections.agents.pop(agent.id, None) is None:
-            return  # the door is closed: what is open is the next broker's
+            return  # this server is closed: open sessions belong to the next broker
         self.receive_budget.line_changed(agent)
         if agent.carrier is not None:
             agent.carrier.connection_closed(dropped=agent.dropped)
@@ -170,16 +175,16 @@ class AgentServer:
             self._line_handler.session_closed(agent.id)
 
     def unfinished_line_changed(self, agent: AgentConnection) -> None:
-        """See `connections.ConnectionListener`."""
+        """As `connections.ConnectionListener.unfinished_line_changed`."""
         self.receive_budget.line_changed(agent)
 
     def unread_changed(self, agent: AgentConnection, unread_bytes: int) -> None:
-        """See `connections.ConnectionListener`."""
+        """As `connections.ConnectionListener.unread_changed`."""
         if agent.welcomed:
             self._line_handler.unread_changed(agent.id, unread_bytes)
 
     def lines_received(self, agent: AgentConnection, lines: list[bytes | OverlongLine]) -> None:
-        """See `connections.ConnectionListener`."""
+        """As `connections.ConnectionListener.lines_received`."""
         if agent.deaf:
             return
         if agent.welcomed:
@@ -195,7 +200,9 @@ class AgentServer:
     def _lines_received(
         self, agent: AgentConnection, delivery_log: DeliveryLog | None, lines: list[bytes | OverlongLine]
     ) -> None:
-        """Lines of a welcome agent whose carrier keeps them, or has not said its environment yet."""
+        """Take lines of an admitted session whose carrier keeps lines, or has not sent its environment
+        yet.
+        """
         if agent.answered < agent.questions:
             lines = self._take_environment_lines(agent, delivery_log, lines)
             if not lines:
@@ -210,7 +217,7 @@ class AgentServer:
                 return
             agent.returning = None
             delivery_log.resumed(returning.asks)
-            # Before anything comes of it: see `Connections.write`.
+            # Before any effect of the lines: see `Connections.write`.
             self.connections.tell_settled(agent, delivery_log)
             self._line_handler.session_resumed(agent.id, returning, delivery_log)
         if lines:
@@ -221,8 +228,9 @@ class AgentServer:
     def _take_environment_lines(
         self, agent: AgentConnection, delivery_log: DeliveryLog | None, lines: list[bytes | OverlongLine]
     ) -> list[bytes | OverlongLine]:
-        """Take out what its carrier says of its environment, which is no line of the agent. What came before
-        is taken first; what came after is given back.
+        """Take the carrier's environment out of these lines.
+
+        Lines before it are processed first; lines after it are returned.
         """
         assert agent.attach is not None
         for place, line in enumerate(lines):

@@ -1,13 +1,11 @@
-"""The attach dialogue: what is said on a connection until its session is welcome.
+"""The attach dialogue: the lines of a connection until its session is admitted.
 
-Owns who a connection is (plain, kept by its carrier, or many sessions), that it is looked first what is where
-its session wants to be, what its carrier is asked for, which session begins or comes back, and the lines that
-came too early. A connection whose first line is no
-attach line is plain: that line is the agent's first. One whose attach line says so carries many sessions;
-what its lines mean is `multiplexed`'s.
+Decides what a connection is (plain, with kept lines, or multiplexed), has its workspace scanned, asks its
+carrier for environment variables, and begins or resumes its session. Holds lines that came too early. A
+connection whose first line is no attach line is plain: that line is the agent's first. `multiplexed` has the
+lines of connections with many sessions.
 
-Knows nothing of: lines of those that are welcome, configuration, how long anybody waits (that is
-`agent_server`'s).
+Knows nothing of: lines of admitted sessions, configuration, time limits (`agent_server`).
 """
 
 import logging
@@ -38,13 +36,15 @@ from carpool_protocol.wire.lines import OverlongLine
 log = logging.getLogger("carpool.broker")
 
 EARLY_BYTES: Final = 16 * 1024 * 1024
-"""A carrier that sends more before it is welcome is dropped. What an earlier broker has taken of a session
-that comes back does not count: that one had its own bounds, and the carrier says all of it at once.
+"""A carrier that sends more bytes before it is admitted is dropped.
+
+Lines of a resumed session that an earlier broker has taken do not count: that broker had its own bounds, and
+the carrier repeats all of them at once.
 """
 
 
 class AttachDialogue:
-    """Connections on their way in."""
+    """Connections whose sessions are not admitted yet."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class AttachDialogue:
         mint: Callable[[], SessionId],
         take: Callable[[AgentConnection, list[bytes | OverlongLine]], None],
     ) -> None:
-        """`take`: takes lines of a welcome agent."""
+        """`mint`: returns a new session id. `take`: takes lines of an admitted session."""
         self._line_handler = host
         self._incarnation = incarnation
         self._connections = connections
         self._new_session_id = mint
         self._take = take
         self.epoch = Epoch("")
-        """The supervisor that serves sessions that come now; empty: none."""
+        """The supervisor of new sessions; empty: none."""
 
     def lines_received(self, agent: AgentConnection, lines: list[bytes | OverlongLine]) -> None:
-        """Lines of an agent that is not welcome yet."""
+        """Lines of a connection that is not admitted yet."""
         if agent.attach is None:
             self._read_attach_line(agent, lines)
         elif agent.is_scanning:
@@ -76,7 +76,7 @@ class AttachDialogue:
 
     def _read_attach_line(self, agent: AgentConnection, lines: list[bytes | OverlongLine]) -> None:
         first = lines[0]
-        if not first:  # an empty line is no first line
+        if not first:  # an empty line is not the first line
             if lines[1:]:
                 self._read_attach_line(agent, lines[1:])
             return
@@ -106,7 +106,7 @@ class AttachDialogue:
             self._limit_early_bytes(agent)
 
     def _scanned(self, agent: AgentConnection, attach: Attach) -> None:
-        """It is known what is where it wants to be."""
+        """Continue after the scan of the workspace."""
         agent.is_scanning = False
         if agent.io.closed:
             return
@@ -131,7 +131,7 @@ class AttachDialogue:
             agent.io.set_waiting(False)
 
     def _start_delivery_log(self, agent: AgentConnection, resume: ResumeSession | None) -> None:
-        """Its carrier keeps what passes, and perhaps brings what passed at an earlier broker."""
+        """Prepare for a carrier that keeps lines, and perhaps resumes a session of an earlier broker."""
         epoch = self.epoch
         if resume is not None:
             back, epoch = self._open_or_resume(resume, agent.id)
@@ -153,15 +153,15 @@ class AttachDialogue:
     def _open_or_resume(
         self, resume: ResumeSession | None, fresh: SessionId | None = None
     ) -> tuple[SessionId, Epoch]:
-        """The session that begins or comes back, and the epoch that its requests were sent under."""
+        """The session that begins or resumes, and the epoch under which its requests were sent."""
         if resume is None:
             return fresh or self._new_session_id(), self.epoch
         session = SessionId(resume.session)
         if self._line_handler.may_resume() and self._incarnation.claim_session(session, resume.secret):
-            log.info("%s is back", session)
+            log.info("%s is resumed", session)
             return session, Epoch(resume.supervisor)
         fresh = fresh or self._new_session_id()
-        log.info("%s goes on as %s: nothing is known of its calls", resume.session, fresh)
+        log.info("%s continues as %s: nothing is known of its calls", resume.session, fresh)
         return fresh, Epoch("")
 
     def _refuse(self, agent: AgentConnection, text: str) -> None:
@@ -172,7 +172,7 @@ class AttachDialogue:
     def _begin_multiplexed(
         self, agent: AgentConnection, attach: Attach, lines: list[bytes | OverlongLine]
     ) -> None:
-        """Many sessions come through this connection. None of them brings an environment."""
+        """Begin a multiplexed connection. Its sessions bring no environment."""
         agent.io.write(attached_line(agent.id, []))
         agent.io.flush()
         agent.carrier = MultiplexedConnection(
@@ -207,19 +207,22 @@ class AttachDialogue:
         resume = None if agent.attach is None else agent.attach.resume
         early = agent.early_lines[0 if resume is None else resume.taken :]
         if sum(len(line) for line in early if isinstance(line, bytes)) > EARLY_BYTES:
-            text = f"it has sent {EARLY_BYTES} bytes before it was welcome"
+            text = f"it has sent more than {EARLY_BYTES} bytes before its session was ready"
             self._connections.drop(agent.id, text)
 
     def admit_without_environment(self, agent: AgentConnection) -> None:
-        """It comes in without the variables that its carrier was asked for. They are taken when they come."""
+        """Admit a session without the variables that its carrier was asked for. They are applied when they
+        come.
+        """
         agent.questions = 1
         agent.asked_at = math.inf
         agent.is_late = agent.environment_requests
         self.admit(agent, {})
 
     def admit(self, agent: AgentConnection, environment: dict[str, str]) -> None:
-        """The dialogue is over: it comes in, if need be after one more look at where it wants to be (while it
-        was asked, the last of those who were there may have left).
+        """End the dialogue and admit the session, after another scan of its workspace if necessary.
+
+        The last session there may have ended during the dialogue, and the earlier scan with it.
         """
         assert agent.attach is not None
         agent.environment_requests = []
@@ -231,7 +234,7 @@ class AttachDialogue:
             agent.io.set_waiting(True)
 
     def _admit(self, agent: AgentConnection, attach: Attach, environment: dict[str, str]) -> None:
-        """From now on its lines are taken, first those that came early."""
+        """Open the session and take its lines, the early ones first."""
         agent.is_scanning = False
         if agent.io.closed:
             return

@@ -99,7 +99,7 @@ class AgentConnection:
         self.answered = 0
         """How many of these the carrier has answered."""
         self.asked_at = now
-        """Time of the last request for variables; infinite once nobody waits for the answer."""
+        """Time of the last request for variables; infinite if the answer is no longer awaited."""
         self.early_lines: list[bytes | OverlongLine] = []
         """Lines that arrived before the environment."""
         self.began_at = now
@@ -170,7 +170,7 @@ class Connections:
             stream.set_supervisor_epoch(epoch)
 
     def request_environment(self, session: SessionId, names: list[str]) -> int:
-        """See `workspace_moves.Carriers`."""
+        """As `workspace_moves.CarrierRequests.request_environment`."""
         agent = self.agents.get(session)
         if agent is None or agent.delivery_log is None or agent.attach is None or not agent.attach.tells:
             return 0
@@ -180,7 +180,7 @@ class Connections:
         return agent.questions
 
     def announce_workspace(self, session: SessionId, change: WorkspaceChanged) -> None:
-        """See `workspace_moves.Carriers`."""
+        """As `workspace_moves.CarrierRequests.announce_workspace`."""
         agent = self.agents.get(session)
         if agent is not None and agent.delivery_log is not None:
             self.queue(agent, moved_line(change))
@@ -206,23 +206,25 @@ class Connections:
         call: CallId = NO_CALL,
         ask: AskId = NO_ASK,
     ) -> None:
-        """A line for this agent; it leaves at `flush`. Nothing happens when the agent is gone.
+        """Write a line to this agent; it leaves at `flush`. Does nothing if the agent is gone.
 
-        `about`: the id of the agent's request that it belongs to; `answers`: it is the answer to that, and to
-        `call` where there is one (which is in `written` once the socket has it). `ask`: it is that question.
+        `about`: the id of the agent's request that it belongs to. `answers`: it is the answer to that
+        request, and to `call` if there is one, which is added to `written` once the socket has the line.
+        `ask`: it is this ask.
         """
         agent = self.agents.get(session)
         if agent is not None:
             delivery_log = agent.delivery_log
             if delivery_log is not None:
                 if delivery_log.due and agent.returning is None:
-                    # Before the line: what that makes a part of the session is told before the agent has it.
+                    # Before the line: the carrier must know the new part of the session before the agent
+                    # does.
                     self.tell_settled(agent, delivery_log)
                 if not delivery_log.line_sent(line, about, answers=answers):
                     return
                 if ask:
                     delivery_log.ask_sent(ask, about, line)
-            # As `_queue`, without the call: all answers pass here.
+            # As `queue`, without the function call: all answers pass here.
             agent.io.write(line)
             if call:
                 agent.io.mark_call(call)

@@ -1,15 +1,17 @@
-"""What has passed on one connection that keeps, and what of it is settled (docs/decisions/0019, 0030).
+"""Delivery log of one connection: lines sent and received, and how many are settled (docs/decisions/0019,
+0030).
 
-Owns which line of the agent is which request, which lines make the session what it is, which questions are
-open, and when the carrier is to be told. The carrier is told names of lines (`carrier_contract`), which both
-sides compute of what passed; the numbers by which lines go in here nobody else has. Pure; what a line means
-is told (`era.handshake.read`).
+For a carrier that keeps lines. Owns the request of each line of the agent, the lines that make the session
+what it is, open asks, and when the carrier gets a report. The report has names of lines (`carrier_contract`),
+which both sides compute; the line numbers in here are internal. Pure; callers pass the meaning of a line
+(`era.handshake.read_line`).
 
-Invariants: a request is open from its line to its answer, and its line is told as open all that time; what a
-session is made of is told as kept before the carrier has the answer that makes it so; an answer to a question
-stays open as long as the call that it is for, because only the end of that shows that it has arrived.
+Invariants: a request is open from its line to its answer, and its line is reported as open all that time. A
+line that becomes part of the session is reported as kept before the carrier has the answer that makes it so.
+An answer to an ask stays open as long as the ask's call, because only the end of the call shows that it
+arrived.
 
-Knows nothing of: sockets, what lines hold (but whether an answer is an error), how a settled line is worded.
+Knows nothing of: sockets, the content of lines (except if an answer is an error), the text of a report.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,20 +38,23 @@ from carpool_protocol.wire.lines import OverlongLine, name_of_any
 
 SETTLE_BYTES: Final = 16 * 1024
 SETTLE_LINES: Final = 64
-"""After so much unsettled traffic the carrier is told: what it keeps besides what is open. With 64 KiB and
-512 lines shims grew by 0.7 MB that they never gave back.
+"""After this much unsettled traffic the carrier gets a report. It bounds what it keeps besides open lines.
+
+With 64 KiB and 512 lines shims grew by 0.7 MB that they never gave back.
 """
 
 _REFUSED_TWICE: Final = b'"code":"duplicate_request_id"'
 
 Slot = tuple[str, str]
-"""What only the last line of its kind counts for: a session's greeting, its level, one subscription …"""
+"""A kind of line of which only the last one counts: a session's greeting, its log level, one subscription
+…
+"""
 GREETING: Final = ("greeting", "")
 READY: Final = ("ready", "")
 
 
 class _PendingRequest:
-    """A request that its answer makes a part of the session, or takes one out."""
+    """A request that becomes part of the session with its answer, or ends a part of it."""
 
     __slots__ = ("line", "slot", "stays")
 
@@ -59,12 +64,12 @@ class _PendingRequest:
         self.stays = stays
 
     def is_before(self, other: "_PendingRequest") -> bool:
-        """It says of the same thing what the other one has said since."""
+        """True if `other` is a later request for the same slot."""
         return self.slot == other.slot and self.line < other.line
 
 
 class _OpenBatch:
-    """Requests that came in one line: the answers to some are needed until all are answered."""
+    """Requests of one line: answers to some are needed until all are answered."""
 
     __slots__ = ("held", "left")
 
@@ -74,7 +79,7 @@ class _OpenBatch:
 
 
 class DeliveryLog:
-    """One connection."""
+    """The delivery log of one connection."""
 
     __slots__ = (
         "_acks", "_asked_earlier", "_asks", "_batch_of", "_batches", "_bytes", "_duplicates", "_kept",
@@ -84,49 +89,50 @@ class DeliveryLog:
 
     def __init__(self, epoch: Epoch, stateful: Sequence[str] = ()) -> None:
         self.epoch = epoch
-        """The supervisor's, under which all was sent that is open; empty for none."""
+        """The supervisor of all open requests; empty: none."""
         self._received = 0
-        """So many lines of the agent have come."""
+        """Number of lines received from the agent."""
         self._unsent_names: list[int] = []
-        """Names of the last of them: of those that have come since the carrier was told."""
+        """Names of the lines received since the last report."""
         self._names: dict[int, int] = {}
-        """Names of earlier ones that count still."""
+        """Names of earlier lines that are still needed, by line number."""
         self._bytes = 0
         self._lines = 0
         self.due = False
-        """The carrier is to be told how far things are, now."""
+        """True: the carrier needs a report now."""
         self._open: dict[RawJson, int] = {}
-        """Requests without an answer, and their lines."""
+        """Request without an answer → its line."""
         self._duplicates: dict[RawJson, list[int]] = {}
-        """Lines of later requests that have the id of one that is open."""
+        """Lines of later requests with the id of an open one."""
         self._special: set[RawJson] = set()
-        """Those of them whose answer changes more than that they are open; listens also while in force."""
+        """Open requests with an answer that has further effects here; listens also while in force."""
         self._kept: dict[Slot, int] = {}
         self._pending: dict[RawJson, _PendingRequest] = {}
         self._batch_of: dict[RawJson, list[int]] = {}
-        """Lines that stay open as long as a request does. Under `ABSENT`: as long as any does."""
+        """Lines that stay open as long as a request. Under `ABSENT`: as long as any request."""
         self._ready = 0
-        """The line that said so before the greeting was answered; 0: none did."""
+        """The line of `initialized` that came before the answer to the greeting; 0: none."""
         self._listens: set[RawJson] = set()
-        """`subscriptions/listen` that are not acknowledged."""
+        """Requests of `subscriptions/listen` without an acknowledgement."""
         self._acks: dict[RawJson, int] = {}
-        """Acknowledgements of those that are in force: names of the lines that tell the carrier what was
-        granted. (Of one that was replayed its carrier has told us that, and our own is for nobody.)
+        """Listen in force → name of the line with its acknowledgement.
+
+        For a replayed listen the carrier's own copy counts, and the repeated acknowledgement is not sent.
         """
         self._asks: dict[AskId, tuple[int, RawJson]] = {}
-        """Open questions: the name of the line, and the request that it is asked for."""
+        """Open ask → name of its line, and the request that it belongs to."""
         self._batches: dict[int, _OpenBatch] = {}
         self._silent: set[RawJson] = set()
-        """Requests that are replayed: the first line about one is not for the agent."""
+        """Replayed requests: the first line about one is not sent to the agent."""
         self._stateful = stateful
         """Servers at which the session may have state."""
         self._asked_earlier: set[AskId] = set()
-        """What its agent was asked by an earlier broker, for we do not know which of its requests."""
+        """Asks of an earlier broker; the request of each is not known."""
 
     # --- the agent's lines ---
 
     def line_received(self, meaning: object, line: bytes | OverlongLine) -> None:
-        """A line of the agent, before anything is done about it."""
+        """Record a line of the agent, before it has any effect."""
         self._received += 1
         self._lines += 1
         self._unsent_names.append(name_of_any(line))
@@ -143,7 +149,7 @@ class DeliveryLog:
             self._add_request(meaning)
 
     def batch_part_received(self, meaning: object) -> None:
-        """A part of the line that came last, which was a batch."""
+        """Record a part of the last line, which is a batch."""
         if isinstance(meaning, RequestCancelled | AskAnswered):
             self._add_request(meaning)
         elif (request := getattr(meaning, "id", None)) is not None and isinstance(meaning, BrokerEvent):
@@ -152,7 +158,7 @@ class DeliveryLog:
             self._batches.setdefault(self._received, _OpenBatch()).left += 1
 
     def line_replayed(self, meaning: object) -> None:
-        """The line that came last is one whose answer the agent has: it is not told again."""
+        """Mark the last line as replayed: the agent already has its answer, which is not sent again."""
         if isinstance(meaning, RequestCancelled | ListenResumed):
             return
         request = getattr(meaning, "id", None)
@@ -160,8 +166,9 @@ class DeliveryLog:
             self._silent.add(request)
 
     def resumed(self, asks: Iterable[AskId]) -> None:
-        """All that was kept of an earlier passage has passed, and its carrier does not count it among what
-        has passed here. `asks`: what the agent was asked there.
+        """End the replay of kept lines, which the carrier does not count as lines of this connection.
+
+        `asks`: asks of the earlier broker.
         """
         self._asked_earlier.update(asks)
         self._drop_unused_names()
@@ -219,7 +226,7 @@ class DeliveryLog:
     # --- the broker's lines ---
 
     def line_sent(self, line: bytes, about: RawJson, *, answers: bool) -> bool:
-        """A line for the agent. False: it is not to be written, the agent has had it."""
+        """Record a line for the agent. False: it must not be sent, because the agent has it."""
         if about and about in self._silent:
             self._silent.discard(about)
             if answers:
@@ -244,7 +251,10 @@ class DeliveryLog:
         return True
 
     def _answered_duplicate(self, about: RawJson, line: bytes) -> None:
-        """Of several with this id. A later one is refused, unless the first was answered by then."""
+        """Record the answer to one of several requests with this id.
+
+        A later one is refused, unless the first was answered by then.
+        """
         if _REFUSED_TWICE in line and is_error_line(line, about):
             self._drop_duplicate(about)
         else:
@@ -258,7 +268,7 @@ class DeliveryLog:
         return line
 
     def ask_sent(self, ask: AskId, request: RawJson, line: bytes) -> None:
-        """The line that went last is a question, for this request."""
+        """Record that the last line is this ask, for this request."""
         if request in self._open:
             self._asks[ask] = (_own_listen_id(line), request)
             self._special.add(request)
@@ -271,13 +281,13 @@ class DeliveryLog:
             self.due = True
 
     def _request_closed(self, request: RawJson, *, is_error: bool, answer: bytes = b"") -> None:
-        """A request is answered with this line, or needs no answer any more."""
+        """Record the end of a request: this answer, or no answer."""
         line = self._open.pop(request, None)
         self._special.discard(request)
         self._silent.discard(request)
         self._listens.discard(request)
         if line is None or ("listen", str(request)) not in self._kept:
-            # Else it is not that listen, but another request of its id, which is refused.
+            # Otherwise it is another request with the id of that listen, and is refused.
             if self._kept.pop(("listen", str(request)), None) is not None:
                 self.due = True
             self._kept.pop(("granted", str(request)), None)
@@ -288,7 +298,7 @@ class DeliveryLog:
         pending = self._pending.pop(request, None)
         if pending is not None and not is_error and self._kept.get(pending.slot, 0) < pending.line:
             for other in [request for request, each in self._pending.items() if each.is_before(pending)]:
-                del self._pending[other]  # answered later, it does not count any more
+                del self._pending[other]  # a later request has taken its slot, so its answer does not count
             if pending.stays:
                 self._kept[pending.slot] = pending.line
             else:
@@ -308,7 +318,7 @@ class DeliveryLog:
     # --- what the carrier is told ---
 
     def set_supervisor_epoch(self, epoch: Epoch) -> None:
-        """All that is open, and all that comes, goes to this supervisor."""
+        """All open and later requests belong to this supervisor."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.due = True
@@ -319,12 +329,12 @@ class DeliveryLog:
         self.due = True
 
     def take_settled(self) -> Settled:
-        """How far things are. The carrier is told: whoever calls this does that."""
+        """The report for the carrier. The caller must send it."""
         self._bytes = self._lines = 0
         self.due = False
         if not self._open:
             self._batch_of.clear()
-        # What is replayed the agent has an answer to: it is not open, be it answered again or not.
+        # The agent has an answer to a replayed request, so it is not open.
         silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         listens = {self._open[request] for request in self._silent & self._listens}
         riding = (line for lines in (*self._batch_of.values(), *self._duplicates.values()) for line in lines)
@@ -349,7 +359,7 @@ class DeliveryLog:
         return [self._names[line] for line in sorted(lines)]
 
     def _drop_unused_names(self) -> None:
-        """Names are needed of lines that count still, and of no others."""
+        """Forget the names of lines that no longer count."""
         first = self._received - len(self._unsent_names) + 1
         counting = {
             *self._open.values(),

@@ -1,12 +1,11 @@
-"""Sessions whose door has died, until another door asks for them (docs/decisions/0019).
+"""Detached sessions: their HTTP door died, and another door may still claim them (docs/decisions/0019).
 
-Owns how long such a session is kept, and what is said to its agent meanwhile. Whoever asks for one must show
-its `Mcp-Session-Id` and want the same of it. What it has in flight goes on: MCP says that a connection that
-broke is no cancel. The answers have lost the exchange that they belong to, and nobody gets them.
+Owns how long such a session is kept, and the lines for its agent meanwhile. A door that claims one must send
+its `Mcp-Session-Id` and open it in the same way. Its calls continue: by MCP a broken connection is no cancel.
+Their answers have lost their exchange and are dropped.
 
-Invariants: a session is here or on a carrier, never both; what is kept for one is bounded, and one for which
-more was said is not given back.
-Knows nothing of: sockets, frames, what lines hold.
+Invariants: a session is here or on a carrier, never both; the lines kept for one are bounded, and a session
+that lost a line cannot be claimed. Knows nothing of: sockets, frames, the content of lines.
 """
 
 from collections.abc import Callable
@@ -17,11 +16,11 @@ from carpool_protocol.ids import CallId, SessionId
 
 DETACHED_TIMEOUT_S: Final = 30.0
 MAX_HELD_BYTES: Final = 1024 * 1024
-"""Of one session."""
+"""Most bytes of kept lines of one session."""
 
 
 class DetachedOutput:
-    """What was said to one agent while it had no door."""
+    """Lines for one agent while it has no door."""
 
     __slots__ = ("_written", "lines", "size_bytes")
 
@@ -31,7 +30,7 @@ class DetachedOutput:
         self.size_bytes = 0
 
     def write(self, line: bytes, call: CallId, *, answers: bool) -> None:
-        """A line for the agent. An answer is for nobody."""
+        """Keep a line for the agent. An answer is dropped."""
         if not answers:
             self.size_bytes += len(line)
             if not self.is_full:
@@ -41,12 +40,12 @@ class DetachedOutput:
 
     @property
     def is_full(self) -> bool:
-        """Something was left out."""
+        """True if a line was dropped for lack of room."""
         return self.size_bytes > MAX_HELD_BYTES
 
 
 class DetachedSession(Protocol):
-    """A session without a door (`multiplexed.Stream`)."""
+    """A session without a door (`streams.SessionStream`)."""
 
     id: SessionId
     word: OpenStream
@@ -57,25 +56,25 @@ S = TypeVar("S", bound=DetachedSession)
 
 
 class DetachedSessions(Generic[S]):
-    """All of them, by their `Mcp-Session-Id`."""
+    """All detached sessions by their `Mcp-Session-Id`."""
 
     def __init__(self, written: Callable[[CallId], None]) -> None:
-        """`written`: an answer needs to be kept no longer."""
+        """`written`: called for an answer that the record need not keep any more."""
         self._written = written
         self._sessions: dict[str, S] = {}
         self._until: dict[str, float] = {}
-        """Counted from the first look after its door died."""
+        """The end of the waiting time, counted from the first check after the door died."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def add(self, public: str, session: S) -> None:
-        """Its door has died."""
+        """Keep a session whose door has died."""
         session.held = DetachedOutput(self._written)
         self._sessions[public] = session
 
     def claim(self, public: str, opening: OpenStream) -> S | None:
-        """The session that another door asks for with `opening`. It is that door's now."""
+        """Hand a session over to a door that opens it with `opening`. None: there is none that fits."""
         session = self._sessions.get(public)
         if session is None or _claim_terms(session.word) != _claim_terms(opening):
             return None
@@ -86,7 +85,7 @@ class DetachedSessions(Generic[S]):
         return session
 
     def expired(self, now: float) -> list[S]:
-        """Those that nobody has asked for in time; they are here no longer. For every second or so."""
+        """Remove and return the sessions that were not claimed in time. Called about every second."""
         late = [
             public
             for public in self._sessions

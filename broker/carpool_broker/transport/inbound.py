@@ -1,9 +1,9 @@
-"""What agents' lines become: the broker's side of the door.
+"""Turns lines of agents into events of the core.
 
-Owns the way from a line, or a message of the HTTP door, to events of the core; who is an operator, and which
-`carpool/…` requests are open. Decides nothing about calls.
+Owns the way from a line, or a message of the HTTP door, to events; the check for operators; and open
+`carpool/…` requests. Decides nothing about calls.
 
-Knows nothing of: sockets, the supervisor, how what agents are told is worded (`outbound`).
+Knows nothing of: sockets, the supervisor, the text of lines to agents (`outbound`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,13 +34,16 @@ from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 from carpool_protocol.wire.lines import OverlongLine
 
 USE_WORKSPACE = "carpool/use_workspace"
-"""`{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session is there. An operator
-may add `"session"`.
+"""Params `{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session has moved.
+
+An operator may add `"session"`.
 """
 SESSION_QUERIES = frozenset({"carpool/tools", "carpool/resolve", "carpool/servers", "carpool/resources"})
-"""What any agent on the socket may ask of its own view: it can list and call all of that anyway."""
+"""Queries about its own view that any agent on the socket may send: it can list and call all of that
+anyway.
+"""
 MAX_SESSION_QUERIES = 64
-"""So many of them may a session have open."""
+"""Most open queries of one session."""
 
 
 class _UseWorkspace(msgspec.Struct):
@@ -52,7 +55,7 @@ _use_workspace = msgspec.json.Decoder(_UseWorkspace)
 
 
 class AgentLines(AgentServerHost):
-    """All sessions of one broker process, as their door sees them."""
+    """The host of the agent server: handles the lines of all sessions of one broker."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class AgentLines(AgentServerHost):
         start_soon: StartSoon,
         digest_key: bytes,
     ) -> None:
-        """`answer`: what an operator is told. `settle`: the burst is over."""
+        """`answer`: returns the answer to an operator's request. `settle`: ends a burst."""
         self._core = core
         self._configuration = configuration
         self._pump = pump
@@ -80,18 +83,18 @@ class AgentLines(AgentServerHost):
         self._start_soon = start_soon
         self._digest_key = digest_key
         self._open_queries: dict[SessionId, set[trio.CancelScope]] = {}
-        """`carpool/…` requests that are open."""
+        """Open `carpool/…` requests."""
 
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.scan_workspace`."""
         self._looks.scan(self._configuration.initial_request(attach), lambda _: then())
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.wanted_variables`."""
         return self._configuration.wanted_variables(attach)
 
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.attach_objection`."""
         return self._configuration.attach_objection(attach)
 
     def session_opened(
@@ -101,7 +104,7 @@ class AgentLines(AgentServerHost):
         environment: dict[str, str],
         stream: OpenStream | None = None,
     ) -> None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.session_opened`."""
         source, followed = self._configuration.session_opened(session, attach, environment)
         self._pump.feed_all(followed)
         self._pump.feed(
@@ -132,7 +135,9 @@ class AgentLines(AgentServerHost):
         *,
         within: bool = False,
     ) -> None:
-        """See `server_interface.AgentServerHost`. `within`: the lines came in one, as a batch."""
+        """As `server_interface.AgentServerHost.lines_received`. `within`: the lines are the parts of a
+        batch.
+        """
         burst: list[events.AnyEvent] = []
         for line in lines:
             meaning = self._read_line(session, line)
@@ -144,7 +149,7 @@ class AgentLines(AgentServerHost):
             if isinstance(meaning, events.BrokerEvent):
                 burst.append(meaning)
             elif meaning is not None:
-                self._pump.feed_all(burst)  # whatever comes aside comes in its turn
+                self._pump.feed_all(burst)  # feed events in order before the other line
                 burst = []
                 self._handle_aside(session, meaning, delivery_log)
         self._pump.feed_all(burst)
@@ -154,7 +159,7 @@ class AgentLines(AgentServerHost):
     ) -> handshake.LineMeaning:
         if not isinstance(line, bytes):
             return handshake.read_overlong(session, line, LINE_CAP_BYTES)
-        if not line:  # only where they are counted
+        if not line:  # only for carriers that count lines
             return None
         meaning = handshake.read_line(session, line, shared=shared, key=self._digest_key)
         return handshake.bound_size(meaning) if len(line) > handshake.MAX_KEPT_BYTES else meaning
@@ -162,12 +167,12 @@ class AgentLines(AgentServerHost):
     def _read_resumed_line(
         self, session: SessionId, line: bytes | OverlongLine, *, shared: bool = False
     ) -> handshake.LineMeaning:
-        """One of the lines that made the session what it is."""
+        """The meaning of a replayed line."""
         granted = repeated_lines.read_acknowledgement(session, line) if isinstance(line, bytes) else None
         return granted or repeated_lines.as_resumed(self._read_line(session, line, shared=shared))
 
     def may_resume(self) -> bool:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.may_resume`."""
         return self._core.recovery.may_return
 
     def resume_lines(
@@ -177,7 +182,7 @@ class AgentLines(AgentServerHost):
         delivery_log: DeliveryLog,
         resume: SessionResume,
     ) -> list[bytes | OverlongLine]:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.resume_lines`."""
         for place, line in enumerate(lines):
             if resume.is_complete:
                 return lines[place:]
@@ -194,7 +199,7 @@ class AgentLines(AgentServerHost):
     def session_resumed(
         self, session: SessionId, resume: SessionResume, delivery_log: DeliveryLog | None = None
     ) -> None:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.session_resumed`."""
         resumed, rest = resume.finish()
         for greeting in resume.greetings:
             self._pump.feed(greeting)
@@ -208,7 +213,7 @@ class AgentLines(AgentServerHost):
     def message_received(
         self, stream: SessionStream, message: bytes, exchange: int, burst: list[events.AnyEvent]
     ) -> None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.message_received`."""
         meaning = self._message_meaning(stream, message, exchange)
         if isinstance(meaning, events.BrokerEvent):
             burst.append(meaning)
@@ -218,7 +223,7 @@ class AgentLines(AgentServerHost):
             return
         if meaning is None:
             return
-        self.feed(burst)  # whatever comes aside comes in its turn
+        self.feed(burst)  # feed events in order before the other message
         if isinstance(meaning, handshake.UnservableLine):
             stream.write_to_exchange(meaning.line, exchange)
         elif isinstance(meaning, handshake.LineBatch):
@@ -239,7 +244,7 @@ class AgentLines(AgentServerHost):
     def resume_message(
         self, stream: SessionStream, message: bytes, exchange: int, resume: SessionResume
     ) -> None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.resume_message`."""
         replays = resume.is_replayed(message)
         meaning = self._message_meaning(stream, message, exchange, made=replays)
         if not replays:
@@ -252,16 +257,16 @@ class AgentLines(AgentServerHost):
             self._pump.feed(meaning)
 
     def version_of(self, session: SessionId) -> str:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.version_of`."""
         return self._core.sessions[session].version
 
     def feed(self, burst: list[events.AnyEvent]) -> None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.feed`."""
         self._pump.feed_all(burst)
         burst.clear()
 
     def request_abandoned(self, session: SessionId, request: RawJson) -> None:
-        """See `multiplexed.StreamHost`."""
+        """As `multiplexed.StreamHost.request_abandoned`."""
         self._pump.feed(events.RequestCancelled(session, request, "the client went away"))
 
     def _accepts_batch(self, session: SessionId, batch: handshake.LineBatch) -> bool:
@@ -301,7 +306,7 @@ class AgentLines(AgentServerHost):
         return mine is not None and mine.carrier != "http" and method in SESSION_QUERIES
 
     def _use_workspace(self, session: SessionId, asked: handshake.ControlRequested) -> None:
-        """Any agent's request about its own session, and an operator's about each."""
+        """Answer a request to move: any agent's about its own session, an operator's about any session."""
         try:
             wanted = _use_workspace.decode(asked.params or EMPTY_OBJECT)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -309,9 +314,9 @@ class AgentLines(AgentServerHost):
             return
         whose = SessionId(wanted.session) if wanted.session else session
         if whose != session and not self._is_operator(session):
-            why = "only the command line moves other sessions"
+            why = "only the command line may move other sessions"
         elif (asking := self._core.sessions.get(session)) is not None and asking.shared:
-            why = "requests without a session name their workspace in the URL"
+            why = "requests without a session must name their workspace in the URL"
         else:
             why = self._moving.move_objection(whose, wanted.workspace)
         if why:
@@ -331,11 +336,11 @@ class AgentLines(AgentServerHost):
         self._pump.feed(events.BadLineReceived(session, request, "bad_params", detail))
 
     def environment_requested(self, session: SessionId, names: list[str]) -> None:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.environment_requested`."""
         self._moving.environment_requested(session, names)
 
     def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.environment_received`."""
         self._moving.environment_received(session, question, environment)
 
     async def _answer_control(
@@ -343,7 +348,7 @@ class AgentLines(AgentServerHost):
     ) -> None:
         with scope:
             if scope.cancel_called:
-                return  # it left before we came to its request
+                return  # the session ended before its request was handled
             try:
                 line = result_line(asked.id, await self._answer(session, asked.method, asked.params))
             except ControlError as error:
@@ -354,11 +359,11 @@ class AgentLines(AgentServerHost):
         self._open_queries.get(session, set()).discard(scope)
 
     def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.unread_changed`."""
         self._pump.feed(events.UnreadChanged(session, unread_bytes))
 
     def session_closed(self, session: SessionId) -> None:
-        """See `server_interface.AgentServerHost`."""
+        """As `server_interface.AgentServerHost.session_closed`."""
         for scope in self._open_queries.pop(session, ()):
             scope.cancel()
         self._moving.session_closed(session)
@@ -367,5 +372,5 @@ class AgentLines(AgentServerHost):
 
 
 def _split_batch(batch: handshake.LineBatch) -> list[bytes]:
-    # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
+    # JSON-RPC has no batch within a batch: it is refused as a line of its own.
     return [line for line in batch.lines if not line.startswith(b"[")]

@@ -1,15 +1,15 @@
-"""What one broker inherits from those before it, and by which their sessions prove themselves to it.
+"""Secrets shared by successive brokers, and the check that a returning session belonged to one of them.
 
 The launcher gives every broker that it starts the same secret, the broker's number (its *life*, from 0) and
-the first life whose sessions may still come back (docs/decisions/0019). Owns the secrets that are made of
-that, one per purpose, and which session has come back already.
+the first life whose sessions may still resume (docs/decisions/0019). Owns the keys derived from that, one per
+purpose, and which sessions have resumed already.
 
-Invariants: a session of an earlier life comes back once, with the very secret that this life gave it; nothing
-that leaves this process tells the launcher's secret.
+Invariants: a session of an earlier life resumes once, with exactly the secret that this life gave it; nothing
+that leaves this process reveals the launcher's secret.
 
-Not a part of `resume`: secrets of other purposes (pools, audit, switches) are made here as well.
+Not a part of `resume`: keys for other purposes (pools, audit log, overrides) are derived here as well.
 
-Knows nothing of: what a session is, when it is too late for all of them.
+Knows nothing of: sessions themselves, the end of the time to resume.
 """
 
 import hmac
@@ -25,30 +25,30 @@ _MAC_BYTES: Final = 16
 
 
 class Incarnation:
-    """What this broker has inherited."""
+    """The secret and number that this broker has inherited."""
 
     def __init__(self, secret: bytes = b"", life: int = 0, since: int = 0) -> None:
-        """Without a secret it has inherited nothing and leaves nothing."""
+        """`secret`: empty: nothing is inherited and nothing is passed on."""
         self._secret = secret or os.urandom(SECRET_BYTES)
         self.epoch = life
         self._since = since
         self._claimed: set[SessionId] = set()
 
     def derive_key(self, purpose: str) -> bytes:
-        """A secret for one purpose, the same in every life."""
+        """A key for one purpose, the same in every life."""
         return blake2b(purpose.encode(), key=self._secret, digest_size=32).digest()
 
     def resume_secret(self, session: SessionId) -> str:
-        """What this session can come back with, at a later broker."""
+        """The secret with which this session can resume at a later broker."""
         return self._sealed(session, self.epoch)
 
     def public_id(self, session: SessionId) -> str:
-        """What an agent shows to a door that does not know it: the same in every life."""
+        """The id with which an agent shows its session to a new door, the same in every life."""
         mac = blake2b(session.encode(), key=self.derive_key("public"), digest_size=_MAC_BYTES)
         return urlsafe_b64encode(mac.digest()).rstrip(b"=").decode()
 
     def claim_session(self, session: SessionId, secret: str) -> bool:
-        """Whether this session comes back rightfully: only once."""
+        """True if this session may resume with this secret. Only once."""
         number, _, _ = secret.partition(".")
         if not (number.isascii() and number.isdecimal() and len(number) < 10):
             return False
@@ -70,7 +70,7 @@ class Incarnation:
 
 
 def read_incarnation(line: str) -> Incarnation | None:
-    """`heir LIFE SINCE SECRET`, as the launcher says it; None for anything else."""
+    """Parse the launcher's line `heir LIFE SINCE SECRET`; None for any other line."""
     words = line.split(" ")
     if len(words) != 4 or words[0] != "heir" or not (words[1].isdecimal() and words[2].isdecimal()):
         return None

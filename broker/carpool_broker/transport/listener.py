@@ -1,15 +1,15 @@
-"""The door's listening socket and the file that agents find it by.
+"""The agent server's listening socket and its file.
 
-Owns both, and what becomes of them when the machine fails them. Invariants:
+Owns both, and the reaction to failures of the machine. Invariants:
 
-- out of descriptors we do not spin: the socket, which stays readable then, is left alone until the next
-  `look`; whoever waits in its queue is let in when descriptors are free;
-- a file that has vanished (a cleaner of temporary files, `rm`) is made again at the next `look`, and nobody
-  who is connected notices; one that another process has put there is left alone, also by `close`;
-- other users' processes are not let in;
-- one process alone has at most `MAX_PROCESS_SHARE` of the descriptors that the broker may open.
+- without free descriptors it does not spin: the socket, which stays readable then, is ignored until the next
+  `check`; waiting connections are accepted when descriptors are free;
+- a file that has vanished (a cleaner of temporary files, `rm`) is made again at the next `check`, without
+  effect on existing connections; a file of another process is left alone, also by `close`;
+- processes of other users are refused;
+- one process has at most `MAX_PROCESS_SHARE` of the descriptors that the broker may open.
 
-Knows nothing of: what connections say, sessions.
+Knows nothing of: the input of connections, sessions.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ log = logging.getLogger("carpool.broker")
 
 BACKLOG: Final = 512
 MAX_PROCESS_SHARE: Final = 0.75
-"""Of the descriptors that the broker may open: the most connections of one process."""
+"""Most connections of one process, as a share of the descriptors that the broker may open."""
 TOO_MANY_CONNECTIONS: Final = (
     b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"This process has too many connections to '
     b'carpool: close some, or use one for several calls."}}\n'
@@ -36,7 +36,7 @@ TOO_MANY_CONNECTIONS: Final = (
 
 
 class Listener:
-    """Listens at `path` from `open` to `close`; `on_connected` gets each connection, non-blocking."""
+    """Listens at `path` from `open` to `close`. `on_connected` gets each connection, non-blocking."""
 
     def __init__(self, path: str, ready: ReadySet, on_connected: Callable[[socket.socket], None]) -> None:
         self._path = path
@@ -46,20 +46,20 @@ class Listener:
         self._file = (0, 0)
         """Device and inode of the socket's file."""
         self._exhausted = False
-        """The last connection could not be taken; said once."""
+        """True: the last connection could not be accepted. Logged once."""
         self._has_warned = False
         self._by_process: dict[int, WeakSet[socket.socket]] = {}
-        """Connections that were let in, by process; closed ones are dropped when they are counted."""
+        """Accepted connections by process. Closed ones are removed when they are counted."""
         self._most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * MAX_PROCESS_SHARE)
 
     def open(self) -> None:
-        """Listen. A file that is there is a dead broker's: the launcher's lock says so."""
+        """Listen. An existing file belongs to a dead broker, because the launcher holds its lock."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self._listen()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._socket is not None:
             self._stop_watching(self._socket)
             self._socket = None
@@ -68,7 +68,7 @@ class Listener:
                     os.unlink(self._path)
 
     def check(self) -> None:
-        """Once a second or so: take in who had to wait, put a lost file back."""
+        """Accept waiting connections and put a lost file back. Called about every second."""
         if self._socket is None:
             return
         if self._exhausted:
@@ -79,7 +79,7 @@ class Listener:
         except (FileNotFoundError, NotADirectoryError):
             self._restore_file(self._socket)
         except OSError:
-            pass  # what cannot be looked at cannot be mended
+            pass  # a file that cannot be read cannot be repaired
 
     def _restore_file(self, lost: socket.socket) -> None:
         try:
@@ -88,12 +88,12 @@ class Listener:
         except (OSError, paths.NotPrivateError) as error:
             if not self._has_warned:
                 self._has_warned = True
-                log.error("%s has vanished and cannot be put back: %s", self._path, _accept_problem(error))  # noqa: TRY400 - the reason says all
+                log.error("%s has vanished and cannot be put back: %s", self._path, _accept_problem(error))  # noqa: TRY400 - see its text
             return
         self._has_warned = False
-        self._accept_all(lost)  # who knocked while the file was there
+        self._accept_all(lost)  # connections that were made to the lost file
         self._stop_watching(lost)
-        log.warning("%s had vanished and is there again", self._path)
+        log.warning("%s had vanished and has been made again", self._path)
 
     def _listen(self) -> None:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -127,13 +127,13 @@ class Listener:
         if problem:
             self._ready.pause_read(self._socket.fileno())
             if not self._exhausted:
-                log.error("no agent can be let in (%s); who waits is let in when that is over", problem)
+                log.error("no connection can be accepted (%s); agents wait until that is over", problem)
         elif self._exhausted:
-            log.info("agents are let in again")
+            log.info("connections are accepted again")
         self._exhausted = bool(problem)
 
     def _accept_all(self, listener: socket.socket) -> str:
-        """Whoever waits; a reason where one of them cannot be taken."""
+        """Accept all waiting connections. Returns a reason if one cannot be accepted, else an empty text."""
         for _ in range(BACKLOG):
             try:
                 sock, _ = listener.accept()
@@ -144,12 +144,12 @@ class Listener:
             except OSError as error:
                 return error.strerror or "no reason given"
             if not peer_credentials.is_ours(sock):
-                log.warning("a process of another user is not let in")
+                log.warning("a connection of another user's process is refused")
                 sock.close()
                 continue
             sock.setblocking(False)
             if not self._has_room(sock):
-                with contextlib.suppress(OSError):  # it may be gone, and is not owed more
+                with contextlib.suppress(OSError):  # it may be gone, which does not matter
                     sock.send(TOO_MANY_CONNECTIONS)
                 sock.close()
                 continue
@@ -157,7 +157,7 @@ class Listener:
         return ""
 
     def _has_room(self, sock: socket.socket) -> bool:
-        """Count this connection for its process; False where that one has its share already."""
+        """Count this connection for its process. False if the process has its share already."""
         found = peer_credentials.peer(sock)
         if found is None:
             return True
@@ -166,10 +166,10 @@ class Listener:
         if len(held) >= self._most:
             held = self._by_process[pid] = WeakSet(each for each in held if each.fileno() >= 0)
             if len(held) >= self._most:
-                log.warning("process %d has %d connections, and gets no more", pid, len(held))
+                log.warning("process %d has %d connections and gets no more", pid, len(held))
                 return False
         held.add(sock)
-        if len(self._by_process) > BACKLOG:  # of processes that have all left, nothing is kept
+        if len(self._by_process) > BACKLOG:  # forget processes without connections
             self._by_process = {
                 each: held for each, held in self._by_process.items() if any(it.fileno() >= 0 for it in held)
             }

@@ -1,15 +1,15 @@
-"""A carrier with many streams (rule 9): one connection, many sessions.
+"""A multiplexed connection: one carrier, many sessions, each on a stream (rule 9).
 
-Owns which stream of a connection is which session, and on which exchange each line to an agent travels. A
-request gets its exchange when it is read (`with_exchange`); after that its id tells. Sessions outlive a
-broker and a door that dies: a stream may be opened as one of them (docs/decisions/0019). Owns also the
-frames of streams that wait to open, within a bound: the workspace of each must be scanned first.
+Owns the session of each stream, and the exchange of each line to an agent. A request gets its exchange when
+it is read (`with_exchange`); after that its id shows it. Sessions outlive a broker or a door that dies, and a
+stream may resume one (docs/decisions/0019). Also owns the frames of streams that wait to open, within a
+bound: the workspace of each must be scanned first.
 
-Invariants: each session here is one stream of its connection, and the other way round; a line that belongs to
-an open request goes to the exchange that the request came with, or to none when the client of that went away.
-A frame that is none is a bug of our own door: the connection ends.
+Invariants: each session here is one stream of its connection, and the reverse. A line about an open request
+goes to the exchange of the request, or to none if its client went away. A line that is no frame is a bug of
+carpool's own door: the connection ends.
 
-Knows nothing of: HTTP, what a session may do, sockets.
+Knows nothing of: HTTP, rights of sessions, sockets.
 """
 
 import logging
@@ -44,29 +44,30 @@ from carpool_protocol.wire.jsonrpc import error_body_line
 from carpool_protocol.wire.lines import OverlongLine
 
 HELD_BYTES: Final = 16 * 1024 * 1024
-"""Of all streams of a connection that wait together. What an earlier broker has taken of a session that comes
-back does not count (as in `attach`).
+"""Most bytes of all waiting streams of a connection together.
+
+Lines that an earlier broker has taken of a resumed session do not count (as in `attach`).
 """
 
 
 class PendingStreams:
-    """Those of one connection."""
+    """The waiting streams of one connection."""
 
     def __init__(self) -> None:
         self._held: dict[int, list[bytes]] = {}
         self._taken: dict[int, int] = {}
-        """So many of each do not count."""
+        """Number of frames of each stream that do not count."""
         self._bytes = 0
 
     def __contains__(self, number: int) -> bool:
         return number in self._held
 
     def begin(self, number: int, taken: int = 0) -> None:
-        """This stream waits from now on. `taken`: so many frames an earlier broker has taken."""
+        """Let this stream wait. `taken`: number of frames that an earlier broker has taken."""
         self._held[number], self._taken[number] = [], taken
 
     def hold(self, number: int, frame: bytes) -> bool:
-        """Keep a frame of one that waits. False: that is too much."""
+        """Keep a frame of a waiting stream. False: there is no room."""
         held = self._held[number]
         held.append(frame)
         if len(held) > self._taken[number]:
@@ -74,7 +75,7 @@ class PendingStreams:
         return self._bytes <= HELD_BYTES
 
     def end(self, number: int) -> list[bytes] | None:
-        """It waits no more: its frames. None: it did not wait, or not any more."""
+        """End the wait and return the frames of the stream. None: it was not waiting."""
         frames, taken = self._held.pop(number, None), self._taken.pop(number, 0)
         self._bytes -= sum(map(len, (frames or [])[taken:]))
         return frames
@@ -84,13 +85,13 @@ log = logging.getLogger("carpool.broker")
 
 
 class StreamHost(Protocol):
-    """What a carrier needs of the shell."""
+    """The part of the shell that a multiplexed connection needs."""
 
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
-        """Find out what is where this session wants to be; then `then`, at once where that is known."""
+        """Scan the workspace of a session and call `then`, at once if the scan is known."""
 
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
-        """Why this session cannot be; None: it can."""
+        """Why this session is refused; None: it is not."""
 
     def session_opened(
         self,
@@ -99,31 +100,33 @@ class StreamHost(Protocol):
         environment: dict[str, str],
         stream: OpenStream | None = None,
     ) -> None:
-        """The session begins: its messages come next."""
+        """The session begins. Its messages follow."""
 
     def message_received(
         self, stream: "SessionStream", message: bytes, exchange: int, burst: list[events.AnyEvent]
     ) -> None:
-        """A message of a session on a stream. An event may join `burst`, those before it that are not fed
-        yet; what is none has them fed first.
+        """Handle a message of a session on a stream.
+
+        An event may be added to `burst`, whose earlier events are not fed yet. For any other message they are
+        fed first.
         """
 
     def resume_message(
         self, stream: "SessionStream", message: bytes, exchange: int, resume: SessionResume
     ) -> None:
-        """A message that the door has kept of a session."""
+        """Handle a kept message that the door repeats."""
 
     def session_resumed(self, session: SessionId, resume: SessionResume) -> None:
-        """All that was kept of a session is there."""
+        """The session is resumed: all kept messages have come."""
 
     def version_of(self, session: SessionId) -> str:
-        """The protocol version that was negotiated; empty for none."""
+        """The negotiated protocol version; empty: none."""
 
     def feed(self, burst: list[events.AnyEvent]) -> None:
-        """Handle what has been gathered, and empty it."""
+        """Feed the collected events to the core, and empty the list."""
 
     def request_abandoned(self, session: SessionId, request: RawJson) -> None:
-        """The client of a request went away, and with it whoever wanted the answer."""
+        """The client of a request went away, so the answer is no longer wanted."""
 
     def session_closed(self, session: SessionId) -> None:
         """The session is over."""
@@ -145,12 +148,13 @@ class MultiplexedConnection:
         write: WriteFrame,
         drop: Callable[[str], None],
     ) -> None:
-        """`streams`: of all carriers; those of this one are entered there, and those `lingering`. `open`
-        gives the id of a session that begins or comes back, and the epoch that its requests were sent under;
-        `write` takes a frame for the door, `drop` ends the connection.
+        """`streams`: the streams of all carriers; `lingering`: the detached ones.
+
+        `enter`: returns the id of a session that begins or resumes, and the epoch of its requests. `write`:
+        takes a frame for the door. `drop`: ends the connection.
         """
         self.id = connection
-        """Of the connection, which is no session."""
+        """Id of the connection, which is no session."""
         self.write = write
         self._attach = attach
         self._line_handler = host
@@ -162,17 +166,17 @@ class MultiplexedConnection:
         self._streams: dict[int, SessionStream] = {}
         self._pending_streams = PendingStreams()
         self._last = 0
-        """The stream opened last, refused ones included."""
+        """The number of the last opened stream, also if it was refused."""
 
     def lines_received(self, lines: Sequence[bytes | OverlongLine]) -> None:
-        """Lines of the door."""
+        """Handle lines of the door."""
         streams, take_message = self._streams, self._line_handler.message_received
         burst: list[events.AnyEvent] = []
         why = ""
         for line in lines:
             cut = split_frame(line) if isinstance(line, bytes) else None
             if cut is None:
-                why = "it sent a line that is no frame"
+                why = "it sent a line that is not a frame"
                 break
             number, message, exchange = cut
             stream = streams.get(number)
@@ -191,7 +195,7 @@ class MultiplexedConnection:
             elif number in self._pending_streams:
                 self._hold_frame(number, line)
             elif number > self._last:
-                why = "it sent a message on a stream that was never open"
+                why = "it sent a message on a stream that was never opened"
             if why:
                 break
         self._line_handler.feed(burst)
@@ -214,9 +218,9 @@ class MultiplexedConnection:
             case CloseStream() if stream is not None:
                 self._forget_stream(stream)
             case ExchangeClientGone() | CloseStream() if number <= self._last:
-                pass  # it crossed with our refusal
+                pass  # it was sent before our refusal arrived
             case _:
-                return "it said of a stream what cannot be"
+                return "it sent an impossible control message about a stream"
         return ""
 
     def _open_stream(self, number: int, opening: OpenStream) -> None:
@@ -237,17 +241,17 @@ class MultiplexedConnection:
     def _hold_frame(
         self, number: int, frame: bytes | OverlongLine, word: ControlMessage | None = None
     ) -> None:
-        """A frame of a stream that is not open yet. `word`: what it says, where it is one."""
+        """Handle a frame of a stream that is not open yet. `word`: its control message, if it is one."""
         assert isinstance(frame, bytes)
         if isinstance(word, CloseStream):
             self._pending_streams.end(number)
         elif not self._pending_streams.hold(number, frame):
             self._pending_streams.end(number)
-            why = "too much has come before its workspace could be read"
+            why = "too much input came before its workspace could be read"
             self.write(control_line(number, StreamRefused(why, "unknown_workspace")))
 
     def _scanned(self, number: int, opening: OpenStream, attach: Attach) -> None:
-        """It is known what is there."""
+        """Open a stream after the scan of its workspace."""
         held = self._pending_streams.end(number)
         if held is None:
             return  # it was closed meanwhile, or the door is gone
@@ -282,12 +286,12 @@ class MultiplexedConnection:
             self._line_handler.session_resumed(stream.id, resume)
 
     def _claim_detached(self, number: int, opening: OpenStream, public: str) -> None:
-        """A session of a door that died."""
+        """Continue a detached session on this connection."""
         stream = self._detached.claim(public, opening)
         if stream is None:
             self.write(control_line(number, StreamRefused("there is no such session", "unknown_session")))
             return
-        log.info("%s is back through another door", stream.id)
+        log.info("%s continues through another door", stream.id)
         said = stream.take_over(number, self.write)
         self._line_handler.feed([events.CarrierAnnounced(stream.id, self._attach.pid)])
         self._streams[number] = stream
@@ -311,12 +315,13 @@ class MultiplexedConnection:
         self._line_handler.session_closed(stream.id)
 
     def connection_closed(self, *, dropped: bool = False) -> None:
-        """The connection is over, and nothing is under way. Unless it was `dropped` by us, sessions that
-        another door may ask for linger.
+        """The connection is closed, and no input is being handled.
+
+        Unless the broker `dropped` it, sessions that another door may claim become detached.
         """
         self._pending_streams = PendingStreams()
         if self._streams and not dropped:
-            log.warning("the door %s is gone, and %d streams with it", self.id, len(self._streams))
+            log.warning("the HTTP door %s is gone, with %d streams", self.id, len(self._streams))
         for stream in list(self._streams.values()):
             if stream.word.kind == "session" and stream.returning is None and not dropped:
                 del self._streams[stream.number]
@@ -328,10 +333,10 @@ class MultiplexedConnection:
 
 
 def with_exchange(stream: SessionStream, meaning: LineMeaning, exchange: int) -> LineMeaning:
-    """What a message means once its request belongs to an exchange.
+    """The meaning of a message with its request tagged for an exchange.
 
-    On a shared stream nothing but requests counts: a notification or an answer would be one agent's word
-    about what another one does.
+    On a shared stream only requests have a meaning: with a notification or an answer one agent could
+    interfere with another.
     """
     exchanges = stream.exchanges
     if meaning is None or isinstance(meaning, (UnservableLine, LineBatch)):

@@ -1,9 +1,9 @@
-"""What the core has decided to tell agents, as lines on their carriers.
+"""Encodes the core's effects as JSON lines to agents.
 
-Owns which adapter words which effect, and what is cut out of a server's answer for an agent that could not
-read it (`rewrite_answer`). An effect for a session that is gone meanwhile is passed over by the door.
+Owns the choice of the adapter for each effect, and the rewriting of a server's answer for its agent
+(`rewrite_answer`). An effect for a session that has ended is dropped by the connections.
 
-Knows nothing of: effects that go to the supervisor, bursts, sockets.
+Knows nothing of: effects for the supervisor, bursts, sockets.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from carpool_protocol.wire.jsonrpc import result_line
 
 
 class WriteAgentLine(Protocol):
-    """`Connections.write`."""
+    """The type of `Connections.write`."""
 
     def __call__(
         self,
@@ -37,16 +37,18 @@ class WriteAgentLine(Protocol):
         call: CallId = NO_CALL,
         ask: AskId = NO_ASK,
     ) -> None:
-        """See there."""
+        """As `Connections.write`."""
 
 
 class AgentOutput:
-    """The ways of one broker to tell agents something."""
+    """Writes the lines of one broker to agents."""
 
     def __init__(
         self, core: BrokerCore, release: str, write: WriteAgentLine, feed: Callable[[events.AnyEvent], None]
     ) -> None:
-        """`feed`: for what cannot be asked as it came; the core hears so in its turn."""
+        """`feed`: takes the event for an ask that the agent's version cannot express; the core handles it in
+        turn.
+        """
         self._core = core
         self._stateless_encoder = words = stateless_encode.StatelessEncoder(release)
         self._write = write
@@ -148,7 +150,7 @@ class AgentOutput:
 def _rewritten_answer(
     view: View, effect: effects.ReplyRewritten | effects.ReplyStateless, version: str
 ) -> RawJson:
-    """A server's result as this agent is to read it."""
+    """A server's result, rewritten for this agent."""
     body = rewrite_answer(view, effect.key, effect.as_tool or effect.method, version, effect.body)
     if not effect.as_tool:
         return body

@@ -1,10 +1,10 @@
-"""One budget for all lines that agents have begun and not finished (rule 3).
+"""The budget for all unfinished lines of agents together (rule 3).
 
-Owns whose unfinished line counts, in the order in which they began to, and who must not read on because it
-is spent. Invariants: while it is spent the oldest line keeps reading and no other does; whoever is gone
-counts no more.
+Owns which unfinished lines count, in the order in which they began to, and which connections must not read
+while the budget is spent. Invariants: while it is spent only the oldest line keeps reading; a closed
+connection does not count.
 
-Not a part of `socket_io`, which knows one socket: this is over all of them.
+Not a part of `socket_io`, which knows one socket: this covers all of them.
 
 Knows nothing of: sockets beyond `AgentIo`, how a connection ends.
 """
@@ -14,11 +14,11 @@ from typing import Final
 from carpool_broker.transport.connections import AgentConnection
 
 READ_AHEAD_BYTES: Final = 64 * 1024
-"""Less than this of an unfinished line does not count."""
+"""An unfinished line of up to this size does not count."""
 
 
 class ReceiveBudget:
-    """All unfinished lines of one door."""
+    """All unfinished lines of one agent server."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -27,7 +27,7 @@ class ReceiveBudget:
         self._spent = False
 
     def line_changed(self, agent: AgentConnection) -> None:
-        """The unfinished line of an agent grew, came to its end, or went with the agent."""
+        """The unfinished line of an agent grew, ended, or went with the agent."""
         if not agent.io.closed and agent.io.pending_bytes > READ_AHEAD_BYTES:
             self._unfinished.setdefault(agent)
         elif agent in self._unfinished:
@@ -37,7 +37,7 @@ class ReceiveBudget:
         self._hold_readers()
 
     def _hold_readers(self) -> None:
-        """When it is spent only the oldest line keeps reading."""
+        """While the budget is spent, let only the oldest line read on."""
         spent = sum(agent.io.pending_bytes for agent in self._unfinished) > self.size_bytes
         if spent or self._spent:
             self._spent = spent
@@ -45,8 +45,9 @@ class ReceiveBudget:
                 agent.io.set_held(spent and place > 0)
 
     def expired_agents(self, now: float, patience_s: float) -> list[tuple[AgentConnection, str]]:
-        """Who is to be dropped, and why: while others wait for the oldest line it must grow, and its agent
-        has as long as a slow reader has.
+        """Connections to drop, with the reason.
+
+        While others wait for the oldest line, it must grow within `patience_s`, the limit of a slow reader.
         """
         oldest = next(iter(self._unfinished), None)
         if oldest is None:

@@ -1,10 +1,10 @@
-"""A session that comes back after its broker died, until all is said that its carrier has kept.
+"""The resumption of one session after its broker died: collects the lines that its carrier repeats.
 
-Owns what is replayed and what is not done with, and how that becomes one `SessionResumed` with the rest
-behind it in order. A request that its agent has cancelled as well is neither (docs/decisions/0019). Where
-its carrier means another line as the last of that, what is in no record counts as lost. Pure.
+Owns which lines are replayed and which are unsettled, and makes one `SessionResumed` of them with the rest
+behind it in order. A request that its agent has also cancelled is in neither (docs/decisions/0019). If broker
+and carrier disagree about the last line, calls that no record holds count as lost. Pure.
 
-Knows nothing of: whether it may come back, connections, what becomes of its calls.
+Knows nothing of: the right to resume, connections, the outcome of its calls.
 """
 
 import logging
@@ -25,35 +25,35 @@ log = logging.getLogger("carpool.broker")
 
 
 class SessionResume:
-    """One of them."""
+    """One resumption."""
 
     def __init__(self, session: SessionId, epoch: Epoch, resume: ResumeSession) -> None:
-        """`epoch`: see `SessionResumed.supervisor`."""
+        """`epoch`: as `SessionResumed.supervisor`."""
         self._session = session
         self.epoch = epoch
         self.asks = tuple(map(AskId, resume.asks))
         self._stateful = tuple(resume.stateful)
         self._kept = max(resume.kept, 0)
-        """So many lines are to be replayed yet."""
+        """Number of lines that are still to be replayed."""
         self._unsettled = max(resume.open, 0)
-        """So many others come after these yet."""
+        """Number of unsettled lines that still follow those."""
         self._last = resume.last
         self._again = frozenset(resume.again)
         self._place = -1
-        """Of the line that has come last, among these."""
+        """Position of the last line among the unsettled ones."""
         self._used_again: set[RawJson] = set()
         self._calls: dict[RawJson, CallRequested] = {}
         self.greetings: list[InitializeRequested | InitializedReceived] = []
-        """A greeting that was not answered: to be dealt with before all else, which it makes possible."""
+        """Parts of a greeting without an answer. They are handled first, because all else depends on them."""
         self._rest: list[LineMeaning] = []
 
     @property
     def is_complete(self) -> bool:
-        """All is said."""
+        """True if the carrier has repeated all lines."""
         return not (self._kept or self._unsettled)
 
     def is_replayed(self, line: bytes | OverlongLine) -> bool:
-        """Whether the line that has come now is one that is to be replayed."""
+        """Count the next line. True if it is a replayed one."""
         replays = self._kept > 0
         if replays:
             self._kept -= 1
@@ -62,13 +62,13 @@ class SessionResume:
             self._place += 1
         if self.is_complete and f"{name_of_any(line):x}" != self._last:
             log.warning(
-                "%s and its carrier do not mean the same lines; its calls count as lost", self._session
+                "%s: broker and carrier disagree about its lines; its calls count as lost", self._session
             )
             self.epoch = Epoch("")
         return replays
 
     def add(self, meaning: LineMeaning) -> None:
-        """What a line means that is not done with."""
+        """Add the meaning of an unsettled line."""
         if isinstance(meaning, InitializeRequested | InitializedReceived):
             self.greetings.append(meaning)
         elif isinstance(meaning, CallRequested) and meaning.id not in self._calls:
@@ -81,7 +81,7 @@ class SessionResume:
             self._rest.append(meaning)
 
     def finish(self) -> tuple[SessionResumed, list[LineMeaning]]:
-        """What has happened, and what is to be dealt with after it."""
+        """The event of the resumption, and the meanings to handle after it."""
         calls = tuple(self._calls.values())
         again = frozenset(self._used_again & self._calls.keys())
         resumed = SessionResumed(self._session, self.epoch, calls, self.asks, self._stateful, again)

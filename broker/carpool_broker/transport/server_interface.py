@@ -1,7 +1,7 @@
-"""What connections need of the process that they are in.
+"""The interface between connections and the broker process.
 
-An interface and no more: `inbound` implements it, and tests have their own. It is a file of its own because
-both `attach` and `agent_server` need it, and one imports the other.
+It has no logic: `inbound` implements it, and tests have their own. A file of its own, because both `attach`
+and `agent_server` need it, and one imports the other.
 """
 
 from typing import Protocol
@@ -15,18 +15,20 @@ from carpool_protocol.wire.lines import OverlongLine
 
 
 class AgentServerHost(StreamHost, Protocol):
-    """What the door needs."""
+    """The part of the process that the agent server needs."""
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """Names of the environment variables the carrier is asked for."""
+        """Names of the environment variables that the carrier is asked for."""
 
     def lines_received(
         self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
-        """Lines of the agent. Where its carrier keeps, `delivery_log` hears of each what it means."""
+        """Handle lines of an agent. `delivery_log`: records the meaning of each, if the carrier keeps
+        lines.
+        """
 
     def may_resume(self) -> bool:
-        """Whether sessions of earlier brokers may still come back."""
+        """True while sessions of earlier brokers may resume."""
 
     def resume_lines(
         self,
@@ -35,20 +37,21 @@ class AgentServerHost(StreamHost, Protocol):
         delivery_log: DeliveryLog,
         resume: SessionResume,
     ) -> list[bytes | OverlongLine]:
-        """Lines that a carrier has kept, until `resume` is over; those behind them."""
+        """Handle repeated lines of a carrier until `resume` is complete. Returns the lines behind them."""
 
     def session_resumed(
         self, session: SessionId, resume: SessionResume, delivery_log: DeliveryLog | None = None
     ) -> None:
-        """All that the carrier has kept is there."""
+        """All lines that the carrier kept have come."""
 
     def environment_requested(self, session: SessionId, names: list[str]) -> None:
-        """The carrier of an agent that is welcome was asked for these variables before that, and is late. Its
-        answer counts as that to question 1.
+        """The session was opened before its carrier answered a request for these variables.
+
+        The late answer counts as the one to request 1.
         """
 
     def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
-        """More variables of an agent that is welcome, asked for by this question."""
+        """More variables of an open session, requested by the request with this number."""
 
     def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
-        """So much waits for the agent to read; 0: nothing does any more."""
+        """This many bytes wait for the agent to read; 0: none."""

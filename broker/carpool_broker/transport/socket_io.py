@@ -1,11 +1,11 @@
-"""One agent's socket: lines in, lines out, and what waits for a slow reader.
+"""One agent's socket: lines in, lines out, and the output that waits for a slow reader.
 
-Owns the socket and its buffers. Nothing here blocks. Reading goes on whatever is open (an answer,
-a cancel or a ping may be the next line); it stops only while the agent does not read what we write
-(rule 3), or while the door says so.
+Owns the socket and its buffers. Nothing here blocks. Reading goes on with any number of open requests,
+because an answer, a cancel or a ping may be the next line. It stops only while the agent does not read its
+output (rule 3), or while the agent server asks for it.
 
-Whatever finds that the agent is gone, a read, a write or the door, closes the socket at once; that it is
-closed is told between two bursts, never from within a call (docs/decisions/0031).
+A read, a write or the agent server may find that the agent is gone; the socket is then closed at once, and
+`on_closed` is called between two bursts, never from within a call (docs/decisions/0031).
 
 Knows nothing of: JSON, sessions, the attach line.
 """
@@ -22,27 +22,33 @@ from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
 LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
-"""So much that the agent has not read stops our reading of it."""
+"""With more unread output than this, the agent's input is not read."""
 READ_BYTES = 64 * 1024
 SMALL_READ_BYTES = 1024
-"""While very many agents say something at once: a few calls of each, so that whoever has but one to make does
-not wait for hundreds of each of the others."""
+"""Size of one read while very many agents send at once: a few calls of each.
+
+An agent with a single call then does not wait for hundreds of calls of each of the others.
+"""
 _BATCH_BYTES = 256 * 1024
-"""Lines up to this size together are joined; longer ones leave as they are, without a copy."""
+"""Lines up to this size together are joined; longer ones are sent as they are, without a copy."""
 _STEP_BYTES = 1024 * 1024
-"""With every step more or less that is unread, `on_unread` is told."""
+"""`on_unread` is called each time the unread output grows or shrinks by this much."""
 
 _room = memoryview(bytearray(READ_BYTES))
-"""What was read of any socket, until it is lines. `recv` asks for 64 KiB each time and gives back what it did
-not need: so the heap grew by 3.5 MB in 40 minutes, full of holes that are too small for the next read.
+"""Buffer for input of any socket, until it is split into lines.
+
+`recv` allocates 64 KiB each time and gives back the unused part: the heap grew by 3.5 MB in 40 minutes, full
+of holes that are too small for the next read.
 """
 
 
 class AgentIo:
-    """One agent's socket on the ready set. `on_closed` is called once, when everything under way is over;
-    nothing else is called after the socket is closed. `on_unfinished` is called after each read that leaves a
-    line unfinished, and after the one that ends it; `on_unread` with how much the agent leaves unread, at
-    every step of that, and with 0 once it has read all.
+    """One agent's socket on the ready set.
+
+    `on_closed` is called once, when no input is being handled; nothing else is called after the socket is
+    closed. `on_unfinished` is called after each read that leaves a line unfinished, and after the one that
+    ends it. `on_unread` gets the number of unread bytes, at every `_STEP_BYTES` of change, and 0 once the
+    agent has read all.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class AgentIo:
         on_unread: Callable[[int], None],
         written: list[CallId],
     ) -> None:
-        """Calls whose answers the socket has taken are added to `written`."""
+        """`written`: list to which calls are added once the socket has taken their answers."""
         self._sock = sock
         self._fd = sock.fileno()
         self._ready = ready
@@ -65,74 +71,78 @@ class AgentIo:
         self._on_unfinished = on_unfinished
         self._on_unread = on_unread
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
-        self._buffer.blanks = True  # until it is known that nobody counts lines (`skip_blanks`)
+        self._buffer.blanks = True  # until `skip_blanks`, because a carrier may count lines
         self._out: deque[bytes] = deque()
         self._marks: deque[tuple[int, CallId]] = deque()
-        """Answers that are not all sent: where each ends in all that was ever accepted, and its call."""
+        """Answers that are not completely sent: their end in the stream of all accepted bytes, and their
+        call.
+        """
         self._written = written
         self._unsent = memoryview(b"")
         self._waiting_bytes = 0
-        """Accepted and not yet taken by the socket."""
+        """Bytes accepted and not yet taken by the socket."""
         self._later: list[bytes | OverlongLine] = []
-        """Lines that were read together with others, and wait for their turn, or until the agent reads."""
+        """Lines of one read that wait for their turn, or until the agent reads."""
         self._going = False
         self._unfinished = False
-        """The last read brought no line end: what there is of a line counts towards the door's budget."""
+        """True: the last read brought no line end, so the part of the line counts towards the receive
+        budget.
+        """
         self._blocked = False
         self._steps = 0
-        """As last told."""
+        """The step of unread output that was last reported."""
         self._held = False
         self._waits = False
         self._paused = False
         self.progress = 0
-        """Grows with every byte the agent takes."""
+        """Number of bytes that the agent has taken."""
         self.closed = False
         ready.add(self._fd, self._read_ready)
 
     @property
     def pending_bytes(self) -> int:
-        """Of the unfinished line."""
+        """Bytes of the unfinished line."""
         return self._buffer.pending_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Accepted and not yet taken by the socket."""
+        """Bytes accepted and not yet taken by the socket."""
         return self._waiting_bytes
 
     @property
     def is_blocked(self) -> bool:
-        """The agent does not read."""
+        """True while the agent does not read."""
         return self._blocked
 
     def peer_pid(self) -> int:
-        """The agent's pid where the system tells it, else 0."""
+        """The agent's pid if the system tells it, else 0."""
         found = peer_credentials.peer(self._sock)
         return found[0] if found is not None else 0
 
     def write(self, line: bytes) -> None:
-        """Accept a complete line. `flush` sends it. Nothing happens once the socket is closed."""
+        """Accept a complete line; `flush` sends it. Does nothing once the socket is closed."""
         if self.closed:
             return
         self._out.append(line)
         self._waiting_bytes += len(line)
         if self._waiting_bytes > UNREAD_HIGH_BYTES and not self._blocked:
-            self.flush()  # now, so that it is known soon whether the agent reads
+            self.flush()  # now, to find out soon if the agent reads
 
     def mark_call(self, call: CallId) -> None:
-        """This call is `written` when the socket has all that was accepted so far."""
+        """Add this call to `written` when the socket has taken everything accepted so far."""
         if self.closed:
             return
         self._marks.append((self.progress + self._waiting_bytes, call))
-        if not self._waiting_bytes:  # it is gone already
+        if not self._waiting_bytes:  # it is sent already
             self._marks_reached()
 
     def skip_blanks(self) -> None:
-        """Nobody counts the lines: from now on empty ones are left out."""
+        """Leave out empty lines from now on, because the carrier does not count lines."""
         self._buffer.blanks = False
         self._later = [line for line in self._later if line]
 
     def flush(self) -> None:
-        """Send what the socket takes now; the rest follows by itself."""
+        """Send as much as the socket takes now. The rest follows automatically."""
         if self.closed or not self._out:
             return
         if self._blocked:
@@ -162,7 +172,7 @@ class AgentIo:
             self._update_reading()
 
     def _next_batch(self) -> bytes:
-        """The next lines, as many as are worth joining, and one at least."""
+        """The next lines to send together: at least one, at most `_BATCH_BYTES` joined."""
         out = self._out
         lines = [out.popleft()]
         room = _BATCH_BYTES - len(lines[0])
@@ -172,15 +182,16 @@ class AgentIo:
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
     def set_held(self, held: bool) -> None:
-        """The door's word: do not read (the receive budget is spent), or read again."""
+        """Stop reading because the receive budget is spent, or read again."""
         self._held = held
         self._update_reading()
         if self._later:
             self._hand_over()
 
     def set_waiting(self, waits: bool) -> None:
-        """Do not read while it is not known whether the agent comes in, or read again. What it has said is
-        answered then, also where nothing comes after that: its end is read last.
+        """Stop reading while the session is not admitted yet, or read again.
+
+        Lines that were read meanwhile are handled then, even if no more input follows.
         """
         self._waits = waits
         self._update_reading()
@@ -188,7 +199,7 @@ class AgentIo:
             self._hand_over()
 
     def close(self) -> None:
-        """Let go of the socket and of all that waits for it."""
+        """Close the socket and drop all waiting output."""
         if not self.closed:
             self.closed = True
             self._ready.remove(self._fd)
@@ -198,8 +209,8 @@ class AgentIo:
             self._unsent = memoryview(b"")
             self._waiting_bytes = 0
             self._ready.call_soon(self._on_closed)
-            # They lead to the agent and back here: what stands in no circle is freed now, not when the
-            # collector comes.
+            # They refer to the agent and back to this object. Without the circle they are freed now, not by
+            # the garbage collector.
             self._on_lines = self._on_unread = _ignore
             self._on_closed = self._on_unfinished = _ignore
 
@@ -232,11 +243,12 @@ class AgentIo:
             self._on_unfinished()
 
     def _hand_over(self) -> None:
-        """Hand over what was read: a piece at a time, for one read may hold a thousand requests, and what
-        answers them may be all that the agent can take. A flood has more than one turn.
+        """Pass read lines on in pieces, because one read may hold a thousand requests.
+
+        Their answers may fill the agent's buffer. A flood of lines gets more than one turn.
         """
         if self._going:
-            return  # from within: the piece before comes to its end first
+            return  # called from within: the outer loop continues
         self._going = True
         left = TURN_LINES
         while self._later and left > 0 and not self._paused and not self.closed:
@@ -261,7 +273,7 @@ class AgentIo:
             self._marks_reached()
         self._unsent = self._unsent[sent:]
         if not self._unsent:
-            if self._out:  # one batch a round: a fast reader of much does not keep everybody waiting
+            if self._out:  # one batch a round, so that a fast reader of much output does not delay others
                 self._unsent = memoryview(self._next_batch())
             else:
                 self._unsent = memoryview(b"")
@@ -277,7 +289,7 @@ class AgentIo:
             self._written.append(marks.popleft()[1])
 
     def _update_reading(self) -> None:
-        """Whether to read: not while held, nor while too much waits for the agent."""
+        """Read unless the socket is held, or too much output is unread."""
         if self.closed:
             return
         steps = self._waiting_bytes // _STEP_BYTES + 1 if self._blocked else 0
@@ -294,4 +306,4 @@ class AgentIo:
 
 
 def _ignore(*_: object) -> None:
-    """What a closed connection calls."""
+    """In place of the callbacks of a closed connection."""

@@ -1,7 +1,7 @@
-"""One session on a carrier with many.
+"""One session on a multiplexed connection.
 
-Owns on which exchange each line to its agent travels, and what is said while its door is dead.
-Knows nothing of: which streams there are and how one begins (`multiplexed`), what its messages mean.
+Owns the exchange of each line to its agent, and the lines while its HTTP door is dead. Knows nothing of: the
+other streams and how one begins (`multiplexed`), the meaning of its messages.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,14 @@ class WriteFrame(Protocol):
     """Takes a frame for the door."""
 
     def __call__(self, frame: bytes, call: CallId = NO_CALL, /) -> None:
-        """`call`: the frame is the answer to it; an empty one is none, and what went before was all."""
+        """Write a frame. `call`: the call that it answers.
+
+        An empty frame only marks the point: everything for the call was written before.
+        """
 
 
 class SessionStream:
-    """One session on a carrier."""
+    """One session on a multiplexed connection."""
 
     __slots__ = (
         "_silent", "_write", "epoch", "exchanges", "held", "id", "number", "returning", "word",
@@ -44,23 +47,25 @@ class SessionStream:
         self.id = session
         self.number = number
         self.word = opening
-        """How it was opened."""
+        """The message that opened it."""
         self.exchanges: Exchanges = SharedExchanges() if opening.kind == "shared" else OneAgentExchanges()
         self.epoch = epoch
-        """Of the supervisor that serves it."""
+        """Epoch of the supervisor that serves it."""
         self.returning: SessionResume | None = None
-        """It was here at an earlier broker, and not all that its door has kept has come."""
+        """Set while the session resumes and messages that its door kept are still to come."""
         self.held: DetachedOutput | None = None
-        """Its door has died."""
+        """Set while its door is dead."""
         self._write = write
         self._silent: set[RawJson] = set()
-        """Requests that are replayed: the first line about one is not for the agent."""
+        """Replayed requests: the first line about one is not sent to the agent."""
 
     def write(self, line: bytes, about: RawJson, *, last: bool, call: CallId) -> None:
-        """A line to the agent. `about`: the request it belongs to; `last`: it is the answer, of `call`."""
+        """Write a line to the agent. `about`: the request it belongs to; `last`: it is the answer, of
+        `call`.
+        """
         if self._silent and about in self._silent:
             self._silent.discard(about)
-            # A listen that cannot be had any more: its agent does not know that.
+            # Exception: a listen that can no longer be granted. Its agent does not know that yet.
             if not (last and self.exchanges.shared):
                 self.exchanges.exchange_of(about, last=last)
                 return
@@ -73,17 +78,17 @@ class SessionStream:
             self._write(frame_line(self.number, line, exchange))
 
     def write_to_exchange(self, line: bytes, exchange: int) -> None:
-        """A line for this very exchange."""
+        """Write a line to exactly this exchange."""
         self._write(frame_line(self.number, line, exchange))
 
     def request_cancelled(self, request: RawJson) -> None:
-        """The agent has cancelled this request of its own: no answer comes."""
+        """The agent has cancelled its own request: no answer comes."""
         exchange = self.exchanges.request_cancelled(request)
         if exchange:
             self._write(control_line(self.number, ExchangeEnded(exchange)))
 
     def request_replayed(self, meaning: events.BrokerEvent) -> None:
-        """Something that its agent said at an earlier broker is said again, and was answered there."""
+        """A message of the agent is replayed that an earlier broker has answered."""
         if isinstance(meaning, events.RequestCancelled | events.ListenResumed):
             return
         request = getattr(meaning, "id", None)
@@ -91,33 +96,34 @@ class SessionStream:
             self._silent.add(request)
 
     def forget_recorded_call(self, call: CallId) -> None:
-        """The record may forget this call when all that was said so far is with the door."""
+        """Let the record forget this call when the door has everything written so far."""
         if self.held is not None:
             self.held.write(b"", call, answers=True)
         else:
             self._write(b"", call)
 
     def set_supervisor_epoch(self, epoch: Epoch) -> None:
-        """All that is open, and all that comes, goes to this supervisor."""
+        """All open and later requests go to this supervisor."""
         if epoch != self.epoch:
             self.epoch = epoch
             if self.held is None:
                 self._write(control_line(self.number, SupervisorAssigned(epoch)))
 
     def announce_workspace(self, change: WorkspaceChanged) -> None:
-        """Its session is in another workspace."""
+        """Tell the door the session's new workspace."""
         if self.held is None:
             self._write(control_line(self.number, change))
 
     def set_stateful_servers(self, servers: Sequence[str]) -> None:
-        """Its session may have state there. (To a door that takes it over it is said no more: that does not
-        bring it back to a later broker.)
+        """Tell the door the servers at which the session may have state.
+
+        Only while the door lives: a door that claims the session cannot resume it at a later broker.
         """
         if self.held is None:
             self._write(control_line(self.number, ServersStateful([*servers])))
 
     def take_over(self, number: int, write: WriteFrame) -> list[bytes]:
-        """Another door has it now. What was said meanwhile."""
+        """Attach the session to another door. Returns the lines that were kept meanwhile."""
         held, self.held = self.held, None
         self.number, self._write = number, write
         return [] if held is None else held.lines

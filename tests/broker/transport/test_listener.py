@@ -81,7 +81,7 @@ def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
         house.listener.check()
         assert not house.turn()
         assert not house.taken
-    assert caplog.text.count("no agent can be let in") == 1
+    assert caplog.text.count("no connection can be accepted") == 1
     house.listener.check()
     assert len(house.taken) == 2
     house.knock()

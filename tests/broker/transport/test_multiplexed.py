@@ -247,7 +247,7 @@ async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_s
         )
         refused = await porter.word()
         assert isinstance(refused, StreamRefused)
-        assert "too much has come" in refused.text
+        assert "too much input came" in refused.text
         assert isinstance(await porter.word(), StreamOpened)
         await porter.end.aclose()
         await until(lambda: not one.door.connections.agents, "the door is gone")

@@ -1,9 +1,9 @@
-"""What an era adapter is: the supervisor's side of one instance's conversation, without I/O.
+"""The interface of an era adapter: the supervisor's side of one instance's conversation, without I/O.
 
-Bytes in, neutral events out; neutral commands in, lines out. One adapter per instance, made anew
-with each incarnation. A wire id of the core is the JSON-RPC id of a call; an adapter's own requests
-use string ids, so that the two can never meet. A command may have nothing to write (`b""`), or several
-lines at once, and it may end a call that the server knows nothing of any more (`take_events`).
+Bytes in, neutral events out; neutral commands in, lines out. Each incarnation of an instance gets a new
+adapter. The core's wire id is the JSON-RPC id of a call. An adapter's own requests use string ids, so the two
+never collide. A command may write nothing (`b""`) or several lines, and it may end a call that the server no
+longer knows (`take_events`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,17 +16,19 @@ from carpool_supervisor.core.model.events import OwnEvent
 
 
 class Decoded:
-    """What a burst of lines comes to. The parts of an adapter share one and append."""
+    """The events and lines that result from one burst of input. All parts of an adapter append to the same
+    one.
+    """
 
     __slots__ = ("events", "lines")
 
     def __init__(self) -> None:
         self.events: list[OwnEvent] = []
         self.lines: list[bytes] = []
-        """To be written at once."""
+        """Lines to write at once."""
 
     def add_line(self, line: bytes) -> None:
-        """Another line; empty for none."""
+        """Add a line to write; an empty line adds nothing."""
         if line:
             self.lines.append(line)
 
@@ -36,13 +38,13 @@ class EraAdapter(Protocol):
 
     @property
     def has_greeted(self) -> bool:
-        """The server has answered the greeting as one of this era does; its lists may still be read."""
+        """True once the server has answered the greeting of this era; its lists may still be unread."""
 
     def greeting_line(self) -> bytes:
         """The line that opens the conversation."""
 
     def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
-        """What these lines mean, and the lines to send back at once."""
+        """Read lines of the server: returns the events they mean and the lines to send back at once."""
 
     def call_line(self, wire_id: WireId, call: Call) -> bytes:
         """The line of a call."""
@@ -51,13 +53,13 @@ class EraAdapter(Protocol):
         """The line that cancels a call."""
 
     def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """The line that answers what the server asked under this id; `body` is the result or the error."""
+        """The line that answers the ask with this id; `body` is the result or the error."""
 
     def retry_line(self, wire_id: WireId) -> bytes:
-        """The line that says a call again, where all that the server wanted first is there."""
+        """The line that sends a call again, once all input that the server required is there."""
 
     def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
-        """The line that tells how far a request of the server's is."""
+        """The line that reports progress of an ask to the server."""
 
     def level_line(self, level: str) -> bytes:
         """The line that sets the log level."""
@@ -66,35 +68,35 @@ class EraAdapter(Protocol):
         """The lines that begin and end subscriptions."""
 
     def task_subscriptions_line(self, tasks: Sequence[str]) -> bytes:
-        """The lines after which it tells how far these tasks are, and of no others."""
+        """The lines that subscribe to the progress of exactly these tasks."""
 
     def cancel_task_line(self, task: str) -> bytes:
-        """The line that cancels a task which nobody comes back for."""
+        """The line that cancels a task whose agent will not return for it."""
 
     def probe_line(self) -> bytes:
-        """The line that a living server answers."""
+        """The line of a probe; a living server answers it."""
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
-        """The id and the method of the list request that is out; both empty for none."""
+        """The id and the method of the open list request; both are empty if none is open."""
 
     @property
     def is_reading(self) -> bool:
-        """An answer with a list is longer than what is read in one turn: `read_on` in the next one."""
+        """True while a long list answer is only partly read; `read_on` reads its next slice."""
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
-        """The next slice of that answer. As `take`."""
+        """Read the next slice of that answer. Returns the same as `feed`."""
 
     def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
-        """That request is given up after so long. What follows from that; nothing is written."""
+        """Give up the open list request after this time. Returns the events that follow; writes nothing."""
 
     def relist_line(self) -> bytes:
-        """The line that begins to read its lists again."""
+        """The line that begins to read the server's lists again."""
 
     def take_events(self) -> Sequence[OwnEvent]:
-        """What commands since the last time have ended without the server's word."""
+        """The events of calls that commands have ended without an answer of the server."""
 
     def close(self) -> None:
-        """The conversation is over: nothing is asked of the adapter any more. Its parts let go of each other,
-        because what stands in no circle is freed at once, and all else only when the collector comes.
+        """End the conversation; nothing calls the adapter afterwards. Its parts drop their references to each
+        other, because only objects outside reference cycles are freed at once.
         """

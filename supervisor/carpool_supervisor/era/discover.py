@@ -1,9 +1,9 @@
-"""How a server of the stateless era introduces itself: `server/discover`, and what it offers.
+"""The greeting of the stateless era: `server/discover` and the catalog of a server that answers it.
 
-Owns that request, what of its answer agents of another era can be told, and the word for a server that does
-not speak this era. Source: MCP 2026-07-28, server/discover.
+Owns that request, the part of its answer that agents of another era may see, and the error for a server that
+does not speak this era. Source: MCP 2026-07-28, server/discover.
 
-Knows nothing of: calls, subscriptions, what the server is told that we can do.
+Knows nothing of: calls, subscriptions, the capabilities that carpool declares.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ _versions = msgspec.json.Decoder(list[str])
 
 
 class DiscoverGreeting:
-    """What one server says of itself, and the request for it that is out."""
+    """The open greeting request of one server, and its description of itself."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class DiscoverGreeting:
         *,
         bridge: bool = False,
     ) -> None:
-        """`discovered`: what is to be written before any list is read. `bridge`: the process is
-        carpool's own.
+        """`discovered`: returns the lines to write before any list is read. `bridge`: the process is
+        carpool's own bridge.
         """
         self._bridge = bridge
         self._instance = instance
@@ -57,9 +57,9 @@ class DiscoverGreeting:
         self._decoded = decoded
         self._discovered = discovered
         self._request = ABSENT
-        """The id of the `server/discover` that is out."""
+        """The id of the open `server/discover`."""
         self.has_greeted = False
-        """It was answered, by a server of this era."""
+        """True once a server of this era has answered."""
         self._lists = ListReader(instance, decoded, self._ask, self._catalog)
         self._features: list[Feature] = []
 
@@ -69,37 +69,37 @@ class DiscoverGreeting:
         return self._envelope.request_line(self._request, DISCOVER)
 
     def lists_changed(self, families: Iterable[Family]) -> None:
-        """These lists are old."""
+        """Read these lists again."""
         self._lists.lists_changed(families)
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._lists.open_request
 
     @property
     def is_reading(self) -> bool:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._lists.is_busy
 
     def read_on(self) -> None:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._lists.read_on()
 
     def list_timed_out(self, after_s: float) -> list[OwnEvent]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._lists.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
-        """The line that begins to read all of them again."""
+        """The line that begins to read all lists again."""
         return self._lists.relist_line()
 
     def close(self) -> None:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._lists.close()
 
     def request_answered(self, message: ResultAnswer | ErrorAnswer) -> bool:
-        """An answer with an id that is no number. Whether it was for a request from here."""
+        """Handle an answer whose id is no number. Returns True if it answers a request of this greeting."""
         if not self._request or message.id != self._request:
             return self._lists.request_answered(message.id, message)
         self._request = ABSENT
@@ -113,13 +113,13 @@ class DiscoverGreeting:
             self._features = features_of(capabilities)
             known = value_of(value_of(capabilities, "extensions") or b"", TASKS) or b""
             self._envelope.tasks = known[:1] == b"{"
-            # First: a list that changes while it is read is read again.
+            # Subscribe first: a list that changes while it is read is read again.
             self._decoded.add_line(self._discovered(self._features))
             self._lists.begin(_described(message.result, capabilities), self._features)
         return True
 
     def answer_unreadable(self, answer_id: RawJson | None, text: str) -> bool:
-        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        """Handle an unreadable line with this id. Returns True if it answers a request of this greeting."""
         if not answer_id:
             return False
         if answer_id != self._request:
@@ -128,7 +128,7 @@ class DiscoverGreeting:
         return True
 
     def headers_received(self, text: str) -> bool:
-        """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
+        """Handle HTTP-like headers, which no stdio server writes. Returns True if that ends the greeting."""
         if not self._request:
             return False
         self._request = ABSENT
@@ -136,15 +136,15 @@ class DiscoverGreeting:
         return True
 
     def _refused(self, error: RpcError) -> None:
-        """A server of the era before says all kinds of things here; one of this era at most that it is of
-        other versions.
+        """Handle an error answer. A server of the handshake era may answer any error here; a server of this
+        era only that it speaks other versions.
         """
         versions = _supported(RawJson(bytes(error.data))) if error.code == UNSUPPORTED_VERSION else []
         older = not versions or any(version in VERSIONS for version in versions)
         self._fail(refusal(DISCOVER, error, bridge=self._bridge), older=older)
 
     def _fail(self, text: str, *, older: bool) -> None:
-        """`older`: it may be a server of the handshake era."""
+        """Fail the greeting. `older`: the server may speak the handshake era."""
         whole = f"{text}; {PERHAPS_OLDER}" if older else text
         self._decoded.events.append(GreetingFailed(self._instance, whole, text if older else ""))
 
@@ -161,17 +161,18 @@ class DiscoverGreeting:
 
 
 def _described(said: RawJson, capabilities: RawJson) -> SelfDescription:
-    """What the server says of itself in its answer."""
+    """The server's description of itself in its answer."""
     return SelfDescription(
         text_of(said, "instructions") or "",
         RawJson(bytes(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}")),
-        # An extension may bring results and notifications of its own: whoever passes those on says so.
+        # Left out: an extension may bring results and notifications that agents do not know. The code that
+        # forwards an extension declares it.
         RawJson(change_members(capabilities, {"extensions": None})),
     )
 
 
 def _supported(said: RawJson) -> list[str]:
-    """The versions in a result, or in the data of an error."""
+    """The versions that a result, or the data of an error, lists as supported."""
     try:
         return _versions.decode(value_of(said, "supportedVersions") or value_of(said, "supported") or b"[]")
     except _UNREADABLE:

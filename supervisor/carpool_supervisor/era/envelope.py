@@ -1,11 +1,11 @@
-"""What every message of the stateless era wears beside its own content, put on and taken off.
+"""The `_meta` envelope of the stateless era: adds it to requests and takes it off answers.
 
-Owns the `_meta` keys that each request carries (version, what can be asked of us, who we are, the log level)
-and which members of a result or an error only this era has. Agents are told none of that, and say none of it:
-what an agent writes under one of these keys does not reach the server. Source: MCP 2026-07-28, basic/index
-("Request metadata", "Result types"), server/utilities/caching.
+Owns the `_meta` keys of each request (version, client capabilities, client name, log level) and the members
+of results and errors that only this era has. Agents neither see nor set them: what an agent writes under one
+of these keys does not reach the server. Source: MCP 2026-07-28, basic/index ("Request metadata", "Result
+types"), server/utilities/caching.
 
-Bytes are cut, never decoded and written again. Knows nothing of: which request it is, calls.
+Bytes are cut, never decoded and encoded again. Knows nothing of: calls, which request a message belongs to.
 """
 
 from typing import Final, Literal
@@ -32,7 +32,9 @@ from carpool_supervisor.core.model.attribution import RELATED_TASK
 from carpool_supervisor.era.server_requests import Declared, capabilities_of, without
 
 _PRIVATE: Final = HOP_BY_HOP | {RELATED_TASK.casefold()}
-"""A task that an agent names is none of this server's, as far as the agent may know."""
+"""Includes the related task: an agent cannot name a task of this server, because it does not know the
+server's task ids.
+"""
 _STATE: Final = frozenset({"requeststate"})
 _RESUMES: Final = _STATE | {"inputresponses"}
 _ONLY_HERE: Final = frozenset({"resultType", "ttlMs", "cacheScope", "inputRequests", "requestState"})
@@ -42,13 +44,14 @@ _INVALID_PARAMS: Final = b"-32602"
 _NO_RESOURCE: Final = b"-32002"
 _LACKS: Final = b"-32021"
 _OWN_CODES: Final = frozenset({b"-32020", _LACKS, b"-32022"})
-"""HeaderMismatch, MissingRequiredClientCapability, UnsupportedProtocolVersion: unknown to agents before."""
+"""HeaderMismatch, MissingRequiredClientCapability, UnsupportedProtocolVersion: unknown in the handshake era.
+"""
 
 Kind = Literal["complete", "input_required", "task", "unknown", "unreadable"]
 
 
 class RequestEnvelope:
-    """What one instance is told with every request."""
+    """The envelope of all requests to one instance."""
 
     def __init__(self, release: str, declared: Declared) -> None:
         self._info = msgspec.json.encode({"name": "carpool", "version": release})
@@ -57,11 +60,11 @@ class RequestEnvelope:
         self.tasks = False
         """The server knows the extension that brings tasks."""
         self._meta_cache = self._meta_members(declared.needs(), "")
-        """With requests that nobody in particular is behind."""
+        """The `_meta` members of requests that belong to no agent."""
         self._count = 0
 
     def set_level(self, level: str) -> None:
-        """From which level on log messages are wanted; empty: none are."""
+        """Set the lowest level of log messages to request; empty: none."""
         self._level = level
         self._meta_cache = self._meta_members(self._declared.needs(), level)
 
@@ -77,25 +80,27 @@ class RequestEnvelope:
         return b",".join(quote(key) + b":" + value for key, value in said.items())
 
     def next_id(self, what: str) -> RawJson:
-        """An id for a request of our own: a string, so never a wire id."""
+        """A new id for carpool's own request: a string, so never a wire id."""
         self._count += 1
         return RawJson(b'"carpool-%b-%d"' % (what.encode(), self._count))
 
     def request_line(
         self, request: RawJson, method: str, params: RawJson = EMPTY_OBJECT, *, tasks: bool = False
     ) -> bytes:
-        """The line of a request of our own. `tasks`: it is about tasks, too."""
+        """The line of carpool's own request. `tasks`: declare that tasks are understood."""
         meta = self.request_meta(ABSENT)
         if tasks:
             meta = RawJson(b"{%b}" % self._meta_members(self._declared.needs(), self._level, tasks=True))
         return request_line(request, method, meta_params(params, meta, ABSENT))
 
     def request_meta(self, agents: RawJson, call: Call | None = None) -> RawJson:
-        """The whole `_meta`, from that of the agent (without `progressToken`). `call`: what it is for."""
+        """The whole `_meta` of a request, made from that of the agent (without `progressToken`). `call`: the
+        agent's call.
+        """
         said = self._meta_cache
         tasks = call is not None and call.tasks and self.tasks
         if call is not None and (call.can is not None or call.log_level or tasks):
-            # Its agent has said what it can be asked for, and from which level on it wants logs, if any.
+            # The agent itself has declared its capabilities and, if any, its log level.
             level = call.log_level if call.can is not None else call.log_level or self._level
             said = self._meta_members(self._declared.needs(call.can), level, tasks=tasks)
         inner = b"" if not agents else without_members(agents, _PRIVATE)[1:-1].strip()
@@ -103,14 +108,15 @@ class RequestEnvelope:
 
 
 def own_params(params: RawJson, method: str = "") -> RawJson:
-    """The params as they may begin a call. No agent may resume what a server began for another: its state is
-    bound to nobody where the server speaks stdio. What a task is given is for a task of that agent's.
+    """The params that begin a call, without the members that resume one. No agent may resume a call of
+    another: a stdio server does not bind its request state to an agent. Input for a task needs a task of that
+    agent.
     """
     return RawJson(without_members(params, _STATE if method == "tasks/update" else _RESUMES))
 
 
 def read_result(result: RawJson) -> tuple[Kind, RawJson]:
-    """What kind of result it is, and a complete one as it would be in the handshake era."""
+    """The kind of a result; a complete one is returned in the form of the handshake era."""
     if result[:1] != b"{":
         return "complete", result
     found = fields(result)
@@ -133,16 +139,16 @@ def read_result(result: RawJson) -> tuple[Kind, RawJson]:
 
 
 def _with_tasks(capabilities: RawJson) -> RawJson:
-    """Client capabilities, and that tasks are understood."""
+    """Client capabilities with the tasks extension added."""
     inner = capabilities[1:-1]
     comma = b"," if inner else b""
     return RawJson(b'{%b%b"extensions":{%b:{}}}' % (inner, comma, quote(TASKS)))
 
 
 def neutral_error(method: str, error: RawJson, *, same_era: bool = False) -> RawJson:
-    """An error as agents of the handshake era know it: a resource that is not there has a code of its own
-    there (MCP 2025-11-25, server/resources "Error Handling"). `same_era`: the agent knows what a server means
-    that lacks a capability of it.
+    """An error in the codes of the handshake era, where a missing resource has a code of its own (MCP
+    2025-11-25, server/resources "Error Handling"). `same_era`: the agent knows the error for a missing client
+    capability.
     """
     code = value_of(error, "code")
     if code == _LACKS and same_era:

@@ -1,16 +1,16 @@
-"""Finding out which era a server speaks, by its answer to the first thing that it is told.
+"""Detect the era of a server from its answer to the first greeting.
 
-Owns the order of the two greetings on one pipe: where a server refuses the one in a way that fits a server
-of the other era, it is greeted in that. A server that has said nothing for a while is greeted otherwise too
-(`greet_in_other_era`): it may not know `server/discover`, or it may be starting still (npx installs). A
-late answer to the first greeting that comes before one to the second decides if it fits the first era;
-otherwise it says nothing. Back to the first era at most once: a late `server/discover` may have locked the
-process to the stateless era, and `initialize` is refused then. Source: MCP 2026-07-28, basic/lifecycle
-("Backward compatibility"); seen of SDKs: docs/decisions/0013.
+Owns the order of the two greetings on one pipe. A server that refuses one greeting as a server of the other
+era would is greeted in that era. A server that stays silent is greeted in the other era too
+(`greet_in_other_era`): it may not know `server/discover`, or it may still start (npx installs). Until the
+second greeting is answered, a late answer to the first one counts if it fits the first era. Carpool returns
+to the first era once at most: a late `server/discover` may have locked the process to the stateless era,
+which then refuses `initialize`. Source: MCP 2026-07-28, basic/lifecycle ("Backward compatibility"); behaviour
+of SDKs: docs/decisions/0013.
 
-Invariants: after `MAX_TURNS` the last refusal stands; what a refused adapter would have told of that is told
-by nobody; a line is read by the adapter that speaks when it is read.
-Knows nothing of: how either era is worded, clocks, what is remembered of a server.
+Invariants: after `MAX_TURNS` the last refusal stands; events of a refused adapter are dropped; the adapter
+that is current when a line is read reads it. Knows nothing of: the messages of either era, clocks, the era
+cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,24 +26,24 @@ MAX_TURNS: Final = 2
 
 
 class EraDetection:
-    """The greeting of one instance whose era is not certain."""
+    """The greeting of one instance whose era is unknown."""
 
     def __init__(self, instance: InstanceId, make: Callable[[Era], EraAdapter], first: Era) -> None:
-        """`make`: an adapter of this era, made anew."""
+        """`make`: returns a new adapter of the given era."""
         self._instance = instance
         self._make = make
         self._first = self._era = first
         self._turns = 0
         self._refusals: list[str] = []
         self._earlier: EraAdapter | None = None
-        """It greeted first, and the server has not answered it yet."""
+        """The adapter that greeted first, until the server has answered it."""
         self.adapter = make(first)
-        """The adapter that speaks."""
+        """The current adapter."""
         self.is_over = False
-        """The server has greeted: `adapter` is the one for good."""
+        """True once the server has greeted; `adapter` is then final."""
 
     def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
-        """What these lines mean, and the lines to send back at once."""
+        """Read lines of the server: returns the events they mean and the lines to send back at once."""
         events: list[OwnEvent] = []
         out: list[bytes] = []
         for at, line in enumerate(lines):
@@ -60,7 +60,7 @@ class EraDetection:
         return events, out
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
-        """The next slice of a long list. As `take`."""
+        """Read the next slice of a long list. Returns the same as `feed`."""
         said, answers = self.adapter.read_on()
         self._check_greeted(said)
         return said, answers
@@ -72,7 +72,7 @@ class EraDetection:
         return self.is_over
 
     def _late_greeting(self, line: bytes | OverlongLine) -> tuple[Sequence[OwnEvent], list[bytes]] | None:
-        """What follows where this line answers the first greeting after the second one was said."""
+        """Handle a line that answers the first greeting after the second one was sent."""
         if self.adapter.has_greeted:
             self._forget_earlier()
         earlier = self._earlier
@@ -103,8 +103,8 @@ class EraDetection:
         out.append(self._switch_era())
 
     def greet_in_other_era(self) -> bytes:
-        """The server has greeted nobody for a while: the line of the other greeting, unless that was said, or
-        the first was answered and it is only slow with its lists.
+        """Greet a silent server in the other era. Returns no line if that was done before, or if the first
+        greeting is answered and only the lists are slow.
         """
         if self._turns or self.adapter.has_greeted:
             return b""

@@ -1,9 +1,9 @@
-"""What a server says of itself in the handshake, read.
+"""Read the answer of a server to a greeting.
 
-Owns the versions we speak, the InitializeResult as far as it is used, and how to understand a server that
-refuses one. Source: MCP 2025-11-25, basic/lifecycle "Version Negotiation".
+Owns the versions that carpool speaks, the fields of the InitializeResult that it uses, and the meaning of a
+refusal. Source: MCP 2025-11-25, basic/lifecycle "Version Negotiation".
 
-Knows nothing of: when it is asked, what it offers (`list_pages`).
+Knows nothing of: when a server is greeted, its catalog (`list_pages`).
 """
 
 import json
@@ -17,11 +17,11 @@ from carpool_protocol.ids import RawJson
 from carpool_supervisor.era.list_pages import legible
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""The newest first: what we say, and what we understand."""
+"""The versions that carpool offers and understands, newest first."""
 INVALID_PARAMS: Final = -32602
 MAX_MESSAGE_CHARS: Final = 200
 MAX_BRIDGE_CHARS: Final = 400
-"""More: its sentences end with what to do."""
+"""The limit for errors of carpool's own bridge. It is higher because their last sentence says what to do."""
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
@@ -39,7 +39,7 @@ class _Supported(Struct):
 
 
 class RpcError(Struct):
-    """A JSON-RPC error as far as it is used."""
+    """The fields of a JSON-RPC error that we use."""
 
     code: int = 0
     message: str = ""
@@ -52,7 +52,7 @@ _rpc_error = msgspec.json.Decoder(RpcError)
 
 
 def read_initialized(result: RawJson) -> Initialized | None:
-    """The InitializeResult; None for what is none."""
+    """Read an InitializeResult; None if it is not one."""
     try:
         return _initialized.decode(result)
     except _UNREADABLE:
@@ -60,7 +60,7 @@ def read_initialized(result: RawJson) -> Initialized | None:
 
 
 def read_error(error: RawJson) -> RpcError:
-    """An error, whatever the server made of it."""
+    """Read an error in whatever form the server wrote it."""
     try:
         return _rpc_error.decode(error)
     except _UNREADABLE:
@@ -68,7 +68,7 @@ def read_error(error: RawJson) -> RpcError:
 
 
 def common_version(error: RpcError, tried: str) -> str | None:
-    """Some servers refuse a version with -32602 and say which they know."""
+    """The newest version that carpool shares with a server which refuses with -32602 and lists its versions."""
     if error.code != INVALID_PARAMS:
         return None
     try:
@@ -79,8 +79,8 @@ def common_version(error: RpcError, tried: str) -> str | None:
 
 
 def refusal(method: str, error: RpcError, *, bridge: bool) -> str:
-    """What an error says that answers a greeting. Carpool's own bridge has a whole sentence for a server that
-    it cannot reach: the server has refused nothing.
+    """The text for a greeting that was answered with an error. Errors of carpool's own bridge are used whole:
+    there the server has refused nothing, it could not be reached.
     """
     if bridge and error.code == UNFIT_CODE:
         return error.message[:MAX_BRIDGE_CHARS]
@@ -88,7 +88,7 @@ def refusal(method: str, error: RpcError, *, bridge: bool) -> str:
 
 
 def _read_leniently(result: RawJson) -> Initialized | None:
-    """For results that msgspec refuses (lone surrogates, rule 16): the standard library reads them."""
+    """Read a result that msgspec refuses (lone surrogates, rule 16) with the standard library."""
     try:
         fields = json.loads(result)
     except (ValueError, RecursionError):

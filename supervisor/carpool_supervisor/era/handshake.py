@@ -1,11 +1,10 @@
-"""The handshake era (2024-11-05 … 2025-11-25) towards one instance.
+"""The adapter for the handshake era (2024-11-05 … 2025-11-25).
 
-Owns the wording of calls, cancels, settings and pings, and to which part of the conversation a line from
-the server belongs: answers to calls (here), its introduction (`initialize`), what it asks
-(`server_requests`), calls that run as tasks (`tasks`). Source: MCP 2025-11-25, basic/lifecycle,
-basic/utilities, server/tools.
+Owns the lines of calls, cancels, settings and pings, and passes each line of the server to the right part:
+answers to calls (here), the greeting (`initialize`), asks (`server_requests`), calls that run as tasks
+(`tasks`). Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
 
-Knows nothing of: agents, deadlines, processes, which call is whose.
+Knows nothing of: agents, deadlines, processes, which session a call belongs to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,16 +48,16 @@ from carpool_supervisor.era.server_requests import NOTHING, Declared, ServerRequ
 from carpool_supervisor.era.tasks import TaskCalls, wire_of
 
 MAX_WIRE_DIGITS: Final = 18
-"""A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
+"""A longer number is no wire id of ours; Python refuses to parse one of more than 4,300 digits."""
 _SETTINGS: Final = (b'"carpool-level-', b'"carpool-watch-')
 _LATE: Final = b'"carpool-discover-'
-"""It was asked in the other era first, and had not answered when it was asked in this one."""
+"""Answers with this id are late: the server was greeted in the stateless era first and then in this one."""
 MAX_DROPPED: Final = 1024
 INVALID_REQUEST: Final = -32600
 
 
 class HandshakeAdapter:
-    """One instance's conversation. See `adapter.Adapter`."""
+    """One instance's conversation in the handshake era. See `EraAdapter`."""
 
     def __init__(
         self,
@@ -70,17 +69,17 @@ class HandshakeAdapter:
         max_total_s: float = 0.0,
         bridge: bool = False,
     ) -> None:
-        """`declared`: what the server is told that we can do. `max_total_s`: the longest a call may take.
-        `bridge`: the process is carpool's own, which may say in its name what became of a call.
+        """`declared`: the capabilities that the server is told. `max_total_s`: the longest a call may take.
+        `bridge`: the process is carpool's own, so errors in carpool's name are believed.
         """
         self._bridge = bridge
         self._instance = instance
         self._own = 0
-        """Counts our own requests; their ids are strings."""
+        """Counts carpool's own requests; their ids are strings."""
         self._others: set[WireId] = set()
-        """Open calls of methods other than `tools/call`: their results have other forms."""
+        """Open calls of methods other than `tools/call`; their results have other forms."""
         self._dropped: dict[WireId, None] = {}
-        """The latest of these that were cancelled: they may be answered all the same."""
+        """The latest cancelled calls among these; the server may still answer them."""
         self._decoded = Decoded()
         self._events: list[OwnEvent] = self._decoded.events
         capabilities = declared.capabilities()
@@ -96,7 +95,7 @@ class HandshakeAdapter:
 
     @property
     def has_greeted(self) -> bool:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._greeting.has_greeted
 
     def greeting_line(self) -> bytes:
@@ -104,7 +103,7 @@ class HandshakeAdapter:
         return self._greeting.greeting_line()
 
     def call_line(self, wire_id: WireId, call: Call) -> bytes:
-        """The call under its wire id, which is also its progress token."""
+        """The line of a call. Its wire id is also its progress token."""
         token = RawJson(b"%d" % wire_id) if call.wants_progress else ABSENT
         if call.method == TOOLS_CALL:
             task_tools = self._greeting.task_tools
@@ -117,7 +116,7 @@ class HandshakeAdapter:
         return request_line(wire_id, call.method, meta_params(params, without_agents_task(call.meta), token))
 
     def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
-        """`notifications/cancelled`; `tasks/cancel` for a task."""
+        """`notifications/cancelled`, or `tasks/cancel` for a task."""
         if wire_id in self._tasks:
             return self._tasks.cancel_line(wire_id, reason)
         if wire_id in self._others:
@@ -129,11 +128,11 @@ class HandshakeAdapter:
         return notification_line("notifications/cancelled", params)
 
     def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """The answer to a request of the server's."""
+        """The answer to a request of the server."""
         return self._server_requests.answer_line(ask, is_error=is_error, body=body)
 
     def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
-        """`notifications/progress` for a request of the server's."""
+        """`notifications/progress` for a request of the server."""
         return self._server_requests.progress_line(token, params)
 
     def level_line(self, level: str) -> bytes:
@@ -152,45 +151,45 @@ class HandshakeAdapter:
         )
 
     def task_subscriptions_line(self, tasks: Sequence[str]) -> bytes:
-        """Nothing: agents come back for no task of this era."""
+        """Always empty: agents never return for a task of this era."""
         return b""
 
     def cancel_task_line(self, task: str) -> bytes:
-        """See `task_subscriptions_line`."""
+        """Always empty, as in `task_subscriptions_line`."""
         return b""
 
     def probe_line(self) -> bytes:
-        """`ping`. Any answer, an error too, is a sign of life."""
+        """`ping`. Any answer, even an error, shows that the server is alive."""
         return request_line(self._next_id("ping"), "ping", ABSENT)
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._greeting.open_list_request
 
     @property
     def is_reading(self) -> bool:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._greeting.is_reading
 
     def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._greeting.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
-        """The first page of the first list."""
+        """The request for the first page of the first list."""
         return self._greeting.relist_line()
 
     def retry_line(self, wire_id: WireId) -> bytes:
-        """Never: a server of this era asks in requests of its own."""
+        """Always empty: a server of this era asks in requests of its own."""
         return b""
 
     def take_events(self) -> Sequence[OwnEvent]:
-        """Nothing: what ends here the server has ended."""
+        """Always empty: in this era only the server ends a call."""
         return ()
 
     def close(self) -> None:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._greeting.close()
 
     def _next_id(self, what: str) -> RawJson:
@@ -200,7 +199,7 @@ class HandshakeAdapter:
     # --- in --------------------------------------------------------------------------------------------
 
     def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
-        """What these lines mean, and the lines to send back at once."""
+        """Read lines of the server: returns the events they mean and the lines to send back at once."""
         events, out = self._begin()
         for line in lines:
             if not isinstance(line, bytes):
@@ -217,7 +216,7 @@ class HandshakeAdapter:
         return events, out
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         events, out = self._begin()
         self._greeting.read_on()
         return events, out
@@ -327,7 +326,7 @@ class HandshakeAdapter:
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"
         if line.is_answer is False:
-            if line.id:  # it asks, and would wait
+            if line.id:  # a request: its sender waits for an answer
                 self._decoded.lines.append(error_line(line.id, INVALID_REQUEST, text))
             self._reject_line(f"wrote {text}")
             return
@@ -343,7 +342,7 @@ class HandshakeAdapter:
 
     def _own_request_answered(self, answer_id: RawJson, message: ResultAnswer | ErrorAnswer) -> None:
         wire = _wire(answer_id)
-        if wire is not None:  # a server that answers "17" to 17
+        if wire is not None:  # some servers answer "17" to 17
             if isinstance(message, ResultAnswer):
                 self._call_answered(wire, message.result)
             else:
@@ -364,6 +363,6 @@ class HandshakeAdapter:
 
 
 def _wire(answer_id: RawJson | None) -> WireId | None:
-    """The wire id an answer's id means; `"17"` counts as 17, as in the Python SDK."""
+    """The wire id that the id of an answer means; `"17"` counts as 17, as in the Python SDK."""
     digits = answer_id.strip(b'"') if answer_id else b""
     return WireId(int(digits)) if digits.isdigit() and len(digits) <= MAX_WIRE_DIGITS else None

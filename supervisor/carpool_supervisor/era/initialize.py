@@ -133,20 +133,20 @@ class InitializeGreeting:
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._lists.open_request
 
     @property
     def is_reading(self) -> bool:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._lists.is_busy
 
     def read_on(self) -> None:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._lists.read_on()
 
     def list_timed_out(self, after_s: float) -> list[OwnEvent]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._lists.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
@@ -154,7 +154,7 @@ class InitializeGreeting:
         return self._lists.relist_line()
 
     def close(self) -> None:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._lists.close()
 
     def _greeting_answered(self, message: ResultAnswer | ErrorAnswer) -> None:

@@ -58,7 +58,7 @@ NO_REQUESTS: Final = "a server sends no requests in MCP 2026-07-28: answer the c
 
 
 class StatelessAdapter:
-    """One instance's conversation. See `adapter.Adapter`."""
+    """One instance's conversation. See `EraAdapter`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class StatelessAdapter:
 
     @property
     def has_greeted(self) -> bool:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._discovery.has_greeted
 
     def greeting_line(self) -> bytes:
@@ -163,16 +163,16 @@ class StatelessAdapter:
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._discovery.open_list_request
 
     @property
     def is_reading(self) -> bool:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._discovery.is_reading
 
     def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         return self._discovery.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
@@ -180,12 +180,12 @@ class StatelessAdapter:
         return self._discovery.relist_line()
 
     def take_events(self) -> list[OwnEvent]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         events, self._decoded.events = self._decoded.events, []
         return events
 
     def close(self) -> None:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._discovery.close()
         self._rounds.close()
 
@@ -212,7 +212,7 @@ class StatelessAdapter:
         return self.take_events(), taken.lines
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
-        """See `adapter.Adapter`."""
+        """See `EraAdapter`."""
         self._decoded.lines = []
         self._discovery.read_on()
         return self.take_events(), self._decoded.lines

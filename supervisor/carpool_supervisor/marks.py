@@ -1,17 +1,17 @@
-"""The mark every process of ours carries in its environment, and reading it back.
+"""The mark that every process of ours carries in its environment, and how it is read back.
 
 Owns the spelling: `CARPOOL_RUNTIME=<runtime id>` and `CARPOOL_INSTANCE=<runtime id>:<epoch>.<instance>`.
-Environments are inherited, so whatever a server starts carries the mark of its instance (rule 2), also
-what has left the server's process group. A pid alone proves nothing, it may have been reused.
+Environments are inherited, so every process that a server starts carries the mark of its instance (rule 2),
+also outside the server's process group. A pid alone proves nothing, because it may have been reused.
 
-A process can drop its environment (`env -i setsid …`). Resource limits are inherited through that, too, so
-each instance also has a limit of its own that limits nothing: its real-time timeout (RLIMIT_RTTIME), some
-hundred thousand years, with runtime, epoch and instance in its lower bits (decision 0035). This mark counts
-only for a process whose environment has no mark of any carpool.
+A process can drop its environment (`env -i setsid …`). Resource limits are inherited even then, so each
+instance also has a limit of its own that limits nothing: its real-time timeout (RLIMIT_RTTIME), some hundred
+thousand years, with runtime, epoch and instance in its lower bits (decision 0035). This mark counts only for
+a process whose environment has no mark of any carpool.
 
-Standard library only and few modules: the spawner and the launcher's sweep import this. Reads `/proc`;
-where there is none (macOS) these functions find nothing and `process_stats.find_marked` does it.
-Knows nothing of: who is started, why it is ended.
+Standard library only and few modules: the spawner and the launcher's sweep import this. Reads `/proc`; on
+systems without it (macOS) these functions find nothing, and `process_stats.find_marked` is used. Knows
+nothing of: starting and ending processes.
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
@@ -44,21 +44,21 @@ def limit_of(mark: str) -> int:
 
 
 def limits_of_epoch(runtime_id: str, epoch: str) -> range:
-    """Those of all instances of one life of a supervisor."""
+    """The limits of all instances of one life of a supervisor."""
     number = binascii.crc32(epoch.encode()) % (1 << _EPOCH_BITS)
     start = limits_of_runtime(runtime_id).start + (number << _TAIL_BITS)
     return range(start, start + (1 << _TAIL_BITS))
 
 
 def limits_of_runtime(runtime_id: str) -> range:
-    """Those of all instances of one runtime directory."""
+    """The limits of all instances of one runtime directory."""
     below = _EPOCH_BITS + _TAIL_BITS
     start = _BASE + (binascii.crc32(runtime_id.encode()) % (1 << _RUNTIME_BITS) << below)
     return range(start, start + (1 << below))
 
 
 def set_limit(limit: int) -> None:
-    """Give this process the mark, and all that it starts. Where the limit is lower already, it stays."""
+    """Set the limit that marks this process and its children. A lower limit stays."""
     if _RTTIME >= 0:
         try:
             resource.setrlimit(_RTTIME, (limit, limit))
@@ -67,7 +67,7 @@ def set_limit(limit: int) -> None:
 
 
 def escaped_limit(pid: int) -> int:
-    """The mark by limit of a process without any carpool's mark in its environment; 0: there is none."""
+    """The mark by limit of a process whose environment has no mark of any carpool; 0: it has none."""
     for line in _read_file(f"/proc/{pid}/limits").splitlines():
         if line.startswith(b"Max realtime timeout"):
             hard = line.split()[-2]
@@ -79,7 +79,7 @@ def escaped_limit(pid: int) -> int:
 
 
 def _read_file(path: str) -> bytes:
-    """The whole file, or nothing where it has vanished or is not ours to read."""
+    """The whole file; empty if it has vanished or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -96,7 +96,9 @@ def _read_file(path: str) -> bytes:
 
 
 def value_of(pid: int, name: str) -> str | None:
-    """What `pid` was started with under `name`. None: not set, gone, or not ours to read."""
+    """The value of `name` in the environment with which `pid` was started. None: not set, gone, or not
+    readable.
+    """
     wanted = os.fsencode(name) + b"="
     for entry in _read_file(f"/proc/{pid}/environ").split(b"\0"):
         if entry.startswith(wanted):
@@ -105,13 +107,15 @@ def value_of(pid: int, name: str) -> str | None:
 
 
 def state_and_group(pid: int) -> tuple[str, int]:
-    """The state letter of proc(5) and the process group; `("", 0)` for one that is gone."""
-    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name before may hold anything
+    """The state letter of proc(5) and the process group; `("", 0)` if the process is gone."""
+    fields = (
+        _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    )  # the name before it may contain anything
     return (fields[0].decode(), int(fields[2])) if len(fields) > 2 else ("", 0)
 
 
 def parent_of(pid: int) -> int:
-    """The parent, 0 for a process that is gone."""
+    """The parent; 0 if the process is gone."""
     fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
@@ -122,13 +126,13 @@ def children_of_this_thread() -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """It exists and is no zombie."""
+    """True if the process exists and is no zombie."""
     return state_and_group(pid)[0] not in {"", "Z", "X"}
 
 
 def find(name: str, is_wanted: Callable[[str], bool], limits: range = NO_LIMITS) -> list[int]:
-    """Running processes of this user whose `name` in the environment is wanted, or whose mark by limit is one
-    of `limits`; ourselves left out.
+    """Other running processes of this user whose variable `name` has one of the wanted values, or whose mark
+    by limit is one of `limits`.
     """
     mine, me = os.getuid(), os.getpid()
     found: list[int] = []
@@ -157,7 +161,7 @@ def _is_marked(pid: int, name: str, is_wanted: Callable[[str], bool], limits: ra
 def signal_marked(
     pid: int, number: int, name: str, is_wanted: Callable[[str], bool], limits: range = NO_LIMITS
 ) -> bool:
-    """Signal `pid` only if it is still a process with this mark. Says whether it was signalled.
+    """Signal `pid` only if it is still a process with this mark. Returns True if it was signalled.
 
     The pidfd pins the process before the mark is read again, so a reused pid is never hit.
     """

@@ -1,7 +1,7 @@
-"""The supervisor as a process: performs what the core decides.
+"""The supervisor process: performs the effects of its core.
 
-Owns the wiring: link, ready set, processes, conversations, timers, lifeline. Decides nothing about calls,
-pools or instances.
+Owns the wiring: link, ready set, processes, adapters, timers, lifeline. Decides nothing about calls, pools or
+instances.
 
 Knows nothing of: agents, names, rights.
 """
@@ -69,11 +69,12 @@ from carpool_supervisor.stdio.instance_io import InstanceIos
 log = logging.getLogger("carpool.supervisor")
 
 END_S = 9.0
-"""From the word to stop until instances that do not end are left to the spawner: above the whole stop ladder
-(5 s, TERM, 2 s, KILL). Then it has `CLOSE_S`. Together less than the launcher's patience (15 s)."""
+"""The time that instances have to end after a stop request, before they are left to the spawner: longer than
+the whole stop ladder (5 s, TERM, 2 s, KILL). With `CLOSE_S` it is shorter than the launcher's limit (15 s).
+"""
 
 CLOSE_S = 4.0
-"""What the spawner then has for them: TERM, 2 s, KILL."""
+"""The time that the spawner then has for them: TERM, 2 s, KILL."""
 
 _KINDS_OF_PROBE: Final[dict[str, EvidenceKind]] = {
     "probe_diverged": "probe_diverged",
@@ -94,7 +95,7 @@ class SupervisorShell:
         self._ready = ReadySet()
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
         self._broker = Epoch("")
-        """The life of the broker that greeted last."""
+        """The epoch of the broker that greeted last."""
         self._broker_away = False
         life = os.urandom(LIFE_BYTES)
         self.core = SupervisorCore(life)
@@ -120,7 +121,7 @@ class SupervisorShell:
         self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._unflushed = 0
-        """Messages sent since the link was flushed."""
+        """Messages sent since the last flush of the link."""
         self._stopping = False
         self._stop_wanted = trio.Event()
         self._stopped = trio.Event()
@@ -134,8 +135,8 @@ class SupervisorShell:
         }
 
     async def run(self) -> None:
-        """Serve until stopped: by the lifeline, or by `stop`. Ends every process it has started, and itself
-        within `END_S` and `CLOSE_S`, whatever they do.
+        """Serve until stopped, by the lifeline or by `stop`. Ends every process it has started, and itself,
+        within `END_S` and `CLOSE_S` in any case.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -166,7 +167,7 @@ class SupervisorShell:
         self._conversations.close()
 
     def stop(self) -> None:
-        """End: every instance is asked to end, then the process."""
+        """End all instances, then the process."""
         if not self._stopping:
             self._stopping = True
             self._stop_wanted.set()
@@ -177,14 +178,14 @@ class SupervisorShell:
     # --- the burst -------------------------------------------------------------------------------------
 
     def _flush_burst(self) -> None:
-        """The burst is over: everything it caused leaves now."""
+        """End a burst: everything that it caused is written now."""
         self._conversations.flush()
         self._link.flush()
         self._pump.settle()
         held = self._link.held_bytes(BROKER)
-        if self._broker_away:  # what it will ask for is not to grow past what the record can keep
+        if self._broker_away:  # kept within the size of the record that the broker will ask for
             held += self.core.record.kept_bytes
-        if self._conversations.read_budget.settle(held):  # what follows from that leaves too
+        if self._conversations.read_budget.settle(held):  # events that follow leave in this burst too
             self._conversations.flush()
             self._link.flush()
             self._pump.settle()
@@ -280,7 +281,7 @@ class SupervisorShell:
             ):
                 self._pump.feed(message)
             case Credit() | UseLoginShell():
-                pass  # the link itself, and `_server_path`, have taken it
+                pass  # handled by the link itself and by `_server_path`
             case _:
                 log.error("the broker said what only a supervisor says: %s", type(message).__name__)
 
@@ -289,7 +290,7 @@ class SupervisorShell:
         specs = {spec.key: spec for spec in set_pools.pools}
         self._specs = specs if set_pools.complete else {**known, **specs}
         self._pump.feed(set_pools)
-        # Before any call can be placed: the mode holds from the first one on.
+        # Before any call is placed, because the mode holds from the first call on.
         self._feed(
             [self._knowledge.pool_knowledge(spec) for key, spec in self._specs.items() if key not in known]
         )
@@ -335,7 +336,7 @@ class SupervisorShell:
         self._nursery.start_soon(answer)
 
     def _memory_limited(self) -> dict[InstanceId, int]:
-        """Instances that have a limit of memory, and their pids."""
+        """The instances that have a memory limit, and their pids."""
         every = self.core.instances.by_id.values()
         return {each.id: each.pid for each in every if each.pid and each.pool.policy.limit_rss_mb}
 
@@ -345,4 +346,4 @@ class SupervisorShell:
 
 
 def _ignore(_name: str) -> None:
-    """Other supervisors' deaths do not concern this one."""
+    """Ignore the death of other supervisors."""

@@ -1,9 +1,9 @@
-"""Instances as processes: what the core wants of them, and what becomes of them.
+"""Processes of instances: starts and ends them as the core decides, and reports their starts and exits.
 
-Owns what is to be started while there is no spawner or no PATH yet, and the next spawner when one has died.
-Every instance that the core has wanted is heard of exactly once, be it that it was never started.
+Owns the starts that wait for a spawner or for the PATH, and the next spawner after one has died. Each
+instance that the core has requested is reported exactly once, even if it was never started.
 
-Knows nothing of: calls, MCP, when an instance is to start or to end, how a process is started (`spawner`).
+Knows nothing of: calls, MCP, why an instance starts or ends, how a process is started (`spawner`).
 """
 
 import logging
@@ -25,7 +25,7 @@ from carpool_supervisor.stdio.instance_io import InstanceIos
 log = logging.getLogger("carpool.supervisor")
 
 SPAWNER_RETRY_S: Final = 1.0
-"""Between tries to start a spawner where the machine is at a limit."""
+"""The pause between attempts to start a spawner when the machine is at a limit."""
 
 
 class Processes:
@@ -42,8 +42,8 @@ class Processes:
         feed: Callable[[Iterable[events.OwnEvent]], None],
         search_path: Callable[[], str],
     ) -> None:
-        """`spec_of`: None where its configuration is gone. `feed`: takes what happened, for the core.
-        `search_path`: the PATH of servers that are given none.
+        """`spec_of`: None if the instance's configuration is gone. `feed`: takes events for the core.
+        `search_path`: the PATH of servers without one of their own.
         """
         self._conversations = conversations
         self._spec_of = spec_of
@@ -62,34 +62,34 @@ class Processes:
         self._is_spawner_away = False
         self._is_held = False
         self._later: dict[InstanceId, effects.Spawn] | None = None
-        """Between two spawners, and while held: what is to be started afterwards."""
+        """Starts that wait for a spawner, or for `release`."""
         self.handlers: dict[type, Callable[..., None]] = {
             effects.Spawn: self._spawn,
             effects.CloseStdin: self._close_stdin,
             effects.SignalGroup: self._signal,
         }
-        """How each effect about a process is performed."""
+        """The handler of each effect on a process."""
 
     async def start(self) -> None:
-        """The first spawner. Raises `OSError` or `trio.TooSlowError` where there can be none."""
+        """Start the first spawner. Raises `OSError` or `trio.TooSlowError` if that fails."""
         await self._spawner.start()
 
     async def close(self, patience_s: float) -> None:
-        """End what runs, and the spawner, within this time."""
+        """End all processes and the spawner within this time."""
         await self._spawner.close(patience_s)
 
     @property
     def spawner_pid(self) -> int:
-        """0 while there is none."""
+        """The pid of the spawner; 0 if there is none."""
         return self._spawner.pid
 
     def hold(self) -> None:
-        """Start nothing until `release`: the PATH of servers is not known yet."""
+        """Start nothing until `release`, because the PATH of servers is not known yet."""
         self._is_held = True
         self._later = {} if self._later is None else self._later
 
     def release(self) -> None:
-        """Start what was held."""
+        """Start the held instances."""
         self._is_held = False
         self._start_later()
 
@@ -106,7 +106,7 @@ class Processes:
             self._later[instance] = effect
             return
         spec = self._spec_of(effect.key)
-        if spec is None:  # its pool goes and has calls left that no instance will see
+        if spec is None:  # its pool is being removed; its last calls need no instance
             self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
             return
         try:
@@ -127,7 +127,7 @@ class Processes:
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
         text = self._conversations.masked(instance, text)
-        if self._is_spawner_away:  # not the command's fault: trying again may help
+        if self._is_spawner_away:  # not the command's fault: a retry may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return
         self._report_spawn_failure(instance, text, passing)
@@ -151,7 +151,7 @@ class Processes:
             self._spawner.signal(effect.instance, effect.signal)
 
     def _cancel_held_start(self, instance: InstanceId) -> bool:
-        """It was to be started later, and now is to end: then it has."""
+        """End an instance whose start is still held."""
         if not self._later or self._later.pop(instance, None) is None:
             return False
         self._feed((events.InstanceExited(instance, "was never started", (), "", random.random()),))  # noqa: S311
@@ -164,7 +164,7 @@ class Processes:
         self._spawner_gone.set()
 
     async def run(self, settle: Callable[[], None]) -> None:
-        """Start the spawner again whenever it has died, until cancelled. `settle`: the burst is over."""
+        """Restart the spawner each time it has died, until cancelled. `settle`: ends a burst."""
         while True:
             await self._spawner_gone.wait()
             self._spawner_gone = trio.Event()
@@ -174,7 +174,7 @@ class Processes:
             settle()
 
     async def _start_again(self) -> None:
-        """Try until there is one: without it calls wait, and are refused when they have waited too long."""
+        """Try until a spawner runs: until then calls wait, and are refused after their limit."""
         while True:
             try:
                 await self._spawner.start()

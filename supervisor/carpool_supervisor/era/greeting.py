@@ -68,7 +68,7 @@ def read_error(error: RawJson) -> RpcError:
 
 
 def common_version(error: RpcError, tried: str) -> str | None:
-    """The newest version that carpool shares with a server which refuses with -32602 and lists its versions."""
+    """The newest version shared with a server that refuses with -32602 and lists its versions."""
     if error.code != INVALID_PARAMS:
         return None
     try:

@@ -1,9 +1,9 @@
-"""How a server of the handshake era introduces itself: `initialize`, `initialized`, and what it offers.
+"""The greeting of the handshake era: `initialize`, `initialized` and the catalog of the server.
 
-Owns the greeting with its version negotiation and what is said of the server beside its lists
-(`list_reader`). Source: MCP 2025-11-25, basic/lifecycle.
+Owns the version negotiation and the server's description of itself; its lists are read by `list_reader`.
+Source: MCP 2025-11-25, basic/lifecycle.
 
-Knows nothing of: calls, what the server asks, what we declare (it is told).
+Knows nothing of: calls, asks, which capabilities carpool declares (they are passed in).
 """
 
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ from carpool_supervisor.era.tasks import tools_of
 
 UNSUPPORTED_VERSION: Final = -32022
 NOT_THIS_ERA: Final = frozenset({UNSUPPORTED_VERSION, -32601, -32602, -32600})
-"""What a server may say to `initialize` that knows the stateless era only: no such version or method, no
-`_meta`, no request.
+"""Errors by which a server of the stateless era may refuse `initialize`: unknown version or method, missing
+`_meta`, invalid request.
 """
 NO_VERSION: Final = "no protocol version"
 
 
 class InitializeGreeting:
-    """What one server says of itself, and the request for it that is out."""
+    """The open greeting request of one server, and its description of itself."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class InitializeGreeting:
         *,
         bridge: bool = False,
     ) -> None:
-        """`declared`: the capabilities that we say we have, an object. `bridge`: the process is
+        """`declared`: the capabilities that carpool declares, a JSON object. `bridge`: the process is
         carpool's own.
         """
         self._bridge = bridge
@@ -61,19 +61,19 @@ class InitializeGreeting:
         self._declared = declared
         self._decoded = decoded
         self._count = 0
-        """Counts our requests; their ids are strings."""
+        """Counts carpool's requests; their ids are strings."""
         self._initialize = ABSENT
-        """The id of the `initialize` that is out."""
+        """The id of the open `initialize`."""
         self._version = VERSIONS[0]
         self._lists = ListReader(instance, decoded, self._request, self._catalog)
         self._features: list[Feature] = []
         self._greeted: Initialized | None = None
         self.task_tools: frozenset[str] = frozenset()
-        """Its tools that run as tasks only."""
+        """The tools that run as tasks only."""
 
     @property
     def has_greeted(self) -> bool:
-        """It was answered, by a server of this era."""
+        """True once a server of this era has answered."""
         return self._greeted is not None
 
     # --- out -------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class InitializeGreeting:
     # --- in --------------------------------------------------------------------------------------------
 
     def request_answered(self, answer_id: RawJson, message: ResultAnswer | ErrorAnswer) -> bool:
-        """An answer with an id that is no number. Whether it was for a request from here."""
+        """Handle an answer whose id is no number. Returns True if it answers a request of this greeting."""
         if answer_id == self._initialize:
             self._initialize = ABSENT
             self._greeting_answered(message)
@@ -110,7 +110,7 @@ class InitializeGreeting:
         return self._lists.request_answered(answer_id, message)
 
     def answer_unreadable(self, answer_id: RawJson | None, text: str) -> bool:
-        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        """Handle an unreadable line with this id. Returns True if it answers a request of this greeting."""
         if not answer_id:
             return False
         if answer_id != self._initialize:
@@ -119,7 +119,7 @@ class InitializeGreeting:
         return True
 
     def headers_received(self, text: str) -> bool:
-        """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
+        """Handle HTTP-like headers, which no stdio server writes. Returns True if that ends the greeting."""
         if not self._initialize:
             return False
         self._initialize = ABSENT
@@ -127,7 +127,7 @@ class InitializeGreeting:
         return True
 
     def lists_changed(self, families: Iterable[Family]) -> None:
-        """These lists are old."""
+        """Read these lists again."""
         if self._greeted is not None:
             self._lists.lists_changed(families)
 
@@ -150,7 +150,7 @@ class InitializeGreeting:
         return self._lists.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
-        """The line that begins to read all of them again."""
+        """The line that begins to read all lists again."""
         return self._lists.relist_line()
 
     def close(self) -> None:
@@ -172,13 +172,13 @@ class InitializeGreeting:
         if greeted is None or greeted.protocolVersion not in VERSIONS:
             version = "" if greeted is None else greeted.protocolVersion[:40]
             said = f"answered initialize with {f'protocol version {version!a}' if version else NO_VERSION}"
-            newer = version > VERSIONS[0]  # dates
+            newer = version > VERSIONS[0]  # versions are dates
             self._fail(f"{said}; carpool speaks {', '.join(VERSIONS)}", said if newer else "")
             return
         capabilities = RawJson(msgspec.json.encode(greeted.capabilities))
         info = RawJson(bytes(greeted.serverInfo))
         described = SelfDescription(greeted.instructions or "", info, capabilities)
-        # Copied out of the answer, which may be large and is not kept.
+        # A copy, because the answer may be large and is not kept.
         tasks = bytes(greeted.capabilities.get("tasks", b"null"))[:MAX_CAPABILITIES_BYTES]
         self._greeted = Initialized(greeted.protocolVersion, {"tasks": msgspec.Raw(tasks)})
         self._decoded.lines.append(notification_line("notifications/initialized", ABSENT))

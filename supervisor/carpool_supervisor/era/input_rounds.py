@@ -1,17 +1,17 @@
-"""Calls for which a server of the stateless era asks for input before it answers.
+"""Calls for which a server of the stateless era requires input before it answers.
 
-Owns each such call from its first request to its last answer. An `InputRound` holds what the server wants,
-which answers are there, and what the next request adds to the call's own params: `inputResponses`, and the
+Owns each such call from its first request to its last answer. An `InputRound` holds the required inputs, the
+answers so far, and the members that the next request adds to the call's own params: `inputResponses`, and the
 server's `requestState` byte for byte. The core decides when the next request is sent
-(`core/calls/between_rounds.py`); if no agent is asked, it is sent at once. A round that has only a state
-asks for a pause. Progress of a repeated call continues where it was, because for the agent it is one call
-and values must grow. An input has no error form: an elicitation that fails is `cancel_line` (`decline` if the
-user refused it), and without a sampling the call fails. Source: MCP 2026-07-28, basic/utilities/mrtr,
+(`core/calls/between_rounds.py`); if no agent is asked, it is sent at once. A round with a state only is a
+pause. Progress of a repeated call continues where it was, because the agent sees one call whose values must
+grow. An input has no error form: a failed elicitation is answered `cancel` (`decline` if the user
+refused it), and a failed sampling fails the call. Source: MCP 2026-07-28, basic/utilities/mrtr,
 basic/utilities/progress.
 
 Invariants: a call has one open request or one open round; a request is answered once; a round ends by a
 request, or with its call. `requestState` goes back only to the instance that sent it. Legal JSON never
-raises. Knows nothing of: how a request is worded, deadlines, agents.
+raises. Knows nothing of: the text of requests, deadlines, agents.
 """
 
 from collections.abc import Callable
@@ -34,24 +34,26 @@ from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.server_requests import Declared, roots_result, without_task
 
 MAX_INPUTS: Final = 64
-"""Of one round."""
+"""Inputs of one round."""
 _USER_REFUSED: Final = b"-1"
-"""What the official SDKs answer with when the user rejects a request (MCP 2025-11-25, client/sampling)."""
+"""The code with which the official SDKs answer when the user rejects a request (MCP 2025-11-25,
+client/sampling).
+"""
 
 
 class InputRequest(Struct, frozen=True):
-    """One thing that the server wants."""
+    """One input that the server requires."""
 
     key: bytes
-    """Its key as the server spells it, with the quotes."""
+    """The key as the server spells it, with the quotes."""
     method: str
     params: RawJson
-    """An object without a progress token; of `roots/list` absent."""
+    """An object without a progress token; absent for `roots/list`."""
     needs: tuple[Need, ...] = ()
 
 
 class BadInputRound(Struct, frozen=True):
-    """What the server wants cannot be given: a clause for people."""
+    """The required input cannot be given; the text is a clause for people."""
 
     text: str
 
@@ -66,13 +68,13 @@ class InputRound:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything is there that was wanted."""
+        """True if all required inputs are there."""
         return len(self._given) == len(self.inputs)
 
     def input_answered(self, at: int, *, is_error: bool, body: RawJson) -> RawJson | None:
-        """An input was answered. The error that the call ends with, where it cannot go on.
+        """Add the answer to an input. Returns the error that ends the call if it cannot go on.
 
-        One that is not wanted, or answered before, changes nothing.
+        An answer to an input that is not required, or was answered before, changes nothing.
         """
         if at >= len(self.inputs) or at in self._given:
             return None
@@ -85,7 +87,7 @@ class InputRound:
         return None
 
     def retry_members(self) -> bytes:
-        """What the params have beside the call's own when it is said again, each with a comma before it."""
+        """The members that a repeated call adds to its own params, each preceded by a comma."""
         parts = []
         if self._given:
             inner = b",".join(self.inputs[at].key + b":" + body for at, body in self._given.items())
@@ -96,8 +98,8 @@ class InputRound:
 
 
 def read_round(result: RawJson, can: frozenset[Need]) -> InputRound | BadInputRound:
-    """The round that a result with `resultType: "input_required"` opens. `can`: what the server was told that
-    it can ask for.
+    """The round that a result with `resultType: "input_required"` opens. `can`: what the server was told it
+    can ask for.
     """
     requests = value_of(result, "inputRequests") or b"null"
     cuts = members(requests) if requests != b"null" else []
@@ -137,47 +139,49 @@ def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> InputRequest | BadIn
 
 
 ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""The methods whose requests may be answered with `input_required`."""
+"""The methods that may be answered with `input_required`."""
 MAX_ROUNDS: Final = 10
-"""With questions, of one call: the official SDKs stop there too. Pauses end with the call's deadline."""
+"""Rounds of one call that ask for input; the official SDKs stop at the same number. Pauses end with the
+call's deadline.
+"""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.25
-"""Each pause in a row is twice as long as the one before, as in the official SDKs."""
+"""Each pause in a row lasts twice as long as the one before, up to this, as in the official SDKs."""
 MAX_WIRE_DIGITS: Final = 18
-"""A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
+"""A longer number is no wire id of ours; Python refuses to parse one of more than 4,300 digits."""
 
 MAX_NUMBER_CHARS: Final = 64
 MAX_NAME_BYTES: Final = 1024
-"""What a server wants under a longer key its agent is asked under another."""
+"""An input with a longer key is given a shorter one towards the agent."""
 
 _AGAIN: Final = b'"carpool-again-'
 _OVER: Final = RawJson(b'{"code":-32603,"message":"The call is over."}')
 
 
 class _RoundCall:
-    """One call, as often as it is said."""
+    """One call, with all its requests."""
 
     __slots__ = ("base", "call", "latest", "number", "pause_s", "questions", "round")
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.number = 0
-        """How many rounds it has had."""
+        """Rounds so far."""
         self.questions = 0
-        """How many of them asked for something."""
+        """Rounds so far that asked for input."""
         self.pause_s = FIRST_PAUSE_S
         self.round: InputRound | None = None
         self.base: float = 0
-        """How far it was when it was last said again."""
+        """The progress at the time of the last request."""
         self.latest: float = 0
 
 
 RetryLine = Callable[[RawJson, WireId, Call, bytes], bytes]
-"""The line of a call: under this request id, with these members beside the params."""
+"""Makes the line of a call with this request id and these additional members of its params."""
 
 
 class InputRounds:
-    """All such calls of one instance."""
+    """All calls of one instance that may need input."""
 
     def __init__(self, instance: InstanceId, declared: Declared, decoded: Decoded, say: RetryLine) -> None:
         self._instance = instance
@@ -187,31 +191,33 @@ class InputRounds:
         self._calls: dict[WireId, _RoundCall] = {}
 
     def call_written(self, wire_id: WireId, call: Call) -> None:
-        """The call is written for the first time."""
+        """The first request of this call was written."""
         self._calls[wire_id] = _RoundCall(call)
 
     def is_stale(self, wire_id: WireId, number: int) -> bool:
-        """Whether this request of an open call has been answered before."""
+        """True if an earlier request of this open call was answered before."""
         turns = self._calls.get(wire_id)
         return turns is not None and (turns.round is not None or turns.number != number)
 
     def is_first(self, wire_id: WireId) -> bool:
-        """Whether an open call has been said but once."""
+        """True if an open call has been sent once only."""
         turns = self._calls.get(wire_id)
         return turns is not None and not turns.number
 
     def open_call(self, wire_id: WireId) -> Call | None:
-        """An open one of `ASKS`."""
+        """The call of this wire id if it is open and one of `ASKS`."""
         turns = self._calls.get(wire_id)
         return None if turns is None else turns.call
 
     def call_ended(self, wire_id: WireId) -> Call | None:
-        """Its last answer came. The call, if it was an open one of `ASKS`."""
+        """The last answer came. Returns the call if it was an open one of `ASKS`."""
         turns = self._calls.pop(wire_id, None)
         return None if turns is None else turns.call
 
     def cancel_line(self, wire_id: WireId) -> RawJson:
-        """Nobody waits for it. The request to be cancelled; `ABSENT` between two, when nothing runs."""
+        """Cancel a call. Returns the id of the request to cancel; `ABSENT` between two requests, when nothing
+        runs.
+        """
         turns = self._calls.pop(wire_id, None)
         if turns is None:
             return _first(wire_id)
@@ -221,7 +227,7 @@ class InputRounds:
         return ABSENT
 
     def input_required(self, wire_id: WireId, result: RawJson) -> bytes:
-        """The server wants something first. The line that answers, where no agent is needed for it."""
+        """The server requires input. Returns the line of the next request if no agent is needed for it."""
         turns = self._calls.get(wire_id)
         if turns is None:
             self._bad_round(wire_id, "no request is open that may be answered so")
@@ -238,7 +244,7 @@ class InputRounds:
                 return b""
         turns.round = found
         turns.number += 1
-        if found.is_complete:  # nothing is wanted
+        if found.is_complete:  # no input is required
             self._decoded.events.append(ServerNotReady(self._instance, wire_id, turns.pause_s))
             turns.pause_s = min(2 * turns.pause_s, LONGEST_PAUSE_S)
             return b""
@@ -262,7 +268,7 @@ class InputRounds:
         return self.retry_line(wire_id) if found.is_complete else b""
 
     def _with_id(self, ask: RawJson, params: RawJson) -> RawJson:
-        """MCP 2025-11-25 (client/elicitation) wants an `elicitationId` where this era has none."""
+        """MCP 2025-11-25 (client/elicitation) requires an `elicitationId`, which this era does not have."""
         if text_of(params, "elicitationId"):
             return params
         name = b"%d %b" % (self._instance, ask)
@@ -271,7 +277,7 @@ class InputRounds:
         return RawJson(b'{"elicitationId":%b%b%b}' % (made, b"," if inner else b"", inner))
 
     def ask_answered(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
-        """An input is there, or will never be: without some the call ends."""
+        """An input has arrived or failed; a missing sampling ends the call."""
         wire, number, which = (int(part) for part in ask.split(b"/"))
         turns = self._calls.get(WireId(wire))
         if turns is None or turns.round is None or turns.number != number:
@@ -281,7 +287,7 @@ class InputRounds:
             self._end(WireId(wire), error)
 
     def retry_line(self, wire_id: WireId) -> bytes:
-        """The line that says the call again, where its round is complete."""
+        """The next request of a call whose round is complete."""
         turns = self._calls.get(wire_id)
         if turns is None or turns.round is None or not turns.round.is_complete:
             return b""
@@ -291,11 +297,11 @@ class InputRounds:
         return self._retry_line(_request(wire_id, turns.number), wire_id, turns.call, more)
 
     def close(self) -> None:
-        """Let go of whoever words the calls: see `adapter.Adapter`."""
+        """Drop the reference to the function that writes calls. See `EraAdapter.close`."""
         del self._retry_line
 
     def total_progress(self, wire_id: WireId, params: RawJson) -> RawJson:
-        """The progress of the whole call, from that of the request which is out."""
+        """The progress of the whole call, from the progress of the open request."""
         turns = self._calls.get(wire_id)
         if turns is None:
             return params
@@ -322,8 +328,8 @@ class InputRounds:
 
 
 def call_of(answer_id: RawJson | None) -> tuple[WireId, int] | None:
-    """The call that an answer's id means, and how many rounds it had had by then; `"17"` counts as 17, as in
-    the Python SDK.
+    """The call that the id of an answer means, and its number of rounds at that request. `"17"` counts as 17,
+    as in the Python SDK.
     """
     if not answer_id:
         return None
@@ -345,7 +351,7 @@ def _first(wire_id: WireId) -> RawJson:
 
 
 def _request(wire_id: WireId, number: int) -> RawJson:
-    """The id of the request that says the call after so many rounds."""
+    """The id of the request that repeats the call after this many rounds."""
     return RawJson(b'%b%d-%d"' % (_AGAIN, number, wire_id)) if number else _first(wire_id)
 
 
@@ -361,7 +367,7 @@ def _number(params: RawJson, key: str) -> int | float | None:
 
 
 def _sum(one: float, other: float) -> float:
-    """A number that JSON has: of two that are too large together the larger."""
+    """A sum that JSON can write; if it would be too large, the larger of the two numbers."""
     whole = one + other
     return whole if isfinite(whole) else max(one, other)
 

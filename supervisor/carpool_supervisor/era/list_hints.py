@@ -1,10 +1,9 @@
-"""How long a result of the stateless era is current, and for whom, as its server says.
+"""Freshness of results in the stateless era: `ttlMs` and `cacheScope`.
 
-Owns the reading of `ttlMs` and `cacheScope`, and what holds for a list of several pages and for several
-lists together: the least of what they say, and public only where all of them are. Source: MCP 2026-07-28,
-server/utilities/caching.
+Owns how they are read, and their value for several pages or lists together: the shortest time, and public
+only if all are public. Source: MCP 2026-07-28, server/utilities/caching.
 
-Takes legal JSON; no bytes raise. Knows nothing of: clocks, who keeps a result.
+Takes legal JSON; no bytes raise. Knows nothing of: clocks, caches of results.
 """
 
 from typing import Final
@@ -15,18 +14,18 @@ from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.content import value_of
 
 MAX_DIGITS: Final = 15
-"""Of a number of milliseconds; what has more is taken as this many nines."""
+"""The longest number of milliseconds; a longer one becomes this many nines."""
 
 
 class CacheHint(Struct, frozen=True):
-    """What was said of one result, or of several together."""
+    """The freshness of one result, or of several together."""
 
     ttl_ms: int = -1
-    """-1: no word."""
+    """-1: not given."""
     public: bool = False
 
     def least(self, other: "CacheHint") -> "CacheHint":
-        """Of both together. One without a word says nothing about the other."""
+        """The hint that holds for both. A missing value does not change the other."""
         if other.ttl_ms < 0 or self.ttl_ms < 0:
             return self if other.ttl_ms < 0 else other
         return CacheHint(min(self.ttl_ms, other.ttl_ms), self.public and other.public)
@@ -36,7 +35,7 @@ NO_HINT: Final = CacheHint()
 
 
 def read_cache_hint(result: RawJson) -> CacheHint:
-    """Of one result. A number that is none, or below nothing, is 0."""
+    """The hint of one result. A value that is no number, or is negative, counts as 0."""
     ttl = value_of(result, "ttlMs")
     if ttl is None:
         return NO_HINT

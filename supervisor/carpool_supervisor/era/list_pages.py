@@ -1,13 +1,13 @@
-"""Reading what a server offers: four lists, in pages, as far as it announces them.
+"""The pages of a server's four lists, as far as it announces them.
 
-Owns the order of the requests, the cut-off for pages that never end, the bounds in bytes of one entry and of
-all four lists together, and which list is read again when it changed while it was read. What is over a bound
-is left out, and the sentence that says so is kept for as long as the list is. A generator of requests without
-I/O: the adapter asks `start`, hands over each answer, and writes what comes back. A long page is read in
-slices; until the last of them the list is what it was. Source: MCP 2025-11-25, server/utilities/pagination
-and the pages on tools, prompts and resources.
+Owns the order of the requests, the limit for lists that never end, the limits in bytes of one entry and of
+all four lists together, and which list is read again because it changed meanwhile. Entries over a limit are
+left out; a sentence that says so is kept as long as the list. Without I/O: the adapter calls `next_list`,
+passes each answer to `page_received` and writes the request that it returns. A long page is read in slices;
+until the last of them the old list stays in force. Source: MCP 2025-11-25, server/utilities/pagination and
+the pages on tools, prompts and resources.
 
-Knows nothing of: request ids, greetings, who wants the catalog.
+Knows nothing of: request ids, greetings, the readers of a catalog.
 """
 
 import json
@@ -28,10 +28,12 @@ from carpool_supervisor.era.list_hints import NO_HINT, CacheHint, read_cache_hin
 MAX_OFFERS: Final = 100_000
 MAX_ENTRY_BYTES: Final = 256 * 1024
 MAX_CATALOG_BYTES: Final = 16 * 1024 * 1024
-"""Of the entries of all four lists, as the server wrote them."""
+"""The limit for the entries of all four lists together, as the server wrote them."""
 MAX_PAGES: Final = 10_000
 MAX_AGAIN: Final = 3
-"""A list that changes whenever it is read is taken as it is after so many times, and read again later."""
+"""A list that changes during each reading is accepted as it is after this many attempts, and read again
+later.
+"""
 
 FAMILIES: Final[tuple[Family, ...]] = ("tools", "prompts", "resources", "templates")
 METHODS: Final[dict[Family, str]] = {
@@ -57,62 +59,62 @@ CHANGED: Final[dict[str, tuple[Family, ...]]] = {
     "notifications/prompts/list_changed": ("prompts",),
     "notifications/resources/list_changed": ("resources", "templates"),
 }
-"""Which lists a notification makes old."""
+"""The lists that a notification declares changed."""
 
 
 class PageRequest(Struct, frozen=True):
-    """One page of one list is wanted."""
+    """Request this page of this list."""
 
     family: Family
     cursor: str | None
 
 
 PageResult = tuple[PageRequest | None, str]
-"""What follows from a page: the next request, and what was wrong with the page (or nothing)."""
+"""The next request after a page, and what was wrong with the page (empty: nothing)."""
 
 
 class ListPages:
-    """What is known of the four lists, and what is still to be asked."""
+    """The four lists as far as they are known, and the lists still to read."""
 
     def __init__(self) -> None:
         self._offers: dict[Family, list[tuple[str, RawJson]]] = {family: [] for family in FAMILIES}
         self._page: SlicedWork[PageResult] | None = None
-        """What is under way of a page that came."""
+        """The page that is being read in slices."""
         self._found: dict[str, RawJson] = {}
-        """Of the list that is being read. A name offered twice counts once, the first time."""
+        """Entries of the list that is being read. Of two entries with one name the first counts."""
         self._found_entries = self._found_bytes = 0
         self._too_large = 0
-        """Entries of that list that are over the bound of one."""
+        """Number of its entries over the limit of one entry."""
         self._is_full = False
-        """An entry of that list is over the bound of the catalog."""
+        """True if an entry of it was over the limit of the catalog."""
         self._cursors: set[str] = set()
         self._now: Family | None = None
         self._again_times = 0
-        """How often the list that is being read has been begun anew."""
+        """How often the reading of this list was begun anew."""
         self._todo: list[Family] = []
         self._late: list[Family] = []
-        """Lists that were taken although they are old already."""
+        """Lists that were accepted although they have changed since."""
         self._announced: tuple[Family, ...] = ()
         self._hint = NO_HINT
-        """Of the pages of the list that is being read."""
+        """The freshness of the pages of this list."""
         self._hints: dict[Family, CacheHint] = {}
         self._bytes: dict[Family, int] = dict.fromkeys(FAMILIES, 0)
         self.left_out: dict[Family, str] = {}
-        """Of each list that is not whole: what is left out of it and why, for people."""
+        """For each incomplete list: what is left out and why, for people."""
 
     @property
     def hint(self) -> CacheHint:
-        """What was said of all the lists together."""
+        """The freshness of all lists together."""
         return reduce(CacheHint.least, self._hints.values(), NO_HINT)
 
     def announce(self, features: Iterable[Feature]) -> None:
-        """What the server said it serves: all of that is to be read."""
+        """Read all lists that the server has announced."""
         served = set(features)
         self._announced = tuple(f for f in FAMILIES if ("resources" if f == "templates" else f) in served)
         self._todo = list(self._announced)
 
     def lists_changed(self, families: Iterable[Family]) -> PageRequest | None:
-        """These lists are old. The next request, if none is out."""
+        """Read these lists again. Returns the next request if none is open."""
         for family in families:
             if family in self._announced and family not in self._todo:
                 self._todo.append(family)
@@ -132,7 +134,7 @@ class ListPages:
         return PageRequest(self._now, None)
 
     def changed_meanwhile(self) -> list[Family]:
-        """What was read has been told: the lists of which a part was old already."""
+        """The lists that changed while they were read. They count as reported afterwards."""
         late, self._late = self._late, []
         return late
 
@@ -142,11 +144,11 @@ class ListPages:
         return self._now
 
     def list_refused(self) -> PageRequest | None:
-        """The server would not tell this list: it keeps what was known. The next request."""
+        """The server refused this list: what was known of it stays. Returns the next request."""
         return self.next_list()
 
     def abandon(self) -> None:
-        """Nothing more is read of this round: the lists keep what was known."""
+        """Stop reading; all lists keep what was known."""
         self._page = None
         self._todo.clear()
         self._late.clear()
@@ -154,11 +156,11 @@ class ListPages:
 
     @property
     def is_busy(self) -> bool:
-        """A page came that is not read to its end: `read_on`."""
+        """True while a page is only partly read; `read_on` reads its next slice."""
         return self._page is not None
 
     def page_received(self, result: RawJson) -> PageResult | None:
-        """A page came. What follows; None where it is longer than one slice."""
+        """Read a page. Returns what follows, or None if it is longer than one slice."""
         family = self._now
         assert family is not None, "a page that nobody asked for"
         assert self._page is None, "a page in the middle of another"
@@ -166,7 +168,7 @@ class ListPages:
         return self.read_on()
 
     def read_on(self) -> PageResult | None:
-        """The next slice of that page. What follows; None where it was not the last."""
+        """Read the next slice of that page. Returns what follows, or None if more slices are left."""
         page = self._page
         assert page is not None, "there is no page"
         if not page.run_slice():
@@ -182,7 +184,7 @@ class ListPages:
         yield from self._add(family, offers)
         yield len(offers) // 2
         self._hint = self._hint.least(hint)
-        if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
+        if family in self._todo:  # changed meanwhile: pages before and after the change may not fit together
             if self._again_times < MAX_AGAIN:
                 return self._read_again(family), ""
             self._todo.remove(family)
@@ -196,7 +198,7 @@ class ListPages:
         return PageRequest(family, cursor), ""
 
     def _add(self, family: Family, offers: Iterable[tuple[str, RawJson]]) -> Steps[None]:
-        """Keep these entries, as far as the bounds let."""
+        """Keep these entries within the limits."""
         room_bytes = MAX_CATALOG_BYTES - sum(self._bytes[each] for each in FAMILIES if each != family)
         for at, (name, definition) in enumerate(offers, 1):
             if not at % STEP_ENTRIES:
@@ -231,7 +233,7 @@ class ListPages:
         return self.next_list(), left_out if left_out != before else ""
 
     def _over_bounds(self, family: Family) -> str:
-        """What of the list that was read is over a bound, as a sentence; empty where nothing is."""
+        """The sentence on entries of this list that are over a limit; empty if none is."""
         said = []
         if self._too_large:
             entries = "1 entry" if self._too_large == 1 else f"{self._too_large} entries"
@@ -245,11 +247,11 @@ class ListPages:
         return "; ".join(said)
 
     def named_offers(self, family: Literal["tools", "prompts"]) -> list[Offer]:
-        """The offers of a list whose entries have names."""
+        """The offers in a list whose entries have names."""
         return [Offer(name, definition) for name, definition in self._offers[family]]
 
     def uri_offers(self, family: Literal["resources", "templates"]) -> list[ResourceOffer]:
-        """The offers of a list whose entries have URIs."""
+        """The offers in a list whose entries have URIs."""
         return [ResourceOffer(uri, definition) for uri, definition in self._offers[family]]
 
 
@@ -275,17 +277,17 @@ _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 _ENTRY_UNITS: Final = 4
-"""What reading one entry costs, and one more for so many bytes. See `SlicedWork`."""
+"""The cost of reading one entry, plus one unit for this many bytes. See `SlicedWork`."""
 _BYTES_OF_UNIT: Final = 512
 _STEP_UNITS: Final = 1024
 _LENIENT_UNITS: Final = 40
-"""What reading one costs that msgspec refuses."""
+"""The cost of reading an entry that msgspec refuses."""
 
 _Page = tuple[list[tuple[str, RawJson]], str | None, CacheHint]
 
 
 def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
-    """One page: entries, next cursor, how long it holds. An entry without a name is left out."""
+    """Read one page: entries, next cursor, freshness. Entries without a name are left out."""
     try:
         page = _list_result.decode(result)
         yield len(result) // _BYTES_OF_UNIT
@@ -302,19 +304,19 @@ def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
                 continue
             if name:
                 entry = RawJson(bytes(raw))
-                is_large = len(entry) > MAX_ENTRY_BYTES  # it is left out, so nothing of it is mended
+                is_large = len(entry) > MAX_ENTRY_BYTES  # left out anyway: nothing of it is repaired
                 found.append((name, entry if is_large else repair_entry(entry, family)))
     except _UNREADABLE:
         return (yield from _read_leniently(result, family))
     if not bytes(page.ttlMs):
         return found, page.nextCursor, NO_HINT
-    # Read out of what is decoded anyway: a second look at all of a long page takes as long as the first.
+    # Read from what is decoded already: a second pass over a long page takes as long as the first.
     said = b'{"ttlMs":%b,"cacheScope":%b}' % (bytes(page.ttlMs), bytes(page.cacheScope))
     return found, page.nextCursor, read_cache_hint(RawJson(said))
 
 
 def _read_leniently(result: RawJson, family: Family) -> Steps[_Page | None]:
-    """For pages that msgspec refuses (lone surrogates, rule 16): cut, so that every byte stays."""
+    """Read a page that msgspec refuses (lone surrogates, rule 16). It is cut, so every byte stays."""
     entries = elements(value_of(result, _MEMBERS[family]) or b"")
     if entries is None:
         return None
@@ -333,7 +335,7 @@ def _read_leniently(result: RawJson, family: Family) -> Steps[_Page | None]:
 
 
 def _text(raw: bytes | None) -> str | None:
-    """A JSON string, half surrogate pairs and all; None for anything else."""
+    """A JSON string, lone surrogates included; None for any other value."""
     if raw is None or raw[:1] != b'"':
         return None
     try:
@@ -344,5 +346,5 @@ def _text(raw: bytes | None) -> str | None:
 
 
 def legible(text: str) -> str:
-    """Without lone surrogates, which no UTF-8 can carry."""
+    """The text without lone surrogates, which UTF-8 cannot carry."""
     return text.encode("utf-8", "replace").decode()

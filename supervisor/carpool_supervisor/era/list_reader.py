@@ -1,9 +1,9 @@
-"""The list request that is out at a time, in either era, until everything that a server offers is read.
+"""The list reader of both eras: one open list request at a time, until all lists are read.
 
-Owns the id of that request and what follows from its answer, from one that cannot be read, and from none:
-without its tools a server is not fit; any other list keeps what was known, and all are read again later
-(`list_throttle`). Which list and which page: `list_pages`. How a request is worded, and who is told of the
-catalog, is the era's (`Introduction`, `Discovery`).
+Owns the id of that request and the consequences of its answer, of an unreadable answer, and of none. Without
+its tools a server is not fit. Any other list keeps what was known; all lists are then read again later
+(`list_throttle`). `list_pages` decides on lists and pages. The era's greeting (`InitializeGreeting`,
+`DiscoverGreeting`) writes the requests and reports the catalog.
 
 Knows nothing of: greetings, calls.
 """
@@ -33,48 +33,48 @@ from carpool_supervisor.era.self_description import SelfDescription
 
 METHOD_NOT_FOUND: Final = -32601
 REMEMBERED_REQUESTS: Final = 16
-"""So many requests that were given up are known again when they are answered late."""
+"""Abandoned requests whose late answers are still recognized."""
 NO_OPEN_REQUEST: Final = (ABSENT, "")
 MAX_BEGUN: Final = 36
-"""So many lists are begun because the server says that they have changed, four to begin with; after that when
-`relist_line` says so.
+"""Lists that are read at once because the server announced changes, including the first four. Later changes
+wait for `relist_line`.
 """
 
 Ask = Callable[[str, str, RawJson], RawJson]
-"""Writes a request (a word for its id, method, params or `ABSENT`) and gives its id."""
+"""Write a request (a word for its id, method, params or `ABSENT`) and return its id."""
 
 
 class ListReader:
-    """What one server offers, as far as it is read."""
+    """The lists of one server, as far as they are read."""
 
     def __init__(
         self, instance: InstanceId, decoded: Decoded, ask: Ask, catalog: Callable[[], Catalog]
     ) -> None:
-        """`catalog`: makes what is told, each time all is read."""
+        """`catalog`: makes the catalog to report each time all lists are read."""
         self._instance = instance
         self._decoded = decoded
         self._ask_server = ask
         self._catalog = catalog
         self.open_request: tuple[RawJson, str] = NO_OPEN_REQUEST
-        """The id and the method of the list request that is out."""
+        """The id and the method of the open list request."""
         self._given_up: deque[RawJson] = deque(maxlen=REMEMBERED_REQUESTS)
         self._is_lost = False
-        """The answer to a request of this round could not be read."""
+        """The answer to a request of this round was unreadable."""
         self._lost_times = 0
-        """Rounds in a row of which that is true, or of which an answer never came."""
+        """Rounds in a row with an unreadable or a missing answer."""
         self._reading = ListPages()
         self.fit = False
-        """It has told everything once."""
+        """True once all lists were reported."""
         self._begun = 0
-        """How many lists, since `relist_line`."""
+        """Lists begun since `relist_line`."""
         self._postponed = False
-        """Something has changed that is not read before `relist_line`."""
+        """A change is left for the next `relist_line`."""
         self._said = SelfDescription("", EMPTY_OBJECT, EMPTY_OBJECT)
         self._over = ""
-        """What of that is over a bound."""
+        """The sentence on what of the description is over a limit."""
 
     def begin(self, said: SelfDescription, features: Iterable[Feature]) -> None:
-        """The server has said what it is and serves: read all of it."""
+        """Read all lists of the server that has just greeted."""
         self._said, self._over = said.bounded()
         if self._over:
             self._decoded.events.append(ServerLineRejected(self._instance, self._over))
@@ -82,7 +82,9 @@ class ListReader:
         self._request_next(self._reading.next_list())
 
     def lists_changed(self, families: Iterable[Family]) -> None:
-        """These lists are old, says the server. One that always says so is not asked at once for ever."""
+        """The server says that these lists have changed. If it does so all the time they are not read at
+        once.
+        """
         if self._begun < MAX_BEGUN:
             self._ask(self._reading.lists_changed(families))
         elif not self._postponed:
@@ -91,12 +93,12 @@ class ListReader:
                 self._decoded.events.append(ListsChanged(self._instance))
 
     def relist_line(self) -> bytes:
-        """All of them are: the line that begins to read them again; none while they are read anyway."""
+        """The line that begins to read all lists again; empty while they are being read."""
         self._begun = 0
         self._postponed, was_put_off = False, self._postponed
         if self.open_request[0] or self.is_busy:
             if was_put_off:
-                self._reading.lists_changed(FAMILIES)  # after the one that is out
+                self._reading.lists_changed(FAMILIES)  # once the open request is answered
             return b""
         before, self._decoded.lines = self._decoded.lines, []
         self.lists_changed(FAMILIES)
@@ -105,11 +107,11 @@ class ListReader:
 
     @property
     def hint(self) -> CacheHint:
-        """How long all of them are current, says the server."""
+        """The freshness of all lists together, as the server says."""
         return self._reading.hint
 
     def request_answered(self, answer_id: RawJson, message: ResultAnswer | ErrorAnswer) -> bool:
-        """An answer with an id that is no number. Whether it was for a request from here."""
+        """Handle an answer whose id is no number. Returns True if it answers a list request."""
         if not self._is_out(answer_id):
             return answer_id in self._given_up
         self.open_request = NO_OPEN_REQUEST
@@ -119,7 +121,7 @@ class ListReader:
             wrong = f"refused {family}/list: {error.message[:200]} ({error.code})"
             page = self._reading.list_refused()
             if error.code == METHOD_NOT_FOUND and family == "templates":
-                wrong = ""  # servers with resources and no templates do that
+                wrong = ""  # usual for servers with resources and no templates
         else:
             self._was_read(family, self._reading.page_received(message.result))
             return True
@@ -128,28 +130,30 @@ class ListReader:
 
     @property
     def is_busy(self) -> bool:
-        """An answer is long, and not read to its end: `read_on`. No request is out meanwhile."""
+        """True while a long answer is only partly read; `read_on` reads its next slice. No request is open
+        meanwhile.
+        """
         return self._reading.is_busy
 
     def read_on(self) -> None:
-        """The next slice of that answer."""
+        """Read the next slice of that answer."""
         self._was_read(self._reading.family, self._reading.read_on())
 
     def _was_read(self, family: Family | None, taken: tuple[PageRequest | None, str] | None) -> None:
-        """What follows from an answer; None: it is not read to its end."""
+        """Continue after an answer. None: it is only partly read."""
         if taken is None:
             return
         page, wrong = taken
         if wrong:
             self._decoded.events.append(ServerLineRejected(self._instance, wrong))
-            was_read = family in self._reading.left_out  # only a part of it is left out
+            was_read = family in self._reading.left_out  # only some entries of it are left out
             if family == "tools" and not self.fit and not was_read:
                 self._decoded.events.append(GreetingFailed(self._instance, wrong))
                 return
         self._request_next(page)
 
     def answer_unreadable(self, answer_id: RawJson, text: str) -> bool:
-        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        """Handle an unreadable line with this id. Returns True if it answers a list request."""
         if not self._is_out(answer_id):
             return answer_id in self._given_up
         wrong = f"answered {self.open_request[1]} with no message: {text}"
@@ -163,7 +167,7 @@ class ListReader:
         return True
 
     def list_timed_out(self, after_s: float) -> list[OwnEvent]:
-        """No answer has come for so long: what was known of all lists stays."""
+        """The open request got no answer in this time: all lists keep what was known."""
         request, method = self.open_request
         if not request:
             return []
@@ -182,7 +186,7 @@ class ListReader:
         return ListAnswerLost(self._instance, self._lost_times, text)
 
     def close(self) -> None:
-        """Let go of whoever words the requests: see `adapter.Adapter`."""
+        """Drop the reference to the functions that write requests. See `EraAdapter.close`."""
         del self._ask_server, self._catalog
         self._reading.abandon()
 
@@ -215,7 +219,7 @@ class ListReader:
             self.open_request = (self._ask_server(page.family, method, params), method)
 
     def catalog(self, key: PoolKey, *, version: str, features: list[Feature]) -> Catalog:
-        """All that is read, beside what the server said of itself; of that, what is within the bounds."""
+        """The catalog: all lists and the server's description of itself, within the limits."""
         return Catalog(
             key=key,
             tools=self._reading.named_offers("tools"),

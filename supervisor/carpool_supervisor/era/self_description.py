@@ -1,9 +1,9 @@
-"""The bounds on what a server says of itself when it is greeted: instructions, name and capabilities.
+"""The limits on a server's description of itself: instructions, name and capabilities.
 
-Owns these bounds and how a longer text is cut. Every agent's greeting carries the instructions, so what is
-over is left out, and told. Pure.
+Owns these limits and how a longer text is cut. Each agent's greeting carries the instructions, so the part
+over the limit is left out and reported. Pure.
 
-Knows nothing of: lists (`list_pages`), eras, how the greeting is merged.
+Knows nothing of: lists (`list_pages`), eras, how greetings are merged.
 """
 
 from typing import Final
@@ -14,19 +14,19 @@ from carpool_protocol.ids import EMPTY_OBJECT, RawJson
 
 MAX_INSTRUCTIONS_BYTES: Final = 16 * 1024
 MAX_INFO_BYTES: Final = 16 * 1024
-"""Of `serverInfo`."""
+"""The limit of `serverInfo`."""
 MAX_CAPABILITIES_BYTES: Final = 64 * 1024
 
 
 class SelfDescription(Struct, frozen=True):
-    """What one server said of itself."""
+    """A server's description of itself."""
 
     instructions: str
     server_info: RawJson
     capabilities: RawJson
 
     def bounded(self) -> tuple["SelfDescription", str]:
-        """The same within the bounds, and a sentence on what is left out (empty: nothing is)."""
+        """The description within the limits, and a sentence on what is left out (empty if nothing is)."""
         over: list[str] = []
         instructions = cut(self.instructions, MAX_INSTRUCTIONS_BYTES)
         if instructions != self.instructions:
@@ -46,7 +46,7 @@ class SelfDescription(Struct, frozen=True):
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """The beginning of a text, whole characters within so many bytes of UTF-8."""
+    """The beginning of a text: whole characters within this many bytes of UTF-8."""
     if len(text) * 4 <= most_bytes:
         return text
     return text[:most_bytes].encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")

@@ -1,14 +1,14 @@
-"""What a server of the handshake era asks: of us (`ping`, `roots/list`) or of an agent.
+"""Requests of a server of the handshake era: to carpool (`ping`, `roots/list`) or to an agent (asks).
 
-Owns what we declare to a server (rule 12: nothing, or all that agents can be asked; roots only where its
-configuration says so, rule 6), which of its requests are answered here, which become a `ServerAsked`, and
-which are refused at once, so that a server never waits for an answer that cannot come. Source: MCP
-2025-11-25, client/sampling, client/elicitation, client/roots, basic/utilities/tasks "Related Task Metadata".
+Owns the capabilities that carpool declares (rule 12: none, or all that agents can be asked for; roots only if
+the server's configuration names some, rule 6). Decides which requests are answered here, which become a
+`ServerAsked`, and which are refused at once, so that no server waits for an answer that cannot come. Source:
+MCP 2025-11-25, client/sampling, client/elicitation, client/roots, basic/utilities/tasks "Related Task
+Metadata".
 
-Invariants: the server's ids and tokens are its own bytes, in and out; they live in another direction than
-our wire ids and are never compared with them. Nothing of a question is decoded but the few fields named
-here; every other value stays byte for byte.
-Knows nothing of: whose question it is, which asks are open, what agents can do.
+Invariants: the server's ids and tokens stay its own bytes; they belong to the other direction than our wire
+ids and are never compared with them. Only the few fields named here are decoded; all other values stay byte
+for byte. Knows nothing of: the agent behind an ask, open asks, capabilities of agents.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -52,28 +52,28 @@ INVALID_PARAMS: Final = -32602
 URLS_FIRST: Final = b"-32042"
 """`URLElicitationRequiredError` (client/elicitation, "URL Elicitation Required Error")."""
 MAX_URLS: Final = 100
-"""So many elicitations of one such error are remembered."""
+"""Elicitations of one such error that are remembered."""
 MAX_URLS_BYTES: Final = 256 * 1024
-"""Those that are longer together, with all before them, are left out."""
+"""Elicitations are left out once they are longer than this together."""
 ASKABLE: Final[frozenset[Need]] = frozenset(
     {"sampling", "sampling.tools", "elicitation.form", "elicitation.url"}
 )
-"""All that an agent of the class `asking` can be asked for (rule 12)."""
+"""Everything that an agent of the class `asking` can be asked for (rule 12)."""
 _NOBODYS: Final[frozenset[Need]] = frozenset()
 
 
 class Declared(Struct, frozen=True):
-    """What a server is told that we can do, and what is needed for it."""
+    """The capabilities that carpool declares to a server, and the values they need."""
 
     asking: bool = False
-    """Sampling (with tools) and elicitation (forms and URLs): an agent is behind it."""
+    """Sampling (with tools) and elicitation (forms and URLs), because an agent is behind it."""
     roots: tuple[Root, ...] | None = None
     """None: roots are not declared."""
     life: bytes = b""
-    """The secret that our trace contexts are made with (`trace`)."""
+    """The secret from which trace contexts are made (`trace`)."""
 
     def needs(self, can: Iterable[Need] | None = None) -> frozenset[Need]:
-        """What can be asked for. `can`: what an agent has declared for one call, where it did that."""
+        """Everything that can be asked for. `can`: what the agent has declared for this call, if it has."""
         needs = (ASKABLE if self.asking else _NOBODYS) if can is None else frozenset(can)
         return needs if self.roots is None else needs | {"roots"}
 
@@ -86,7 +86,7 @@ NOTHING: Final = Declared()
 
 
 def capabilities_of(needs: Collection[Need]) -> RawJson:
-    """A `ClientCapabilities` object (MCP 2025-11-25, basic/lifecycle; 2026-07-28, basic/index)."""
+    """Make a `ClientCapabilities` object (MCP 2025-11-25, basic/lifecycle; 2026-07-28, basic/index)."""
     parts = []
     if "sampling" in needs:
         parts.append(b'"sampling":{"tools":{}}' if "sampling.tools" in needs else b'"sampling":{}')
@@ -99,7 +99,7 @@ def capabilities_of(needs: Collection[Need]) -> RawJson:
 
 
 class ServerRequests:
-    """The other direction of one instance's conversation."""
+    """The requests of one instance's server."""
 
     def __init__(self, instance: InstanceId, declared: Declared, decoded: Decoded) -> None:
         self._instance = instance
@@ -107,14 +107,14 @@ class ServerRequests:
         self._decoded = decoded
         self._roots = None if declared.roots is None else roots_result(declared.roots)
         self._related: dict[RawJson, list[bytes]] = {}
-        """By the id of an open request: the task it named. Its answer has to name it too. A server that uses
-        an id twice is refused the later one first.
+        """The task that an open request named, by request id. Its answer must name the task too. If a server
+        uses an id twice, its later request is refused first.
         """
 
     # --- in --------------------------------------------------------------------------------------------
 
     def request_received(self, request: Request) -> None:
-        """A request of the server."""
+        """Handle a request of the server."""
         if request.method == "ping":
             self._decoded.lines.append(result_line(request.id, EMPTY_OBJECT))
         elif request.method == "roots/list" and self._roots is not None:
@@ -132,7 +132,7 @@ class ServerRequests:
             return
         rest, meta, token = parts
         needs = needed_capabilities(request.method, rest)
-        if not needs:  # a mode that nobody was told of
+        if not needs:  # a mode that carpool did not declare
             self._refuse(request, INVALID_PARAMS, f"{request.method}: carpool has declared no such mode")
             return
         facts = facts_of(request.method, meta, self._declared.life)
@@ -146,7 +146,7 @@ class ServerRequests:
         )
 
     def _for_the_agent(self, meta: RawJson, trace: TraceKey | None) -> RawJson:
-        """A `_meta` that names neither a task nor a trace of ours; `ABSENT` where nothing is left of it."""
+        """The `_meta` without tasks and traces of carpool's own; `ABSENT` if nothing is left."""
         left = without_task(meta)
         if left and trace is not None and issued_trace(self._declared.life, trace):
             left = without(left, "traceparent")
@@ -156,7 +156,7 @@ class ServerRequests:
         self._decoded.lines.append(error_line(request.id, code, text))
 
     def notification_received(self, message: Notification) -> bool:
-        """A notification of the server. Whether it is about what it asked."""
+        """Handle a notification. Returns True if it is about an ask."""
         if message.method == "notifications/cancelled":
             ask, reason = split_cancelled(message.params)
             if ask is not None and self._declared.asking:
@@ -171,7 +171,7 @@ class ServerRequests:
         return True
 
     def call_failed(self, wire_id: WireId, error: RawJson) -> None:
-        """An error that this call ends with: it may send its agent to URLs first."""
+        """Handle the error that ends a call; it may first send its agent to URLs."""
         if mentions(error, URLS_FIRST) and value_of(error, "code") == URLS_FIRST:
             found = elements(value_of(value_of(error, "data") or b"", "elicitations") or b"") or []
             ids: list[str] = []
@@ -192,7 +192,7 @@ class ServerRequests:
     # --- out -------------------------------------------------------------------------------------------
 
     def answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """The answer to the server's request of this id."""
+        """The answer to the server's request with this id."""
         named = self._related.get(ask)
         related = named.pop() if named else None
         if named is not None and not named:
@@ -202,13 +202,14 @@ class ServerRequests:
         return result_line(ask, body if related is None else with_task(body, related))
 
     def progress_line(self, token: RawJson, params: RawJson) -> bytes:
-        """How far a request of the server's is; `params` without the token."""
+        """A progress line for a request of the server; `params` has no token."""
         return progress_line(token, params)
 
 
 def without_agents_task(meta: RawJson) -> RawJson:
-    """The `_meta` of an agent's request. A task that it names is none of this server's as far as it may know:
-    servers send what a request leads to, questions too, to whoever waits for the task that it names.
+    """The `_meta` of an agent's request without the related task. The agent cannot know a task of this
+    server; a server would send everything that the request causes, asks too, to the agent that waits for that
+    task.
     """
     if not meta or not (mentions(meta, _RELATED) or mentions(meta, b"\\")):
         return meta
@@ -219,12 +220,12 @@ _RELATED: Final = b'"' + RELATED_TASK.encode() + b'"'
 
 
 def without_task(meta: RawJson) -> RawJson:
-    """A `_meta` that names no related task."""
+    """The `_meta` without a related task."""
     return without(meta, RELATED_TASK)
 
 
 def without(meta: RawJson, key: str) -> RawJson:
-    """A `_meta` without this key; `ABSENT` where nothing is left of it."""
+    """The `_meta` without this key; `ABSENT` if nothing is left."""
     if not meta:
         return ABSENT
     left = change_members(meta, {key: None})
@@ -232,7 +233,7 @@ def without(meta: RawJson, key: str) -> RawJson:
 
 
 def roots_result(roots: Sequence[Root]) -> RawJson:
-    """The answer to `roots/list`. A root without a name of the agent's has that of its directory."""
+    """The answer to `roots/list`. A root without a name gets the name of its directory."""
     found = []
     for root in roots:
         name = root.name or _directory_name(root.uri)
@@ -243,12 +244,12 @@ def roots_result(roots: Sequence[Root]) -> RawJson:
 def _directory_name(uri: str) -> str:
     try:
         return unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2])
-    except ValueError:  # no URI at all: the server's reader may say so
+    except ValueError:  # no valid URI: the server may say so itself
         return ""
 
 
 def with_task(result: RawJson, related: bytes) -> RawJson:
-    """A result whose `_meta` names this related task; what is no object stays as it is."""
+    """The result with this related task in its `_meta`; anything but an object stays as it is."""
     if result[:1] != b"{":
         return result
     named = b"%b:%b" % (quote(RELATED_TASK), related)

@@ -1,12 +1,12 @@
-"""The stateless era (2026-07-28) towards one instance.
+"""The adapter for the stateless era (2026-07-28).
 
-Owns the wording of calls and cancels, and to which part of the conversation a line from the server belongs:
-answers to calls (here), what it wants before it answers (`input_rounds`), tasks (`task_relay`), its
-introduction (`discover`), what it tells unasked (`subscriptions`). What only this era has is put on and
-taken off by `envelope`. A server of this era sends no requests: what it wants of an agent is the answer to
-a call, so it is certain whose it is. Source: MCP 2026-07-28, basic/index, basic/utilities, server/tools.
+Owns the lines of calls and cancels, and passes each line of the server to the right part: answers to calls
+(here), required input (`input_rounds`), tasks (`task_relay`), the greeting (`discover`), notifications
+without a call (`subscriptions`). `envelope` adds and removes what only this era has. A server of this era
+sends no requests: it asks in the answer to a call, so the agent behind an ask is certain. Source: MCP
+2026-07-28, basic/index, basic/utilities, server/tools.
 
-Knows nothing of: agents, deadlines, processes, which call is whose.
+Knows nothing of: agents, deadlines, processes, which session a call belongs to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -58,7 +58,7 @@ NO_REQUESTS: Final = "a server sends no requests in MCP 2026-07-28: answer the c
 
 
 class StatelessAdapter:
-    """One instance's conversation. See `EraAdapter`."""
+    """One instance's conversation in the stateless era. See `EraAdapter`."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class StatelessAdapter:
         *,
         bridge: bool = False,
     ) -> None:
-        """`declared`: what the server is told that we can do. `bridge`: the process is carpool's own, which
-        may say in its name what became of a call.
+        """`declared`: the capabilities that the server is told. `bridge`: the process is carpool's own, so
+        errors in carpool's name are believed.
         """
         self._bridge = bridge
         self._instance = instance
@@ -95,7 +95,7 @@ class StatelessAdapter:
         return self._discovery.greeting_line()
 
     def call_line(self, wire_id: WireId, call: Call) -> bytes:
-        """The call under its wire id, which is also its progress token."""
+        """The line of a call. Its wire id is also its progress token."""
         if call.method in ASKS:
             self._rounds.call_written(wire_id, call)
         else:
@@ -114,7 +114,7 @@ class StatelessAdapter:
         return request_line(request, call.method, params)
 
     def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
-        """`notifications/cancelled`; nothing between two rounds, when the server has nothing to cancel."""
+        """`notifications/cancelled`; empty between two rounds, when the server has nothing to cancel."""
         self._relayed_task_calls.call_ended(wire_id)
         if self._may_begin_task(self._rounds.open_call(wire_id)):
             self._relayed_task_calls.call_cancelled(wire_id)
@@ -125,40 +125,38 @@ class StatelessAdapter:
         return notification_line("notifications/cancelled", params)
 
     def ask_answer_line(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """Something that the server wanted is there, or will not be. Nothing to write yet: see
-        `retry_line`.
-        """
+        """Take an input, or its failure. Writes nothing yet: see `retry_line`."""
         self._rounds.ask_answered(ask, is_error=is_error, body=body)
         return b""
 
     def retry_line(self, wire_id: WireId) -> bytes:
-        """The call once more: after a pause, or with everything that was wanted."""
+        """The call again, after a pause or with all required input."""
         return self._rounds.retry_line(wire_id)
 
     def ask_progress_line(self, token: RawJson, params: RawJson) -> bytes:
-        """Nothing: a server of this era gives no token with what it wants."""
+        """Always empty: a server of this era gives no progress token with its input requests."""
         return b""
 
     def level_line(self, level: str) -> bytes:
-        """Nothing to write: every request says it from now on."""
+        """Always empty: each request carries the level from now on."""
         self._envelope.set_level(level)
         return b""
 
     def subscriptions_line(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
-        """Another `subscriptions/listen`."""
+        """A new `subscriptions/listen`."""
         return self._subscriptions.subscriptions_line(add, drop)
 
     def task_subscriptions_line(self, tasks: Sequence[str]) -> bytes:
-        """Another `subscriptions/listen`."""
+        """A new `subscriptions/listen`."""
         return self._subscriptions.task_subscriptions_line(tasks)
 
     def cancel_task_line(self, task: str) -> bytes:
-        """`tasks/cancel`; whatever it answers, nobody waits for that."""
+        """`tasks/cancel`; its answer is ignored."""
         params = RawJson(b'{"taskId":%b}' % quote(task))
         return self._envelope.request_line(self._envelope.next_id("task"), "tasks/cancel", params, tasks=True)
 
     def probe_line(self) -> bytes:
-        """`server/discover`. Any answer, an error too, is a sign of life."""
+        """`server/discover`. Any answer, even an error, shows that the server is alive."""
         return self._envelope.request_line(self._envelope.next_id("ping"), DISCOVER)
 
     @property
@@ -176,7 +174,7 @@ class StatelessAdapter:
         return self._discovery.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
-        """The first page of the first list."""
+        """The request for the first page of the first list."""
         return self._discovery.relist_line()
 
     def take_events(self) -> list[OwnEvent]:
@@ -192,7 +190,7 @@ class StatelessAdapter:
     # --- in --------------------------------------------------------------------------------------------
 
     def feed(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
-        """What these lines mean, and the lines to send back at once."""
+        """Read lines of the server: returns the events they mean and the lines to send back at once."""
         taken = self._decoded
         taken.lines = []
         for line in lines:
@@ -258,7 +256,7 @@ class StatelessAdapter:
                 return
             if note is not None:
                 self._reject_line(f"answered against the protocol: {note}")
-        # What depends on answers that an agent gave is not to be kept (server/utilities/caching).
+        # A result that depends on an agent's input must not be cached (server/utilities/caching).
         hint = read_cache_hint(whole) if method == "resources/read" and first else NO_HINT
         self._decoded.events.append(
             ServerAnswered(self._instance, wire_id, False, result, ttl_ms=hint.ttl_ms, public=hint.public)
@@ -315,7 +313,7 @@ class StatelessAdapter:
             self._subscription_notified(method, params)
 
     def _subscription_notified(self, method: str, params: RawJson) -> None:
-        """What came on the listen in force."""
+        """Handle a notification on the listen in force."""
         if method in CHANGED:
             self._discovery.lists_changed(CHANGED[method])
         elif method == "notifications/resources/updated":
@@ -367,5 +365,5 @@ class StatelessAdapter:
 
 
 def _bare(params: RawJson) -> RawJson:
-    """The params without the listen that they came on."""
+    """The params without the id of the listen that they came on."""
     return RawJson(change_members(params, {"_meta": None}))

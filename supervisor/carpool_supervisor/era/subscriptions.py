@@ -1,14 +1,13 @@
-"""What a server of the stateless era is asked to tell unasked: one `subscriptions/listen` for everybody.
+"""Notifications of a server of the stateless era: one `subscriptions/listen` for all sessions.
 
-Owns the filter (the lists that it says can change, the resources and tasks that are watched) and the listen
-in force. A listen cannot be changed: another is opened, and the old one cancelled once the new one is
-acknowledged, so nothing is missed; meanwhile only one of them is listened to, so nothing is heard twice. When
-the server ends one it is opened again, and then anything may have changed. Source: MCP 2026-07-28,
+Owns the filter (announced lists, subscribed resources and tasks) and the listen in force. A listen cannot be
+changed. A new one is opened, and the old one is cancelled once the new one is acknowledged, so nothing is
+missed. Only one of the two is in force at a time, so nothing is heard twice. If the server ends a listen it
+is opened again, and anything may have changed in between. Source: MCP 2026-07-28,
 basic/utilities/subscriptions.
 
-Invariants: nothing is heard that was not asked for; a server that ends listens as fast as they are opened is
-asked a few times, and then with each sign of life only.
-Knows nothing of: lists, who watches.
+Invariants: notifications that were not requested are dropped; a server that keeps ending listens gets a few
+new ones at once, and afterwards one with each sign of life. Knows nothing of: lists, subscribed sessions.
 """
 
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ from carpool_supervisor.era.greeting import read_error
 
 SUBSCRIPTION: Final = PREFIX + "subscriptionId"
 MAX_RENEWALS: Final = 3
-"""So many times in a row a listen that the server ended is opened again at once."""
+"""The number of times in a row that an ended listen is opened again at once."""
 _OURS: Final = b'"carpool-listen-'
 
 
@@ -42,23 +41,23 @@ class ServerSubscriptions:
         self._decoded = decoded
         self._features: frozenset[Feature] = frozenset()
         self.watched: set[str] = set()
-        """The URIs of resources."""
+        """The URIs of subscribed resources."""
         self._tasks: set[str] = set()
         self._open: list[RawJson] = []
-        """The ids of listens that are open, the newest last: one, or more while one is being replaced."""
+        """The ids of open listens, newest last: one, or more while one is being replaced."""
         self._in_force = ABSENT
         self._renewals = 0
         self._gap = False
-        """The server ended the listen in force, so something may have been missed."""
+        """True if notifications may have been missed, because the server ended the listen in force."""
         self._refused = False
 
     def begin(self, features: Iterable[Feature]) -> bytes:
-        """The server has said what can change: listen to that."""
+        """Listen to everything that the server can announce."""
         self._features = frozenset(features)
         return self._listen()
 
     def subscriptions_line(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
-        """Other resources are watched."""
+        """The line for other subscribed resources."""
         before = set(self.watched)
         self.watched.difference_update(drop)
         self.watched.update(add)
@@ -68,7 +67,7 @@ class ServerSubscriptions:
         return self._listen()
 
     def task_subscriptions_line(self, tasks: Iterable[str]) -> bytes:
-        """Other tasks are watched."""
+        """The line for other subscribed tasks."""
         before, self._tasks = self._tasks, set(tasks)
         if self._tasks == before:
             return b""
@@ -97,7 +96,9 @@ class ServerSubscriptions:
         )
 
     def acknowledged(self, params: RawJson) -> bool:
-        """`notifications/subscriptions/acknowledged`. Whether anything may have been missed before."""
+        """Handle `notifications/subscriptions/acknowledged`. Returns True if something may have been missed
+        before.
+        """
         request = _subscription(params)
         if request not in self._open or request == self._in_force:
             return False
@@ -109,11 +110,11 @@ class ServerSubscriptions:
         return gap
 
     def is_in_force(self, params: RawJson) -> bool:
-        """Whether a notification came on the listen in force."""
+        """True if a notification came on the listen in force."""
         return self._in_force != ABSENT and _subscription(params) == self._in_force
 
     def listen_answered(self, message: ResultAnswer | ErrorAnswer) -> bool:
-        """An answer with an id that is no number. Whether it was for a listen."""
+        """Handle an answer whose id is no number. Returns True if it answers a listen."""
         if not message.id.startswith(_OURS):
             return False
         if isinstance(message, ErrorAnswer) and message.id in self._open:
@@ -125,7 +126,7 @@ class ServerSubscriptions:
         return True
 
     def listen_ended(self, request: RawJson) -> None:
-        """The server has ended this listen; what it said of it later, or twice, says nothing."""
+        """The server has ended this listen. A repeated end, or one of an older listen, changes nothing."""
         if request not in self._open:
             return
         self._open.remove(request)
@@ -137,7 +138,7 @@ class ServerSubscriptions:
             self._decoded.add_line(self._listen())
 
     def server_alive(self) -> None:
-        """The server lives: what it ended too often is opened once more."""
+        """The server is alive: open again a listen that it ended too often."""
         if self._open:
             self._renewals = 0
         elif self._gap and not self._refused:
@@ -145,14 +146,14 @@ class ServerSubscriptions:
 
 
 def _subscription(params: RawJson) -> RawJson:
-    """The listen that a notification came on, as we spell its id."""
+    """The listen that a notification came on, by carpool's spelling of its id."""
     raw = value_of(value_of(params, "_meta") or b"", SUBSCRIPTION) or b""
     text = key_text(raw) if raw[:1] == b'"' else None
     return ABSENT if text is None else RawJson(b'"%b"' % text.encode())
 
 
 def cancelled_listen(params: RawJson) -> RawJson:
-    """The request that a `notifications/cancelled` of the server means."""
+    """The request that a `notifications/cancelled` of the server names."""
     text = text_of(params, "requestId")
     return ABSENT if text is None else RawJson(b'"%b"' % text.encode())
 

@@ -1,11 +1,11 @@
-"""Tasks that agents of the stateless era come back for themselves, as one instance's conversation says them.
+"""Tasks that agents of the stateless era poll themselves.
 
-Owns which open calls are about a task, which cancelled ones may have begun one, and what is read of a task:
-its id, how long it is kept, whether it has ended. What else a task says is the agent's to read, and what it
-wants of its agent is asked and given by way of `tasks/get` and `tasks/update`, not in rounds. Source: the
-extension `io.modelcontextprotocol/tasks` (SEP-2663) of MCP 2026-07-28.
+Owns the open calls about a task, the cancelled ones that may have begun a task, and the fields of a task that
+carpool reads: its id, its time to live, and if it has ended. The agent reads everything else. Input for a
+task goes through `tasks/get` and `tasks/update`, not through rounds. Source: the extension
+`io.modelcontextprotocol/tasks` (SEP-2663) of MCP 2026-07-28.
 
-Takes legal JSON; no bytes raise. Knows nothing of: whose task it is, which ids agents know, deadlines.
+Takes legal JSON; no bytes raise. Knows nothing of: the session of a task, the ids that agents see, deadlines.
 """
 
 from typing import Final
@@ -30,21 +30,21 @@ _NOT_THERE: Final = b"-32602"
 
 
 class RelayedTaskCalls:
-    """All calls of one instance that are about tasks."""
+    """All calls of one instance that concern tasks."""
 
     def __init__(self, instance: InstanceId) -> None:
         self._instance = instance
         self._calls: dict[WireId, Call] = {}
         self._dropped: dict[WireId, None] = {}
-        """The latest calls that were cancelled and may have begun a task before their server heard so."""
+        """The latest cancelled calls that may have begun a task before the cancel reached their server."""
 
     def call_written(self, wire_id: WireId, call: Call) -> None:
-        """The call is written, if it is one of these."""
+        """A call was written; it is kept if it concerns tasks."""
         if call.method in TASK_ID_KEYS:
             self._calls[wire_id] = call
 
     def call_ended(self, wire_id: WireId) -> Call | None:
-        """Its answer came, or nobody waits for it. The call, if it was one of these."""
+        """A call was answered or abandoned. Returns it if it concerned tasks."""
         return self._calls.pop(wire_id, None)
 
     def call_cancelled(self, wire_id: WireId) -> None:
@@ -54,7 +54,7 @@ class RelayedTaskCalls:
             del self._dropped[next(iter(self._dropped))]
 
     def was_cancelled(self, wire_id: WireId) -> bool:
-        """Whether an answer is that of such a call. True once."""
+        """True, once, for the answer to such a call."""
         if wire_id not in self._dropped:
             return False
         del self._dropped[wire_id]
@@ -73,7 +73,7 @@ class RelayedTaskCalls:
     def call_answered(
         self, wire_id: WireId, call: Call, result: RawJson
     ) -> ServerAnswered | AnswerUnreadable:
-        """A call about a task was answered. (`task` is what examples of the specification say there.)"""
+        """A call about a task was answered. (Examples in the specification have a member `task` there.)"""
         kind, _ = read_result(result)
         if result[:1] != b"{" or kind not in ("complete", "task"):
             text = "The result has a resultType that cannot be, or is no object."
@@ -82,13 +82,13 @@ class RelayedTaskCalls:
         return ServerAnswered(self._instance, wire_id, False, _neutral(result), task_over=over)
 
     def call_failed(self, wire_id: WireId, call: Call, error: RawJson) -> ServerAnswered:
-        """A call about a task was answered with an error. One that its server does not know has ended."""
+        """A call about a task failed. A task that its server does not know has ended."""
         over = call.method == "tasks/get" and value_of(error, "code") == _NOT_THERE
         body = neutral_error(call.method, error, same_era=True)
         return ServerAnswered(self._instance, wire_id, True, body, task_over=over)
 
     def task_changed(self, params: RawJson) -> TaskChanged | None:
-        """`notifications/tasks`. None for one that names no task."""
+        """Read `notifications/tasks`; None if it names no task."""
         task = _id_of(params)
         if not task:
             return None
@@ -97,7 +97,7 @@ class RelayedTaskCalls:
 
 
 def _id_of(said: RawJson) -> str:
-    """Empty for none, and for what is no text."""
+    """The id of a task; empty if it has none or it is no text."""
     text = text_of(said, "taskId") or ""
     try:
         text.encode()
@@ -107,7 +107,7 @@ def _id_of(said: RawJson) -> str:
 
 
 def _ttl_ms(said: RawJson) -> int:
-    """Since it was created; -1 where it does not say, or for ever."""
+    """The time to live since the task was created; -1 if it is unlimited or not given."""
     digits = value_of(said, "ttlMs") or b""
     return int(digits) if digits.isdigit() and len(digits) <= MAX_DIGITS else -1
 
@@ -117,7 +117,7 @@ def _has_ended(said: RawJson) -> bool:
 
 
 def _neutral(said: RawJson) -> RawJson:
-    """Without what is between the server and us."""
+    """The result without the members that concern only the server and carpool."""
     meta = RawJson(value_of(said, "_meta") or b"")
     left = without(without(meta, SERVER_INFO), SUBSCRIPTION) if meta[:1] == b"{" else meta
     keep = None if not left else (lambda _: left)

@@ -1,17 +1,16 @@
-"""Calls of tools that run as tasks only: the task is begun, waited for and ended in here, and its call has
-one answer like any other.
+"""Calls of tools that run as tasks only, in the handshake era: the task is hidden, and the call gets one
+answer like any other.
 
-Owns which tools need it, the tasks of one instance, and what is written for them: the call with `task`, then
-`tasks/result`, which blocks until the task has ended and is also how a server hands over what it asks
-meanwhile; `tasks/cancel` for a cancel. A server whose `tasks/result` does not wait (against the
-specification) or fails is asked `tasks/get`: a task that still runs is asked for again when the server says
-that its status changed, or answers a ping (there is no clock here). Source: MCP 2025-11-25,
-basic/utilities/tasks; tried with server-everything 2026.8.31 and the Python SDK 1.29.
+Owns the tools that need a task, the tasks of one instance, and the lines for them: the call with `task`; then
+`tasks/result`, which blocks until the task has ended and brings the server's asks meanwhile; `tasks/cancel`
+for a cancel. A server whose `tasks/result` fails, or returns too early against the specification, is asked
+`tasks/get`. `tasks/result` is repeated when the server reports a new status or answers a ping, because this
+module has no clock. Source: MCP 2025-11-25, basic/utilities/tasks; tried with server-everything 2026.8.31 and
+the Python SDK 1.29.
 
-Invariants: a task belongs to one wire id; our requests about it name that wire id, so an answer finds its
-call whatever the server's task id is; each call gets one answer.
-Knows nothing of: agents, whose question a question is, deadlines.
-Decision: docs/decisions/0011.
+Invariants: a task belongs to one wire id; our requests about it carry that wire id, so an answer finds its
+call with any task id of the server; each call gets one answer. Knows nothing of: agents, the session behind
+an ask, deadlines. Decision: docs/decisions/0011.
 """
 
 import re
@@ -38,14 +37,14 @@ from carpool_supervisor.era.server_requests import without_agents_task, without_
 
 TASKS_SINCE: Final = "2025-11-25"
 TTL_MARGIN_S: Final = 60.0
-"""A task is kept this much longer than its call may take, so that its result is still there to be fetched."""
+"""A task lives this much longer than its call may take, so that its result can still be fetched."""
 MAX_OVER: Final = 1024
-"""Tasks of calls that ended for their agents and that the server has not ended; older ones are forgotten."""
+"""Ended calls whose tasks still run at the server; older ones are forgotten."""
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _GRAIN: Final = 1e-6
-"""The progress of one change of status: nothing beside the numbers of a server that counts itself, which may
-come later and have to be greater.
+"""The progress of one change of status. It is tiny, so that progress of the server's own that comes later is
+greater.
 """
 
 _our_id = re.compile(rb'"carpool-task-(result|get|cancel)-([0-9]{1,18})(?:-([0-9]{1,9}))?"').fullmatch
@@ -59,21 +58,21 @@ class _Task:
     def __init__(self, wire_id: WireId) -> None:
         self.wire = wire_id
         self.id = b""
-        """The server's id of it, raw; empty until the call was answered with it."""
+        """The server's id of the task, raw; empty until the call is answered with it."""
         self.requests: dict[bytes, int] = {}
-        """How often each method was asked about it: an id is never used again (basic, "Requests"), and a late
-        answer to an earlier one says nothing any more.
+        """How many requests of each method were made about it. An id is never used again (basic, "Requests"),
+        so late answers to earlier requests are ignored.
         """
         self.asked = False
-        """`tasks/result` is out."""
+        """`tasks/result` is open."""
         self.error: RawJson | None = None
-        """What `tasks/result` ended with, until `tasks/get` says whether the task has ended too."""
+        """The error of `tasks/result`, until `tasks/get` says if the task has ended too."""
         self.is_over = False
         """Its call was cancelled."""
         self.counted = False
-        """The server tells progress of its own."""
+        """The server reports progress of its own."""
         self.progress = 0
-        """Changes of its status that were passed on as progress."""
+        """Changes of status that were reported as progress."""
 
 
 class TaskCalls:
@@ -88,8 +87,8 @@ class TaskCalls:
         *,
         bridge: bool = False,
     ) -> None:
-        """`ttl_s`: the longest a call may take. `call_failed` sees an error before the call ends with it.
-        `bridge`: as in `Handshake`.
+        """`ttl_s`: the longest a call may take. `call_failed`: sees an error before the call ends with it.
+        `bridge`: as in `HandshakeAdapter`.
         """
         self._bridge = bridge
         self._erred = erred
@@ -108,9 +107,9 @@ class TaskCalls:
     # --- out -------------------------------------------------------------------------------------------
 
     def call_line(self, wire_id: WireId, call: Call, token: RawJson) -> bytes:
-        """The call, to be run as a task.
+        """The call, to run as a task.
 
-        With a `ttl`: without one both official SDKs keep the result for as long as they live.
+        It has a `ttl`: without one both official SDKs keep the result as long as they live.
         """
         self._open[wire_id] = _Task(wire_id)
         rest = change_members(call.params, {"task": None})[1:-1].strip()
@@ -122,7 +121,7 @@ class TaskCalls:
         )
 
     def cancel_line(self, wire_id: WireId, reason: str) -> bytes:
-        """The line that cancels: the task or, while its id is not known, the call."""
+        """The line that cancels the task or, while its id is unknown, the call."""
         task = self._open[wire_id]
         task.is_over = True
         over = [each for each in self._open.values() if each.is_over]
@@ -171,13 +170,13 @@ class TaskCalls:
         return True
 
     def call_failed(self, wire_id: WireId) -> None:
-        """The call was answered with an error, or with something unreadable."""
+        """The call failed, or its answer was unreadable."""
         task = self._open.get(wire_id)
         if task is not None:
             self._drop(task)
 
     def request_answered(self, message: ResultAnswer | ErrorAnswer) -> bool:
-        """An answer with an id that is no number. Whether it was for a request from here."""
+        """Handle an answer whose id is no number. Returns True if it answers a request about a task."""
         found = _our_id(message.id)
         if found is None:
             return False
@@ -191,7 +190,7 @@ class TaskCalls:
             case b"get" if task.error is not None:
                 self._status_received(task, task.error, message)
             case b"cancel" if task.id and task.is_over and not task.asked:
-                self._answer(task, is_error=False, body=EMPTY_OBJECT)  # nobody waits; it runs no more
+                self._answer(task, is_error=False, body=EMPTY_OBJECT)  # cancelled: the task runs no more
             case _:
                 pass
         return True
@@ -213,11 +212,11 @@ class TaskCalls:
         self._decoded.lines.append(self._about(task, "get"))
 
     def _status_received(self, task: _Task, error: RawJson, message: ResultAnswer | ErrorAnswer) -> None:
-        """`tasks/result` gave an error, or (`error` is absent) nothing to pass on: has the task ended?"""
+        """`tasks/result` failed or (`error` is absent) returned nothing useful: ask if the task has ended."""
         said = message.result if isinstance(message, ResultAnswer) else EMPTY_OBJECT
         status = text_of(said, "status") or ""
         if status and status not in _ENDED:
-            task.error = None  # it did not wait: asked again when there is reason to
+            task.error = None  # it returned too early: asked again at the next sign of life
         elif error:
             self._answer(task, is_error=True, body=error)
         elif status in ("failed", "cancelled"):
@@ -239,14 +238,14 @@ class TaskCalls:
         self._decoded.events.append(event)
 
     def server_alive(self) -> None:
-        """The server lives: ask again for what it would not wait with."""
+        """The server is alive: repeat the requests that returned too early."""
         for task in list(self._by_id.values()):
             if not task.asked and task.error is None and not task.is_over:
                 self._await(task)
 
     def status_received(self, params: RawJson) -> None:
-        """`notifications/tasks/status`: progress of its call, unless the server counts itself (values must
-        grow).
+        """Handle `notifications/tasks/status`: it becomes progress, unless the server reports progress itself
+        (values must grow).
         """
         task = self._by_id.get(value_of(params, "taskId") or b"")
         if task is None or task.is_over:
@@ -262,7 +261,7 @@ class TaskCalls:
             self._event(ServerProgressed(self._instance, task.wire, RawJson(told)))
 
     def may_pass_progress(self, wire_id: WireId, params: RawJson) -> bool:
-        """The server counts. Whether it may be passed on: not what is less than was told of its status."""
+        """The server reports progress. False if it is less than what was already reported for its status."""
         task = self._open[wire_id]
         if not task.counted:
             try:
@@ -276,7 +275,7 @@ class TaskCalls:
 
 
 def wire_of(answer_id: RawJson | None) -> WireId | None:
-    """The call that hangs on the answer with this id of ours."""
+    """The call whose `tasks/result` or other request has this id."""
     found = _our_id(answer_id) if answer_id else None
     return WireId(int(found[2])) if found and found[1] != b"cancel" else None
 
@@ -284,8 +283,8 @@ def wire_of(answer_id: RawJson | None) -> WireId | None:
 def tools_of(greeted: Initialized, tools: Iterable[Offer]) -> frozenset[str]:
     """The tools that this server runs as tasks only (`execution.taskSupport`: `required`).
 
-    None where the server has not declared that it runs calls as tasks: then the tool's own word does not
-    count (basic/utilities/tasks, "Tool-Level Negotiation").
+    None if the server has not declared that it runs calls as tasks: the word of the tool does not count then
+    (basic/utilities/tasks, "Tool-Level Negotiation").
     """
     if greeted.protocolVersion < TASKS_SINCE:
         return frozenset()
@@ -304,7 +303,7 @@ def _is_required(definition: RawJson) -> bool:
 
 
 def without_related(result: RawJson) -> RawJson:
-    """The result of a task as the call itself would have had it."""
+    """The result of a task in the form of the call's own result."""
     meta = value_of(result, "_meta")
     if meta is None or meta[:1] != b"{":
         return result

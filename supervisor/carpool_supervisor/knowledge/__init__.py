@@ -1,4 +1,4 @@
-"""What is remembered of servers between runs: era, evidence on sharing, what ships with carpool.
+"""Knowledge about servers between runs: era, evidence on sharing, the well-known list.
 
-The files here know nothing of: what is concluded from it (`core`).
+The files here know nothing of: decisions that follow from it (`core`).
 """

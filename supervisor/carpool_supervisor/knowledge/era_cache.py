@@ -1,12 +1,13 @@
-"""Which era servers speak, kept on disk, so that each is asked in the other era once and not at every start.
+"""The era of each server, kept on disk, so that a server is probed in the other era once and not at every
+start.
 
 Owns one file, `eras.json` in the state directory. Keys are `sharing.launch_identity`: server and program, no
-arguments, so no secrets. A verdict is kept where the other era was tried and did not work, with its date and
-the version that the server said it is; it does not hold for another version. One that says "handshake" holds
-for a week: a server that learns the newer era may keep its version, and answers `initialize` as before.
+arguments, so no secrets. A verdict is kept if the other era was tried and did not work, with its date and the
+version of the server; it does not hold for another version. A verdict "handshake" holds for a week: a server
+may learn the newer era without a new version, and still answer `initialize`.
 
-Invariants: as in `sharing_evidence`; of two supervisors that share the file the one that saw a server last
-is right. Knows nothing of: clocks (wall time comes in), how an era is found out.
+Invariants: as in `sharing_evidence`; of two supervisors that share the file, the one that saw a server last
+is right. Knows nothing of: clocks (wall time comes in), how an era is detected.
 """
 
 import os
@@ -24,26 +25,26 @@ from carpool_protocol.link.messages import Era
 NAME: Final = "eras.json"
 MAX_BYTES: Final = 1024 * 1024
 MAX_SERVERS: Final = 1000
-"""Past it, what was not seen for longest is forgotten."""
+"""The most servers in the file; the one that was not seen for longest is dropped first."""
 MAX_TEXT: Final = 200
 HOLDS: Final = timedelta(days=7)
 LOST: Final = "which era servers speak is found out again"
 
 
 class EraVerdict(Struct, frozen=True):
-    """What was found out about one server."""
+    """The known era of one server."""
 
     era: Era
     why: str
-    """What it did when it was greeted in the other; empty: nobody tried since it has been as it is."""
+    """The server's reaction to the greeting of the other era; empty: not tried with this version."""
     server: str
-    """Its name and version, as it said them."""
+    """The name and version that the server reported."""
     at: str
-    """When, as `wallclock` writes it."""
+    """The time, as `wallclock` writes it."""
 
 
 class EraVerdicts(Struct, frozen=True, forbid_unknown_fields=True):
-    """All of it: the file's own form."""
+    """The form of the whole file."""
 
     version: Literal[1] = 1
     servers: Mapping[str, EraVerdict] = {}
@@ -55,12 +56,12 @@ _decode = msgspec.json.Decoder(EraVerdicts).decode
 
 
 def eras_file(state: str) -> str:
-    """Where it lies in the state directory."""
+    """The path of the file in the state directory."""
     return os.path.join(state, NAME)
 
 
 def era_of(verdicts: EraVerdicts, key: str, now: str) -> Era | None:
-    """Which era this server is known to speak at this time; None: it is to be found out."""
+    """The era that this server speaks at this time; None: it must be detected."""
     known = verdicts.servers.get(key)
     if known is None or not known.why:
         return None
@@ -72,11 +73,11 @@ def _age(at: str, now: str) -> timedelta:
         age = datetime.fromisoformat(now) - datetime.fromisoformat(at)
     except (ValueError, TypeError):
         return HOLDS
-    return age if age >= timedelta() else HOLDS  # a clock that was set back says nothing
+    return age if age >= timedelta() else HOLDS  # a clock that was set back proves nothing
 
 
 def with_observation(verdicts: EraVerdicts, key: str, seen: EraVerdict) -> EraVerdicts:
-    """After a server has greeted. The very same object where that is nothing new."""
+    """The verdicts after a server has greeted. Returns the same object if nothing is new."""
     seen = replace(seen, why=seen.why[:MAX_TEXT], server=seen.server[:MAX_TEXT])
     before = verdicts.servers.get(key)
     if not seen.why:
@@ -88,7 +89,7 @@ def with_observation(verdicts: EraVerdicts, key: str, seen: EraVerdict) -> EraVe
 
 
 def merged_eras(one: EraVerdicts, other: EraVerdicts) -> EraVerdicts:
-    """Of each server what was seen last."""
+    """For each server the verdict that is newer."""
     servers = dict(one.servers)
     for key, theirs in other.servers.items():
         mine = servers.get(key)
@@ -104,13 +105,13 @@ def _bounded(servers: dict[str, EraVerdict]) -> EraVerdicts:
 
 
 def load_eras(path: str) -> tuple[EraVerdicts, str]:
-    """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
+    """Read the file. Returns its verdicts, and a sentence for the log if something was wrong (else empty)."""
     return state_file.load_state_file(path, MAX_BYTES, _decode, NOTHING_KNOWN, what="an eras file", lost=LOST)
 
 
 def save_eras(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
-    """Put it on disk, together with what another supervisor put there meanwhile. Returns all of that, and a
-    sentence for the log where something was wrong (else empty).
+    """Write the file, merged with what another supervisor has written meanwhile. Returns all of it, and a
+    sentence for the log if something was wrong (else empty).
     """
     on_disk, said = load_eras(path)
     whole = merged_eras(on_disk, verdicts)

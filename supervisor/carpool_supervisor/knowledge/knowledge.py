@@ -1,10 +1,12 @@
-"""What carpool knows about the programs behind pools: the shipped list, evidence and eras on disk.
+"""Everything that carpool knows about the programs of pools: the well-known list, evidence and eras on disk.
 
-Owns evidence on sharing and the known eras in this process: loaded once at the start, recorded at once,
-written by a thread, one write at a time, so that a slow disk delays nobody. Adds wall times. Reads the
-shipped list (`well_known.json`). A file that cannot be read or written is logged and costs nothing else.
+Owns the evidence on sharing and the known eras in this process. They are loaded once at the start, recorded
+at once, and written by a thread, one write at a time, so that a slow disk delays nobody. Adds wall times.
+Reads the well-known list (`well_known.json`). A file that cannot be read or written is logged and has no
+other effect.
 
-Knows nothing of: what evidence means (`sharing`), when pools hear of it (the shell feeds the core).
+Knows nothing of: the meaning of evidence (`sharing`), the time at which pools get it (the shell feeds the
+core).
 """
 
 import logging
@@ -40,7 +42,7 @@ from carpool_supervisor.knowledge.sharing_evidence import (
 
 @cache
 def well_known() -> WellKnownServers:
-    """The shipped list, read once."""
+    """The well-known list, read once."""
     return read_well_known((resources.files("carpool_supervisor") / "well_known.json").read_bytes())
 
 
@@ -51,14 +53,14 @@ NAMES: Final[dict[Era, str]] = {
     "stateless": "the stateless era (MCP 2026-07-28)",
 }
 FLUSH_S: Final = 5.0
-"""The end of the process waits so long for a disk, no longer."""
+"""The longest wait for a disk when the process ends."""
 
 
 class Knowledge:
-    """The list and the evidence of one supervisor. Everything but the writing happens in one thread."""
+    """The well-known list and the evidence of one supervisor. Only the writing happens in another thread."""
 
     def __init__(self, path: str) -> None:
-        """`path`: the file (`sharing_evidence.verdicts_file`); that of eras lies beside it."""
+        """`path`: the evidence file (`sharing_evidence.verdicts_file`); the file of eras lies beside it."""
         self._path = path
         self._eras_path = era_cache.eras_file(os.path.dirname(path))
         self._verdicts = NO_EVIDENCE
@@ -68,7 +70,7 @@ class Knowledge:
         self._one_at_a_time = trio.CapacityLimiter(1)
 
     async def load(self) -> None:
-        """Read the file. Before it, nothing is known but the list."""
+        """Read the files. Before that only the well-known list is known."""
         found, trouble = await trio.to_thread.run_sync(load_evidence, self._path, limiter=self._one_at_a_time)
         self._verdicts = merged_evidence(found, self._verdicts)
         _log_trouble(trouble)
@@ -78,7 +80,7 @@ class Knowledge:
         _log_trouble(trouble)
 
     def pool_knowledge(self, spec: PoolSpec) -> PoolKnowledgeChanged:
-        """What is known about the program of this pool."""
+        """The knowledge about the program of this pool."""
         identity = launch_identity(spec.server, spec.argv)
         evidence = evidence_of(self._verdicts, identity)
         era = era_cache.era_of(self._eras, identity, wallclock())
@@ -87,7 +89,7 @@ class Knowledge:
     def observe_era(
         self, spec: PoolSpec, seen: effects.RecordEra, specs: Iterable[PoolSpec]
     ) -> list[PoolKnowledgeChanged]:
-        """An instance of this pool has greeted. What is to be told, to every pool of the same program."""
+        """An instance of this pool has greeted. Returns the events for all pools of the same program."""
         identity = launch_identity(spec.server, spec.argv)
         name, version = (text_of(seen.server_info, key) or "" for key in ("name", "version"))
         sighting = EraVerdict(seen.era, seen.why, f"{name} {version}".strip(), wallclock())
@@ -100,7 +102,7 @@ class Knowledge:
         ]
 
     def era_lines(self, pool: Pool, spec: PoolSpec) -> list[str]:
-        """Which era its server is spoken to in and why, as `carpool why` prints it."""
+        """The era of the pool's server and the reason, as `carpool why` prints them."""
         era = NAMES[pool.era]
         if pool.era_wish in ("handshake", "stateless"):
             return [f"It is spoken to in {era}, as configured."]
@@ -115,7 +117,7 @@ class Knowledge:
     def observe(
         self, spec: PoolSpec, kind: EvidenceKind, detail: str, specs: Iterable[PoolSpec]
     ) -> list[PoolKnowledgeChanged]:
-        """Something was seen of this pool's program. What is to be told, to every pool of the same."""
+        """Record evidence on this pool's program. Returns the events for all pools of the same program."""
         identity = launch_identity(spec.server, spec.argv)
         self._verdicts = with_evidence(self._verdicts, identity, kind, wallclock(), detail)
         self._unsaved.set()
@@ -130,7 +132,7 @@ class Knowledge:
             await self._save(wait=True)
 
     async def flush(self) -> None:
-        """The end: write what is left, if the disk is quick enough."""
+        """Write what is left at the end, if the disk is fast enough."""
         with trio.move_on_after(FLUSH_S):
             if self._unsaved.is_set():
                 await self._save(wait=False)
@@ -162,7 +164,7 @@ def _log_trouble(trouble: str) -> None:
 def explain_pool(
     pools: Mapping[PoolKey, Pool], asked: ExplainSharing, knowledge: Knowledge, spec: PoolSpec | None
 ) -> SharingExplained:
-    """How a pool is shared and why, and its era, as `carpool why` prints it. `spec`: of that pool."""
+    """The sharing of a pool, the reasons and its era, as `carpool why` prints them. `spec`: the pool's."""
     pool = pools.get(asked.key)
     if pool is None:
         lines = ["This server has no pool at the moment: it is not configured, or not any more."]

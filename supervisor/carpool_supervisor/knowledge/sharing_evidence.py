@@ -1,14 +1,12 @@
-"""Evidence about servers, kept on disk, so that a server found out once is not shared wrongly after a
-restart.
+"""Evidence about servers, kept on disk, so that a restart does not share a stateful server wrongly again.
 
 Owns one file, `verdicts.json` in the state directory: JSON, versioned, mode 0600, replaced as a whole. Keys
-are `sharing.launch_identity`: server and program, no arguments, so no secrets. What is kept is evidence;
-modes are decided from it anew each time.
+are `sharing.launch_identity`: server and program, no arguments, so no secrets. The file holds evidence; modes
+are decided from it anew each time.
 
 Invariants: nothing here is fatal. A file that is broken, foreign, of another user or of another version is
-set aside under another name and that is said; a disk that cannot be written is said. Several supervisors
-may share the file: saving merges what is there.
-Knows nothing of: clocks (wall time comes in), what evidence means.
+renamed and reported; a disk that cannot be written is reported. Several supervisors may share the file:
+saving merges. Knows nothing of: clocks (wall time comes in), the meaning of evidence.
 """
 
 import os
@@ -25,19 +23,19 @@ from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 NAME: Final = "verdicts.json"
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_SERVERS: Final = 1000
-"""Past it, what was not seen for longest is forgotten."""
+"""The most servers in the file; the one that was not seen for longest is dropped first."""
 MAX_DETAIL: Final = 200
 LOST: Final = "sharing starts without earlier evidence"
 
 
 class ServerEvidence(Struct, frozen=True):
-    """What was seen of one server, at most one piece of each kind."""
+    """The evidence about one server, at most one piece of each kind."""
 
     evidence: tuple[Evidence, ...]
 
 
 class EvidenceFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """All of it: the file's own form."""
+    """The form of the whole file."""
 
     version: Literal[1] = 1
     servers: Mapping[str, ServerEvidence] = {}
@@ -49,12 +47,12 @@ _decode = msgspec.json.Decoder(EvidenceFile).decode
 
 
 def verdicts_file(state: str) -> str:
-    """Where it lies in the state directory."""
+    """The path of the file in the state directory."""
     return os.path.join(state, NAME)
 
 
 def evidence_of(verdicts: EvidenceFile, key: str) -> tuple[Evidence, ...]:
-    """What was seen of this server."""
+    """The evidence about this server."""
     known = verdicts.servers.get(key)
     return known.evidence if known is not None else ()
 
@@ -62,7 +60,7 @@ def evidence_of(verdicts: EvidenceFile, key: str) -> tuple[Evidence, ...]:
 def with_evidence(
     verdicts: EvidenceFile, key: str, kind: EvidenceKind, at: str, detail: str = ""
 ) -> EvidenceFile:
-    """With one more sighting, at wall time `at` (as `wallclock` writes it). `detail` never holds argument
+    """Add one observation at wall time `at` (as `wallclock` writes it). `detail` never holds argument
     values.
     """
     seen = Evidence(kind=kind, first=at, last=at, detail=detail[:MAX_DETAIL])
@@ -81,9 +79,7 @@ def with_evidence(
 
 
 def merged_evidence(one: EvidenceFile, other: EvidenceFile) -> EvidenceFile:
-    """Everything seen by either; of one piece that both have, the wider (so merging twice changes
-    nothing).
-    """
+    """All evidence of both. Of a piece that both have, the wider period, so merging twice changes nothing."""
     servers = dict(one.servers)
     for key, known in other.servers.items():
         mine = {each.kind: each for each in evidence_of(one, key)}
@@ -112,16 +108,15 @@ def _bounded(servers: dict[str, ServerEvidence]) -> EvidenceFile:
 
 
 def load_evidence(path: str) -> tuple[EvidenceFile, str]:
-    """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
+    """Read the file. Returns its evidence, and a sentence for the log if something was wrong (else empty)."""
     return state_file.load_state_file(
         path, MAX_BYTES, _decode, NO_EVIDENCE, what="a verdicts file", lost=LOST
     )
 
 
 def save_evidence(path: str, verdicts: EvidenceFile) -> tuple[EvidenceFile, str]:
-    """Put it on disk, together with what another supervisor put there meanwhile. Returns all of that, and a
-    sentence for the log where something was wrong (else empty); a file that could not be written leaves the
-    old one as it was.
+    """Write the file, merged with what another supervisor has written meanwhile. Returns all of it, and a
+    sentence for the log if something was wrong (else empty). If the write fails the old file stays.
     """
     on_disk, said = load_evidence(path)
     whole = merged_evidence(on_disk, verdicts)

@@ -1,4 +1,4 @@
 """Memory and CPU of processes.
 
-The files here know nothing of: limits.
+The files here know nothing of: limits on them.
 """

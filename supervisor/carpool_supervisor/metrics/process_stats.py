@@ -1,13 +1,12 @@
-"""What processes cost: memory, CPU, age. The only user of psutil.
+"""Memory, CPU time and age of processes. The only user of psutil.
 
-A server is often a grandchild (`npx` and `uvx` stay as its parents), so every number is of a process with
-all its descendants. Memory is told as RSS and as PSS: RSS counts a shared page once for each process, PSS
+A server is often a grandchild (`npx` and `uvx` stay as its parents), so every number is of a process with all
+its descendants. Memory is given as RSS and as PSS: RSS counts a shared page once for each process, PSS
 divides it among them, so only PSS may be added up.
 
-A process that has vanished is never an error, nor is a process table that cannot be read. One look at the
-table serves any number of pids.
-Blocking, some milliseconds: from trio, survey many in a thread.
-Knows nothing of: which pid is what, limits.
+A vanished process is never an error, nor is a process table that cannot be read. One read of the table serves
+any number of pids. Blocks for some milliseconds: from trio, survey many in a thread. Knows nothing of: the
+role of a pid, limits.
 """
 
 import contextlib
@@ -28,29 +27,30 @@ class ProcessUsage(Struct, frozen=True):
 
     rss_bytes: int
     pss_bytes: int
-    """Where the system does not tell it (macOS): the memory that is theirs alone, else RSS."""
+    """On systems without PSS (macOS): the memory that only these processes use, else RSS."""
     cpu_percent: float
-    """Of one core, since the last survey of this pid; in the first one since its start."""
+    """Of one core, since the last survey of this pid; in the first survey since its start."""
     cpu_s: float
-    """With a family: also what its ended processes used; without: this process alone."""
+    """With descendants: includes their ended processes. Without: this process alone."""
     uptime_s: float
-    """Of the process itself."""
+    """Age of the process itself."""
     threads: int
     processes: int
-    """Descendants included, at least 1."""
+    """Number of processes with descendants, at least 1."""
 
 
 class ProcessSampler:
-    """Surveys processes, and remembers their CPU time so that the next survey tells the rate."""
+    """Surveys processes, and remembers their CPU time so that the next survey can tell the rate."""
 
     def __init__(self, *, families: bool = True) -> None:
-        """`families`: descendants count with each process."""
+        """`families`: count descendants with each process."""
         self._families = families
         self._last: dict[tuple[int, float], tuple[float, float]] = {}
-        """By pid and start time, since a pid may be reused: when, and CPU seconds then."""
+        """By pid and start time, since a pid may be reused: the time of the last survey and its CPU seconds.
+        """
 
     def survey(self, pids: Iterable[int]) -> dict[int, ProcessUsage]:
-        """The vitals of those that live. Forgets what it knew of others."""
+        """The usage of the living processes among these. Forgets all others."""
         tree = _children_by_parent() if self._families else {}
         now = time.monotonic()
         last, self._last = self._last, {}
@@ -82,12 +82,13 @@ class ProcessSampler:
 
 
 def process_usage(pid: int) -> ProcessUsage | None:
-    """Of one process, with its average CPU use; None when it is gone."""
+    """The usage of one process, with its average CPU use; None if it is gone."""
     return ProcessSampler().survey([pid]).get(pid)
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:
-    """RSS in bytes of those that live, each with its descendants: memory that they share counts for each.
+    """RSS in bytes of the living processes among these, each with its descendants; memory that they share
+    counts for each.
 
     Far cheaper than a survey: PSS makes the kernel walk every page table.
     """
@@ -101,7 +102,7 @@ def memory_of(pids: Iterable[int]) -> dict[int, int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """It is stopped (SIGSTOP, a debugger): silent, but not dead. False for one that is gone."""
+    """True if the process is stopped (SIGSTOP, a debugger): silent, but not dead. False if it is gone."""
     try:
         return psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
     except (psutil.Error, ValueError):
@@ -109,7 +110,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def find_marked(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
-    """Processes of this user, not ourselves, whose variable `name` is wanted: for systems without /proc."""
+    """Other processes of this user whose variable `name` has one of these values: for systems without
+    /proc.
+    """
     found: list[int] = []
     mine = os.getuid()
     for process in psutil.process_iter():
@@ -143,7 +146,7 @@ def _children_by_parent() -> dict[int, list[int]]:
 
 
 def _parents() -> Iterable[tuple[int, int]]:
-    """Every process and its parent; none where the table cannot be read (we are out of descriptors).
+    """Each process and its parent; empty if the table cannot be read (no free descriptor).
 
     On Linux read directly: psutil takes several times as long.
     """
@@ -157,7 +160,7 @@ def _parents() -> Iterable[tuple[int, int]]:
 
 
 def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:
-    """The process first, then its descendants. Each once, however a racy table is knotted."""
+    """The process first, then its descendants, each once, even if a racy table has a cycle."""
     family = [pid]
     seen = {pid}
     for each in family:
@@ -169,14 +172,14 @@ def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:
 
 
 def _sample(pid: int, *, ended_children: bool) -> _Sample | None:
-    """One process now. `ended_children`: its CPU time includes that of children that have ended."""
+    """Measure one process. `ended_children`: include the CPU time of children that have ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             rss_bytes, pss_bytes = _memory(process)
             times = process.cpu_times()
             cpu_s = times.user + times.system
-            if ended_children:  # else a wrapper that starts many would seem idle
+            if ended_children:  # else a wrapper that starts many processes would seem idle
                 cpu_s += times.children_user + times.children_system
             return _Sample(
                 pid,
@@ -191,7 +194,7 @@ def _sample(pid: int, *, ended_children: bool) -> _Sample | None:
 
 
 def _rss(pid: int) -> int:
-    """0 for one that is gone."""
+    """RSS of a process; 0 if it is gone."""
     try:
         rss_bytes: int = psutil.Process(pid).memory_info().rss
     except (psutil.Error, OSError, ValueError):
@@ -200,8 +203,8 @@ def _rss(pid: int) -> int:
 
 
 def _memory(process: psutil.Process) -> tuple[int, int]:
-    """RSS and PSS in bytes, of one moment where the system tells both at once."""
-    if sys.platform == "linux":  # psutil reads the far longer smaps for this
+    """RSS and PSS in bytes, measured together if the system allows it."""
+    if sys.platform == "linux":  # psutil reads smaps for this, which is far longer
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as rollup:
             sizes = {name: rest for name, _, rest in (line.partition(b":") for line in rollup)}
             return int(sizes[b"Rss"].split()[0]) * 1024, int(sizes[b"Pss"].split()[0]) * 1024

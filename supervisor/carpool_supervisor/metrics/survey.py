@@ -1,8 +1,8 @@
-"""The answer to `Survey`: what the core reports, with the memory and CPU of each process; and the memory of
-instances that have a limit of it.
+"""The answer to `Survey`: the core's reports with memory and CPU of each process. Also measures the memory of
+instances that have a memory limit.
 
-Owns the thread in which processes are probed, so that reading `/proc` never holds up a call.
-Knows nothing of: calls, how instances come and go.
+Owns the thread that measures processes, so that reading `/proc` never delays a call. Knows nothing of: calls,
+the start and end of instances.
 """
 
 import os
@@ -18,11 +18,11 @@ from carpool_supervisor.core.model.events import MemoryMeasured
 from carpool_supervisor.metrics.process_stats import ProcessSampler, ProcessUsage, memory_of
 
 MEASURE_EVERY_S: Final = 3.0
-"""How often the memory of instances that have a limit of it is looked at."""
+"""The interval at which the memory of instances with a memory limit is measured."""
 
 
 class Surveyor:
-    """Probes processes and remembers their CPU time between surveys."""
+    """Measures processes and remembers their CPU time between surveys."""
 
     def __init__(self) -> None:
         self._instances = ProcessSampler()
@@ -32,14 +32,14 @@ class Surveyor:
     async def measure_memory(
         self, limited: Callable[[], Mapping[InstanceId, int]], heard: Callable[[MemoryMeasured], None]
     ) -> None:
-        """Tell the memory of these instances again and again; costs nothing while there are none."""
+        """Measure the memory of these instances periodically; costs nothing while there are none."""
         while True:
             await trio.sleep(MEASURE_EVERY_S)
             if pids := limited():
                 heard(await self._measure(pids))
 
     async def _measure(self, pids: Mapping[InstanceId, int]) -> MemoryMeasured:
-        """What these instances hold now; without those that have just ended."""
+        """The memory of these instances now, without those that have just ended."""
         found = await trio.to_thread.run_sync(memory_of, list(pids.values()), limiter=self._one_at_a_time)
         return MemoryMeasured(tuple((instance, found[pid]) for instance, pid in pids.items() if pid in found))
 

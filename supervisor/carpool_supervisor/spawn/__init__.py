@@ -1,4 +1,4 @@
-"""Starting server processes, finding all of them again, and ending them.
+"""Server processes: starting them, finding all of them again, and ending them.
 
-The files here know nothing of: what they say.
+The files here know nothing of: the messages of servers.
 """

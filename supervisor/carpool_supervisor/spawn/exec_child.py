@@ -1,12 +1,13 @@
-"""From fork to exec: how a forked copy of the spawner turns into a server.
+"""From fork to exec: turns a forked copy of the spawner into a server.
 
-Owns what a server process is given: a session and group of its own, a parent-death signal, the mark of its
-instance by limit (`marks`), the limit of core dumps that carpool was started with, default signal handlers,
-an empty signal mask, its directory, three pipes and nothing else of ours, its own environment.
-What fails is said precisely on the report pipe (close-on-exec: end of file there means exec went well).
+Owns everything that a server process gets: its own session and process group, a parent-death signal, the
+limit that marks its instance (`marks`), the limit of core dumps that carpool was started with, default signal
+handlers, an empty signal mask, its directory, three pipes and no other descriptor of ours, its own
+environment. Failures are reported exactly on the report pipe, which is close-on-exec: end of file there means
+that exec succeeded.
 
-Runs in the spawner, so: standard library only and few modules (decision 0002).
-Knows nothing of: who asked, what becomes of the process.
+Runs in the spawner, so it imports the standard library only and few modules (decision 0002). Knows nothing
+of: the request's origin, the process after exec.
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
@@ -25,9 +26,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> bool:
-    """prctl(2) with one argument. `_ctypes` alone costs 0.1 MB, `ctypes` around it 0.5 MB.
+    """Call prctl(2) with one argument. `_ctypes` alone costs 0.1 MB, `ctypes` around it 0.5 MB.
 
-    False where it cannot be called at all: the groups, the marks and the end of file still hold.
+    False if it cannot be called; process groups, marks and the end of file still work then.
     """
     try:
         import _ctypes
@@ -44,7 +45,7 @@ def prctl(option: int, value: int) -> bool:
 
 
 def limit_core_dumps(size_bytes: int) -> None:
-    """Of this process and what it starts. Where the system does not permit so many, the limit stays."""
+    """Limit core dumps of this process and its children. If the system allows fewer, its limit stays."""
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (size_bytes, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     except (OSError, ValueError):
@@ -98,7 +99,9 @@ def exec_server(
 
 
 def _exec(argv: list[bytes], env: dict[bytes, bytes]) -> tuple[str, int]:
-    """execvpe(3) against the PATH of `env`. Returns what says most about why nothing could be run."""
+    """Call execvpe(3) with the PATH of `env`. Returns the errno that best explains why nothing could
+    be run.
+    """
     command = argv[0]
     if b"/" in command:
         places = [command]

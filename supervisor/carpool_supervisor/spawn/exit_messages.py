@@ -1,7 +1,7 @@
-"""Why a process did not start and how one ended, as sentences for people.
+"""Sentences for people on why a process did not start and how it ended.
 
-Pure. Says the command and the directory, which are configuration; never arguments or the environment.
-Knows nothing of: what is done about it.
+Pure. Names the command and the directory, which are configuration; never arguments or the environment. Knows
+nothing of: the reaction to it.
 """
 
 import errno
@@ -12,7 +12,7 @@ from carpool_protocol.runtime.search_path import not_found_text
 
 
 def exit_text(status: int) -> str:
-    """How a process ended: `exit code 3`, `killed by SIGKILL`. `status` is minus the signal when killed."""
+    """How a process ended: `exit code 3`, `killed by SIGKILL`. A negative `status` is a signal."""
     if status >= 0:
         return f"exit code {status}"
     try:
@@ -22,12 +22,14 @@ def exit_text(status: int) -> str:
 
 
 def is_machine_limit(stage: str, number: int) -> bool:
-    """Whether it was a limit of the machine that kept a process from starting, not what was asked for."""
+    """True if a limit of the machine kept a process from starting, not the request itself."""
     return stage == "fork" or number in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 def why_not_started(stage: str, number: int, command: str, cwd: str) -> str:
-    """What the spawner reported (a stage of `exec_child`, or `fork`; an errno), and what to look at."""
+    """Why a process did not start, and what to check. From the spawner's report: a stage of `exec_child` or
+    `fork`, and an errno.
+    """
     reason = os.strerror(number) if number else "unknown reason"
     match (stage, number):
         case ("fork", _):

@@ -1,13 +1,13 @@
-"""Ends what an earlier life of this runtime left running, found by its mark and our uid.
+"""The sweep: ends what an earlier life of this runtime left running, found by its mark and our uid.
 
-Run before new instances start (rule 2): when supervisor and spawner were killed together, servers die by
-their parent-death signal but what they had started lives on; on macOS the servers do too.
+Runs before new instances start (rule 2). If supervisor and spawner were killed together, servers die by their
+parent-death signal, but the processes that they had started live on; on macOS the servers do too.
 
     python -m carpool_supervisor.spawn.orphans RUNTIME_ID      exit code 1 when something would not end
 
-Never ends the process that runs it nor its ancestors. Standard library only, on Linux.
-Blocks for up to `GRACE_S` + `KILL_WAIT_S` when there is something to end: from trio, call it in a thread.
-Knows nothing of: instances, pools, recorded pids (they may have been reused).
+Never ends the process that runs it nor its ancestors. Standard library only, on Linux. Blocks for up to
+`GRACE_S` + `KILL_WAIT_S` when there is something to end: from trio, call it in a thread. Knows nothing of:
+instances, pools, recorded pids (they may have been reused).
 """
 
 import os
@@ -36,8 +36,8 @@ def end_marked(
     kill_wait_s: float = KILL_WAIT_S,
     limits: range = marks.NO_LIMITS,
 ) -> tuple[int, int]:
-    """The same for any mark, in the environment or by limit; `grace_s` 0 starts with KILL. Looks again until
-    nothing is found, since what is being ended may just have started something.
+    """The same for any mark, by environment or by limit; `grace_s` 0 starts with KILL. Repeats the search
+    until it finds nothing, because a process that is ending may just have started another.
     """
     spared = _ancestors()
     seen: set[int] = set()
@@ -62,7 +62,7 @@ def _find(name: str, is_wanted: Callable[[str], bool], limits: range) -> list[in
         return marks.find(name, is_wanted, limits)
     else:
         from carpool_supervisor.metrics.process_stats import (
-            find_marked,  # psutil: only where there is no /proc
+            find_marked,  # psutil: only without /proc
         )
 
         return find_marked(name, is_wanted)
@@ -79,7 +79,7 @@ def _signal(pid: int, number: int, name: str, is_wanted: Callable[[str], bool], 
 
 
 def _ancestors() -> set[int]:
-    """Ourselves and who started us: a daemon that was itself started inside a server has its mark."""
+    """This process and its ancestors: a daemon started inside a server carries that server's mark."""
     spared = {os.getpid(), os.getppid()}
     pid = os.getppid()
     while pid > 1 and (pid := marks.parent_of(pid)) not in spared:

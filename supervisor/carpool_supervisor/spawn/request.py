@@ -1,8 +1,7 @@
-"""A request to start a process: checked, encoded, and the three pipes that go with it.
+"""A request to start a process: checks it, encodes it, and makes the three pipes for it.
 
-Owns what may be asked of the spawner. Pure but for `make_pipes`. Texts name variables, never their values,
-nor argument values.
-Knows nothing of: the socket, what becomes of the request.
+Owns the form of requests to the spawner. Pure except for `make_pipes`. Texts name variables, never their
+values, nor argument values. Knows nothing of: the socket, the outcome of the request.
 """
 
 import marshal
@@ -12,7 +11,7 @@ from msgspec import Struct
 
 
 class Pipes(Struct, frozen=True):
-    """Our ends of an instance's pipes: non-blocking, close-on-exec. Whoever receives them closes them."""
+    """Our ends of an instance's pipes: non-blocking, close-on-exec. The receiver closes them."""
 
     stdin_fd: int
     stdout_fd: int
@@ -20,15 +19,15 @@ class Pipes(Struct, frozen=True):
 
 
 class SpawnRefusedError(Exception):
-    """It was not even tried: the request cannot be carried out. The text says why, for people."""
+    """The request cannot be carried out, so it was not tried. The text says why, for people."""
 
 
 class AtLimitError(SpawnRefusedError):
-    """We have no descriptor left for it: nothing is wrong with the request."""
+    """Carpool has no free descriptor for this request; the request itself is valid."""
 
 
 def make_pipes() -> tuple[tuple[int, int, int], Pipes]:
-    """The process's ends and ours. Raises `AtLimitError` when we are out of descriptors."""
+    """Make the pipes: the process's ends and ours. Raises `AtLimitError` if no descriptor is free."""
     made: list[int] = []
     try:
         for _ in range(3):
@@ -48,7 +47,7 @@ def close_all(fds: tuple[int, ...] | list[int]) -> None:
 
 
 def encode(message: tuple[object, ...]) -> bytes:
-    """The wire form of a request (`spawner_child` tells the shapes): length, then the body."""
+    """The wire form of a request: length, then the body. `spawner_child` describes the messages."""
     body = marshal.dumps(message)  # type: ignore[arg-type]  # ints, strings, bytes, lists and dicts of them
     return len(body).to_bytes(4, "little") + body
 

@@ -1,13 +1,13 @@
-"""The PATH that servers get: asks the user's login shell, and holds the first starts until it has answered.
+"""The PATH of servers: asks the user's login shell for it, and holds the first starts until it has answered.
 
-Owns when the shell is asked: once the broker says that it is wanted, and again when an operator starts or
-restarts a server. Nothing is kept on disk, since the shell runs beside the start of everything else and only
-the first start of a server waits for it. A shell that did not answer is not asked again by this supervisor,
-so it costs one wait of `login_path.LIMIT_S`.
+Owns the time at which the shell is asked: once the broker wants it, and again when an operator starts or
+restarts a server. Nothing is kept on disk, because the shell runs while everything else starts, and only the
+first start of a server waits for it. A shell that did not answer is not asked again by this supervisor, so it
+costs one wait of `login_path.LIMIT_S`.
 
-Invariants: starts are held for `LIMIT_S` at most; nothing that the shell has started outlives the question.
+Invariants: starts are held for `LIMIT_S` at most; no process that the shell has started outlives the request.
 
-Refuses to know: servers, the spawner, how the shell is asked (`login_path`) and the order of the directories
+Knows nothing of: servers, the spawner, how the shell is asked (`login_path`), the order of the directories
 (`search_path`).
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger("carpool.supervisor")
 
 
 class ServerPath:
-    """The directories, and the state of the question."""
+    """The directories of the login shell, and the state of the request for them."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ServerPath:
         hold: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
-        """`environ`: of the daemon. `hold`: no server is started until `release`."""
+        """`environ`: the daemon's environment. `hold`: start no server until `release`."""
         self._environ = environ
         self._mark = marks.instance_mark(runtime_id, epoch, "login-shell")
         self._marks = {marks.RUNTIME: runtime_id, marks.INSTANCE: self._mark}
@@ -48,10 +48,12 @@ class ServerPath:
         self._wanted = trio.Event()
         self.directories = self._merged(None)
         self.login_shell = "off"
-        """`asked`, `off`, `asking`, or why it has not said its PATH."""
+        """`asked`, `off`, `asking`, or the reason why the shell has not answered."""
 
     def message_received(self, message: UseLoginShell | Operate) -> None:
-        """The shell is wanted or not; or a server is started by hand, perhaps since the PATH has changed."""
+        """The broker wants the shell's PATH or not; or an operator starts a server, perhaps because the PATH
+        has changed.
+        """
         match message:
             case UseLoginShell(on=False):
                 self.login_shell = "off"
@@ -69,7 +71,7 @@ class ServerPath:
         self._wanted.set()
 
     async def run(self, settle: Callable[[], None]) -> None:
-        """Ask whenever that is wanted, until cancelled. `settle`: the burst is over."""
+        """Ask the shell each time that is wanted, until cancelled. `settle`: ends a burst."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -103,13 +105,13 @@ class ServerPath:
         )
 
     def _end(self, question: ShellQuery) -> None:
-        """End the shell, and what its files have started and what has left its process group."""
+        """End the shell, children of its startup files, and processes that have left its process group."""
         question.end()
         end_marked(marks.INSTANCE, lambda value: value == self._mark, grace_s=0.0)
 
 
 async def _answer(question: ShellQuery) -> str:
-    """Raises `NoAnswerError`."""
+    """The shell's answer. Raises `NoAnswerError`."""
     with trio.move_on_after(login_path.LIMIT_S):
         while True:
             await trio.lowlevel.wait_readable(question.fd)

@@ -1,13 +1,13 @@
-"""The supervisor's end of the spawner: who asks for processes and hears what becomes of them.
+"""The supervisor's end of the spawner: requests processes and reports each start and exit.
 
 Owns the spawner process, its socket, and the pipes of a new instance until they are handed over. Never
-blocks: what the socket does not take waits here, in order. Every instance for which `spawn` returned is
-heard of exactly once: `on_spawn_failed` (why, and whether it may work soon), or `on_spawned` and later
-`on_exited`. When the spawner itself dies its servers die with it (parent-death signal), what they left is
-ended by its mark, every instance is reported with `LOST` and then `on_lost` is called: `start` again before
+blocks: data that the socket does not take waits here, in order. Each instance for which `spawn` returned is
+reported exactly once: `on_spawn_failed` (why, and if a retry may help), or `on_spawned` and later
+`on_exited`. If the spawner itself dies its servers die with it (parent-death signal) and the sweep ends what
+they left. Each instance is then reported with `LOST`, and at last `on_lost` is called: call `start` before
 the next `spawn`.
 
-Knows nothing of: MCP, the stop ladder's times, pools, what is written to the pipes.
+Knows nothing of: MCP, the times of the stop ladder, pools, data on the pipes.
 """
 
 import array
@@ -43,11 +43,11 @@ from carpool_supervisor.spawn.request import (
 )
 
 LOST = -int(signal.SIGKILL)
-"""The status of an instance whose spawner died: the parent-death signal is a KILL."""
+"""The status of an instance whose spawner died: its parent-death signal is KILL."""
 
 START_S = 10.0
 CLOSE_S = 15.0
-"""Above the spawner's own TERM, 2 s, KILL and its patience with what does not end."""
+"""More than the spawner's own TERM, 2 s, KILL and its wait for processes that do not end."""
 
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
@@ -83,22 +83,22 @@ class Spawner:
         self._outbox: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._pids: dict[InstanceId, int] = {}
         self._asked: dict[InstanceId, tuple[str, str]] = {}
-        """Not heard of yet: command and directory, for the sentence when it fails."""
+        """Requests without a report yet: command and directory, for the sentence on a failure."""
 
     @property
     def pid(self) -> int:
-        """The spawner's own pid, 0 while there is none."""
+        """The spawner's own pid; 0 if there is none."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def pids(self) -> dict[InstanceId, int]:
-        """Processes that run now."""
+        """The processes that run now."""
         return dict(self._pids)
 
     async def start(self) -> None:
-        """Start the spawner and wait until it is there. Call from the task that runs in the main thread.
+        """Start the spawner and wait until it is ready. Call from the task that runs in the main thread.
 
-        Raises `trio.TooSlowError` when it does not come up, `OSError` when it cannot be started.
+        Raises `trio.TooSlowError` if it is not ready in time, `OSError` if it cannot be started.
         """
         assert self._sock is None, "it runs already"
         self._sock = self._launch()
@@ -111,10 +111,10 @@ class Spawner:
         self._ready.add(self._sock.fileno(), self._readable)
 
     def spawn(self, instance: InstanceId, argv: list[str], env: dict[str, str], cwd: str) -> Pipes:
-        """Ask for a process with exactly this environment plus the mark.
+        """Request a process with exactly this environment plus the mark.
 
-        The command is looked up in the PATH of `env`, from `cwd`. Raises `SpawnRefusedError`; then nothing
-        is heard of this instance.
+        The command is looked up in the PATH of `env`, from `cwd`. Raises `SpawnRefusedError`; this instance
+        is then never reported.
         """
         if self._sock is None or self._is_closing:
             raise SpawnRefusedError("the spawner is not running; the supervisor starts it or is ending")
@@ -127,8 +127,9 @@ class Spawner:
         return pipes
 
     def signal(self, instance: InstanceId, name: Literal["TERM", "KILL"]) -> None:
-        """Signal the instance's process group. One that has ended already is left alone, safely: the
-        spawner keeps a leader's pid from reuse until its group is gone."""
+        """Signal the instance's process group. A group that has ended is safely left alone: the spawner keeps
+        a leader's pid from reuse until its group is gone.
+        """
         if self._sock is None or self._is_closing:
             return
         if instance in self._pids or instance in self._asked:
@@ -137,8 +138,8 @@ class Spawner:
     async def close(self, within_s: float = CLOSE_S) -> None:
         """End every process: TERM, 2 s, KILL; then the spawner. The exits are still reported.
 
-        Runs to its end also when cancelled, within `within_s`: a spawner that takes longer is killed, and
-        its servers die with it.
+        Runs to its end even if cancelled, within `within_s`: a slower spawner is killed, and its servers die
+        with it.
         """
         sock = self._sock
         if sock is None:
@@ -151,7 +152,7 @@ class Spawner:
         with trio.move_on_after(within_s, shield=True):
             while self._receive():
                 await trio.lowlevel.wait_readable(sock)
-        self._abandon()  # after its end of file there is nothing left of it but its exit
+        self._abandon()  # after end of file only its exit is left
 
     # --- the socket ---------------------------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Spawner:
                     pass_fds=[theirs.fileno()],
                     cwd="/",
                     env={marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark},
-                    start_new_session=True,  # a Ctrl-C in our terminal is not for it
+                    start_new_session=True,  # a Ctrl-C in our terminal must not reach it
                 )
             except OSError:
                 ours.close()
@@ -193,7 +194,7 @@ class Spawner:
             except BlockingIOError:
                 self._ready.want_write(sock.fileno(), self._flush)
                 return
-            except OSError:  # the spawner is gone: the end of file, which is read next, says so
+            except OSError:  # the spawner is gone: the end of file that is read next shows it
                 self._outbox_closed()
                 break
             close_all(fds)
@@ -213,7 +214,7 @@ class Spawner:
             self._spawner_lost()
 
     def _receive(self) -> bool:
-        """Take in what is there. False at end of file."""
+        """Read what is there. False at end of file."""
         assert self._sock is not None
         try:
             data = self._sock.recv(1 << 16)
@@ -256,7 +257,7 @@ class Spawner:
         self._abandon()
         ours = marks.instance_mark(self._runtime_id, self._epoch, "")
         groups = list(self._pids.values())
-        if sys.platform == "linux":  # the leaders are dead; what they started is found by its mark
+        if sys.platform == "linux":  # the leaders are dead; the sweep finds what they started
             limits = marks.limits_of_epoch(self._runtime_id, self._epoch)
             end_marked(marks.INSTANCE, lambda value: value.startswith(ours), 0.0, 0.2, limits)
         else:
@@ -266,14 +267,14 @@ class Spawner:
         asked, running = list(self._asked), list(self._pids)
         self._asked.clear()
         self._pids.clear()
-        self._on_lost()  # first: what the exits cause must not ask this spawner
+        self._on_lost()  # first: handling the exits must not use this spawner
         for instance in asked:
             self._on_spawn_failed(instance, "the spawner died before it could start the process", True)
         for instance in running:
             self._on_exited(instance, LOST)
 
     def _abandon(self) -> None:
-        """Let go of the socket and of the spawner process, whatever it is doing."""
+        """Close the socket and forget the spawner process, whatever it is doing."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None

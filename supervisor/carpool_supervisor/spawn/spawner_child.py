@@ -1,21 +1,21 @@
 """The spawner: the process that forks servers, reaps them, and outlives the supervisor to end them.
 
-Single-threaded and small, because a fork in a process with threads is unsafe and a parent-death signal
-fires when the *thread* that forked ends (rule 2; decision 0002). Started by `spawner.py`, spoken to over
-one Unix stream socket. Both ways: 4 bytes little-endian length, then one `marshal` tuple (both ends are
-the same interpreter); a `spawn` carries the server's stdin, stdout and stderr as SCM_RIGHTS.
+Single-threaded and small, because a fork in a process with threads is unsafe and a parent-death signal fires
+when the *thread* that forked ends (rule 2; decision 0002). Started by `spawner.py`, which talks to it over
+one Unix stream socket. Both ways: 4 bytes little-endian length, then one `marshal` tuple (both ends are the
+same interpreter); a `spawn` carries the server's stdin, stdout and stderr as SCM_RIGHTS.
 
     -> ("spawn", token, argv, env, cwd, mark)   -> ("signal", token, signal number)
     <- ("ready", pid)   <- ("spawned", token, pid)   <- ("failed", token, stage, errno)
     <- ("exited", token, exit code, or minus the signal)
 
-Invariants: a leader is reaped only after its whole group is gone, so its pid, which is the group's id,
-cannot be reused while we may signal it. What an instance leaves behind (its group, and descendants that
-left the group, which we adopt as sub-reaper) is ended after it: TERM, `GRACE_S`, KILL. At end of file of
-the socket (the supervisor died, however) or on SIGTERM that happens to everything; then we exit.
+Invariants: a leader is reaped only after its whole group is gone, so its pid, which is the group's id, cannot
+be reused while we may signal it. Processes that an instance leaves behind (its group, and descendants that
+left the group, which we adopt as sub-reaper) are ended after it: TERM, `GRACE_S`, KILL. At end of file of the
+socket (the supervisor has died, in whatever way) or on SIGTERM all processes are ended so; then we exit.
 
-Standard library only and few modules: it is there for as long as carpool runs.
-Knows nothing of: MCP, pools, why a server is wanted.
+Standard library only and few modules, because it lives as long as carpool. Knows nothing of: MCP, pools, why
+a server is wanted.
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
@@ -37,16 +37,16 @@ from carpool_supervisor.spawn.exec_child import (
 )
 
 GRACE_S = 2.0
-"""From TERM to KILL for what an instance leaves behind, and for everything once the supervisor is gone."""
+"""From TERM to KILL for processes that an instance leaves behind, and for all once the supervisor is gone."""
 
 GIVE_UP_S = 10.0
-"""After end of file: how long to wait for processes that even KILL does not end at once (disk sleep)."""
+"""After end of file: the wait for processes that even KILL does not end at once (disk sleep)."""
 
 _BAD_REQUEST = "the supervisor sent something else than a request"
 
 
 class SpawnedProcess:
-    """One process that was started here, from fork until nothing of it is left."""
+    """One process that was started here, from fork until its whole group is gone."""
 
     __slots__ = ("exec_fd", "forced", "gone", "kill_at", "mark", "pid", "termed", "token")
 
@@ -54,13 +54,13 @@ class SpawnedProcess:
         self.token = token
         self.mark = mark
         self.pid = pid
-        """Also its process group and its session."""
+        """The id of its process group and its session too."""
         self.exec_fd = exec_fd
-        """Tells how exec went; -1 once it has."""
+        """Reports the outcome of exec; -1 afterwards."""
         self.gone = False
         """The leader has ended, and is kept as a zombie while its group is being ended."""
         self.forced = False
-        """It was ended with KILL: so is what it leaves behind."""
+        """It was ended with KILL; processes that it leaves behind are killed at once too."""
         self.kill_at = 0.0
         self.termed: set[int] = set()
 
@@ -80,7 +80,7 @@ class SpawnerProcess:
         _signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
         _signal.signal(_signal.SIGTERM, self._end_wanted)
-        for number in (_signal.SIGINT, _signal.SIGHUP):  # a terminal's: the supervisor decides
+        for number in (_signal.SIGINT, _signal.SIGHUP):  # from a terminal: the supervisor decides
             _signal.signal(number, _signal.SIG_IGN)
         self._inbox = bytearray()
         self._passed: list[list[int]] = []
@@ -107,7 +107,7 @@ class SpawnerProcess:
         body = marshal.dumps(message)  # type: ignore[arg-type]  # ints and strings only
         try:
             self._sock.sendall(len(body).to_bytes(4, "little") + body)
-        except OSError:  # the supervisor is gone: the end of file says so too
+        except OSError:  # the supervisor is gone: the end of file shows it too
             self._end_wanted()
 
     def _receive(self) -> None:
@@ -125,7 +125,7 @@ class SpawnerProcess:
                     os.set_inheritable(fd, False)
                 self._passed.append(fds)
         if got_flags & _socket.MSG_CTRUNC and not ancillary:
-            self._passed.append([])  # we are out of descriptors: that one spawn fails, the order holds
+            self._passed.append([])  # no descriptor is free: this one spawn fails, the order holds
         if not data:
             self._poll.unregister(self._sock.fileno())
             self._end_wanted()
@@ -153,7 +153,7 @@ class SpawnerProcess:
                 raise OSError(errno.EMFILE, "")  # noqa: TRY301  # one place says "failed"
             exec_fd, report_fd = os.pipe()
             parent = os.getpid()
-            # A signal between fork and exec must not run our handlers in the copy.
+            # Between fork and exec no signal may run our handlers in the copy.
             before = _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
             try:
                 pid = os.fork()
@@ -190,7 +190,7 @@ class SpawnerProcess:
             self._kill(instance, _signal.SIGKILL)
 
     def _exec_done(self, instance: SpawnedProcess) -> None:
-        """The exec result is there: end of file is success."""
+        """Read the exec result; end of file is success."""
         fd, instance.exec_fd = instance.exec_fd, -1
         self._poll.unregister(fd)
         del self._by_exec_fd[fd]
@@ -202,9 +202,9 @@ class SpawnerProcess:
         stage, number = marshal.loads(report)  # noqa: S302  # our own child's, written before its exec
         del self._by_pid[instance.pid]
         try:
-            os.waitpid(instance.pid, 0)  # on its way out: who hears that it failed finds nothing left of it
+            os.waitpid(instance.pid, 0)  # on its way out: once its failure is reported nothing of it is left
         except OSError:
-            assert not LINUX  # elsewhere looking whether it has ended reaps it (`_exit_status`)
+            assert not LINUX  # on other systems `_exit_status` reaps it
         self._send_reports("failed", instance.token, stage, number)
 
     # --- ending -------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class SpawnerProcess:
                 self._kill(instance, number)
 
     def _kill(self, instance: SpawnedProcess, number: int) -> None:
-        """The group; the process alone while it has not made its group yet."""
+        """Signal the group; only the process itself before it has made its group."""
         try:
             os.killpg(instance.pid, number)
         except OSError:
@@ -242,7 +242,7 @@ class SpawnerProcess:
                 continue
 
     def _adopted_orphans(self) -> list[int]:
-        """Descendants whose parents have died. Ours alone to reap, so their pids are safe to signal."""
+        """Descendants whose parents have died. Only we can reap them, so their pids are safe to signal."""
         return [pid for pid in marks.children_of_this_thread() if pid not in self._by_pid]
 
     def _end_leftovers(self) -> None:
@@ -253,7 +253,7 @@ class SpawnerProcess:
             left = [pid for pid in adopted if _belongs(pid, instance)] if LINUX else _group(instance.pid)
             late = now >= instance.kill_at
             if LINUX and (late or not left):
-                self._kill(instance, _signal.SIGKILL)  # whoever is left in the group, or nobody
+                self._kill(instance, _signal.SIGKILL)  # all that are left in the group
             if not left:
                 if LINUX:
                     os.waitpid(instance.pid, 0)
@@ -288,13 +288,13 @@ class SpawnerProcess:
         return time.monotonic() > self._ending_since + GRACE_S + GIVE_UP_S
 
     def _timeout_ms(self) -> int | None:
-        """Nothing pending: sleep until something happens. Else look again often, for at most seconds."""
+        """If nothing is pending, sleep until something happens. Else poll, for some seconds at most."""
         pending = self._ending_since is not None or any(each.gone for each in self._by_pid.values())
         return 20 if pending else None
 
 
 def _exit_status(pid: int) -> int | None:
-    """Exit code, or minus the signal; None while it runs. On Linux the zombie stays, and holds the pid."""
+    """Exit code, or minus the signal; None while it runs. On Linux the zombie stays and holds the pid."""
     if hasattr(os, "waitid") and LINUX:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
@@ -314,7 +314,9 @@ def _belongs(pid: int, instance: SpawnedProcess) -> bool:
 
 
 def _group(pid: int) -> list[int]:
-    """Where nobody is adopted (macOS): the group itself while it has members. Its id is theirs meanwhile."""
+    """On systems without adoption (macOS): the group itself while it has members, which keep its id from
+    reuse.
+    """
     try:
         os.killpg(pid, 0)
     except OSError:
@@ -330,13 +332,13 @@ def _send(pid: int, number: int) -> None:
 
 
 def main(fd: int, core_bytes: int) -> None:
-    """Serve the supervisor on this inherited socket until it closes it; then leave nothing behind.
+    """Serve the supervisor on this inherited socket until it closes it; then end all processes.
 
-    `core_bytes`: the limit of core dumps that servers get. Ours are off: environments of servers are in
-    memory.
+    `core_bytes`: the limit of core dumps that servers get. The spawner's own are off, because environments of
+    servers are in its memory.
     """
     limit_core_dumps(1)  # as in `carpool_protocol.runtime.core_dumps`
-    while (low := os.open(os.devnull, os.O_RDWR)) <= 2:  # descriptors we are passed must be above 2
+    while (low := os.open(os.devnull, os.O_RDWR)) <= 2:  # descriptors that we receive must be above 2
         os.set_inheritable(low, True)
     os.close(low)
     os.set_inheritable(fd, False)

@@ -1,4 +1,4 @@
-"""Pipes of running servers: lines in and out, bounded, and the log of stderr.
+"""Pipes of running servers: bounded lines in and out, and the log of stderr.
 
-The files here know nothing of: what a line means.
+The files here know nothing of: the meaning of a line.
 """

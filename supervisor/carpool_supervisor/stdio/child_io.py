@@ -1,15 +1,16 @@
-"""One instance's stdin and stdout: lines out in order, lines in, and what never reached the process.
+"""Stdin and stdout of one instance: lines out in order, lines in, and the lines that never reached the
+process.
 
-Owns the two descriptors and what waits for a full pipe. Nothing here ever blocks or waits: a server that
-never reads its stdin only makes `unwritten_bytes` grow, and whoever writes watches that number.
+Owns the two descriptors and the lines that wait for a full pipe. Nothing here ever blocks: if a server never
+reads its stdin, `unwritten_bytes` grows, and the writer watches that number.
 
-Invariants: lines are written whole and in order; `unwritten_count` never counts a line that the process
-could have executed; reading never depends on writing (a full stdin and a full stdout must not deadlock);
-no more than `TURN_LINES` lines are handed over in one turn.
+Invariants: lines are written whole and in order; `unwritten_count` never counts a line that the process could
+have executed; reading never depends on writing (a full stdin and a full stdout must not deadlock); at most
+`TURN_LINES` lines are handed over in one turn.
 
-Pipes are raised to 1 MiB for an instance that has sent a long line, and for few of them: raising all
-pipes of a user shrinks everybody's new ones to 8 KiB (rule 11).
-Knows nothing of: JSON, calls, stderr, why the process runs.
+The pipe of an instance that has sent a long line is raised to 1 MiB, but of few instances: raising all pipes
+of a user shrinks all new ones to 8 KiB (rule 11). Knows nothing of: JSON, calls, stderr, why the process
+runs.
 """
 
 import fcntl
@@ -28,14 +29,14 @@ RAISED_PIPE_BYTES = 1024 * 1024
 RAISED_INSTANCES = 16
 
 _READ_BYTES = 64 * 1024
-"""What an unraised pipe holds. Asking for 256 KiB costs 9 us of page faults for every short read."""
+"""The size of an ordinary pipe. Asking for 256 KiB costs 9 us of page faults for every short read."""
 _RAISED_READ_BYTES = 256 * 1024
 _BATCH_BYTES = 64 * 1024
 """Below this, joining lines is cheaper than writev(2) and one write takes them all."""
 
 
 class PipeBudget:
-    """How many instances may have raised pipes at a time. One for the whole supervisor."""
+    """The number of instances with raised pipes, limited for the whole supervisor."""
 
     def __init__(self, limit: int = RAISED_INSTANCES) -> None:
         self._free = limit
@@ -54,11 +55,11 @@ class ChildIo:
     """The pipes of one instance on the `ReadySet`. Closes them itself; `close` may be called twice.
 
     `on_lines` gets complete lines without their newline, at least one. `on_stdout_closed` is called once,
-    never from `close`. `on_stdin_blocked` says that the pipe is full (True; may come from within `flush`)
-    and that everything has been written since (False). `on_stdin_broken` is called once, perhaps from within
-    `flush`: the process reads no more, and what is unwritten stays so. `on_long_line` is called whenever the
-    unfinished line on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line has come to its end.
-    `on_paused` says that reading has stopped (True) or goes on (False), each time that changes.
+    never from `close`. `on_stdin_blocked` says that the pipe is full (True; may be called within `flush`) and
+    that everything has been written since (False). `on_stdin_broken` is called once, perhaps within `flush`:
+    the process reads no more, and unwritten lines stay unwritten. `on_long_line` is called each time the
+    unfinished line on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line ends. `on_paused` says
+    that reading has stopped (True) or continues (False), at each change.
     """
 
     def __init__(
@@ -89,22 +90,22 @@ class ChildIo:
         self._is_paused = False
         self._buffer = LineBuffer(cap_bytes=cap_bytes)
         self._ahead: list[bytes | OverlongLine] = []
-        """Lines that were read and wait for their turn."""
+        """Lines that were read and wait for the next turn."""
         self._lines: deque[bytes] = deque()
         self._offset = 0
-        """Bytes of the first waiting line that are written."""
+        """Written bytes of the first waiting line."""
         self._is_waiting = False
         self._line_bytes = 0
         """Length so far of the unfinished line on stdout."""
         self._raised: bool | None = False
-        """None: it was refused, not to be tried again."""
+        """None: raising failed and is not tried again."""
         self._read_bytes = _READ_BYTES
         self.unwritten_bytes = 0
         """Accepted by `write` and not yet taken by the pipe."""
         self.received_bytes = 0
-        """Everything that ever came on stdout: it grows, the instance lives."""
+        """All bytes that ever came on stdout; it grows while the instance is alive."""
         self.is_stdin_broken = False
-        """The process has closed its stdin, or has ended: nothing more can be delivered."""
+        """The process has closed its stdin or has ended: nothing more can be delivered."""
         ready.add(stdout_fd, self._readable)
         ready.add(stdin_fd, _nothing)
         ready.pause_read(stdin_fd)  # watched only while the pipe is full
@@ -112,19 +113,20 @@ class ChildIo:
     # --- towards the process ------------------------------------------------------------------------------
 
     def write(self, line: bytes) -> None:
-        """Accept a complete line, its newline included. `flush` writes it."""
+        """Accept a complete line with its newline. `flush` writes it."""
         self._lines.append(line)
         self.unwritten_bytes += len(line)
 
     def flush(self) -> None:
-        """Hand over what the pipe takes now; the rest follows by itself, in order."""
+        """Write as much as the pipe takes now; the rest follows by itself, in order."""
         if self._lines and not self._is_waiting and self._stdin_fd >= 0 and not self.is_stdin_broken:
             self._push()
 
     def unwritten_count(self) -> int:
-        """How many of the last written lines the process cannot have executed, not one byte more.
+        """The number of last lines that the process cannot have executed, because not even one byte too many
+        was written.
 
-        A line that lacks only its newline counts as written: at end of file a server may take it as it is.
+        A line that lacks only its newline counts as written: at end of file a server may accept it.
         """
         count = len(self._lines)
         if count and self._offset >= len(self._lines[0]) - 1 and self._offset:
@@ -132,7 +134,7 @@ class ChildIo:
         return count
 
     def close_stdin(self) -> None:
-        """End of file for the process, at once: what a full pipe still holds back is not delivered."""
+        """Send end of file at once; lines that still wait for the full pipe are not delivered."""
         if self._stdin_fd < 0:
             return
         self.flush()
@@ -204,20 +206,20 @@ class ChildIo:
 
     @property
     def pending_bytes(self) -> int:
-        """What is kept of the unfinished line on stdout."""
+        """The bytes kept of the unfinished line on stdout."""
         return self._buffer.pending_bytes
 
     # --- from the process ---------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Take no more lines: the pipe fills and the server waits."""
+        """Stop reading: the pipe fills and the server waits."""
         if self._stdout_fd >= 0 and not self._is_paused:
             self._is_paused = True
             self._ready.pause_read(self._stdout_fd)
             self._on_paused(True)
 
     def resume(self) -> None:
-        """Take lines again."""
+        """Read again."""
         if self._stdout_fd >= 0 and self._is_paused:
             self._is_paused = False
             self._ready.resume_read(self._stdout_fd)
@@ -227,13 +229,16 @@ class ChildIo:
 
     @property
     def has_unread(self) -> bool:
-        """Whether the process has written something that is not handed over yet, an unfinished line aside."""
+        """True if the process has written something that is not handed over yet, apart from an unfinished
+        line.
+        """
         return bool(self._ahead) or (self._stdout_fd >= 0 and self._waiting_bytes() > 0)
 
     def drain(self) -> None:
-        """Once the process has ended: take in all that it had written, also while paused.
+        """Read everything that the ended process had written, also while paused.
 
-        Bounded by what is in the pipe now: something it left behind may hold the other end and write on.
+        Bounded by the content of the pipe now: a process that it left behind may hold the other end and keep
+        writing.
         """
         if self._stdout_fd < 0:
             return
@@ -246,7 +251,7 @@ class ChildIo:
             self._hand_over(len(self._ahead))
 
     def _waiting_bytes(self) -> int:
-        """What is in the pipe now."""
+        """The bytes in the pipe now."""
         answer = fcntl.ioctl(self._stdout_fd, termios.FIONREAD, bytes(4))
         return int(struct.unpack("i", answer)[0])
 
@@ -284,7 +289,7 @@ class ChildIo:
             self._on_lines(lines)
 
     def _hand_over(self, most: int) -> None:
-        """So many of the lines that wait, at most; the others have their turn after everybody else's."""
+        """Hand over at most this many waiting lines; the rest wait until other instances had their turn."""
         if not self._ahead:
             return
         lines, self._ahead = self._ahead[:most], self._ahead[most:]
@@ -298,7 +303,7 @@ class ChildIo:
         elif self._budget.acquire():
             try:
                 fcntl.fcntl(self._stdout_fd, fcntl.F_SETPIPE_SZ, RAISED_PIPE_BYTES)
-            except OSError:  # the user's own limit is spent
+            except OSError:  # the limit of the user is used up
                 self._budget.release()
                 self._raised = None
             else:
@@ -314,16 +319,18 @@ class ChildIo:
             self._raised = None
 
     def close(self) -> None:
-        """Let go of both pipes. No callback comes after this."""
+        """Close both pipes. No callback is called after this."""
         self.close_stdin()
         self._ahead = []
         if self._stdout_fd >= 0:
             self._close_stdout()
-        # They lead back here by way of the conversation: what stands in no circle is freed now, not by the
-        # collector.
+        # They refer back to this object through the adapter. Outside reference cycles everything is freed at
+        # once.
         self._on_lines = self._on_stdout_closed = self._on_stdin_blocked = self._on_long_line = _nothing
         self._on_paused = self._on_stdin_broken = _nothing
 
 
 def _nothing(*_: object) -> None:
-    """A stdin is never readable (a hang-up is seen by the next write), and what is closed calls nobody."""
+    """A callback without effect. Stdin is never readable (the next write sees a hang-up), and a closed object
+    calls nothing.
+    """

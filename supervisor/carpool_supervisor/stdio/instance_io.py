@@ -1,8 +1,8 @@
-"""Pipes, era adapter and stderr log of each instance, and the table of all of them.
+"""Pipes, era adapter and stderr log of each instance, and the table of all instances.
 
-Owns the order of events at an instance's end: all that it wrote is read before the core hears that it
-exited, and what it never received is named by wire id, so that "not delivered" is exact. Owns the choice of
-the era adapter, the instances that have output to flush, and the file that keeps each server's stderr.
+Owns the order of events when an instance ends: all its output is read before the core hears of the exit, and
+the lines that it never received are named by wire id, so that "not delivered" is exact. Owns the choice of
+the era adapter, the instances that have output to flush, and the log file of each server's stderr.
 
 Knows nothing of: the link, the spawner, why an instance runs, which call belongs to which agent.
 """
@@ -50,20 +50,20 @@ from carpool_supervisor.stdio.read_budget import ReadBudget
 from carpool_supervisor.stdio.stderr_log import TAIL_LINE_CHARS, StderrLog
 
 REMEMBERED_LINES = 8192
-"""Lines of which we know the wire id until they are written; far more than may be in flight."""
+"""Lines whose wire id is remembered until they are written; far more than may be in flight."""
 MAX_UNREAD, MAX_UNREAD_BYTES = 100, 1000
-"""Of an instance: lines on stdout that are no messages and go into its log, and how much of each."""
+"""Limits for each instance: invalid lines on stdout that are copied to its log, and bytes of each."""
 MIN_SECRET_CHARS = 6
-"""Shorter environment values (`1`, `true`, `en`) are not worth masking: they are in every text."""
+"""Shorter environment values (`1`, `true`, `en`) are not masked, because they occur in every text."""
 
 
 def mask_of(values: Iterable[str]) -> Mask:
-    """Values as `***`; those of less than `MIN_SECRET_CHARS` characters are let through."""
+    """A mask that writes these values as `***`, except those of fewer than `MIN_SECRET_CHARS` characters."""
     return Mask(values, "***", MIN_SECRET_CHARS)
 
 
 class InstanceIo:
-    """One instance's pipes and adapter. `feed` takes events in order."""
+    """The pipes and the adapter of one instance. `feed` receives its events in order."""
 
     def __init__(
         self,
@@ -82,24 +82,24 @@ class InstanceIo:
     ) -> None:
         self.instance = instance
         self._detection = adapter if isinstance(adapter, EraDetection) else None
-        """Until the server has shown which era it speaks, where that is not certain."""
+        """The detection of an unknown era, until the server has greeted."""
         self._adapter: EraAdapter = adapter.adapter if isinstance(adapter, EraDetection) else adapter
         self._log = log
         self._feed = feed
         self._on_dirty = on_dirty
         self._mask = mask_of(given)
         self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
-        """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
+        """The wire id of each line written to the pipe; 0 for lines that are no calls."""
         self._list_out = self._adapter.open_list_request
         self._dirty = False
         self._unflushed = 0
         self._left_out = ""
-        """What its lists hold beyond the bounds, as the log was told."""
+        """The sentence in the log on entries of its lists that are over a limit."""
         self._unread = 0
-        """Lines on stdout that were no messages and are in the log."""
+        """Invalid lines on stdout that are in the log."""
         self._read_budget = intake
         self._read_on_soon = False
-        """The next slice of a long list is read in the next turn."""
+        """The next slice of a long list is due in the next turn."""
         self._ready = ready
         self.io = ChildIo(
             ready,
@@ -117,15 +117,15 @@ class InstanceIo:
         log.attach(instance, pipes.stderr_fd, mask_of(variables))
 
     def masked(self, text: str) -> str:
-        """A sentence about this instance without the values that it was given."""
+        """The sentence with the values that this instance was given masked."""
         return self._mask.redact(text)
 
     def greet(self) -> None:
-        """The process runs: open the conversation."""
+        """Greet the server: its process runs."""
         self._write(self._adapter.greeting_line())
 
     def greet_in_other_era(self) -> None:
-        """It says nothing: try the other era."""
+        """Greet a silent server in the other era."""
         if self._detection is not None:
             self._write(self._detection.greet_in_other_era())
             self._adapter = self._detection.adapter
@@ -142,16 +142,16 @@ class InstanceIo:
         self._feed(self._adapter.take_events())
 
     def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
-        """Answer a question of the server's."""
+        """Answer an ask of the server."""
         self._write(self._adapter.ask_answer_line(ask, is_error=is_error, body=body))
         self._feed(self._adapter.take_events())
 
     def retry_call(self, wire_id: WireId) -> None:
-        """Say a call again."""
+        """Send a call again."""
         self._write(self._adapter.retry_line(wire_id))
 
     def write_ask_progress(self, token: RawJson, params: RawJson) -> None:
-        """Tell the server how far a request of its own is."""
+        """Report progress of an ask to the server."""
         self._write(self._adapter.ask_progress_line(token, params))
 
     def write_level(self, level: str) -> None:
@@ -159,46 +159,48 @@ class InstanceIo:
         self._write(self._adapter.level_line(level))
 
     def write_subscriptions(self, add: Iterable[str], drop: Iterable[str]) -> None:
-        """Write subscriptions and their ends."""
+        """Write new subscriptions and the end of others."""
         self._write(self._adapter.subscriptions_line(add, drop))
 
     def write_task_subscriptions(self, tasks: Sequence[str]) -> None:
-        """Write which tasks are to be told of."""
+        """Subscribe to the progress of these tasks."""
         self._write(self._adapter.task_subscriptions_line(tasks))
 
     def write_task_cancel(self, task: str) -> None:
-        """Write that nobody comes back for a task."""
+        """Cancel a task whose agent will not return for it."""
         self._write(self._adapter.cancel_task_line(task))
 
     def log_message(self, level: str, params: bytes) -> None:
-        """A log message for operators goes where the server's stderr goes."""
+        """Write a log message for operators to the log of the server's stderr."""
         self._log.write_line(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
 
     def write_probe(self) -> None:
-        """Write what a living server answers."""
+        """Write a probe."""
         self._write(self._adapter.probe_line())
 
     def reread_lists(self) -> None:
-        """Have its lists told again."""
+        """Read the server's lists again."""
         self._write(self._adapter.relist_line())
         self._report_list_request()
 
     def give_up_list(self, after_s: float) -> None:
-        """Wait no longer for the list request that is out."""
+        """Give up the open list request."""
         self._feed(self._adapter.list_timed_out(after_s))
         self._report_list_request()
 
     def flush(self) -> None:
-        """Hand over what was written since the last flush, as one burst."""
+        """Write everything since the last flush as one burst."""
         self._dirty = False
         self.io.flush()
 
     def process_exited(self) -> tuple[tuple[WireId, ...], str]:
-        """The process is gone: read what is left, and say which calls it never got, and its last words."""
+        """The process has ended: read the rest of its output, and report undelivered calls and its last
+        words.
+        """
         self.io.drain()
         self._log.drain(self.instance)
         said = self._log.tail_of(self.instance)
-        # A value may have line ends, and then is found in the whole only.
+        # Masked as a whole, because a value with line ends is not found in single lines.
         words = self._mask.redact("\n".join(map(self._check_line, said)))
         return self._unwritten_calls(), words
 
@@ -206,7 +208,7 @@ class InstanceIo:
         return self._mask.redact_cut(line) if len(line) >= TAIL_LINE_CHARS else line
 
     def close(self) -> None:
-        """Let go of the pipes, and of what was said through them."""
+        """Close the pipes and end the conversation."""
         self.io.close()
         self._adapter.close()
         self._read_budget.remove(self.io)
@@ -229,25 +231,25 @@ class InstanceIo:
         self._feed((StdinBroken(self.instance, self._unwritten_calls()),))
 
     def _unwritten_calls(self) -> tuple[WireId, ...]:
-        """The calls of which not every byte was handed over."""
+        """The calls of which not every byte was written."""
         count = self.io.unwritten_count()
         return tuple(wire for wire in list(self._written)[-count:] if wire) if count else ()
 
     def _report_list_request(self) -> None:
-        """Say it if another list request is out than before, or none."""
+        """Report a change of the open list request."""
         out = self._adapter.open_list_request
         if out is not self._list_out:
             self._list_out = out
             self._feed((ListRequestChanged(self.instance, out[1]),))
 
     def _long_line(self, io: ChildIo) -> None:
-        """Bytes of a line that is not at its end are a sign of life too (rule 8)."""
+        """Bytes of an unfinished line are a sign of life too (rule 8)."""
         self._read_budget.line_grew(io)
         self._feed((StdoutReceived(self.instance),))
 
     def _paused(self, paused: bool) -> None:
         self._feed((StdoutPaused(self.instance, paused),))
-        if not paused and self.io.has_unread:  # it spoke while nobody read
+        if not paused and self.io.has_unread:  # the server wrote while it was not read
             self._feed((StdoutReceived(self.instance),))
 
     def _lines_received(self, lines: list[bytes | OverlongLine]) -> None:
@@ -272,7 +274,7 @@ class InstanceIo:
             self._ready.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """The next slice of a long list, unless the instance has ended meanwhile."""
+        """Read the next slice of a long list, unless the instance has ended meanwhile."""
         self._read_on_soon = False
         if not self._adapter.is_reading:
             return
@@ -287,7 +289,7 @@ class InstanceIo:
         self._plan_to_read_on()
 
     def _log_unread(self, lines: Sequence[bytes | OverlongLine]) -> None:
-        """Put lines on stdout that are no messages into the server's log: a print, a banner, a stack."""
+        """Copy invalid lines on stdout into the server's log: a print, a banner, a stack trace."""
         for line in lines:
             if isinstance(line, bytes) and line[:1] != b"{" and line.strip() and self._unread < MAX_UNREAD:
                 self._unread += 1
@@ -295,7 +297,7 @@ class InstanceIo:
                 self._log.write_line(self.instance, f"[stdout] {text}")
 
     def _masked_event(self, event: OwnEvent) -> OwnEvent:
-        """The event, with the server's words masked where they become part of our errors and of `status`."""
+        """The event with its text masked if the text becomes part of errors and of `status`."""
         if isinstance(event, GreetingFailed | EraRefused | AnswerUnreadable | ServerLineRejected):
             return structs.replace(event, text=self._mask.redact(event.text))
         if isinstance(event, InstanceGreeted | CatalogRead) and event.catalog.left_out != self._left_out:
@@ -321,7 +323,7 @@ Feed = Callable[[Iterable[events.OwnEvent]], None]
 
 
 class InstanceIos:
-    """The conversations of one supervisor. `life`: its secret, in what it mints to know it again."""
+    """The pipes and adapters of all instances of one supervisor. `life`: its secret for trace contexts."""
 
     def __init__(self, ready: ReadySet, logs: Path, release: str, life: bytes, feed: Feed) -> None:
         self._ready = ready
@@ -331,7 +333,7 @@ class InstanceIos:
         self._feed = feed
         self._budget = PipeBudget()
         self.read_budget = ReadBudget()
-        """How much is read from all of them."""
+        """The limit on reading from all of them together."""
         self._held: dict[InstanceId, InstanceIo] = {}
         self._stderr: dict[ServerName, StderrLog] = {}
         self._dirty: list[InstanceIo] = []
@@ -357,7 +359,7 @@ class InstanceIos:
         }
 
     def open(self, instance: InstanceId, spec: PoolSpec, era: Era, pipes: Pipes) -> None:
-        """A process of this pool is on its way; `era`: the one it is greeted in first."""
+        """A process of this pool is being started; `era`: of its first greeting."""
         self._held[instance] = InstanceIo(
             instance,
             self._adapter(instance, spec, era),
@@ -373,40 +375,40 @@ class InstanceIos:
         )
 
     def log_line(self, server: ServerName, instance: InstanceId, text: str) -> None:
-        """A line of ours for the log of a server: what `carpool logs SERVER` shows beside its stderr."""
+        """Write a line of carpool's own to the log of a server, which `carpool logs SERVER` shows."""
         self._stderr_of(server).write_line(instance, f"[carpool] {text}")
 
     def masked(self, instance: InstanceId, text: str, spec: PoolSpec | None = None) -> str:
-        """A sentence about an instance without the values it was given. `spec`: of one not opened yet."""
+        """The sentence with this instance's values masked. `spec`: for an instance that is not open yet."""
         conversation = self._held.get(instance)
         if conversation is not None:
             return conversation.masked(text)
         return text if spec is None else mask_of(_secret_values(spec)).redact(text)
 
     def greet(self, instance: InstanceId) -> None:
-        """Its process runs."""
+        """Greet the server of this instance: its process runs."""
         if (conversation := self._held.get(instance)) is not None:
             conversation.greet()
 
     def process_exited(self, instance: InstanceId) -> tuple[tuple[WireId, ...], str]:
-        """Its process is gone: which calls it never got, and its last words."""
+        """Its process has ended: report undelivered calls and its last words."""
         conversation = self._held.get(instance)
         return conversation.process_exited() if conversation is not None else ((), "")
 
     def close_stdin(self, instance: InstanceId) -> None:
-        """It is asked to end."""
+        """Close its stdin, so that it ends."""
         self._held[instance].io.close_stdin()
 
     def flush(self) -> None:
-        """Hand over what was written since the last flush."""
-        while self._dirty:  # a stdin that breaks may have calls written elsewhere
+        """Write everything since the last flush."""
+        while self._dirty:  # a stdin that breaks may cause writes to other instances
             dirty = self._dirty.copy()
             self._dirty.clear()
             for conversation in dirty:
                 conversation.flush()
 
     def close(self) -> None:
-        """Let go of the logs."""
+        """Close the logs."""
         for stderr in self._stderr.values():
             stderr.close()
 
@@ -440,6 +442,8 @@ class InstanceIos:
 
 
 def _secret_values(spec: PoolSpec) -> set[str]:
-    """The values that a server was given: of its environment, and of variables in all its texts."""
+    """The values that must be masked for a server: those of its environment, and of variables in its
+    configuration.
+    """
     own = {name: value for name, value in spec.env.items() if os.environ.get(name) != value}
     return secrets_of(own) | set(spec.secrets)

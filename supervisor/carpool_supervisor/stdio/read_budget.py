@@ -1,12 +1,13 @@
-"""How much is read from servers: no more than the broker takes, and unfinished lines within one budget.
+"""The limit on reading from servers: no more than the broker takes, and one budget for all unfinished long
+lines.
 
-Owns who is paused and why. While much waits for the broker nobody is read from, so servers wait in turn
-(rule 10). While the unfinished long lines of all together exceed their budget only the oldest of them goes
-on, as at the agents' door (rule 3): 64 servers that each write a line of 64 MiB cost 256 MiB and not 4 GiB.
-A server that stops in the middle of the oldest is ended by its silence (rule 8); those that are not read
-meanwhile are not silent (`liveness`).
+Decides which instances are paused. While many bytes wait for the broker no instance is read, so servers wait
+in turn (rule 10). While all unfinished long lines together exceed their budget only the oldest of them is
+read on, as at the agents' socket (rule 3): 64 servers that each write a line of 64 MiB cost 256 MiB, not 4
+GiB. A server that stops within the oldest line is ended for its silence (rule 8); an instance that is not
+read does not count as silent (`liveness`).
 
-Knows nothing of: instances, calls, what a line says.
+Knows nothing of: instances, calls, the meaning of a line.
 """
 
 from typing import Final
@@ -15,30 +16,30 @@ from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES, ChildIo
 
 HELD_HIGH_BYTES: Final = 64 * 1024 * 1024
 HELD_LOW_BYTES: Final = 16 * 1024 * 1024
-"""While so much waits for the broker, no more is read from servers."""
+"""While this many bytes wait for the broker, no server is read."""
 LINES_BUDGET_BYTES: Final = 256 * 1024 * 1024
-"""Of all unfinished lines above `LONG_LINE_BYTES`; shorter ones are not counted."""
+"""The limit for all unfinished lines above `LONG_LINE_BYTES`; shorter ones are not counted."""
 
 
 class ReadBudget:
-    """The reading of all instances. `add` and `remove` every one."""
+    """The pauses of all instances. Call `add` and `remove` for each of them."""
 
     def __init__(self, budget_bytes: int = LINES_BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
         self._all: dict[ChildIo, None] = {}
         self._long: dict[ChildIo, None] = {}
-        """Whose unfinished line is long, the oldest first."""
+        """The instances with an unfinished long line, the oldest first."""
         self._rationed: set[ChildIo] = set()
         self._broker_is_slow = False
 
     def add(self, io: ChildIo) -> None:
-        """An instance begins."""
+        """Add a new instance."""
         self._all[io] = None
         if self._broker_is_slow:
             io.pause()
 
     def remove(self, io: ChildIo) -> None:
-        """It is gone."""
+        """Remove an instance that has ended."""
         self._all.pop(io, None)
         self._rationed.discard(io)
         if io in self._long:
@@ -46,7 +47,7 @@ class ReadBudget:
             self._ration()
 
     def line_grew(self, io: ChildIo) -> None:
-        """Its unfinished line is long, or was."""
+        """Its unfinished line has become long, or has ended."""
         if io.pending_bytes > LONG_LINE_BYTES:
             self._long[io] = None
         elif io in self._long:
@@ -56,8 +57,8 @@ class ReadBudget:
         self._ration()
 
     def settle(self, held_bytes: int) -> bool:
-        """The burst is over, and so much waits for the broker. Whether anything is read now that was not, or
-        the other way round.
+        """End a burst; this many bytes wait for the broker. Returns True if any instance was paused or
+        resumed.
         """
         if held_bytes > HELD_HIGH_BYTES and not self._broker_is_slow:
             self._broker_is_slow = True

@@ -1,14 +1,14 @@
-"""What the instances of one server write to stderr: into a bounded log file, the last lines in memory.
+"""Stderr of all instances of one server: a bounded log file, and the last lines in memory.
 
-Owns the file (rotated, 0600), the stderr pipes of attached instances, and the tails. Each line reads
-`2026-11-21T22:00:01.123Z #7 text`, and begins so whatever the server writes; terminal escapes stay raw,
-whoever prints escapes them. Invalid UTF-8 is replaced, overlong lines are cut.
+Owns the file (rotated, 0600), the stderr pipes of attached instances, and the tails. Each line begins like
+`2026-11-21T22:00:01.123Z #7 text`, whatever the server writes. Terminal escapes stay raw; the code that
+prints lines escapes them. Invalid UTF-8 is replaced, overlong lines are cut.
 
-Values of variables that the server was given are masked in the file.
+In the file, values of variables that the server was given are masked.
 
-Invariants: memory is bounded per instance; no failure of the disk reaches a caller: what could not be
-written is counted, and said once.
-Knows nothing of: who may read the lines (rule 7), MCP (stderr is free text, and no sign of an error).
+Invariants: memory is bounded per instance; no failure of the disk reaches a caller: lost lines are counted,
+and reported once. Knows nothing of: the readers of the lines (rule 7), MCP (stderr is free text, and no sign
+of an error).
 """
 
 import os
@@ -26,11 +26,11 @@ from carpool_protocol.runtime.wallclock import wallclock
 
 FILE_BYTES = 5 * 1024 * 1024
 FILES = 3
-"""With the current one: `NAME.log`, `NAME.log.1`, `NAME.log.2`."""
+"""Including the current one: `NAME.log`, `NAME.log.1`, `NAME.log.2`."""
 LINE_BYTES = 16 * 1024
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 1000
-"""Of a line in memory; the file has it whole."""
+"""The limit for a line in memory; the file has it whole."""
 
 _READ_BYTES = 64 * 1024
 _CUT = b" [cut]"
@@ -47,14 +47,16 @@ class _Stream:
     def __init__(self, fd: int, mask: Mask) -> None:
         self.fd = fd
         self.mask = mask
-        """Over what the file gets. The tail is whole: a value with line ends is found there as one."""
+        """Applied to lines in the file. The tail is unmasked, because a value with line ends is found only in
+        the whole tail.
+        """
         self.part = b""
         self.is_cutting = False
         """The rest of this line is dropped."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     def masked(self, line: str) -> str:
-        """The line as the file gets it; one that was cut may end within a value."""
+        """The line as it is in the file. A cut line may end within a value."""
         mark = _CUT.decode()
         return (
             self.mask.redact_cut(line.removesuffix(mark)) + mark
@@ -66,7 +68,7 @@ class _Stream:
 class StderrLog:
     """The stderr of all instances of one server.
 
-    `on_trouble` is told, once, that the file cannot be written. `now_text` is the clock, for tests.
+    `on_trouble` is called once if the file cannot be written. `now_text` is the clock, for tests.
     """
 
     def __init__(
@@ -89,15 +91,15 @@ class StderrLog:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._has_complained = False
         self.lost_lines = 0
-        """Could not be written to the file."""
+        """Lines that could not be written to the file."""
 
     @property
     def path(self) -> Path:
         return self._path
 
     def attach(self, instance: InstanceId, fd: int, mask: Mask = UNMASKED) -> None:
-        """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends. `mask`: values
-        that the file must not hold.
+        """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends. `mask`: applied to
+        lines in the file.
         """
         self._streams[instance] = _Stream(fd, mask)
 
@@ -107,14 +109,14 @@ class StderrLog:
         self._ready.add(fd, readable)
 
     def drain(self, instance: InstanceId) -> None:
-        """Once the process has ended: take in what it had written, so that the tail is whole."""
+        """Read the rest of an ended process's output, so that the tail is complete."""
         stream = self._streams.get(instance)
-        for _ in range(16):  # a raised pipe's worth; something it left behind may write on
+        for _ in range(16):  # at most one raised pipe: a process left behind may keep writing
             if stream is None or stream.fd < 0 or not self._read(instance):
                 return
 
     def detach(self, instance: InstanceId) -> None:
-        """Stop reading, drop this instance's tail. The file and the server's tail keep its lines."""
+        """Stop reading and drop this instance's tail. The file and the server's tail keep its lines."""
         if (stream := self._streams.pop(instance, None)) is not None:
             self._end(instance, stream)
         self._rest()
@@ -133,7 +135,7 @@ class StderrLog:
             self.detach(instance)
 
     def _rest(self) -> None:
-        """Hold no file open while nothing of the server runs."""
+        """Close the file while no instance of the server runs."""
         if self._fd >= 0 and not self._streams:
             os.close(self._fd)
             self._fd = -1
@@ -177,7 +179,7 @@ class StderrLog:
         self._write(block.encode(), len(lines))
 
     def write_line(self, instance: InstanceId, text: str) -> None:
-        """A line that did not come on stderr: the file gets it, no tail does."""
+        """Write a line that did not come on stderr to the file; it is in no tail."""
         stream = self._streams.get(instance)
         shown = text if stream is None else stream.mask.redact(text)
         line = " ".join(shown.split())[:LINE_BYTES]
@@ -198,7 +200,7 @@ class StderrLog:
                 return
             reason = "the disk is full"
             count = block[written:].count(b"\n")
-            os.write(self._fd, b"\n")  # so that the next line begins on its own, if there will be one
+            os.write(self._fd, b"\n")  # so that a next line begins at the margin
         except OSError as error:
             reason = error.strerror or "no reason given"
         self.lost_lines += count
@@ -222,12 +224,12 @@ class StderrLog:
 
 
 def _lines(stream: _Stream, data: bytes) -> list[bytes]:
-    """Complete lines of the stream, cut at the bound; what is unfinished stays in it."""
+    """The complete lines of the stream, cut at the limit; an unfinished line stays in it."""
     lines = data.split(b"\n")
     rest = lines.pop()
     if lines:
         if stream.is_cutting:
-            del lines[0]  # the rest of a line that is in the file already
+            del lines[0]  # the rest of a line that is already in the file
             stream.is_cutting = False
         else:
             lines[0] = stream.part + lines[0]

@@ -1,4 +1,4 @@
 """Records, events and effects of the supervisor's core.
 
-The files here know nothing of: who changes them, and when.
+The files here know nothing of: the parts that change the records.
 """

@@ -1,15 +1,14 @@
-"""Whose question is it? What a server says without naming the call it is about is given to one agent or to
-none.
+"""Attribution: finds the call, and so the agent, that an ask belongs to, or refuses the ask.
 
-Owns the ladder of attribution (docs/decisions/0008), as one pure function. In this order, and never a
-guess: the call that it came as an answer to (stateless era); the task it names; the trace context we made
-for a call, coming back; the only call that can ask; all such calls belong to one session; else refused.
-"In flight" is rule 5's: written and not answered, also after a cancel, a timeout or the loss of its agent
-(`over`). While such a call may still run the instance is tainted: only the first three attribute.
+Owns the steps of attribution (docs/decisions/0008), as one pure function. In this order, and never a guess:
+the call whose answer the ask is (stateless era); the task that it names; the trace context that carpool made
+for a call; the only call that can ask; all such calls belong to one session; else refused. "In flight" is
+rule 5's: written and not answered, also after a cancel, a timeout or the loss of its agent (`over`). While
+such a call may still run the instance is tainted, and only the first three steps attribute.
 
-Invariants: what is attributed belongs to a session with a live call among the candidates; taking other
-sessions' calls away can turn a refusal into an attribution, never one session into another.
-Knows nothing of: processes, sessions' rights, what is asked. Roots are never on the ladder (rule 6).
+Invariants: an ask is attributed only to a session with a live call among the candidates; removing calls of
+other sessions can turn a refusal into an attribution, but never change the session. Knows nothing of:
+processes, sessions' rights, the content of asks. Roots are never attributed (rule 6).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ CAN_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "comp
 """The methods during which a server may ask."""
 
 AGENT_METHODS: Final = frozenset({"sampling/createMessage", "elicitation/create"})
-"""What a server may ask an agent. `roots/list` is answered by us or refused (rule 6), unless it came as the
-answer to a call: then it is certain whose it is.
+"""The requests that a server may send to an agent. `roots/list` is answered by carpool or refused (rule 6),
+unless it came as the answer to a call: its agent is then certain.
 """
 
 ROOTS: Final = "roots/list"
@@ -34,12 +33,12 @@ ROOTS: Final = "roots/list"
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 AttributionStep = Literal["round", "task", "trace", "only call", "only session"]
-"""What attributed: shown in the story of the call."""
+"""The step that attributed an ask; the story of the call shows it."""
 
 RefusalReason = Literal["no call", "ambiguous", "over", "not for agents"]
-"""`no call`: asked outside any call that can ask, or for one that has been answered. `ambiguous`: it may
-belong to several agents. `over`: a call that has ended for its agent may have asked, and nobody else's.
-`not for agents`: roots and whatever else is not on the ladder.
+"""`no call`: asked outside any call that can ask, or for an answered one. `ambiguous`: it may belong to
+several agents. `over`: only a call that has ended for its agent may have asked. `not for agents`: roots, and
+all other methods that are never attributed.
 """
 
 
@@ -47,64 +46,66 @@ class InFlight(Struct, frozen=True):
     """One call that was written to the instance and is not answered."""
 
     wire: WireId
-    """Grows with time: the greatest is the newest. Unlike a call id it is never used again on the instance,
-    also after another broker came.
+    """Grows with time: the greatest is the newest. Unlike a call id it is never reused on the instance, even
+    under another broker.
     """
     session: SessionId
     can_ask: bool
     """Its method is in `CAN_ASK`."""
     trace: TraceKey | None = None
-    """What `trace_context.with_traceparent` gave for it."""
+    """The key that `trace_context.with_traceparent` returned for it."""
     over: bool = False
     """It has ended for its agent (cancelled, timed out, agent gone) and may still run in the server."""
 
 
 class AskFacts(Struct, frozen=True):
-    """What a server's request says about where it comes from."""
+    """The parts of a server's request that show its origin."""
 
     method: str
     related_task: str | None = None
     trace: TraceKey | None = None
     ours: bool = False
-    """This life made that trace context: so it belongs to one of our calls, in flight or not."""
+    """This life of the supervisor made the trace context, so it belongs to one of our calls, in flight or
+    not.
+    """
     whole: bool = False
-    """Its span is ours too, so it is the very context of one call. Agents may share a trace id: without that
-    call, it is not about another call of that trace.
+    """Carpool made its span id too, so it is the exact context of one call. Agents may share a trace id: if
+    that call is gone, the ask belongs to no other call of the trace.
     """
     wire: WireId | None = None
-    """Stateless era: it came as the answer to this call, so it is certain whose it is."""
+    """Stateless era: the request came as the answer to this call, so its agent is certain."""
 
 
 class Attributed(Struct, frozen=True):
-    """Exactly this session is asked."""
+    """The ask belongs to this session."""
 
     session: SessionId
     wires: tuple[WireId, ...]
-    """The live calls it may be about, the newest first: one, or several of that session where nothing tells
+    """The live calls that it may belong to, newest first: one, or several of that session if nothing tells
     them apart.
     """
     by: AttributionStep
 
 
 class AskRefused(Struct, frozen=True):
-    """Nobody is asked; the server gets an error at once."""
+    """The ask belongs to no agent that can be named; the server gets an error at once."""
 
     reason: RefusalReason
     tainted: bool = False
-    """It was refused for a call that is over and may still ask: so will every question be that does not say
-    whose it is, until that call is answered.
+    """It was refused because of an ended call that may still ask. Every ask without a known origin will be
+    refused until that call is answered.
     """
 
     @property
     def is_evidence(self) -> bool:
-        """Whether it shows that this server cannot be shared by overlapping calls (rule 6: outside a call,
-        no).
+        """True if the refusal shows that overlapping calls cannot share this server (not for an ask outside
+        any call, rule 6).
         """
         return self.reason == "ambiguous"
 
 
 def facts_of(method: str, meta: RawJson, life: bytes) -> AskFacts:
-    """The facts of a server's request, from its `_meta` (an object or `ABSENT`, `params.split_meta`)."""
+    """The facts of a server's request, read from its `_meta` (an object or `ABSENT`, `params.split_meta`)."""
     if not meta:
         return AskFacts(method)
     trace = key_of(meta)
@@ -121,10 +122,10 @@ def _task_of(meta: RawJson) -> str | None:
 def attribute(
     ask: AskFacts, candidates: Sequence[InFlight], tasks: Mapping[str, WireId], *, held: bool = False
 ) -> Attributed | AskRefused:
-    """Who is asked, by the ladder. `candidates`: everything in flight on the asking instance, in rule 5's
-    sense. `tasks`: the call behind each task of that instance. `held`: the instance is one session's for as
-    long as it lives, so that session's own calls that are over do not taint it: no other agent can be meant,
-    and to replace it would cost the session its state.
+    """Find the session that is asked, step by step. `candidates`: everything in flight on the asking
+    instance, in rule 5's sense. `tasks`: the call behind each task of that instance. `held`: the instance is
+    leased to one session all its life. That session's own ended calls then do not taint it: the ask can only
+    belong to that session, and replacing the instance would cost it its state.
     """
     if ask.method not in AGENT_METHODS and (ask.wire is None or ask.method != ROOTS):
         return AskRefused("not for agents")
@@ -133,14 +134,14 @@ def attribute(
             "no call"
         )
     if ask.related_task is not None:
-        # A task we do not know cannot be anybody's on a lower rung: it may have outlived its call.
+        # An unknown task may have outlived its call, so no later step may attribute the ask.
         wire = tasks.get(ask.related_task)
         return _settle([each for each in candidates if each.wire == wire], "task") or AskRefused("no call")
     if ask.trace is not None:
         found = _by_trace(ask.trace, candidates, whole=ask.whole)
         if found is not None:
             return found
-        if ask.ours:  # the call was answered, and what it left running asks: nobody else's question
+        if ask.ours:  # the call was answered; what it left running asks, and that belongs to no other call
             return AskRefused("no call")
     askers = [each for each in candidates if each.can_ask]
     if not askers:
@@ -156,8 +157,8 @@ def attribute(
 def _by_trace(
     trace: TraceKey, candidates: Sequence[InFlight], *, whole: bool
 ) -> Attributed | AskRefused | None:
-    """The call with this very context; else the calls of this trace, if they are one session's (a server
-    with a tracer of its own keeps the trace id and changes the span id).
+    """The call with this exact context; else the calls of this trace if they are one session's. (A server
+    with a tracer of its own keeps the trace id and changes the span id.)
     """
     same = [each for each in candidates if each.trace is not None and each.trace.trace == trace.trace]
     exact = [each for each in same if each.trace == trace]
@@ -167,8 +168,8 @@ def _by_trace(
 
 
 def _settle(matches: Sequence[InFlight], by: AttributionStep) -> Attributed | AskRefused | None:
-    """The one session of all matches. Refused where only calls match that have ended; None for no or
-    several.
+    """The one session of all matching calls; None if there is none or several. Refused if only ended calls
+    match.
     """
     if len({each.session for each in matches}) != 1:
         return None

@@ -1,9 +1,9 @@
-"""What the supervisor core wants done: imperative, values only.
+"""Effects of the supervisor's core: imperative, values only.
 
 Link messages to the broker are effects as they are (`CallAnswered`, `CallFailed`, `CallProgressed`,
 `Catalog`, `PoolChanged`, `OperationEnded`). Effects are performed in order.
 
-Knows nothing of: how any of it is done.
+Knows nothing of: how an effect is performed.
 """
 
 from typing import Literal
@@ -34,7 +34,7 @@ from carpool_supervisor.core.model.sharing import EvidenceKind
 
 
 class SupervisorEffect(Struct, frozen=True, tag=True):
-    """Root of the supervisor's own effects."""
+    """Base class of the supervisor's own effects."""
 
 
 class Spawn(SupervisorEffect, frozen=True):
@@ -45,7 +45,7 @@ class Spawn(SupervisorEffect, frozen=True):
     server: ServerName
     generation: int
     era: Era = "handshake"
-    """The one to greet it in first."""
+    """The era of its first greeting."""
 
 
 class GreetInOtherEra(SupervisorEffect, frozen=True):
@@ -55,20 +55,20 @@ class GreetInOtherEra(SupervisorEffect, frozen=True):
 
 
 class GiveUpListRequest(SupervisorEffect, frozen=True):
-    """Give up the list request that is out: its answer has not come for so long."""
+    """Give up the open list request, because its answer is overdue."""
 
     instance: InstanceId
     after_s: float
 
 
 class RereadLists(SupervisorEffect, frozen=True):
-    """Have the instance tell its lists again."""
+    """Read the instance's lists again."""
 
     instance: InstanceId
 
 
 class WriteCall(SupervisorEffect, frozen=True):
-    """Hand the call to the instance under this wire id."""
+    """Write the call to the instance under this wire id."""
 
     instance: InstanceId
     wire: WireId
@@ -76,7 +76,7 @@ class WriteCall(SupervisorEffect, frozen=True):
 
 
 class WriteCancel(SupervisorEffect, frozen=True):
-    """Tell the instance that nobody waits for this wire id any more."""
+    """Tell the instance that this wire id is cancelled."""
 
     instance: InstanceId
     wire: WireId
@@ -95,14 +95,14 @@ class WriteAskAnswer(SupervisorEffect, frozen=True):
 
 
 class WriteRetry(SupervisorEffect, frozen=True):
-    """What the server wanted before it goes on with this call is there, or its pause over: say it again."""
+    """Send this call again: all required input is there, or its pause is over."""
 
     instance: InstanceId
     wire: WireId
 
 
 class WriteAskProgress(SupervisorEffect, frozen=True):
-    """Tell the server how far its agent is with a request of the server's."""
+    """Report to the server how far the agent is with its request."""
 
     instance: InstanceId
     token: RawJson
@@ -120,12 +120,14 @@ class RecordEvidence(SupervisorEffect, frozen=True):
 
 
 class RecordEra(SupervisorEffect, frozen=True):
-    """An instance of this pool has greeted in this era: remember that, and who it said it is."""
+    """Remember the era in which an instance of this pool has greeted, and the name and version of the
+    server.
+    """
 
     key: PoolKey
     era: Era
     why: Text
-    """What it did when it was greeted in the other; empty: it was not."""
+    """The server's reaction to the greeting of the other era; empty: not tried."""
     server_info: Payload
 
 
@@ -136,7 +138,7 @@ class WriteProbe(SupervisorEffect, frozen=True):
 
 
 class WriteLevel(SupervisorEffect, frozen=True):
-    """Tell the instance from which level on log messages are wanted."""
+    """Set the lowest level of log messages that is wanted."""
 
     instance: InstanceId
     level: str
@@ -151,21 +153,21 @@ class WriteSubscriptions(SupervisorEffect, frozen=True):
 
 
 class WriteTaskSubscriptions(SupervisorEffect, frozen=True):
-    """Have the instance tell how far these tasks are, and no others any more."""
+    """Subscribe to the progress of exactly these tasks."""
 
     instance: InstanceId
     tasks: tuple[str, ...]
 
 
 class WriteTaskCancel(SupervisorEffect, frozen=True):
-    """Tell the instance that nobody comes back for this task."""
+    """Cancel a task whose agent will not return for it."""
 
     instance: InstanceId
     task: str
 
 
 class KeepServerLog(SupervisorEffect, frozen=True):
-    """A log message that cannot be told to any agent: into the server's log file, for operators."""
+    """Write a log message that belongs to no agent into the server's log file, for operators."""
 
     instance: InstanceId
     level: str
@@ -186,13 +188,13 @@ class SignalGroup(SupervisorEffect, frozen=True):
 
 
 class ReleaseInstance(SupervisorEffect, frozen=True):
-    """The instance is gone: release what the shell holds for it."""
+    """The instance is gone: release the resources that the shell holds for it."""
 
     instance: InstanceId
 
 
 class WriteLogLine(SupervisorEffect, frozen=True):
-    """A line for the supervisor's log, and for that of the server that it is about."""
+    """A line for the supervisor's log, and for the log of the server that it concerns."""
 
     level: Literal["info", "warning", "error"]
     text: str

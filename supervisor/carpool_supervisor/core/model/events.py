@@ -1,10 +1,9 @@
-"""What can happen to the supervisor: past tense, values only.
+"""Events of the supervisor's core: past tense, values only.
 
-Owns the vocabulary of the supervisor core's input beside the link messages, which are
-events as they come (`Call`, `CancelCall`, `SetPools`, `DiscoverCatalog`, `Operate`). Payloads are
-opaque and annotated so that a journal keeps their length only.
+Owns the supervisor's own events. Link messages are events as they are (`Call`, `CancelCall`, `SetPools`,
+`DiscoverCatalog`, `Operate`). Payloads are opaque, and annotated so that a journal keeps their length only.
 
-Knows nothing of: JSON, pipes, pids' meaning.
+Knows nothing of: JSON, pipes, the meaning of pids.
 """
 
 from typing import Literal
@@ -43,14 +42,14 @@ from carpool_supervisor.core.model.well_known import WellKnownServer
 
 
 class SupervisorEvent(Struct, frozen=True, tag=True):
-    """Root of the supervisor's own events."""
+    """Base class of the supervisor's own events."""
 
 
 class BrokerConnected(SupervisorEvent, frozen=True):
-    """A broker greeted, for the first time or again: what was open before is nobody's now."""
+    """A broker greeted, for the first time or again: no session owns the calls that were open before."""
 
     same: bool = False
-    """The one that was there before: the link was cut, and its sessions live on."""
+    """The same broker as before: only the link was cut, and its sessions live on."""
 
 
 class InstanceSpawned(SupervisorEvent, frozen=True):
@@ -68,13 +67,13 @@ class SpawnFailed(SupervisorEvent, frozen=True):
     jitter: float
     """Uniform in [0, 1), drawn by the shell."""
     passing: bool = False
-    """The machine is at a limit (descriptors, processes), which may be over soon. Else it is the server's
-    configuration (no such command, no such directory), and only a change of it helps.
+    """The machine is at a limit (descriptors, processes), which may be over soon. Otherwise the server's
+    configuration is at fault (no such command, no such directory), and only a change of it helps.
     """
 
 
 class InstanceGreeted(SupervisorEvent, frozen=True):
-    """The instance has greeted as MCP and told its catalog: it is fit."""
+    """The instance has greeted as MCP and its catalog is read: it is fit."""
 
     instance: InstanceId
     catalog: Catalog
@@ -82,12 +81,12 @@ class InstanceGreeted(SupervisorEvent, frozen=True):
 
 
 class GreetingFailed(SupervisorEvent, frozen=True):
-    """The instance speaks, but not MCP as we know it."""
+    """The instance answered the greeting, but not as a known MCP version."""
 
     instance: InstanceId
     text: str
     refused: str = ""
-    """Where that fits a server of the other era: what it did, a clause without advice."""
+    """If a server of the other era could have answered so: its answer, as a clause without advice."""
 
 
 class EraRefused(SupervisorEvent, frozen=True):
@@ -96,67 +95,67 @@ class EraRefused(SupervisorEvent, frozen=True):
     instance: InstanceId
     era: Era
     text: Text
-    """What it did, a clause."""
+    """Its answer, as a clause."""
 
 
 class CatalogRead(SupervisorEvent, frozen=True):
-    """A serving instance told its catalog anew."""
+    """The lists of a serving instance were read again."""
 
     instance: InstanceId
     catalog: Catalog
 
 
 class ListsChanged(SupervisorEvent, frozen=True):
-    """A serving instance says that its lists are old. They were read so often that they are not read again
-    before `Relist`.
+    """A serving instance announced changed lists. They were read so often that they are not read again before
+    `RereadLists`.
     """
 
     instance: InstanceId
 
 
 class ListAnswerLost(SupervisorEvent, frozen=True):
-    """An answer to a list request could not be read, or never came: what was known stays. All lists are to be
-    read again later.
+    """The answer to a list request was unreadable, or never came. The lists keep what was known and are read
+    again later.
     """
 
     instance: InstanceId
     times: int
-    """So often in a row."""
+    """Times in a row."""
     text: str
-    """Why; empty where that has been said."""
+    """The reason; empty if it was reported before."""
 
 
 class ListRequestChanged(SupervisorEvent, frozen=True):
-    """A list request is out, or none any more."""
+    """A list request was sent, or the open one ended."""
 
     instance: InstanceId
     method: str
-    """Empty: none is."""
+    """Empty: none is open."""
 
 
 class ServerAnswered(SupervisorEvent, frozen=True):
-    """An answer with one of our wire ids. Whether it is late or unknown is for the core to say."""
+    """An answer with one of our wire ids. The core decides if it is late or unknown."""
 
     instance: InstanceId
     wire: WireId
     is_error: bool
     body: Payload
     ttl_ms: int = -1
-    """See `messages.Answered`."""
+    """See `messages.CallAnswered`."""
     public: bool = False
     task: str = ""
-    """See `messages.Answered`."""
+    """See `messages.CallAnswered`."""
     task_ttl_ms: int = -1
     task_over: bool = False
-    """The task that the call was about has come to its end, and this tells it."""
+    """The task that the call concerned has ended, and this answer says so."""
     state_lost: bool = False
-    """Carpool's own bridge has answered that its server knows the session no more: the call was not run, and
-    this process is good for nothing from now on.
+    """Carpool's own bridge has answered that its server no longer knows the session. The call did not run,
+    and this process must be replaced.
     """
 
 
 class AnswerUnreadable(SupervisorEvent, frozen=True):
-    """A line that belongs to this wire id but is no answer (rules 16 and 17)."""
+    """A line that belongs to this wire id and is no valid answer (rules 16 and 17)."""
 
     instance: InstanceId
     wire: WireId
@@ -173,7 +172,7 @@ class ServerProgressed(SupervisorEvent, frozen=True):
 
 
 class ServerAsked(SupervisorEvent, frozen=True):
-    """The server sent a request that only an agent can answer (`attribution.ON_LADDER`)."""
+    """The server sent a request that only an agent can answer (`attribution.AGENT_METHODS`)."""
 
     instance: InstanceId
     id: RawJson
@@ -182,11 +181,11 @@ class ServerAsked(SupervisorEvent, frozen=True):
     """Without `_meta`'s `progressToken` and related task."""
     facts: AskFacts
     token: RawJson
-    """The server's progress token for it; absent when it wants none."""
+    """The server's progress token for it; absent if it gave none."""
     elicitation: str = ""
-    """The `elicitationId` of one in url mode."""
+    """The `elicitationId` of an elicitation in url mode."""
     needs: tuple[Need, ...] = ()
-    """What its agent must have declared (`ask_needs`)."""
+    """The capabilities that its agent must have declared (`ask_needs`)."""
     name: str = ""
     """Stateless era: the server's own key for it."""
 
@@ -219,7 +218,7 @@ class ElicitationCompleted(SupervisorEvent, frozen=True):
 
 
 class TaskCreated(SupervisorEvent, frozen=True):
-    """The server runs this call as a task of its own, which the adapter drives to its end."""
+    """The server runs this call as a task, which the adapter drives to its end."""
 
     instance: InstanceId
     wire: WireId
@@ -227,12 +226,12 @@ class TaskCreated(SupervisorEvent, frozen=True):
 
 
 class TaskChanged(SupervisorEvent, frozen=True):
-    """A task that agents come back for is as far as this (`notifications/tasks`)."""
+    """The status of a task that agents poll themselves (`notifications/tasks`)."""
 
     instance: InstanceId
     task: str
     over: bool
-    """It has come to its end."""
+    """The task has ended."""
     params: Payload
 
 
@@ -245,7 +244,7 @@ class ServerLogged(SupervisorEvent, frozen=True):
 
 
 class ResourceUpdated(SupervisorEvent, frozen=True):
-    """A resource, or a part of one, that we subscribed to has changed."""
+    """A subscribed resource, or a part of it, has changed."""
 
     instance: InstanceId
     uri: str
@@ -253,7 +252,7 @@ class ResourceUpdated(SupervisorEvent, frozen=True):
 
 
 class ServerNotReady(SupervisorEvent, frozen=True):
-    """Stateless era: the server wants this call said again a little later."""
+    """Stateless era: the server asks to send this call again a little later."""
 
     instance: InstanceId
     wire: WireId
@@ -273,14 +272,14 @@ class ProbeAnswered(SupervisorEvent, frozen=True):
 
 
 class ServerLineRejected(SupervisorEvent, frozen=True):
-    """A line that is no message or no message for us: dropped, shown as `last_error`."""
+    """A line that is no message, or no message for carpool: dropped, shown as `last_error`."""
 
     instance: InstanceId
     text: str
 
 
 class StdinBlocked(SupervisorEvent, frozen=True):
-    """The instance does not read (`blocked`), or reads again."""
+    """The instance does not read its stdin (`blocked`), or reads it again."""
 
     instance: InstanceId
     blocked: bool
@@ -295,7 +294,7 @@ class StdinBroken(SupervisorEvent, frozen=True):
 
 
 class StdoutPaused(SupervisorEvent, frozen=True):
-    """We do not read what the instance writes (`paused`), or read it again."""
+    """Carpool does not read the instance's stdout (`paused`), or reads it again."""
 
     instance: InstanceId
     paused: bool
@@ -321,19 +320,19 @@ class InstanceExited(SupervisorEvent, frozen=True):
 
 
 class PoolKnowledgeChanged(SupervisorEvent, frozen=True):
-    """What is known about the program of a pool: told after each `SetPools` for pools that are new, and again
-    when there is more evidence.
+    """The knowledge about the program of a pool has changed. Sent after each `SetPools` for new pools, and
+    again for new evidence.
     """
 
     key: PoolKey
     entry: WellKnownServer | None
     evidence: tuple[Evidence, ...]
     era: Era | None = None
-    """Which it speaks, where that was found out by the other one not working."""
+    """The era that it speaks, if the other one was tried and did not work."""
 
 
 class MemoryMeasured(SupervisorEvent, frozen=True):
-    """How much memory instances with a limit of it hold now, their descendants included."""
+    """The memory of the instances with a memory limit, each with its descendants."""
 
     sizes: tuple[tuple[InstanceId, int], ...]
     """RSS in bytes."""
@@ -344,7 +343,7 @@ class ClockJumped(SupervisorEvent, frozen=True):
 
 
 class StopRequested(SupervisorEvent, frozen=True):
-    """The supervisor shall end: drain nothing, stop everything."""
+    """The supervisor must end: stop everything without draining."""
 
 
 InstanceEvent = (
@@ -378,7 +377,7 @@ InstanceEvent = (
     | StdoutClosed
     | InstanceExited
 )
-"""Of one instance: all of these have an `instance`."""
+"""The events of one instance: each has a member `instance`."""
 OwnEvent = (
     BrokerConnected | PoolKnowledgeChanged | MemoryMeasured | ClockJumped | StopRequested | InstanceEvent
 )
@@ -417,8 +416,8 @@ SIGNS_OF_LIFE = (
     EraRefused,
     TaskChanged,
 )
-"""Events that came out of an instance: signs of life, like an answer (rule 8)."""
+"""Events that an instance caused itself: signs of life, like an answer (rule 8)."""
 
 
 NOTIFICATIONS = (ServerProgressed, ServerLogged, ResourceUpdated)
-"""What servers may say many times a second: no pool is another one for it."""
+"""Frequent events that never change a pool's status, so no status is sent after them."""

@@ -1,15 +1,15 @@
-"""The waiting line of one pool: bounded in calls and bytes, fair between sessions.
+"""The queue of one pool: bounded in calls and bytes, fair between sessions.
 
-Sessions take turns, each with its own calls in order: a session with 1,000 calls waiting
-delays another session's single call by one turn. When the line is full, the last call of the
-session that takes up most of what is short gives way; between equals, the one that came to that
-last. To find it costs no more with a thousand sessions than with one, for that is when it is needed. Where a
-session's call may go and another's may not (leases), `sessions` tells the turns and `pop_for` takes one.
-Sessions of one principal (one bearer token, whatever sessions it opens) have one turn together, which goes
-round among them, and so have the parts of one session (`ids.whole_of`: stateless agents without a token).
+Sessions take turns, each with its own calls in order: a session with 1,000 calls waiting delays another
+session's single call by one turn. When the queue is full, the session that uses most of the exhausted bound
+loses its last call; between equals, the session that reached this amount last. Finding it costs the same with
+a thousand sessions as with one, because a full queue is when it matters. If one session's call may go and
+another's may not (leases), `sessions` gives the turns and `pop_for` takes one. Sessions of one principal (one
+bearer token, whatever sessions it opens) share one turn, which rotates among them. So do the parts of one
+session (`ids.whole_of`: stateless agents without a token).
 
-Invariants (`check`): counts and bytes equal what is in line; no session without a call is listed.
-Knows nothing of: instances, deadlines, what a call asks for.
+Invariants (`check`): counts and bytes equal the calls in the queue; no session without a call is listed.
+Knows nothing of: instances, deadlines, the content of calls.
 """
 
 from collections import OrderedDict, defaultdict, deque
@@ -22,19 +22,19 @@ _Line = deque[tuple[CallId, int]]
 
 
 class _Share:
-    """One principal in line, or one session that is nobody's."""
+    """The turn of one principal, or of one session without a principal."""
 
     __slots__ = ("calls", "parts", "size_bytes")
 
     def __init__(self) -> None:
         self.parts: OrderedDict[SessionId, _Line] = OrderedDict()
-        """The lines of all its sessions and their parts, next turn first; mostly there is but one."""
+        """The calls of each of its sessions and their parts, next turn first; mostly there is one."""
         self.calls = 0
         self.size_bytes = 0
 
 
 class FairQueue:
-    """Calls in line, by session."""
+    """Queued calls, by session."""
 
     def __init__(self, max_calls: int, max_bytes: int) -> None:
         self.max_calls = max_calls
@@ -44,11 +44,11 @@ class FairQueue:
         self._turns: OrderedDict[SessionId, _Share] = OrderedDict()
         """By principal or whole session, next turn first."""
         self._owners: dict[SessionId, SessionId] = {}
-        """Whose turn it is when it is that of a session or part that has calls in line: a key of `_turns`."""
+        """For each session or part with queued calls, its key in `_turns`."""
         self._with: defaultdict[int, dict[SessionId, None]] = defaultdict(dict)
-        """Which whole sessions have so many calls in line, the latest comer last."""
+        """The whole sessions with this many queued calls, the latest to reach that number last."""
         self._most = 0
-        """The most calls that any has."""
+        """The largest number of queued calls of one session."""
 
     def __bool__(self) -> bool:
         return self.calls > 0
@@ -57,7 +57,7 @@ class FairQueue:
         return self.calls
 
     def add(self, session: SessionId, call: CallId, size_bytes: int, principal: str = "") -> list[CallId]:
-        """Put a call in line. Returns the calls that had to leave it for that."""
+        """Queue a call. Returns the calls that were dropped to make room."""
         if size_bytes > self.max_bytes:
             return [call]
         self._line(session, principal).append((call, size_bytes))
@@ -71,16 +71,16 @@ class FairQueue:
         return out
 
     def put_back(self, session: SessionId, call: CallId, size_bytes: int, principal: str = "") -> None:
-        """A call that was placed but never delivered goes to the head of its session's line."""
+        """Put a call that was placed but never delivered back at the head of its session's calls."""
         self._line(session, principal).appendleft((call, size_bytes))
         self._count(self._owners[session], 1, size_bytes)
 
     def pop(self) -> CallId:
-        """The next call; its session goes to the end of the turns. The line must not be empty."""
+        """Take the next call; its session goes to the end of the turns. The queue must not be empty."""
         return self.pop_for(next(iter(next(iter(self._turns.values())).parts)))
 
     def pop_for(self, session: SessionId) -> CallId:
-        """The next call of this session, whose turn it is then. It must have one in line."""
+        """Take the next call of this session, which uses its turn. It must have a queued call."""
         whole = self._owners[session]
         parts = self._turns[whole].parts
         line = parts[session]
@@ -97,16 +97,18 @@ class FairQueue:
         return call
 
     def sessions(self) -> list[SessionId]:
-        """Who has calls in line, next turn first."""
+        """The sessions with queued calls, next turn first."""
         rounds = zip_longest(*(each.parts for each in self._turns.values()))
         return [session for each in rounds for session in each if session is not None]
 
     def has_session(self, session: SessionId) -> bool:
-        """Whether this session has a call in line."""
+        """True if this session has a queued call."""
         return session in self._owners
 
     def turn_of(self, session: SessionId) -> SessionId:
-        """The principal or session whose turn takes a call of this session, which must have one in line."""
+        """The principal or session whose turn the next call of this session uses. It must have a
+        queued call.
+        """
         return self._owners[session]
 
     def head(self, session: SessionId) -> CallId:
@@ -114,12 +116,12 @@ class FairQueue:
         return self._turns[self._owners[session]].parts[session][0][0]
 
     def for_session(self, session: SessionId) -> list[CallId]:
-        """The calls of this session, in order."""
+        """The queued calls of this session, in order."""
         whole = self._owners.get(session)
         return [call for call, _ in self._turns[whole].parts[session]] if whole is not None else []
 
     def count_ahead(self, session: SessionId, call: CallId) -> int:
-        """How many calls go before this one if the turns stay as they are."""
+        """The number of calls that go before this one if the turns stay as they are."""
         whole = self._owners[session]
         of_parts = {part: len(line) for part, line in self._turns[whole].parts.items()}
         among_parts = _before(of_parts, session, self.for_session(session).index(call))
@@ -127,7 +129,7 @@ class FairQueue:
         return _before(of_wholes, whole, among_parts)
 
     def remove(self, session: SessionId, call: CallId) -> None:
-        """Take a call out of the middle of the line (it was cancelled or waited too long)."""
+        """Remove a call from anywhere in the queue (cancelled, or waited too long)."""
         whole = self._owners[session]
         line = self._turns[whole].parts[session]
         for place, (waiting, size_bytes) in enumerate(line):
@@ -138,7 +140,7 @@ class FairQueue:
         self._tidy(session, line)
 
     def clear(self) -> list[CallId]:
-        """Empty the line; the calls that were in it, in turn order."""
+        """Empty the queue. Returns the calls that were in it, in turn order."""
         out: list[CallId] = []
         while self.calls:
             out.append(self.pop())
@@ -173,7 +175,7 @@ class FairQueue:
         return line
 
     def _count(self, whole: SessionId, calls: int, size_bytes: int) -> None:
-        """One call more (`calls` is 1) or less (-1) of this session."""
+        """Count one call more (`calls` is 1) or less (-1) for this session."""
         self.calls += calls
         self.size_bytes += size_bytes
         found = self._turns[whole]
@@ -184,10 +186,10 @@ class FairQueue:
         if found.calls:
             self._with[found.calls][whole] = None
         if found.calls > self._most or not self._with[self._most]:
-            self._most = found.calls  # it was alone there, and is one below now
+            self._most = found.calls  # it alone had the most, and now has one less
 
     def _drop_last(self, whole: SessionId, weight: Callable[[_Line], int]) -> CallId:
-        """The last call of this session; of its parts, of the one that takes up most by this weight."""
+        """Drop the last call of this session; among its parts, of the one that weighs most."""
         parts = self._turns[whole].parts
         session = max(reversed(parts), key=lambda each: weight(parts[each]))
         line = parts[session]
@@ -210,7 +212,9 @@ def _size_of(line: _Line) -> int:
 
 
 def _before(lengths: Mapping[SessionId, int], mine: SessionId, place: int) -> int:
-    """How many go before the one at this place of one's own, where all take turns in this order."""
+    """The number of calls that go before the call at this place of its own line, if all take turns in this
+    order.
+    """
     ahead, own_turn = place, False
     for other, length in lengths.items():
         if other == mine:

@@ -1,8 +1,8 @@
-"""Whether an instance has done its time: calls, age, memory. Pure functions of its pool's policy.
+"""Limits of an instance after which it is recycled: calls, age, memory. Pure functions of its pool's policy.
 
-A limit is not a wall: who has reached it goes on until another can take its place (`recycling`). Instances
-of one pool start together and share their calls, so of calls and age each of them has a little less than
-the limit, by its generation: generations that follow one another lie far apart (the golden ratio).
+Limits are soft: an instance that has reached one serves until its replacement is ready (`recycling`).
+Instances of one pool start together and share their calls. So the limits of calls and age are a little lower
+for each, depending on its generation: successive generations lie far apart (the golden ratio).
 
 Knows nothing of: instances, pools, how memory is measured.
 """
@@ -12,24 +12,24 @@ from typing import Final
 from carpool_protocol.link.messages import Policy
 
 NEVER: Final = 1 << 62
-"""More calls than an instance can have."""
+"""More calls than an instance can ever have."""
 
 SPREAD: Final = 0.1
-"""At most this part of a limit is taken off."""
+"""The largest part of a limit that is subtracted."""
 
 _GOLDEN: Final = 0.6180339887498949
 
 OVER_RSS: Final = 2
-"""So many measurements in a row above the limit: a peak is not a leak."""
+"""The measurements in a row that must be above the limit: a peak is not a leak."""
 
 
 def max_calls(policy: Policy, generation: int) -> int:
-    """After so many calls it has done its time."""
+    """The number of calls at which an instance of this generation is recycled."""
     return policy.limit_calls - int(policy.limit_calls * _part(generation)) or NEVER
 
 
 def max_age_s(policy: Policy, generation: int) -> float:
-    """At this age it has."""
+    """The age at which an instance of this generation is recycled."""
     return policy.limit_age_s * (1.0 - _part(generation)) or float("inf")
 
 
@@ -43,15 +43,15 @@ def limit_reached(policy: Policy, generation: int, calls: int, age_s: float) -> 
 
 
 def rss_limit_reached(policy: Policy, rss_mb: int) -> str:
-    """The same for memory that was measured often enough."""
+    """The memory limit as a clause if enough measurements were above it; else empty."""
     return f"its processes hold {rss_mb} MiB (limits.rss_mb: {policy.limit_rss_mb})"
 
 
 def is_over_rss(policy: Policy, rss_mb: int) -> bool:
-    """Whether one measurement is above the limit."""
+    """True if this measurement is above the limit."""
     return 0 < policy.limit_rss_mb < rss_mb
 
 
 def _part(generation: int) -> float:
-    """So much of a limit is taken off."""
+    """The part of a limit that is subtracted for this generation."""
     return SPREAD * (generation * _GOLDEN % 1.0)

@@ -1,7 +1,7 @@
-"""The life of one instance: every state, every transition, nothing else.
+"""The life of one instance: every state and every transition.
 
-`docs/states.md` is generated from `TABLE` and `MEANING`. A happening that a state does not
-list is a bug of ours: `next_state` raises `InvalidTransition`.
+`docs/states.md` is generated from `TABLE` and `MEANING`. An event that a state does not list is a bug of
+ours: `next_state` raises `InvalidTransition`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from carpool_protocol.faults.faults import InvalidTransition
 
 
 class InstanceState(StrEnum):
-    """Where an instance is in its life."""
+    """The states of an instance."""
 
     SPAWNING = "spawning"
     GREETING = "greeting"
@@ -25,7 +25,7 @@ class InstanceState(StrEnum):
 
 
 class LifecycleEvent(StrEnum):
-    """What moves an instance on."""
+    """The events that change the state of an instance."""
 
     SPAWNED = "spawned"
     GREETED = "greeted"
@@ -95,7 +95,7 @@ ENDING: Final = frozenset({InstanceState.STOPPING, InstanceState.TERMINATING, In
 
 
 def next_state(state: InstanceState, happening: LifecycleEvent, who: str) -> InstanceState:
-    """The state after `happening`. Raises `InvalidTransition` where the table has none."""
+    """The state after this event. Raises `InvalidTransition` if the table has none."""
     after = TABLE[state].get(happening)
     if after is None:
         raise InvalidTransition(machine=who, state=state.value, event=happening.value, story=())

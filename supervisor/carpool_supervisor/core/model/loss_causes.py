@@ -1,6 +1,6 @@
-"""Why a session's state at a server is gone.
+"""The causes for which a session's state at a server is lost.
 
-Owns the causes and their words for agents. Knows nothing of: leases, who is told.
+Owns the causes and their texts for agents. Knows nothing of: leases, the sessions that are told.
 """
 
 from collections.abc import Mapping
@@ -28,4 +28,4 @@ LOSS_CAUSES: Final[Mapping[LossCause, str]] = {
     "memory": "it held more memory than its limit (limits.rss_mb) for too long",
     "room": "another server had no instance at all, and this one had gone unused for the longest time",
 }
-"""For the agent: why the state is gone, as a clause after "because"."""
+"""The texts for agents, as clauses after "because"."""

@@ -1,7 +1,7 @@
-"""The records of the supervisor core: pools, their instances, their open calls.
+"""The records of the supervisor's core: pools, their instances, their open calls.
 
-Owns the shape of these records and what can be said from one of them alone: which instance takes the next
-call, what state a pool is in. Who changes them: `instances` (instances) and `dispatcher` (calls).
+Owns the shape of these records and all facts that follow from one record alone, such as the state of a pool.
+`instances` changes the instances, `dispatcher` the calls.
 
 Knows nothing of: effects, deadlines, other pools.
 """
@@ -31,7 +31,7 @@ from carpool_supervisor.core.model.well_known import WellKnownServer
 
 
 class PoolCall:
-    """One call between its arrival and its one end."""
+    """One call from its arrival to its only end."""
 
     __slots__ = (
         "announced_wait_s", "asks", "awaits_retry", "call", "instance", "size_bytes", "timeout_s",
@@ -42,27 +42,29 @@ class PoolCall:
         self.call = call
         self.timeout_s = timeout_s
         self.total_at = 0.0
-        """When it has run for the longest time allowed, since it was placed."""
+        """The time at which it has run for the longest time allowed since its placement."""
         self.size_bytes = len(call.params) + len(call.meta) + 256
         self.instance: Instance | None = None
-        """None while it waits in line."""
+        """None while it is queued."""
         self.wire = WireId(0)
         self.trace: TraceKey | None = None
-        """The trace context it was written with, where its server may ask."""
+        """The trace context that it was written with, if its server may ask."""
         self.announced_wait_s: float | None = None
-        """How many seconds it had left to wait when its agent last heard of that; they only get fewer."""
+        """The seconds that it could still wait when its agent was last told; they only decrease."""
         self.url_elicitation_first = False
         """The answer that comes next sends its agent to URLs first."""
         self.urls: tuple[RawJson, ...] = ()
-        """To these, where its broker is to know them."""
+        """Those URLs, if its broker must know them."""
         self.asks = 0
-        """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
+        """Open asks to its agent; while there are any, its idle timeout is paused (rule 14)."""
         self.awaits_retry = False
-        """Stateless era: it is between two rounds, so nothing of it runs (`between_rounds`)."""
+        """Stateless era: it is between two rounds, so the server does not run it (`between_rounds`)."""
 
     @property
     def is_idle_paused(self) -> bool:
-        """Whether its idle deadline does: its agent is asked, or the stdout of its instance is not read."""
+        """True if its idle timeout is paused: its agent is asked, or the stdout of its instance is
+        not read.
+        """
         return self.asks > 0 or (self.instance is not None and self.instance.unread_since is not None)
 
 
@@ -75,13 +77,14 @@ class AbandonedCall(Struct, frozen=True):
     trace: TraceKey | None
     since: float
     until: float
-    """So long its silence counts: it may be busy with it."""
+    """Until this time its silence counts as work on it."""
 
 
 MAX_ABANDONED: Final = 1024
-"""Calls per instance that ended for the agent but not for the server. None is forgotten, for it may still
-ask: an instance that has so many is drained and replaced. Only of a leased one the oldest are forgotten: they
-are its holder's like all others there, so nobody else can be meant, and the holder keeps its state."""
+"""Abandoned calls for each instance. None is forgotten, because it may still ask: an instance with this many
+is drained and replaced. Only a leased instance forgets the oldest ones: they are its holder's like all its
+calls, so no ask can be attributed wrongly, and the holder keeps its state.
+"""
 
 
 class Instance:
@@ -100,76 +103,76 @@ class Instance:
         self.pool = pool
         self.generation = generation
         self.era: Era = "handshake"
-        """How it is spoken to; until it has greeted, in which era it was greeted first."""
+        """The era that it speaks; until it has greeted, the era of its first greeting."""
         self.probed_era = False
-        """It has been asked `server/discover` and has said nothing to it."""
+        """It was sent `server/discover` and has not answered."""
         self.refusals: dict[Era, str] = {}
-        """What it did when it was greeted in eras that it does not speak."""
+        """Its answers to greetings in eras that it does not speak."""
         self.state = InstanceState.SPAWNING
         self.pid = 0
         self.spawned_at = now
         self.fit_at: float | None = None
         self.last_output_at = now
         self.probed_at: float | None = None
-        """When the ping went out that is not answered yet."""
+        """The time of the unanswered ping."""
         self.unread_since: float | None = None
-        """Since when carpool has not read its stdout; None: it reads."""
+        """The time since which its stdout is not read; None: it is read."""
         self.asks = 0
-        """Open asks whose answers the server waits for."""
+        """Open asks of this server."""
         self.asks_closed_at = now
-        """When the last of these was closed."""
+        """The time at which the last of these was closed."""
         self.in_flight: dict[WireId, PoolCall] = {}
         self.abandoned: dict[WireId, AbandonedCall] = {}
         """Calls that ended for the agent but may still run (rule 5)."""
         self.tasks: dict[str, WireId] = {}
         """Tasks that the server runs for a call, by its own task id."""
         self.held_tasks: set[str] = set()
-        """Tasks that agents come back for, by the server's own id (`held`)."""
+        """Tasks that agents poll themselves, by the server's own id (`task_holds`)."""
         self.next_wire = 1
         self.calls = 0
         self.undelivered: set[WireId] = set()
-        """Calls among these that never reached it, as far as its shell has said."""
+        """Calls among these that never reached it, according to its shell."""
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""
         self.list_request = ""
-        """The method of the list request that is out; empty: none is."""
+        """The method of the open list request; empty: none is open."""
         self.is_stdin_closed = False
-        """It never will again: it has closed it."""
+        """It has closed its stdin for ever."""
         self.suspended = False
-        """It did not answer a probe: nothing new is placed on it."""
+        """It has not answered a probe: no new call is placed on it."""
         self.failure: str | None = None
-        """Why we end it, where that counts as a failure."""
+        """The reason why carpool ends it, if that counts as a failure."""
         self.cause: LossCause = "reload"
-        """What its holder is told when it is ended while it drains."""
+        """The loss cause for its holder if it ends while it drains."""
         self.rss_mb = 0
         """Memory of its processes, as last measured, in MiB."""
         self.over_rss_count = 0
-        """So many measurements in a row were above its limit."""
+        """Measurements in a row above its memory limit."""
         self.review_from = NEVER
-        """From so many calls on its answers are looked at: a limit is reached, or it is on trial."""
+        """From this number of calls on each answer is reviewed, for a limit or a trial."""
         self.limit_reached = ""
-        """The limit that it has reached: another is to take its place (`recycling`)."""
+        """The limit that it has reached; a replacement is due (`recycling`)."""
         self.recycle_pending_since: float | None = None
-        """It has reached one, and waits for a moment in which nothing runs on it."""
+        """Since then it waits for a moment in which no call runs on it, to be recycled."""
 
     def update_review(self) -> None:
-        """Have its answers looked at from the right one on."""
+        """Set the number of calls from which answers are reviewed."""
         reached = NEVER if self.limit_reached else max_calls(self.pool.policy, self.generation)
         self.review_from = 0 if self.pool.trial is self else reached
 
     @property
     def is_counted(self) -> bool:
-        """Whether it counts for the size of its pool."""
+        """True if it counts for the size of its pool."""
         return self.state in ACTIVE and not self.limit_reached
 
     @property
     def is_busy(self) -> bool:
-        """Whether it works for anybody."""
+        """True if it runs calls or holds tasks."""
         return bool(self.in_flight or self.held_tasks)
 
     def ask_candidates(self) -> list[InFlight]:
-        """Everything in flight in rule 5's sense: what a server may be speaking of."""
+        """Everything in flight in rule 5's sense: the calls that an ask may belong to."""
         live = [
             InFlight(wire, each.call.session, each.call.method in CAN_ASK, each.trace)
             for wire, each in self.in_flight.items()
@@ -181,12 +184,12 @@ class Instance:
         return live + over
 
     def forget_sessions(self) -> None:
-        """The broker lost touch: which of its sessions are still there nobody knows."""
+        """Forget the sessions of abandoned calls, because the broker that knew them is gone."""
         for wire, each in self.abandoned.items():
             self.abandoned[wire] = replace(each, session=SessionId(""))
 
     def has_room(self) -> bool:
-        """Whether one more call can be written to it."""
+        """True if one more call can be written to it."""
         return (
             not self.blocked
             and not self.suspended
@@ -195,37 +198,37 @@ class Instance:
         )
 
     def has_asking_call(self) -> bool:
-        """Whether anything that runs, in rule 5's sense, can ask."""
+        """True if a call in flight, in rule 5's sense, can ask."""
         return any(
             each.call.method in CAN_ASK and not each.awaits_retry for each in self.in_flight.values()
         ) or any(each.can_ask for each in self.abandoned.values())
 
     def transition(self, happening: LifecycleEvent) -> None:
-        """Follow the table."""
+        """Go to the next state of the lifecycle table."""
         self.state = next_state(self.state, happening, f"instance {self.id} of {self.pool.server}")
 
 
 class Pool:
-    """The instances of one server (per key), with its size policy."""
+    """The instances of one server and pool key, with the policy for their number."""
 
     def __init__(self, key: PoolKey, server: ServerName, policy: Policy) -> None:
         self.key = key
         self.server = server
         self.policy = policy
         self.max_in_flight = policy.max_in_flight
-        """Unanswered calls that an instance may have: one while it is on trial (`circuit_breaker`)."""
+        """The most unanswered calls of an instance; 1 during a trial (`circuit_breaker`)."""
         self.wanted = True
         self.stopped = False
         """By an operator."""
         self.restart: RestartState = FRESH
         self.not_before = 0.0
-        """No start before this time (back-off, open breaker)."""
+        """The time before which no instance starts (backoff, open circuit breaker)."""
         self.start_wanted = False
-        """Somebody needed it while its breaker was open."""
+        """A call or catalog needed it while its circuit breaker was open."""
         self.trial: Instance | None = None
-        """It was let through by the half open breaker, and no call has come back from it yet."""
+        """The instance that the half open circuit breaker let through, until a call has returned from it."""
         self.target = 0
-        """How many active instances there should be now."""
+        """The number of active instances that there should be now."""
         self.instances: dict[InstanceId, Instance] = {}
         self.serving: list[Instance] = []
         self.queue = FairQueue(policy.max_waiting_calls, policy.max_waiting_bytes)
@@ -234,66 +237,66 @@ class Pool:
         self.era_wish: EraWish = "handshake"
         """As configured."""
         self.known_era: Era | None = None
-        """Found out earlier, where that is not configured."""
+        """As detected earlier, if it is not configured."""
         self.both_eras: bool | None = None
         """See `PoolChanged`."""
         self.died_on_discover = False
-        """Its last instance ended of a question of the stateless era."""
+        """Its last instance died of a request of the stateless era."""
         self.era: Era = "handshake"
-        """How the instance that greeted last is spoken to."""
+        """The era of the instance that greeted last."""
         self.is_relisting = False
-        """Its catalog is not current any more: the next one is told even if it says the same."""
+        """Its catalog may be outdated: the next one is announced even if it is equal."""
         self.well_known_server: WellKnownServer | None = None
-        """What the shipped list says of its program."""
+        """The entry for its program in the well-known list."""
         self.evidence: tuple[Evidence, ...] = ()
         self.seen_evidence: set[EvidenceKind] = set()
         """Evidence that was seen in this life of the pool."""
         self.verdict: SharingVerdict = decide_sharing(policy.sharing, None, (), ())
-        """How its instances are shared, and why: for placements from now on."""
+        """The sharing mode of new placements, and its reasons."""
         self.max_instances = most_instances(policy, self.verdict.mode, None)
-        """How many instances it may have."""
+        """The most instances that it may have."""
         self.plain = self.verdict.mode == "concurrent"
-        """Its instances are all alike to every call: no leases, no lanes, nothing to ask but their load."""
+        """True for a plain pool: any instance with room takes any call, without leases and free slots."""
         self.replaced_pools: tuple[PoolKey, ...] = ()
-        """The pools in whose place it stands after reloads: who holds an instance there keeps it for a while
-        (rule 15).
+        """The pools that it replaces after reloads. Sessions that hold an instance of those keep it for a
+        while (rule 15).
         """
         self.start_after = PoolKey("")
-        """The pool that this one replaces and that must be gone before it may start."""
+        """The replaced pool that must be gone before this one may start."""
         self.stop_first = False
-        """No instance starts before every older one has ended."""
+        """No instance starts before all older ones have ended."""
         self.level = ""
         """The most verbose log level that is wanted; empty: none."""
         self.uris: tuple[str, ...] = ()
-        """Resources whose changes are wanted."""
+        """The subscribed resources."""
         self.is_level_stale = self.are_uris_stale = False
-        """That is what a broker wanted that has died; the one after it has not said yet what it wants."""
+        """These are subscriptions of a broker that has died; the next broker has not sent its own yet."""
         self.catalog: Catalog | None = None
         self.is_catalog_sent = False
         self.generations = 0
         self.ever_fit = False
         self.last_error = ""
         self.telling_stderr_line = ""
-        """The line of stderr that tells most of a server that never came to serve; for texts alone."""
+        """The stderr line that best explains why the server never served; used in texts only."""
         self.stderr: list[str] = []
         """The last lines of the instance that failed last."""
         self.announced: PoolChanged | None = None
         self.announced_error = ""
-        """The error in it: words of the server do not decide whether something is said."""
+        """The error in it. An error text of the server alone causes no announcement."""
         self.operations: list[tuple[int, str, int]] = []
         """(token, verb, generation at that time) of operators who wait."""
 
     def record_error(self, error: str, words: str = "") -> None:
-        """This went wrong last."""
+        """Record the last error."""
         self.last_error, self.telling_stderr_line = error, words
 
     @property
     def mode(self) -> Mode:
-        """How its instances are shared by placements from now on."""
+        """The sharing mode of new placements."""
         return self.verdict.mode
 
     def set_policy(self, policy: Policy) -> None:
-        """It is run in this way from now on."""
+        """Take over this policy."""
         self.policy = policy
         self.queue.max_calls, self.queue.max_bytes = policy.max_waiting_calls, policy.max_waiting_bytes
         self.max_in_flight = policy.max_in_flight if self.trial is None else 1
@@ -301,7 +304,7 @@ class Pool:
             instance.update_review()
 
     def set_trial(self, instance: "Instance | None") -> None:
-        """Let one call at a time through to this instance, until one has come back; None: no more."""
+        """Allow one call at a time until a call has returned from this instance; None: no trial any more."""
         before, self.trial = self.trial, instance
         self.max_in_flight = self.policy.max_in_flight if instance is None else 1
         for each in (before, instance):
@@ -309,17 +312,17 @@ class Pool:
                 each.update_review()
 
     def update_sharing(self) -> None:
-        """Policy, catalog or evidence are others now."""
+        """Decide the sharing mode again, after a change of policy, catalog or evidence."""
         tools = [offer.name for offer in self.catalog.tools] if self.catalog is not None else []
         self.verdict = decide_sharing(self.policy.sharing, self.well_known_server, tools, self.evidence)
         self.max_instances = most_instances(self.policy, self.verdict.mode, self.well_known_server)
         if self.verdict.mode != "concurrent":
-            self.plain = False  # the way back is `Wishes.tend`'s: leases may be left
+            self.plain = False  # `PoolTargets.adjust_pool` sets it back once no leases are left
 
     def set_knowledge(
         self, entry: WellKnownServer | None, evidence: tuple[Evidence, ...], era: Era | None
     ) -> None:
-        """More is known about its program."""
+        """Take over new knowledge about its program."""
         self.well_known_server, self.evidence, self.known_era = entry, evidence, era
         self.update_sharing()
         few = entry is not None and 0 < self.max_instances <= entry.most
@@ -336,26 +339,26 @@ class Pool:
         return best
 
     def start_limit_s(self) -> float:
-        """How long the next instance may take until it is fit."""
+        """The time that the next instance may take until it is fit."""
         return self.policy.start_s if self.ever_fit else self.policy.first_start_s
 
     def active_count(self) -> int:
-        """How many instances count towards the pool's size."""
+        """The number of instances that count for the pool's size."""
         return sum(1 for instance in self.instances.values() if instance.is_counted)
 
     def is_starting(self) -> bool:
-        """Whether an instance is on its way."""
+        """True if an instance is starting."""
         return any(
             i.state in (InstanceState.SPAWNING, InstanceState.GREETING) for i in self.instances.values()
         )
 
     def is_being_tried(self) -> bool:
-        """Whether it is being found out already if an instance can live: none starts beside that one."""
-        ending = any(each.failure is not None for each in self.instances.values())  # its end tells
+        """True if an instance is being tried already; no other one starts meanwhile."""
+        ending = any(each.failure is not None for each in self.instances.values())  # its end decides
         return self.trial is not None or self.is_starting() or ending
 
     def state_at(self, now: float) -> PoolState:
-        """What the broker and people are told."""
+        """The state that the broker and people are told."""
         if not self.wanted:
             return "draining"
         if self.stopped:
@@ -373,7 +376,7 @@ class Pool:
         return "starting" if self.target > 0 else "cold"
 
     def retry_after_s(self, now: float) -> float | None:
-        """When something may start again, where that is not now."""
+        """The seconds until a start is allowed again; None if it is allowed now."""
         is_off = self.restart.breaker == "open" and not self.policy.open_s
         return self.not_before - now if self.not_before > now and not is_off else None
 
@@ -390,7 +393,9 @@ Pools = dict[PoolKey, Pool]
 
 
 def mark_not_plain(server: ServerName, pools: Pools) -> None:
-    """Somebody holds an instance of this server, or has lost one: calls to all of its pools ask first."""
+    """Calls to all pools of this server must check leases: a session holds an instance of it, or has lost
+    one.
+    """
     for pool in pools.values():
         if pool.server == server:
             pool.plain = False

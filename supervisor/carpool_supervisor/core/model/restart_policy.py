@@ -1,11 +1,10 @@
-"""Whether and when a pool starts another instance after one has failed: back-off, circuit breaker (rule 8).
-Pure functions.
+"""Restarts after failures: backoff and circuit breaker of a pool (rule 8). Pure functions.
 
-A failure is a transport failure: the process ended by itself, could not be started, did not greet in time
-or fell silent. A tool's own errors are none. After each failure the pool backs off. After `give_up_after` of
-them in a row the breaker opens: nothing starts. After `open_s` it is half open: one instance may start, when
-somebody needs it. A failure then opens it again, a success closes it. In a row means without a healthy life
-between; closing is none, so the next failure soon after opens the breaker again at once.
+A failure is a transport failure: the process ended by itself, could not be started, did not greet in time or
+fell silent. Errors of tools do not count. After each failure the pool backs off. After `give_up_after`
+failures in a row the breaker opens, and nothing starts. After `open_s` it is half open: one instance may
+start when a call needs it. A failure then opens it again, a success closes it. A healthy life ends a row of
+failures. Closing the breaker does not: a failure soon afterwards opens it again at once.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ BREAKER_MEANING: Final[Mapping[Breaker, str]] = {
 
 
 class RestartState(Struct, frozen=True):
-    """What a pool remembers of its failures."""
+    """The failures that a pool remembers."""
 
     failures: int = 0
     """In a row, without a healthy life between."""
@@ -32,7 +31,7 @@ class RestartState(Struct, frozen=True):
     restarts: int = 0
     """Of all time, for `status`."""
     hopeless: bool = False
-    """Trying again does not mend the last failure, such as a command that does not exist."""
+    """A retry cannot help, for instance because the command does not exist."""
 
 
 FRESH = RestartState()
@@ -41,11 +40,11 @@ FRESH = RestartState()
 def after_failure(
     policy: Policy, state: RestartState, *, lived_s: float, jitter: float, hopeless: bool = False
 ) -> tuple[RestartState, float]:
-    """The next state, and how many seconds nothing may start.
+    """The next state, and the seconds for which nothing may start.
 
-    `lived_s`: how long the instance had been fit (0 when it never was). `jitter`: uniform in
-    [0, 1); a back-off lies between half and the whole of its step. `hopeless`: trying again soon
-    cannot help (no such command). With an open breaker and `open_s` 0 the time means nothing.
+    `lived_s`: how long the instance had been fit (0 if it never was). `jitter`: uniform in [0, 1); a backoff
+    lies between half and the whole of its step. `hopeless`: a retry soon cannot help (no such command). With
+    an open breaker and `open_s` 0 the seconds mean nothing.
     """
     was_healthy = lived_s >= policy.healthy_after_s
     failures = 1 if was_healthy else state.failures + 1
@@ -57,16 +56,16 @@ def after_failure(
 
 
 def after_pause(state: RestartState) -> RestartState:
-    """The breaker was open for long enough."""
+    """The state after the breaker was open for `open_s`."""
     return replace(state, breaker="half_open") if state.breaker == "open" else state
 
 
 def after_success(policy: Policy, state: RestartState) -> RestartState:
-    """What was let through went well."""
+    """The state after the trial succeeded."""
     failures = min(state.failures, policy.give_up_after - 1)
     return replace(state, breaker="closed", failures=failures, hopeless=False)
 
 
 def after_operator(state: RestartState) -> RestartState:
-    """An operator said start: earlier failures no longer count."""
+    """The state after an operator's start: earlier failures no longer count."""
     return RestartState(0, "closed", state.restarts)

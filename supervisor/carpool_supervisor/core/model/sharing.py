@@ -1,13 +1,13 @@
-"""Which sharing mode a server has, and why: `concurrent`, `serial` or `session` (docs/sharing.md).
+"""The sharing mode of a server and its reasons: `concurrent`, `serial` or `session` (docs/sharing.md).
 
-Owns the judgement as one pure function, the tool names that speak of state, and the words `carpool why`
-prints. In this order: what the config says stands. Else the shipped list, else tool names, else
-`concurrent`, shown as unverified; on top of these three, evidence can only make it stricter. A verdict
-holds for new placements only: calls that run end where they run. In mode `session` the next call of every
-agent is a new placement, on an instance that has nothing of the shared one's state.
+Owns the decision as one pure function, the tool names that suggest state, and the text of `carpool why`. In
+this order: the configuration, else the well-known list, else tool names, else `concurrent`, shown as
+unverified. For the last three, evidence can make the mode stricter, never looser. A verdict holds for new
+placements only: calls that run end where they run. When the mode becomes `session`, the next call of each
+agent is a new placement, on an instance without the state of the shared one.
 
-Invariants: more evidence never gives a looser mode; only the config does.
-Knows nothing of: disks (`verdicts`), where calls run, how a probe is made.
+Invariants: more evidence never gives a looser mode; only the configuration does. Knows nothing of: disks
+(`sharing_evidence`), placement, how a probe is made.
 """
 
 import re
@@ -26,7 +26,7 @@ EvidenceKind = Literal["asked_ambiguously", "probe_diverged", "probe_agreed", "a
 STRICTNESS: Final[dict[Mode, int]] = {"concurrent": 0, "serial": 1, "session": 2}
 
 MOST_INSTANCES: Final[dict[Mode, int]] = {"concurrent": 1, "serial": 4, "session": 32}
-"""`pool.max` by mode, where the configuration does not say it."""
+"""The default of `pool.max`, by mode."""
 
 MODE_OF_EVIDENCE: Final[dict[EvidenceKind, Mode]] = {
     "asked_ambiguously": "serial",
@@ -56,7 +56,9 @@ CHANGES: Final = (
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """Something that was seen, kept on disk. Wall times as `wallclock` writes them."""
+    """An observation that counts for the sharing mode, kept on disk. Wall times as `wallclock` writes
+    them.
+    """
 
     kind: EvidenceKind
     first: str
@@ -67,29 +69,29 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class SharingVerdict(Struct, frozen=True, kw_only=True):
-    """The mode and what speaks for it."""
+    """The sharing mode and the reasons for it."""
 
     mode: Mode
     verified: bool
-    """False: nobody has looked; it is the assumption that costs least."""
+    """False: an assumption, chosen because it costs least."""
     source: SharingSource
     reasons: tuple[str, ...]
     since: str = ""
-    """When the deciding evidence was first seen; empty for the other sources."""
+    """The first time of the deciding evidence; empty for other sources."""
 
 
 class StatefulNameHint(Struct, frozen=True):
-    """Tool names that speak of state kept for one user."""
+    """A pattern of tool names that suggest state kept for one user."""
 
     pattern: str
-    """For a whole name in lower case with `_` for `-` and between words of camelCase."""
+    """For a whole name in lower case, with `_` for `-` and between the words of camelCase."""
     reason: str
 
 
 HINTS: Final = (
-    # A hit costs a process per agent, a miss lets agents see each other's state. So: names of what exists
-    # once per process and is moved about by calls; not `page_` or `session_` alone, which wikis and
-    # analytics use too.
+    # A match costs a process for each agent, a miss lets agents see each other's state. So the patterns name
+    # things that exist once per process and that calls change; not `page_` or `session_` alone, which wikis
+    # and analytics use too.
     StatefulNameHint(r"browser_.+", "drives a browser, which shows one page at a time"),
     StatefulNameHint(
         r"(puppeteer|playwright|selenium|webdriver|stagehand|browserbase)_.+", "drives a browser"
@@ -138,11 +140,11 @@ _other = re.compile(r"[^a-z0-9]+")
 
 
 def most_instances(policy: Policy, mode: Mode, entry: WellKnownServer | None) -> int:
-    """How many instances a pool of this policy may have in this mode.
+    """The most instances that a pool of this policy may have in this mode.
 
-    What the shipped list says of the number stands in every shared mode, also one from the config: it is
-    about processes, not about whose calls they get. Only a number in the config overrides it. In `session` it
-    would leave all agents but the first without an instance.
+    The number of the well-known list holds in every shared mode, even if the configuration sets the mode,
+    because it concerns processes and not sessions. Only a number in the configuration overrides it. In
+    `session` it would leave all agents but the first without an instance.
     """
     usual = MOST_INSTANCES[mode]
     if entry is not None and entry.most and mode != "session":
@@ -151,7 +153,7 @@ def most_instances(policy: Policy, mode: Mode, entry: WellKnownServer | None) ->
 
 
 def state_in_names(tools: Iterable[str]) -> tuple[str, str] | None:
-    """The first tool (in the given order) whose name speaks of state, and what of."""
+    """The first tool (in the given order) whose name suggests state, and the reason."""
     for tool in tools:
         plain = _other.sub("_", _camel.sub("_", tool).lower())
         if _any_hint(plain):
@@ -162,24 +164,24 @@ def state_in_names(tools: Iterable[str]) -> tuple[str, str] | None:
 def decide_sharing(
     configured: Configured, entry: WellKnownServer | None, tools: Iterable[str], evidence: Sequence[Evidence]
 ) -> SharingVerdict:
-    """The mode for new placements.
+    """The mode of new placements.
 
-    `entry`: what the shipped list says about this program. `tools`: the server's own names; empty while the
-    catalog is unknown, so decide again when it is read.
+    `entry`: the program's entry in the well-known list. `tools`: the server's own names; empty while the
+    catalog is unknown, so decide again once it is read.
     """
     if configured != "auto":
         return SharingVerdict(
             mode=configured, verified=True, source="config", reasons=("The config says so.",)
         )
     base = _without_evidence(entry, tools)
-    # That it asks speaks neither for nor against sharing: `explain_sharing` tells it, no verdict rests on it.
+    # Asks speak neither for nor against sharing: `explain_sharing` shows them, no verdict uses them.
     weight = max((each for each in evidence if each.kind != "asks"), key=_weight, default=None)
     if weight is None:
         return base
     mode = MODE_OF_EVIDENCE[weight.kind]
     reason = evidence_text(weight)
     if STRICTNESS[mode] > STRICTNESS[base.mode]:
-        # "Nothing is known" is no reason where something is.
+        # "Nothing is known" is no reason beside evidence.
         besides = () if base.source == "assumed" else base.reasons
         return SharingVerdict(
             mode=mode, verified=True, source="evidence", reasons=(reason, *besides), since=weight.first
@@ -209,7 +211,7 @@ def _without_evidence(entry: WellKnownServer | None, tools: Iterable[str]) -> Sh
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """One piece of evidence for people."""
+    """One piece of evidence as a sentence for people."""
     when = (
         evidence.first
         if evidence.times == 1
@@ -220,9 +222,8 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def may_take_call(mode: Mode, *, can_ask: bool, asking_in_flight: int) -> bool:
-    """Whether an instance in this mode may be given one more call. `asking_in_flight`: its calls that can
-    ask, in rule 5's sense, so those that were cancelled and are not answered too (a tainted `serial`
-    instance takes none).
+    """True if an instance in this mode may take one more call. `asking_in_flight`: its calls in flight that
+    can ask, in rule 5's sense, so cancelled and unanswered ones too (a tainted `serial` instance takes none).
     """
     return mode != "serial" or not can_ask or asking_in_flight == 0
 
@@ -235,7 +236,7 @@ def explain_sharing(
     entry: WellKnownServer | None,
     evidence: Sequence[Evidence],
 ) -> list[str]:
-    """What `carpool why SERVER` prints: mode, since when, evidence, how to change it."""
+    """The output of `carpool why SERVER`: mode, since when, evidence, how to change it."""
     state = "verified" if verdict.verified else "unverified"
     lines = [f"{server} is shared as {verdict.mode} ({state}): {MODES[verdict.mode]}."]
     if verdict.since:
@@ -271,10 +272,10 @@ _SOURCES: Final[dict[SharingSource, str]] = {
 
 
 def launch_identity(server: str, argv: Sequence[str]) -> str:
-    """What verdicts on disk are keyed by: the server's name and its program, no argument of it.
+    """The key of verdicts on disk: the server's name and its program, without arguments.
 
-    The name is part of it because programs such as mcp-remote run another server for other arguments, and
-    those may hold secrets.
+    The name is included because programs such as mcp-remote run a different server for different arguments,
+    and arguments may hold secrets.
     """
     program = program_of(argv)
     if program is None:

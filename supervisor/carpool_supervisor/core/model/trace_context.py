@@ -1,15 +1,15 @@
-"""The W3C trace context of a call: made, put into its `_meta`, and recognised when a server sends it back.
+"""The W3C trace context of a call: made, put into its `_meta`, and recognized when a server sends it back.
 
-The Python SDK from 2 on copies the `traceparent` of a request onto what its handler asks; so a context of
-its own per call tells whose question a question is (`attribution`). An agent's own trace id is kept:
-carpool is one hop of its trace, with a span id of its own. Format: W3C Trace Context level 1 (version 00).
+The Python SDK from 2 on copies the `traceparent` of a request into the requests of its handler. So a context
+of its own for each call attributes asks (`attribution`). An agent's own trace id is kept: carpool is one hop
+of its trace, with a span id of its own. Format: W3C Trace Context level 1 (version 00).
 
 Invariants: equal (life, number) give equal ids; two numbers of one life never share a span id, nor a minted
 trace id; no id is all zero. Each id is the number and a keyed hash of it (88 bits in a trace id, 24 in a span
-id): who lacks the life's secret cannot name the context of another agent's call, and `issued` tells ours from
-a server's own without a table.
+id). Without the secret of the life nobody can make the context of another agent's call, and `issued`
+recognizes carpool's ids without a table.
 
-Knows nothing of: which calls are open, where the secret comes from (a shell draws it once per life).
+Knows nothing of: open calls, the origin of the secret (a shell draws it once per life).
 """
 
 import json
@@ -27,16 +27,16 @@ LIFE_BYTES: Final = 16
 """The size of a life's secret."""
 
 MAX_NUMBERS: Final = 2**40 - 1
-"""So many calls have ids of their own in one life: 30 years of 1,000 a second."""
+"""The calls with ids of their own in one life: 1,000 a second for 30 years."""
 
 _FLAGS: Final = "01"
-"""Sampled: what a server's own tracer does by default where no context comes in."""
+"""Sampled: the default of a server's tracer without an incoming context."""
 
 _unwanted = re.compile(rb"traceparent|tracestate|\\", re.IGNORECASE).search
 
 
 class TraceKey(NamedTuple):
-    """What to look a call up by: 32 and 16 lower-case hexadecimal digits."""
+    """The key by which a call is found: 32 and 16 lower-case hexadecimal digits."""
 
     trace: str
     span: str
@@ -50,14 +50,14 @@ def _ids(life: bytes, number: int) -> tuple[str, str]:
 
 
 def mint(life: bytes, number: int) -> str:
-    """A new `traceparent` for call `number` of the life whose secret this is."""
+    """A new `traceparent` for call `number` of the life with this secret."""
     trace, span = _ids(life, number)
     return f"00-{trace}-{span}-{_FLAGS}"
 
 
 def next_hop(agent_traceparent: str, life: bytes, number: int) -> tuple[str, bool]:
     """The agent's context one hop on: its trace id and flags, our span id. `(minted, False)` for an illegal
-    one, whose `tracestate` is then to be dropped (W3C 3.3.1.5).
+    one, whose `tracestate` must then be dropped (W3C 3.3.1.5).
     """
     theirs = parse_traceparent(agent_traceparent)
     if theirs is None:
@@ -66,13 +66,12 @@ def next_hop(agent_traceparent: str, life: bytes, number: int) -> tuple[str, boo
 
 
 def with_traceparent(meta: RawJson, life: bytes, number: int, theirs: str = "") -> tuple[RawJson, TraceKey]:
-    """The `_meta` of call `number` with its context, and the key of that.
+    """The `_meta` of call `number` with its context, and the key of that context.
 
-    `meta` is `ABSENT` or an object as `params.split_meta` gives it; what is not ours stays byte for byte.
-    `theirs` is the agent's legal context in it, empty where it has none: the key comes from that and never
-    from `meta`, of which a journal keeps the length only. Should `meta` be impossible to cut up (it has been
-    cut up once before, so it is not), it comes back as it was, and the key, which was never sent, matches
-    nothing.
+    `meta` is `ABSENT` or an object as `params.split_meta` returns it; all other members stay byte for byte.
+    `theirs` is the agent's legal context in it, empty if it has none: the key comes from that and never from
+    `meta`, of which a journal keeps the length only. If `meta` cannot be split (it was split once before, so
+    it can) it is returned unchanged, and the key, which was never sent, matches nothing.
     """
     trace, span = _ids(life, number)
     text, kept = f"00-{trace}-{span}-{_FLAGS}", False
@@ -103,11 +102,11 @@ def _key(name: str) -> bytes:
     try:
         return msgspec.json.encode(name)
     except UnicodeEncodeError:
-        return json.dumps(name).encode()  # half a surrogate pair goes on as it came
+        return json.dumps(name).encode()  # a lone surrogate is passed on as it came
 
 
 def key_of(ask_meta: RawJson) -> TraceKey | None:
-    """The context that a server's request carries in its `_meta`; None where there is none that is legal."""
+    """The context in the `_meta` of a server's request; None if it has no legal one."""
     if _unwanted(ask_meta) is None:
         return None
     found = fields(ask_meta)
@@ -116,17 +115,17 @@ def key_of(ask_meta: RawJson) -> TraceKey | None:
 
 
 def issued(life: bytes, key: TraceKey) -> bool:
-    """Whether this life made the trace id or the span id of `key`, for a call that may be long over."""
+    """True if this life made the trace id or the span id of `key`, even for a call that ended long ago."""
     return issued_trace(life, key) or issued_span(life, key)
 
 
 def issued_trace(life: bytes, key: TraceKey) -> bool:
-    """Whether this life made the trace id of `key`: then the agent of that call had none of its own."""
+    """True if this life made the trace id of `key`, so the agent of that call had none of its own."""
     number = int(key.trace[:10], 16)
     return number > 0 and key.trace == _ids(life, number - 1)[0]
 
 
 def issued_span(life: bytes, key: TraceKey) -> bool:
-    """Whether this life made the span id of `key`: then it is of exactly one call."""
+    """True if this life made the span id of `key`, so it belongs to exactly one call."""
     number = int(key.span[:10], 16)
     return number > 0 and key.span == _ids(life, number - 1)[1]

@@ -1,13 +1,11 @@
-"""What a command line starts, and what is known about that program: the shipped list, as values.
+"""The program that a command line starts, and its entry in the well-known list, as values.
 
-Owns two questions: which program is this (`program_of`, a name without arguments, so without secrets) and
-what does the list say about it (`WellKnownServers.find`). An npm or PyPI package is recognised behind npx,
-uvx and their like, as `python -m`, as a script in `node_modules` and by the name of its own command; an
-image behind `docker run`.
+Owns two answers: the program (`program_of`, a name without arguments, so without secrets) and its entry
+(`WellKnownServers.find`). An npm or PyPI package is recognized behind npx, uvx and similar runners, as
+`python -m`, as a script in `node_modules` and by the name of its own command; an image behind `docker run`.
 
-Invariants: `program_of` never holds an argument's value but the program's own name or path. What is not
-recognised with certainty is not recognised.
-Knows nothing of: where the list lies on disk, the network.
+Invariants: `program_of` never holds a value of an argument except the program's own name or path. Only
+certain matches count. Knows nothing of: the path of the list on disk, the network.
 """
 
 import re
@@ -50,10 +48,10 @@ _WITH_VALUE: Final = frozenset(
         *("--config-file", "--constraints", "--refresh-package", "--extra", "--group"),
     )
 )
-"""Options of the runners that take the next word."""
+"""Options of the runners that take a value."""
 
 _PACKAGE_OPTIONS: Final = frozenset({"-p", "--package", "--from", "--spec"})
-"""The package in so many words; what follows is the name of a command in it. (`-p` of uvx is a Python
+"""Options that name the package; the word that follows is a command in it. (`-p` of uvx is a Python
 version.)
 """
 
@@ -90,15 +88,15 @@ class WellKnownServer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Without host and tag."""
     mode: Mode
     why: str
-    """A sentence for people: what in the server makes it so."""
+    """A sentence for people: the property of the server that decides."""
     note: str = ""
-    """What its user should know besides, for this mode to work."""
+    """Advice for its user, needed for this mode to work."""
     most: Annotated[int, Meta(ge=0)] = 0
-    """So many instances at most where agents share them: more would get in each other's way outside their
-    processes, as with a file that each writes whole. 0: as many as the mode is good for.
+    """The most instances if agents share them: more would interfere outside their processes, for instance by
+    writing the same file. 0: as many as the mode allows.
     """
     source: str
-    """Where that can be checked: repository, commit and file, or a sentence of its documentation."""
+    """The proof: repository, commit and file, or a sentence of its documentation."""
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,10 +106,10 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WellKnownServers:
-    """The list, indexed by program."""
+    """The well-known list, indexed by program."""
 
     def __init__(self, entries: Sequence[WellKnownServer]) -> None:
-        """Raises ValueError where two entries claim one program."""
+        """Raises ValueError if two entries claim one program."""
         self.entries = tuple(entries)
         self._index: dict[str, WellKnownServer] = {}
         for entry in entries:
@@ -122,13 +120,13 @@ class WellKnownServers:
                     )
 
     def find(self, argv: Sequence[str]) -> WellKnownServer | None:
-        """What the list says about the program of this command line."""
+        """The entry for the program of this command line."""
         program = program_of(argv)
         return None if program is None else self._index.get(str(program))
 
 
 def read_well_known(data: bytes) -> WellKnownServers:
-    """The list from its file. Raises ValueError for one that is not of the form."""
+    """Read the list from its file. Raises ValueError if it has the wrong form."""
     return WellKnownServers(msgspec.json.decode(data, type=_File).servers)
 
 
@@ -147,7 +145,7 @@ def _folded(name: str) -> str:
 
 
 def program_of(argv: Sequence[str]) -> LaunchedProgram | None:
-    """The program behind the runners, or None where that cannot be said."""
+    """The program behind the runners, or None if it cannot be determined."""
     words = list(argv)
     while words and (_stem(words[0]) == "env" or _assignment(words[0])):
         words.pop(0)
@@ -187,12 +185,12 @@ def _stem(word: str) -> str:
 
 
 def _installed(path: str) -> bool:
-    """In a directory of commands, so that its name says which it is."""
+    """True if a path lies in a directory of commands, so its last part names the program."""
     return path.split("/")[-2:-1] in (["bin"], [".bin"])
 
 
 def _after(words: list[str], spoken: tuple[str, ...]) -> list[str] | None:
-    """What follows the subcommand, options before it left out."""
+    """The words after the subcommand, without options before it."""
     for each in spoken:
         at = _first(words)
         if at is None or words[at] != each:
@@ -202,7 +200,7 @@ def _after(words: list[str], spoken: tuple[str, ...]) -> list[str] | None:
 
 
 def _first(words: Sequence[str]) -> int | None:
-    """Where the first word that is no option stands."""
+    """The index of the first word that is no option."""
     skip = False
     for at, word in enumerate(words):
         if skip:
@@ -231,7 +229,7 @@ def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> LaunchedProgram
 
 
 def _command(words: list[str]) -> LaunchedProgram | None:
-    """The command that is run out of a package given as an address."""
+    """The command that is run from a package given as an address."""
     at = _first(words)
     return None if at is None else LaunchedProgram("command", _stem(words[at]))
 
@@ -260,7 +258,7 @@ def _package(kind: Literal["npm", "pypi"], spec: str) -> LaunchedProgram | None:
 
 
 def _image(words: list[str]) -> LaunchedProgram | None:
-    """Options of `docker run` are many and take values: the image is the first word of the form
+    """Options of `docker run` are many and take values, so the image is the first word of the form
     host/owner/name.
     """
     for word in words:

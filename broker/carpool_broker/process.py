@@ -192,7 +192,7 @@ class BrokerShell:
             self._configuration,
             self._pump,
             moving=self._moving,
-            looks=self._config_watcher,
+            scanner=self._config_watcher,
             write=self._connections.write,
             answer=self._control_methods.answer,
             settle=self._flush_burst,

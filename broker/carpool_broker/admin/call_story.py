@@ -49,31 +49,31 @@ class Stories:
         found = None
         if self._inquiries.supervisors():
             found = await self._inquiries.query(lambda token: ReadJournal(token, call), STORY_TIMEOUT_S)
-        told = found if isinstance(found, JournalRead) else JournalRead(0, RawJson(b"[]"))
+        journal = found if isinstance(found, JournalRead) else JournalRead(0, RawJson(b"[]"))
         return {
             "call": call_name(call),
             "run": "" if self._audit is None else self._audit.run,
             "broker": call_entries(self._story_of, call),
-            "supervisor": msgspec.Raw(told.entries),
-            "pids": {str(instance): pid for instance, pid in told.pids.items()},
+            "supervisor": msgspec.Raw(journal.entries),
+            "pids": {str(instance): pid for instance, pid in journal.pids.items()},
         }
 
 
 def call_entries(story: FindStory, call: CallId) -> list[StoryEntry]:
     """The entries of this call and the one of its request, oldest first."""
     found = story(call, CallId)
-    said = next((it for each in found for it in each["effects"] if _is_call(it, call)), None)
-    if said is None or any(each["event"].get("type") == "CallRequested" for each in found):
+    sent = next((it for each in found for it in each["effects"] if _is_call(it, call)), None)
+    if sent is None or any(each["event"].get("type") == "CallRequested" for each in found):
         return found
-    session = SessionId(str(said.get("session", "")).partition(".")[0])
-    came = [
+    session = SessionId(str(sent.get("session", "")).partition(".")[0])
+    received = [
         each
         for each in story(session, SessionId)
         if each["event"].get("type") == "CallRequested"
-        and each["event"].get("id") == said.get("request")
+        and each["event"].get("id") == sent.get("request")
         and each["at"] <= found[0]["at"]
     ]
-    return [*came[-1:], *found]
+    return [*received[-1:], *found]
 
 
 def _is_call(effect: StoryEntry, call: CallId) -> bool:

@@ -163,8 +163,8 @@ class OverrideCommands:
         configuration = self._configuration
         found = configuration.layers.servers_named(name)
         if session:
-            mine = configuration.configured_server(session, name)
-            found = [] if mine is None else [mine]
+            own_server = configuration.configured_server(session, name)
+            found = [] if own_server is None else [own_server]
         own = configuration.overrides.of_session(session)
         seen = [configuration.overrides.apply({name: each}, own)[name] for each in found]
         return any(is_on(each) is not False for each in seen)
@@ -173,5 +173,5 @@ class OverrideCommands:
         configuration = self._configuration
         if (why := configuration.config.unusable.get(name)) is not None:
             return f"The server cannot be run as it is configured: {why}."
-        said = no_such_server(name, configuration.layers.configured_servers())
-        return f"{said[:1].upper()}{said[1:]}"
+        text = no_such_server(name, configuration.layers.configured_servers())
+        return f"{text[:1].upper()}{text[1:]}"

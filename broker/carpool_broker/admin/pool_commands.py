@@ -101,8 +101,8 @@ class PoolCommands:
         """Servers that a start of all must report: unset or misconfigured ones. An untrusted one waits for
         its user.
         """
-        amiss = self._core.sources.problems()
-        return {*amiss.misconfigured} - {*amiss.untrusted}
+        problems = self._core.sources.problems()
+        return {*problems.misconfigured} - {*problems.untrusted}
 
     async def _operate_one(self, name: ServerName, verb: OperateVerb, keys: list[PoolKey]) -> dict[str, Any]:
         if not keys:
@@ -165,8 +165,8 @@ class PoolCommands:
             return pools[name]
         if found := self._why_no_pool(name):
             raise ControlError(*found, name)
-        said = no_such_server(server, self._known_servers())
-        raise ControlError("bad_params", f"{said[:1].upper()}{said[1:]}")
+        text = no_such_server(server, self._known_servers())
+        raise ControlError("bad_params", f"{text[:1].upper()}{text[1:]}")
 
     def _known_servers(self) -> set[str]:
         """All server names that an operator may use."""
@@ -181,11 +181,11 @@ class PoolCommands:
 
     def _why_no_pool(self, name: ServerName) -> tuple[str, str] | None:
         """Why a server has no pool: (fault code, sentence). None: there is no such server."""
-        amiss = self._core.sources.problems()
-        if why := amiss.misconfigured.get(name):
-            if name in amiss.untrusted:
+        problems = self._core.sources.problems()
+        if why := problems.misconfigured.get(name):
+            if name in problems.untrusted:
                 return "untrusted", f"{why}."
-            return "unset" if name in amiss.unset else "misconfigured", f"{why}."
+            return "unset" if name in problems.unset else "misconfigured", f"{why}."
         layers, switches = self._configuration.layers, self._configuration.overrides
         server = switches.apply(layers.configured_servers()).get(name)
         if server is not None and server.disabled:

@@ -36,10 +36,10 @@ def profile_page(core: BrokerCore, config: Config) -> dict[str, Any]:
         for entry in source.goal.scope.servers:
             twin = source.goal.twins.get(entry.key)
             keys = [entry.key, *([] if twin is None else [twin.key])]
-            told = next((it for key in keys if (it := core.registry.known_catalog(key)) is not None), None)
+            catalog = next((it for key in keys if (it := core.registry.known_catalog(key)) is not None), None)
             entries.setdefault(entry.server, entry)
-            if told is not None:
-                known.setdefault(entry.server, told)
+            if catalog is not None:
+                known.setdefault(entry.server, catalog)
     found = [_profile(config, name, entries, known) for name in ("", *config.profiles)]
     return {"profiles": [each for each in found if each["profile"] or each["left_out"]]}
 

@@ -135,8 +135,8 @@ def _tool_tags(view: View, server: ServerName, definition: Mapping[str, Any]) ->
     entry = view.scope.entry_of(server)
     meta = definition.get("_meta")
     own = meta.get("carpool/tags") if isinstance(meta, dict) else None
-    said = [tag for tag in own if isinstance(tag, str)] if isinstance(own, list) else []
-    return [*dict.fromkeys([*(entry.tags if entry is not None else ()), *said])]
+    tool_tags = [tag for tag in own if isinstance(tag, str)] if isinstance(own, list) else []
+    return [*dict.fromkeys([*(entry.tags if entry is not None else ()), *tool_tags])]
 
 
 class _Described(Struct):
@@ -177,8 +177,8 @@ class SessionQueries:
 
     def servers(self, session: SessionId) -> dict[str, Any]:
         """`{"servers"}`, as `server_rows` returns them."""
-        mine, view = self._core.sessions[session], self._core.view_of(session)
-        return {"servers": server_rows(self._core.session_views, mine, view)}
+        own_session, view = self._core.sessions[session], self._core.view_of(session)
+        return {"servers": server_rows(self._core.session_views, own_session, view)}
 
     async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
         """`{"tools"}`: all, or the one with the given name. Raises `ControlError` if there is none."""

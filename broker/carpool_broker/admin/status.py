@@ -60,12 +60,12 @@ def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> di
     found: dict[PoolKey, Lists] = {}
     for spec in core.sources.wanted_pools().pools:
         key = spec.key
-        told, known = core.registry.told_catalog(key), core.registry.known_catalog(key)
-        if key in offline and (told is None or key in away):
+        catalog, known = core.registry.told_catalog(key), core.registry.known_catalog(key)
+        if key in offline and (catalog is None or key in away):
             found[key] = Lists("file", offline[key])
         elif known is not None:
             found[key] = Lists(
-                "earlier" if told is None else "server",
+                "earlier" if catalog is None else "server",
                 _visible_tools(known.tools, entries.get(key, [])),
                 told_at(key),
             )

@@ -98,7 +98,7 @@ class StatusQuery:
         known = switches.apply(layers.configured_servers())
         of_agents = {each.source for each in core.sessions.values() if not each.control} | {DEFAULT_SOURCE}
         of_operators = core.sources.sources.keys() - of_agents
-        amiss = core.sources.problems(of_operators)
+        problems = core.sources.problems(of_operators)
         return StatusFacts(
             broker_pid=os.getpid(),
             launcher_pid=os.getppid(),
@@ -114,11 +114,11 @@ class StatusQuery:
             left_out={each.id: core.view_of(each.id).dropped_tools for each in sessions},
             calls=core.call_table.opened,
             lists=freshness_by_pool(core, process.told_at),
-            servers=_servers(known, amiss.misconfigured),
+            servers=_servers(known, problems.misconfigured),
             sharing={name: server.policy.sharing for name, server in known.items()},
             tags={name: server.tags for name, server in known.items()},
-            untrusted=amiss.untrusted,
-            unset=amiss.unset,
+            untrusted=problems.untrusted,
+            unset=problems.unset,
             workspaces=layers.workspace_rows(),
             places={each.id: self._configuration.workspace_of(each.id) for each in sessions},
             config_file=self._configuration.config.file,

@@ -118,12 +118,12 @@ def _search_result(view: View, asked: _Query, finder: ToolSearch) -> RawJson:
 
 
 def _line(tool: ViewTool) -> str:
-    said = tool_text(tool.definition)
-    names = [name if name in said.required else f"{name}?" for name in said.parameters]
+    parts = tool_text(tool.definition)
+    names = [name if name in parts.required else f"{name}?" for name in parts.parameters]
     names.sort(key=lambda name: name.endswith("?"))
     if len(names) > MAX_PARAMETERS:
         names = [*names[:MAX_PARAMETERS], "…"]
-    text = " ".join((said.description or said.title).split())
+    text = " ".join((parts.description or parts.title).split())
     if len(text) > MAX_LINE_CHARS:
         text = text[: MAX_LINE_CHARS - 1].rstrip() + "…"
     return f"{tool.qualified}({', '.join(names)}){': ' if text else ''}{text}"
@@ -150,8 +150,8 @@ def _resources(view: View, cursor: str | None) -> RawJson:
     body = page.body
     templates = view.page("templates", None)
     if cursor is None and not isinstance(templates, BadCursor) and view.templates:
-        its = value_of(templates.body, "resourceTemplates") or b"[]"
-        body = RawJson(b'%b,"resourceTemplates":%b}' % (body[:-1], its))
+        listed = value_of(templates.body, "resourceTemplates") or b"[]"
+        body = RawJson(b'%b,"resourceTemplates":%b}' % (body[:-1], listed))
     return _text(_valid_unicode(body))
 
 

@@ -67,38 +67,38 @@ class BlockingWork:
 
         `late` gets a result that comes after that.
         """
-        errand = _WorkItem(work, late)
+        item = _WorkItem(work, late)
         try:
             with trio.move_on_after(BLOCKING_TIMEOUT_S):
-                while (before := self._open.get(subject)) is not None:
-                    if before.given_up:
+                while (earlier := self._open.get(subject)) is not None:
+                    if earlier.given_up:
                         return None
-                    await before.done.wait()
-                self._open[subject] = errand
-                self._start_soon(self._run_in_thread, subject, errand)
-                await errand.done.wait()
+                    await earlier.done.wait()
+                self._open[subject] = item
+                self._start_soon(self._run_in_thread, subject, item)
+                await item.done.wait()
         finally:  # the caller may have been cancelled too
-            if self._open.get(subject) is errand:
-                self._time_out(errand)
-        return errand.result
+            if self._open.get(subject) is item:
+                self._time_out(item)
+        return item.result
 
-    def _time_out(self, errand: _WorkItem[Any]) -> None:
+    def _time_out(self, item: _WorkItem[Any]) -> None:
         limiter = self._threads()
-        errand.given_up = True
-        errand.beside = int(limiter.total_tokens < MAX_THREADS + MAX_HANGING)
-        limiter.total_tokens += errand.beside
+        item.given_up = True
+        item.beside = int(limiter.total_tokens < MAX_THREADS + MAX_HANGING)
+        limiter.total_tokens += item.beside
 
     def _threads(self) -> trio.CapacityLimiter:
         if self._limiter is None:  # it belongs to a run of trio
             self._limiter = trio.CapacityLimiter(MAX_THREADS)
         return self._limiter
 
-    async def _run_in_thread(self, subject: Hashable, errand: _WorkItem[Any]) -> None:
+    async def _run_in_thread(self, subject: Hashable, item: _WorkItem[Any]) -> None:
         limiter = self._threads()
-        errand.result = await trio.to_thread.run_sync(errand.work, limiter=limiter, abandon_on_cancel=True)
+        item.result = await trio.to_thread.run_sync(item.work, limiter=limiter, abandon_on_cancel=True)
         del self._open[subject]
-        errand.done.set()
-        if errand.given_up:
-            limiter.total_tokens -= errand.beside
-            errand.late(errand.result)
+        item.done.set()
+        if item.given_up:
+            limiter.total_tokens -= item.beside
+            item.late(item.result)
             self._settle()

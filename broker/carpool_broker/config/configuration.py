@@ -126,9 +126,9 @@ class Configuration:
 
     def workspace_requests(self) -> set[WorkspaceRequest]:
         """The workspaces that sessions ask for."""
-        return {guest.workspace_request for guest in self._contexts.values()} - {WorkspaceRequest()}
+        return {context.workspace_request for context in self._contexts.values()} - {WorkspaceRequest()}
 
-    def reload(self, layer: ConfigLayer | None, sights: Iterable[WorkspaceScan]) -> list[ConfigurationChange]:
+    def reload(self, layer: ConfigLayer | None, scans: Iterable[WorkspaceScan]) -> list[ConfigurationChange]:
         """Apply new readings: the user's file (None: it could not be read) and the scans that follow from it.
 
         A session moves to another source if its directory, project or roots matter only now.
@@ -137,16 +137,16 @@ class Configuration:
         if layer is not None:
             self.user_file.apply(layer)
         self.layers.config = self.user_file.config
-        return self.workspaces_scanned(sights, before)
+        return self.workspaces_scanned(scans, before)
 
     def workspaces_scanned(
-        self, sights: Iterable[WorkspaceScan], before: set[ServerName] | None = None
+        self, scans: Iterable[WorkspaceScan], before: set[ServerName] | None = None
     ) -> list[ConfigurationChange]:
         """Apply scans of the sessions' workspaces; all others are forgotten. `before`: the servers until
         then.
         """
         before = self.layers.server_names() if before is None else before
-        self.layers.workspaces.replace_scans(sights)
+        self.layers.workspaces.replace_scans(scans)
         # A new server keeps an override of its name: it was meant for the server of sessions that have ended.
         if self.overrides.servers_removed(before - self.layers.server_names()):
             self.override_store.save()
@@ -156,8 +156,8 @@ class Configuration:
 
     def missing_profiles(self) -> list[str]:
         """Profiles of sessions that are no longer in the file: they grant nothing."""
-        held = {guest.attach.profile for guest in self._contexts.values()}
-        return sorted(held - {"", *self.config.profiles})
+        profiles = {context.attach.profile for context in self._contexts.values()}
+        return sorted(profiles - {"", *self.config.profiles})
 
     def overrides_changed(self) -> list[ConfigurationChange]:
         """Save the overrides and return the changes that follow."""
@@ -206,16 +206,16 @@ class Configuration:
                 return StreamRefused(why, "unknown_workspace")
         if not attach.server:
             return None
-        spot = self._locate(self.initial_request(attach))
-        project = self.layers.project_at(spot)
-        config, name = self.layers.merged_config(spot.name, project), ServerName(attach.server)
+        location = self._locate(self.initial_request(attach))
+        project = self.layers.project_at(location)
+        config, name = self.layers.merged_config(location.name, project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
         # An override may enable the server again; until then the session sees nothing.
         on |= self.overrides.global_overrides.keys() & config.servers.keys()
-        there = name in {*on, *config.unusable, *self.layers.servers_not_run(spot.name, project)[0]}
-        strangers = self.layers.shadowing_servers(spot.name, project)
+        there = name in {*on, *config.unusable, *self.layers.servers_not_run(location.name, project)[0]}
+        shadowing = self.layers.shadowing_servers(location.name, project)
         # One answer for all cases, so that a client cannot find out what its profile hides.
-        if not there or not (resumes or is_visible(config, attach.profile, name, strangers)):
+        if not there or not (resumes or is_visible(config, attach.profile, name, shadowing)):
             return StreamRefused(
                 "the configuration has no server of that name, or it is disabled, or the profile grants "
                 "nothing of it: see `carpool status`",
@@ -227,11 +227,11 @@ class Configuration:
         self, session: SessionId, attach: Attach, environment: dict[str, str]
     ) -> tuple[SourceId, list[ConfigurationChange]]:
         """The source of a new session, with its reading if it is new."""
-        guest = self._contexts[session] = SessionContext(attach, environment, DEFAULT_SOURCE)
-        guest.requested_variables.update(self.wanted_variables(attach))
+        context = self._contexts[session] = SessionContext(attach, environment, DEFAULT_SOURCE)
+        context.requested_variables.update(self.wanted_variables(attach))
         self._sources[DEFAULT_SOURCE].sessions += 1
         followed = self._assign_source(session)
-        return guest.source, [event for event in followed if not isinstance(event, SessionSourceChanged)]
+        return context.source, [event for event in followed if not isinstance(event, SessionSourceChanged)]
 
     def workspace_objection(self, attach: Attach, workspace: str) -> str:
         """Why a session that attached in this way cannot be in this workspace; empty: it can."""
@@ -241,21 +241,23 @@ class Configuration:
         """Apply the roots of the session's agent. The result always has a move of the session, perhaps to the
         same source.
         """
-        guest = self._contexts.get(session)
-        if guest is None:
+        context = self._contexts.get(session)
+        if context is None:
             return []
-        guest.roots = roots
-        return self._assign_source(session) or [SessionSourceChanged(session, guest.source)]
+        context.roots = roots
+        return self._assign_source(session) or [SessionSourceChanged(session, context.source)]
 
     def unknown_variables(self, session: SessionId, change: WorkspaceChanged | None) -> list[str]:
         """Variables that servers use there and that the carrier was not asked for. None: the session's
         present workspace.
         """
-        guest = self._contexts.get(session)
-        if guest is None or guest.attach.run is not None:
+        context = self._contexts.get(session)
+        if context is None or context.attach.run is not None:
             return []
-        spot = self._locate(workspace_request(guest.attach, change or guest.workspace_change))
-        return [name for name in self.layers.variables_at(spot) if name not in guest.requested_variables]
+        location = self._locate(workspace_request(context.attach, change or context.workspace_change))
+        return [
+            name for name in self.layers.variables_at(location) if name not in context.requested_variables
+        ]
 
     def session_context(self, session: SessionId) -> SessionContext | None:
         """The facts about an existing session, or None."""
@@ -263,11 +265,11 @@ class Configuration:
 
     def add_environment(self, session: SessionId, environment: dict[str, str]) -> list[ConfigurationChange]:
         """Add variables of a session."""
-        guest = self._contexts.get(session)
-        if guest is None:
+        context = self._contexts.get(session)
+        if context is None:
             return []
-        guest.environment |= {
-            name: each for name, each in environment.items() if name in guest.requested_variables
+        context.environment |= {
+            name: each for name, each in environment.items() if name in context.requested_variables
         }
         return self._assign_source(session)
 
@@ -286,11 +288,11 @@ class Configuration:
 
     def _assign_source(self, session: SessionId, *, elsewhere: bool = False) -> list[ConfigurationChange]:
         """Find the source for the facts about a session. `elsewhere`: it has moved to another workspace."""
-        guest = self._contexts[session]
-        source, basis = self._basis_of(guest, self.overrides.of_session(session))
-        if source == guest.source:
+        context = self._contexts[session]
+        source, basis = self._basis_of(context, self.overrides.of_session(session))
+        if source == context.source:
             return []
-        before, guest.source = guest.source, source
+        before, context.source = context.source, source
         followed: list[ConfigurationChange] = []
         if source not in self._sources:
             self._sources[source] = basis
@@ -320,22 +322,22 @@ class Configuration:
                 tool_name_length=length,
             )
         else:
-            spot = context.location = self._locate(context.workspace_request)
-            project = self.layers.project_at(spot)
-            merged = self.layers.merged_config(spot.name, project)
+            location = context.location = self._locate(context.workspace_request)
+            project = self.layers.project_at(location)
+            merged = self.layers.merged_config(location.name, project)
             config = self.overrides.apply_to_config(merged, own)
             servers = [each for each in config.servers.values() if not each.disabled]
             places = {name for each in servers for _, text in each.templates() for name in references(text)}
-            told = {each.roots for each in servers}
-            placed = "workspace" in places or bool(told - {None})
+            environment = {each.roots for each in servers}
+            placed = "workspace" in places or bool(environment - {None})
             names = variables(config)
             basis = SourceBasis(
                 {name: value for name, value in context.environment.items() if name in names},
-                self.layers.root_of(spot) if placed or merged is not self.config else "",
-                spot.cwd if "cwd" in places else "",
-                roots=context.roots if "agent" in told else None,
-                location=spot if merged is not self.config else None,
-                project=self.layers.workspaces.workspace_at(spot).file if project is not None else "",
+                self.layers.root_of(location) if placed or merged is not self.config else "",
+                location.cwd if "cwd" in places else "",
+                roots=context.roots if "agent" in environment else None,
+                location=location if merged is not self.config else None,
+                project=self.layers.workspaces.workspace_at(location).file if project is not None else "",
                 server=attach.server,
                 own=own,
                 profile=attach.profile,
@@ -349,8 +351,8 @@ class Configuration:
             return WorkspaceRequest()
         return workspace_request(attach, attach.resume.moved if attach.resume else None)
 
-    def _locate(self, wish: WorkspaceRequest) -> Location:
-        return self.layers.workspaces.scan_of(wish).spot
+    def _locate(self, request: WorkspaceRequest) -> Location:
+        return self.layers.workspaces.scan_of(request).location
 
     def resolve_source(self, source: SourceId) -> SourceRead:
         """Resolve this source with the present configuration."""
@@ -390,10 +392,10 @@ class Configuration:
         """The server that a session would see under this name without overrides. None for sessions of
         `carpool run`.
         """
-        guest = self._contexts.get(session)
-        if guest is None or guest.attach.run is not None:
+        context = self._contexts.get(session)
+        if context is None or context.attach.run is not None:
             return None
-        return self.layers.config_at(guest.location).servers.get(name)
+        return self.layers.config_at(context.location).servers.get(name)
 
     def secrets(self) -> Iterator[str]:
         """Values of variables in use: nothing kept on disk may hold one.
@@ -421,31 +423,31 @@ class Configuration:
 
     def workspace_of(self, session: SessionId) -> dict[str, str]:
         """The workspace of a session: `{name, root}`; both are empty if it has none."""
-        guest = self._contexts.get(session)
-        if guest is None or guest.attach.run is not None:
+        context = self._contexts.get(session)
+        if context is None or context.attach.run is not None:
             return {"name": "", "root": ""}
-        return {"name": guest.location.name, "root": self.layers.root_of(guest.location)}
+        return {"name": context.location.name, "root": self.layers.root_of(context.location)}
 
     def _source_read(
         self, source: SourceId, basis: SourceBasis, config: Config, found: Resolution
     ) -> SourceRead:
         project = self.layers.workspaces.projects.get(basis.project)
-        strangers = self.layers.shadowing_servers(basis.name, project)
-        frame = profile_scope(config, basis.profile, strangers)
-        found = permitted_servers(found, config, frame.rights, strangers)
+        shadowing = self.layers.shadowing_servers(basis.name, project)
+        scope = profile_scope(config, basis.profile, shadowing)
+        found = permitted_servers(found, config, scope.rights, shadowing)
         if basis.server:
             found = only_server(found, ServerName(basis.server))
         # no other server is visible, and names are the server's own
         if basis.server or basis.run is not None:
-            frame = replace(frame, barred=tuple(each for each in frame.barred if each[0] == basis.server))
+            scope = replace(scope, barred=tuple(each for each in scope.barred if each[0] == basis.server))
         if basis.tool_name_length:
-            frame = replace(frame, name_chars=basis.tool_name_length)
-        whys = {
+            scope = replace(scope, name_chars=basis.tool_name_length)
+        reasons = {
             name: self.overrides.disabled_reason(config.servers[name], basis.own)
             for name in found.disabled
             if name in config.servers
         }
         read = make_source_read(
-            source, config, found, whys, find=self._kept, frame=frame, pins=self._approvals
+            source, config, found, reasons, find=self._kept, base_scope=scope, pins=self._approvals
         )
         return replace(read, broken=project.lost_reason() if project is not None else "")

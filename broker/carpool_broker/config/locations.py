@@ -91,13 +91,13 @@ def workspace_objection(config: Config, workspace: str, *, by_name_only: bool) -
     return ""
 
 
-def _unknown(what: str, name: str, known: Collection[str]) -> str:
+def _unknown(kind: str, name: str, known: Collection[str]) -> str:
     meant = did_you_mean(name, known)
     names = list(known)
     listed = ", ".join(names[:MAX_NAMES_LISTED]) + (" …" if len(names) > MAX_NAMES_LISTED else "")
     hint = f"; did you mean {meant}?" if meant else ""
-    there = f" (there are: {listed})" if names else ": it names none"
-    return f"the configuration has no {what} of that name{there}{hint}"
+    choices = f" (there are: {listed})" if names else ": it names none"
+    return f"the configuration has no {kind} of that name{choices}{hint}"
 
 
 def file_uri_path(uri: str) -> str:

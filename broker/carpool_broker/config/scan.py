@@ -52,22 +52,22 @@ class ProjectReading(Struct, frozen=True):
 class WorkspaceScan(Struct, frozen=True):
     """The result of one scan."""
 
-    wish: WorkspaceRequest
+    request: WorkspaceRequest
     number: int = 0
     """Of two scans of one request, the one with the higher number began later."""
-    spot: Location = Location()
+    location: Location = Location()
     workspace: FoundWorkspace = FoundWorkspace("")
     project: ProjectReading | None = None
     """The reading of its project file; None: there is none, or it was known already."""
     directory: str = ""
-    """The directory that `wish.workspace` names, in one spelling for all sessions; empty: it does not
+    """The directory that `request.workspace` names, in one spelling for all sessions; empty: it does not
     exist.
     """
 
     @property
     def objection(self) -> str:
         """Why no session can move there, as a clause; empty: it can."""
-        if self.directory or self.spot.lost or not self.wish.workspace.startswith("/"):
+        if self.directory or self.location.lost or not self.request.workspace.startswith("/"):
             return ""
         return "there is no such directory"
 
@@ -89,11 +89,15 @@ def scan_workspace(
     """
     named = workspace_request.workspace
     directory = os.path.realpath(named) if named.startswith("/") and os.path.isdir(named) else ""
-    spot = locate(config, home, workspace_request)
-    workspace = find_workspace(spot.base, home, spot.root, config.files) if spot.base else FoundWorkspace("")
+    location = locate(config, home, workspace_request)
+    workspace = (
+        find_workspace(location.base, home, location.root, config.files)
+        if location.base
+        else FoundWorkspace("")
+    )
     needed = workspace.file and workspace.file not in known
     project = read_project(workspace, home, store, kept) if needed else None
-    return WorkspaceScan(workspace_request, number, spot, workspace, project, directory)
+    return WorkspaceScan(workspace_request, number, location, workspace, project, directory)
 
 
 def read_project(

@@ -88,7 +88,7 @@ class SourceBasis:
     def source_id(self, secret: bytes) -> SourceId:
         """The id of the source: equal for equal inputs under the same secret."""
         run = self.run
-        what = msgspec.msgpack.encode(
+        inputs = msgspec.msgpack.encode(
             [
                 sorted(self.environment.items()),
                 self.workspace,
@@ -104,7 +104,7 @@ class SourceBasis:
                 self.tool_name_length,
             ]
         )
-        return SourceId(hashlib.blake2b(what, key=secret, digest_size=8).hexdigest())
+        return SourceId(hashlib.blake2b(inputs, key=secret, digest_size=8).hexdigest())
 
 
 E = TypeVar("E", bound=LocalEvent)
@@ -117,13 +117,13 @@ def make_source_read(
     source: SourceId,
     config: Config,
     found: Resolution,
-    whys: Mapping[ServerName, str],
+    reasons: Mapping[ServerName, str],
     *,
     find: FindCatalog,
-    frame: Scope,
+    base_scope: Scope,
     pins: Callable[[PinId], Approved | None],
 ) -> SourceRead:
-    """The event for a resolved source. `whys`: reasons of disabled servers; `frame`: the scope without
+    """The event for a resolved source. `reasons`: of disabled servers; `frame`: the scope without
     servers.
     """
     kept: dict[PoolKey, Catalog] = {}
@@ -132,7 +132,7 @@ def make_source_read(
         kept |= _cached_catalogs([spec.key, *(other.key for other in others if other is not None)], find)
     return SourceRead(
         source=source,
-        scope=replace(frame, servers=tuple(found.entries)),
+        scope=replace(base_scope, servers=tuple(found.entries)),
         specs=tuple(found.specs),
         misconfigured=dict(found.misconfigured),
         stop_first=frozenset(
@@ -152,7 +152,9 @@ def make_source_read(
             for name in found.misconfigured
             if name in config.servers and (prefix := config.servers[name].tools_prefix) is not None
         },
-        disabled={name: DisabledServer(why, config.servers[name].tools_prefix) for name, why in whys.items()},
+        disabled={
+            name: DisabledServer(why, config.servers[name].tools_prefix) for name, why in reasons.items()
+        },
     )
 
 

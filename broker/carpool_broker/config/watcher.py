@@ -34,13 +34,13 @@ async def settled(
     files: Collection[str], stamps: Callable[[Collection[str]], Awaitable[list[Stamp]]]
 ) -> None:
     """Return once the files have not changed for `STABLE_S`. `stamps`: reads their stamps."""
-    before = await stamps(files)
+    previous = await stamps(files)
     for _ in range(MAX_CHECKS):
         await trio.sleep(STABLE_S)
         now = await stamps(files)
-        if now == before:
+        if now == previous:
             return
-        before = now
+        previous = now
 
 
 READ_TIMED_OUT = (
@@ -94,10 +94,10 @@ class ConfigWatcher:
             self._start_soon(self._scan, workspace_request)
 
     def _spelled(self, then: ScanDone, scan: WorkspaceScan) -> None:
-        if scan.directory in {"", scan.wish.workspace}:
+        if scan.directory in {"", scan.request.workspace}:
             then(scan)
         else:
-            self.scan(WorkspaceRequest(scan.directory, scan.wish.cwd), then)
+            self.scan(WorkspaceRequest(scan.directory, scan.request.cwd), then)
 
     async def _scan(self, workspace_request: WorkspaceRequest) -> None:
         await self._scan_until_current(workspace_request)
@@ -112,9 +112,9 @@ class ConfigWatcher:
         workspaces, configuration = self._workspaces, self._configuration
         while not workspaces.has_scan(workspace_request):
             config, number = configuration.config, next(self._numbers)
-            look = workspaces.make_scan(workspace_request, config, number)
+            scan_work = workspaces.make_scan(workspace_request, config, number)
             scan = await self.blocking_work.run(
-                workspace_request, look, partial(self._late_scan_done, config)
+                workspace_request, scan_work, partial(self._late_scan_done, config)
             )
             if scan is None:
                 workspaces.scan_timed_out(workspace_request, number, READ_TIMED_OUT)
@@ -123,13 +123,13 @@ class ConfigWatcher:
 
     def _late_scan_done(self, config: Config, scan: WorkspaceScan) -> None:
         """Apply a late result. Its callers have gone on without it."""
-        if scan.wish not in (wishes := self._configuration.workspace_requests()):
-            self._workspaces.retain(wishes)  # a session on its way there has it scanned once more
+        if scan.request not in (requests := self._configuration.workspace_requests()):
+            self._workspaces.retain(requests)  # a session on its way there has it scanned once more
             return
         if config is self._configuration.config:
             self._feed(self._configuration.workspaces_scanned([scan]))
         else:
-            self._start_soon(self._catch_up, scan.wish)
+            self._start_soon(self._catch_up, scan.request)
 
     async def _catch_up(self, workspace_request: WorkspaceRequest) -> None:
         self._feed(await self.rescan([workspace_request]))
@@ -139,8 +139,8 @@ class ConfigWatcher:
 
     async def reload(self, changed: Sequence[WatchedFiles] = EVERYTHING) -> list[ConfigurationChange]:
         """Read changed files again, or all. The result must be fed to the core at once."""
-        if all(each.wishes for each in changed):
-            return await self.rescan({wish for each in changed for wish in each.wishes})
+        if all(each.requests for each in changed):
+            return await self.rescan({request for each in changed for request in each.requests})
         async with self._changing:
             configuration, users = self._configuration, self._configuration.user_file
             layer = await self.blocking_work.run(USER_FILE, users.load)
@@ -163,29 +163,29 @@ class ConfigWatcher:
         scan = found[workspace_request]
         return scan is not None and scan.number < self._workspaces.scan_of(workspace_request).number
 
-    async def rescan(self, wishes: Collection[WorkspaceRequest]) -> list[ConfigurationChange]:
+    async def rescan(self, requests: Collection[WorkspaceRequest]) -> list[ConfigurationChange]:
         """Scan these places again. The result must be fed to the core at once."""
         async with self._changing:
-            found = await self._scan_all(wishes, self._configuration.config)
+            found = await self._scan_all(requests, self._configuration.config)
             return self._configuration.workspaces_scanned(filter(None, found.values()))
 
     async def _scan_all(
-        self, wishes: Collection[WorkspaceRequest], config: Config
+        self, requests: Collection[WorkspaceRequest], config: Config
     ) -> dict[WorkspaceRequest, WorkspaceScan | None]:
         found: dict[WorkspaceRequest, WorkspaceScan | None] = {}
 
         async def one(workspace_request: WorkspaceRequest) -> None:
             number = next(self._numbers)
-            look = self._workspaces.make_scan(workspace_request, config, number, again=True)
+            scan_work = self._workspaces.make_scan(workspace_request, config, number, again=True)
             found[workspace_request] = await self.blocking_work.run(
-                workspace_request, look, partial(self._late_scan_done, config)
+                workspace_request, scan_work, partial(self._late_scan_done, config)
             )
             if found[workspace_request] is None:
                 self._workspaces.scan_timed_out(workspace_request, number, READ_TIMED_OUT)
 
         async with trio.open_nursery() as nursery:
-            for wish in wishes:
-                nursery.start_soon(one, wish)
+            for request in requests:
+                nursery.start_soon(one, request)
         return found
 
     # --- what changes on disk ---------------------------------------------------------------------------

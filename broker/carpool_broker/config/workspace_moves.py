@@ -32,7 +32,7 @@ class WorkspaceScanner(Protocol):
     """The part of the scanner (`watcher.ConfigWatcher`) that this module needs."""
 
     def scan(
-        self, wish: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
+        self, request: WorkspaceRequest, then: Callable[[WorkspaceScan], None], *, spell: bool = False
     ) -> None:
         """Scan a workspace and call `then` with the result, at once if it is known.
 
@@ -73,23 +73,23 @@ class WorkspaceMoves:
         configuration: Configuration,
         feed: Callable[[list[ConfigurationChange]], None],
         carriers: CarrierRequests,
-        looks: WorkspaceScanner,
+        scanner: WorkspaceScanner,
     ) -> None:
         self._configuration = configuration
         self._feed = feed
         self._carriers = carriers
-        self._looks = looks
+        self._scanner = scanner
         self._moves: dict[SessionId, deque[_Move]] = {}
         self._going: set[SessionId] = set()
 
     def move_objection(self, session: SessionId, workspace: str) -> str:
         """Why this session cannot move to a workspace, as a clause; empty: it can, if the place exists."""
-        guest = self._configuration.session_context(session)
-        if guest is None:
+        context = self._configuration.session_context(session)
+        if context is None:
             return "there is no such session: `carpool status` lists them"
-        if guest.attach.run is not None:
+        if context.attach.run is not None:
             return "a session of `carpool run` has only its own server, and no workspace"
-        return self._configuration.workspace_objection(guest.attach, workspace)
+        return self._configuration.workspace_objection(context.attach, workspace)
 
     def move(self, session: SessionId, change: WorkspaceChanged, then: MoveDone = lambda _: None) -> None:
         """Move the session, after its waiting moves. `then` is called at the end."""
@@ -101,12 +101,12 @@ class WorkspaceMoves:
         workspace.
         """
         self._feed(self._configuration.roots_received(session, roots))
-        guest = self._configuration.session_context(session)
+        context = self._configuration.session_context(session)
         if (
             changed
             and roots
-            and guest is not None
-            and guest.follows_roots
+            and context is not None
+            and context.follows_roots
             and (path := file_uri_path(roots[0].uri))
         ):
             self.move(session, WorkspaceChanged(path, by_roots=True))
@@ -131,20 +131,20 @@ class WorkspaceMoves:
         self._going.discard(session)
 
     def _begin(self, session: SessionId, move: _Move) -> None:
-        self._looks.scan(self._request(session, move), partial(self._scanned, session, move), spell=True)
+        self._scanner.scan(self._request(session, move), partial(self._scanned, session, move), spell=True)
 
     def _request(self, session: SessionId, move: _Move) -> WorkspaceRequest:
-        guest = self._configuration.session_context(session)
-        assert guest is not None, "the moves of a session that has left are forgotten"
-        return workspace_request(guest.attach, move.moved)
+        context = self._configuration.session_context(session)
+        assert context is not None, "the moves of a session that has left are forgotten"
+        return workspace_request(context.attach, move.moved)
 
     def _scanned(self, session: SessionId, move: _Move, scan: WorkspaceScan) -> None:
         """Continue a move after its scan."""
         if not self._is_first(session, move):
             return  # the session has ended
         why = scan.objection
-        if scan.spot.lost:
-            why = f"what is in {scan.spot.lost} could not be read in time"
+        if scan.location.lost:
+            why = f"what is in {scan.location.lost} could not be read in time"
         if why or (move.moved.by_roots and not self._roots_lead_to(session, scan)):
             self._end(session, move, why)
             return
@@ -157,26 +157,26 @@ class WorkspaceMoves:
         """True if the agent's roots move the session: it named no workspace, and the roots lie in another
         one.
         """
-        guest = self._configuration.session_context(session)
-        if guest is None or not guest.follows_roots:
+        context = self._configuration.session_context(session)
+        if context is None or not context.follows_roots:
             return False
         root_of = self._configuration.layers.root_of
-        here = guest.location
-        return (scan.spot.name, scan.workspace.root) != (here.name, root_of(here))
+        location = context.location
+        return (scan.location.name, scan.workspace.root) != (location.name, root_of(location))
 
     def _request_variables(self, session: SessionId, change: WorkspaceChanged | None) -> int:
         names = self._configuration.unknown_variables(session, change)
         question = self._carriers.request_environment(session, names) if names else 0
-        guest = self._configuration.session_context(session)
-        if question and guest is not None:
-            guest.requested_variables.update(names)
+        context = self._configuration.session_context(session)
+        if question and context is not None:
+            context.requested_variables.update(names)
         return question
 
     def environment_requested(self, session: SessionId, names: list[str]) -> None:
         """The carrier was asked for these variables at its attach line and has not answered yet."""
-        guest = self._configuration.session_context(session)
-        if guest is not None:
-            guest.requested_variables.update(names)
+        context = self._configuration.session_context(session)
+        if context is not None:
+            context.requested_variables.update(names)
 
     def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         """The carrier has answered this request and all before it, or takes too long."""
@@ -187,7 +187,7 @@ class WorkspaceMoves:
 
     def _complete(self, session: SessionId, move: _Move) -> None:
         """Everything is known. The scan is repeated, because its result may have been forgotten meanwhile."""
-        self._looks.scan(self._request(session, move), partial(self._completed, session, move))
+        self._scanner.scan(self._request(session, move), partial(self._completed, session, move))
 
     def _completed(self, session: SessionId, move: _Move, _: WorkspaceScan) -> None:
         if self._is_first(session, move):

@@ -46,7 +46,7 @@ class WatchedFiles(Struct, frozen=True):
     """A name that distinguishes them from other groups."""
     seen: Mapping[str, Stamp]
     """Path → stamp at the last reading."""
-    wishes: tuple[WorkspaceRequest, ...] = ()
+    requests: tuple[WorkspaceRequest, ...] = ()
     """Workspaces to rescan when one of these files changes. Empty: all, because these are the user's own
     files.
     """
@@ -80,7 +80,7 @@ class Project:
     def apply(self, scan: WorkspaceScan, read: ProjectReading) -> None:
         """Use a reading."""
         layer = read.layer
-        self.number, self.workspace, self.name = scan.number, scan.workspace, scan.spot.name
+        self.number, self.workspace, self.name = scan.number, scan.workspace, scan.location.name
         self.seen = layer.seen
         self.trust_store, self.listed = read.store, read.listed
         self.problems = [each.render() for each in layer.loaded.problems]
@@ -128,8 +128,8 @@ class Project:
         if not _safe_path(root):
             path = f"the file {os.path.relpath(path, root)} of this project"
             command = "`carpool trust` in the project's directory"
-        what = "has changed since it was trusted" if self.trust == "changed" else "is not trusted yet"
-        return f"{path} {what}; look at it with {command}"
+        change = "has changed since it was trusted" if self.trust == "changed" else "is not trusted yet"
+        return f"{path} {change}; look at it with {command}"
 
 
 def _safe_path(path: str) -> bool:
@@ -198,19 +198,19 @@ class Workspaces:
         workspace, read = scan.workspace, scan.project
         if workspace.file and read is None and workspace.file not in self.projects:
             return False
-        before = self.scans.get(scan.wish)
+        before = self.scans.get(scan.request)
         if before is None or before.number <= scan.number:
-            self.scans[scan.wish] = scan
-            self._by_location[scan.spot] = workspace
+            self.scans[scan.request] = scan
+            self._by_location[scan.location] = workspace
         if read is not None:
             project = self.projects.setdefault(workspace.file, Project())
             if project.number <= scan.number:
                 self._apply_reading(project, scan, read)
         return True
 
-    def replace_scans(self, sights: Iterable[WorkspaceScan]) -> None:
+    def replace_scans(self, scans: Iterable[WorkspaceScan]) -> None:
         """Add scans, and forget projects with files that no longer exist."""
-        for each in sights:
+        for each in scans:
             self.add_scan(each)
         self._prune()
 
@@ -230,25 +230,25 @@ class Workspaces:
         what = directory or f"the workspace {workspace_request.workspace}"
         log.warning("%s %s", what, why)
         if before is None:
-            spot = Location(lost=directory or workspace_request.workspace)
-            self.scans[workspace_request] = WorkspaceScan(workspace_request, number, spot)
-            self._by_location[spot] = FoundWorkspace("", spot.lost)
-            project = self.projects.setdefault(spot.lost, Project())
+            location = Location(lost=directory or workspace_request.workspace)
+            self.scans[workspace_request] = WorkspaceScan(workspace_request, number, location)
+            self._by_location[location] = FoundWorkspace("", location.lost)
+            project = self.projects.setdefault(location.lost, Project())
             project.workspace, project.problems = FoundWorkspace(directory), [f"{what} {why}"]
             project.name = "" if directory else workspace_request.workspace
 
-    def retain(self, wishes: Set[WorkspaceRequest]) -> None:
+    def retain(self, requests: Set[WorkspaceRequest]) -> None:
         """Forget all other scans."""
-        if self.scans.keys() - wishes:
-            self.scans = {wish: scan for wish, scan in self.scans.items() if wish in wishes}
+        if self.scans.keys() - requests:
+            self.scans = {request: scan for request, scan in self.scans.items() if request in requests}
         self._prune()
 
     def _prune(self) -> None:
         """Forget locations and projects without a scan."""
         self._by_location = {
-            each.spot: found
+            each.location: found
             for each in self.scans.values()
-            if (found := self._by_location.get(each.spot)) is not None
+            if (found := self._by_location.get(each.location)) is not None
         }
         for file in self.projects.keys() - {each.file for each in self._by_location.values()}:
             del self.projects[file]
@@ -256,14 +256,14 @@ class Workspaces:
     def watched_files(self) -> list[WatchedFiles]:
         """All files that were read, with their stamps, by workspace."""
         found: dict[str, tuple[dict[str, Stamp], list[WorkspaceRequest]]] = {}
-        for wish, scan in self.scans.items():
-            seen, wishes = found.setdefault(scan.workspace.file or scan.spot.base, ({}, []))
+        for request, scan in self.scans.items():
+            seen, requests = found.setdefault(scan.workspace.file or scan.location.base, ({}, []))
             seen |= scan.workspace.seen
-            wishes.append(wish)
+            requests.append(request)
             project = self.projects.get(scan.workspace.file)
             if project is not None and project.workspace.file:
                 seen |= {**project.seen, self._store: project.trust_store}
-        return [WatchedFiles(key, seen, tuple(wishes)) for key, (seen, wishes) in found.items() if seen]
+        return [WatchedFiles(key, seen, tuple(requests)) for key, (seen, requests) in found.items() if seen]
 
     def _apply_reading(self, project: Project, scan: WorkspaceScan, read: ProjectReading) -> None:
         before = set(project.messages())

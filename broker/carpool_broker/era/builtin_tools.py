@@ -40,6 +40,8 @@ def read_builtin_call(name: str, rest: RawJson) -> tuple[BuiltinCall, ...]:
     if arguments == b"null":
         return (BuiltinCall(subject, EMPTY_OBJECT),)
     if arguments[:1] != b"{":
-        given = {b'"': "text", b"[": "an array"}.get(bytes(arguments[:1]), "a single value")
-        return (BuiltinCall("", EMPTY_OBJECT, f"The arguments of {name} must be an object, not {given}."),)
+        given_kind = {b'"': "text", b"[": "an array"}.get(bytes(arguments[:1]), "a single value")
+        return (
+            BuiltinCall("", EMPTY_OBJECT, f"The arguments of {name} must be an object, not {given_kind}."),
+        )
     return (BuiltinCall(subject, RawJson(b'{"arguments":%b}' % arguments)),)

@@ -79,27 +79,27 @@ def read_envelope(meta: bytes, *, is_required: bool) -> RequestMeta | RefusedEnv
 
 
 def _read(meta: bytes, is_required: bool) -> RequestMeta | RefusedEnvelope | None:
-    said = _members(meta)
-    if said is None or stateless.PROTOCOL_VERSION not in said:
+    found = _members(meta)
+    if found is None or stateless.PROTOCOL_VERSION not in found:
         if not is_required:
             return None
-        return _missing("_meta" if not meta else "an object _meta" if said is None else _VERSION)
-    version = key_text(bytes(said[stateless.PROTOCOL_VERSION]))
-    capabilities = bytes(said.get(stateless.CLIENT_CAPABILITIES, b""))
+        return _missing("_meta" if not meta else "an object _meta" if found is None else _VERSION)
+    version = key_text(bytes(found[stateless.PROTOCOL_VERSION]))
+    capabilities = bytes(found.get(stateless.CLIENT_CAPABILITIES, b""))
     if version is None:
         return _missing(_VERSION)
     if capabilities[:1] != b"{":
         return _missing(_CAPABILITIES)
     if version not in stateless.SUPPORTED:
         return RefusedEnvelope(stateless.unsupported_version(version))
-    info, level = said.get(stateless.CLIENT_INFO, b""), said.get(stateless.LOG_LEVEL, b"")
+    info, level = found.get(stateless.CLIENT_INFO, b""), found.get(stateless.LOG_LEVEL, b"")
     asker = _cached_agent if len(meta) <= _SMALL_BYTES else _stateless_agent  # only small values are cached
     by = asker(capabilities, bytes(info), bytes(level))
     if isinstance(by, RefusedEnvelope):
         return by
     kept = [
         quote(name) + b":" + bytes(raw)
-        for name, raw in said.items()
+        for name, raw in found.items()
         if name not in _NAMES and name.casefold() not in stateless.HOP_BY_HOP
     ]
     if not kept:
@@ -114,8 +114,8 @@ _VERSION: Final = f"a string {stateless.PROTOCOL_VERSION} in _meta"
 _CAPABILITIES: Final = f"an object {stateless.CLIENT_CAPABILITIES} in _meta"
 
 
-def _missing(what: str) -> RefusedEnvelope:
-    return refused_request("bad_params", f"A request of MCP {stateless.VERSION} needs {what}.")
+def _missing(missing: str) -> RefusedEnvelope:
+    return refused_request("bad_params", f"A request of MCP {stateless.VERSION} needs {missing}.")
 
 
 def _members(meta: bytes) -> Mapping[str, Raw | bytes] | None:

@@ -68,8 +68,8 @@ class OneAgentExchanges:
 
     def client_gone(self, exchange: int) -> list[RawJson]:
         """The client of an exchange went away. Returns the requests that are thereby cancelled."""
-        for request, its in self._open.items():
-            if its == exchange:
+        for request, own_exchange in self._open.items():
+            if own_exchange == exchange:
                 self._open[request] = 0
         return []
 

@@ -161,11 +161,11 @@ def read_roots(body: RawJson) -> tuple[Root, ...] | None:
     are left out.
     """
     try:
-        said = _answer.decode(body).roots
+        roots_sent = _answer.decode(body).roots
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     roots: dict[str, Root] = {}
-    for each in said:
+    for each in roots_sent:
         if _is_file(each.uri):
             name = each.name or ""
             roots.setdefault(each.uri, Root(each.uri, name if len(name) <= MAX_NAME_CHARS else ""))

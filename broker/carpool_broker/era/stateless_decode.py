@@ -118,10 +118,10 @@ def call_requested(
     """The event for a `tools/call`. `envelope`: the facts of its `_meta`; `key`: see `read_request`."""
     if isinstance(envelope, RefusedEnvelope):
         return envelope
-    again = _retry(call.rest) if call.has_more else _Retry(call.rest)
-    if isinstance(again, ParamsError):
-        return _invalid_params(again)
-    rest, state, given = again
+    retry = _retry(call.rest) if call.has_more else _Retry(call.rest)
+    if isinstance(retry, ParamsError):
+        return _invalid_params(retry)
+    rest, state, responses = retry
     return CallRequested(
         session,
         request,
@@ -134,7 +134,7 @@ def call_requested(
         envelope.by,
         request_digest(TOOLS_CALL, call.name, rest, key),
         state,
-        given,
+        responses,
         builtin_tools.read_builtin_call(call.name, rest) if call.name in builtin_tools.NAMES else (),
     )
 
@@ -155,12 +155,12 @@ def _read_subject_request(
     if isinstance(subject, ParamsError):
         return _invalid_params(subject)
     envelope = _without_token(subject.meta)
-    again = _Retry(subject.rest) if subject.rest == EMPTY_OBJECT else _retry(subject.rest)
+    retry = _Retry(subject.rest) if subject.rest == EMPTY_OBJECT else _retry(subject.rest)
     if isinstance(envelope, RefusedEnvelope):
         return envelope
-    if isinstance(again, ParamsError):
-        return _invalid_params(again)
-    rest, state, given = again
+    if isinstance(retry, ParamsError):
+        return _invalid_params(retry)
+    rest, state, responses = retry
     is_resumable = method in RESUMABLE
     return CallRequested(
         session,
@@ -174,7 +174,7 @@ def _read_subject_request(
         envelope.by,
         request_digest(method, subject.text, rest, key),
         state if is_resumable else "",
-        given if is_resumable else (),
+        responses if is_resumable else (),
     )
 
 

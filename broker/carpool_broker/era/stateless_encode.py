@@ -130,8 +130,8 @@ class StatelessEncoder:
                 else b""
             )
             params = name_server(wanted.method, RawJson(params), wanted.server)
-            said = b',"params":' + params if params not in {b"", b"{}", b"null"} else b""
-            inputs.append(b'%b:{"method":%b%b}' % (quote(wanted.key), quote(wanted.method), said))
+            member = b',"params":' + params if params not in {b"", b"{}", b"null"} else b""
+            inputs.append(b'%b:{"method":%b%b}' % (quote(wanted.key), quote(wanted.method), member))
         return result_line(
             id_as_json(effect.id),
             RawJson(

@@ -81,25 +81,25 @@ class FunctionHook:
 
     async def run(self, number: int, call: bytes) -> HookAnswer:
         """The function's verdict on this call."""
-        told = _read_call(call)
+        hook_call = _read_call(call)
         try:
             if self._is_async:
-                said = await self._function(told)
+                verdict = await self._function(hook_call)
             else:
-                said = await self._in_thread(told)
-                if inspect.isawaitable(said):
-                    said = await said
+                verdict = await self._in_thread(hook_call)
+                if inspect.isawaitable(verdict):
+                    verdict = await verdict
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a hook may raise anything
             traceback.print_tb(error.__traceback__)  # without its text, which may hold data of agents
             return HookAnswer(run=number, failed=f"it raised {type(error).__name__}")
-        if said is None:
+        if verdict is None:
             return HookAnswer(run=number, verdict=_ALLOW)
-        if not isinstance(said, HookVerdict):
+        if not isinstance(verdict, HookVerdict):
             return HookAnswer(
-                run=number, failed=f"it returned {type(said).__name__}, not a HookVerdict or None"
+                run=number, failed=f"it returned {type(verdict).__name__}, not a HookVerdict or None"
             )
         try:
-            return HookAnswer(run=number, verdict=Raw(msgspec.json.encode(said)))
+            return HookAnswer(run=number, verdict=Raw(msgspec.json.encode(verdict)))
         except (TypeError, ValueError, OverflowError, RecursionError):
             return HookAnswer(run=number, failed="its verdict cannot be written as JSON")
 
@@ -154,23 +154,23 @@ class CommandHook:
 
         giving = asyncio.create_task(give(process.stdin))  # it may answer without reading everything
         try:
-            said = await _read_all(process.stdout)
+            output = await _read_all(process.stdout)
             code = await process.wait()
         finally:
             giving.cancel()
-        if said is None:
+        if output is None:
             return HookAnswer(run=number, failed="it prints more than a verdict can hold")
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             return HookAnswer(run=number, failed=f"its command ended with {how}")
-        if not said.strip():
+        if not output.strip():
             return HookAnswer(run=number, verdict=_ALLOW)
         try:
-            msgspec.json.decode(said, type=Raw)
+            msgspec.json.decode(output, type=Raw)
         except (msgspec.DecodeError, RecursionError):
             return HookAnswer(run=number, failed="its output is not JSON")
         # Between two tokens a line end is a blank; within a text JSON has none.
-        return HookAnswer(run=number, verdict=Raw(said.strip().replace(b"\n", b" ").replace(b"\r", b" ")))
+        return HookAnswer(run=number, verdict=Raw(output.strip().replace(b"\n", b" ").replace(b"\r", b" ")))
 
 
 async def _read_all(stdout: asyncio.StreamReader) -> bytes | None:
@@ -198,15 +198,15 @@ async def serve(lines: asyncio.StreamReader, run: RunHookCall, say: Callable[[Ho
         call = bytes(begin.call)
         try:
             if _read_call(call).phase == "before" and has_duplicate_keys(call):
-                told = HookAnswer(run=begin.run, verdict=_DENY_DUPLICATE_KEY)
+                answer = HookAnswer(run=begin.run, verdict=_DENY_DUPLICATE_KEY)
             else:
-                told = await run(begin.run, call)
+                answer = await run(begin.run, call)
         except asyncio.CancelledError:
-            told = HookAnswer(run=begin.run, failed=_ENDED)
+            answer = HookAnswer(run=begin.run, failed=_ENDED)
         except (msgspec.MsgspecError, RecursionError):
-            told = HookAnswer(run=begin.run, failed="it cannot read the call")
+            answer = HookAnswer(run=begin.run, failed="it cannot read the call")
         tasks.pop(begin.run, None)
-        say(told)
+        say(answer)
 
     def over(run: int, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # ended before its first step, so `one` sent no answer

@@ -54,15 +54,15 @@ def _argv() -> list[str]:
 
 
 class HookProcess:
-    """One process. `heard`: called for each run that is over."""
+    """One process. `on_run_ended`: called for each run that is over."""
 
     def __init__(
-        self, spec: HookSpec, environment: Mapping[str, str], heard: Callable[[HookAnswer], None]
+        self, spec: HookSpec, environment: Mapping[str, str], on_run_ended: Callable[[HookAnswer], None]
     ) -> None:
         self._spec = spec
         self._mask = Mask(spec.secrets, "…")
         self._environment = environment
-        self._run_ended = heard
+        self._run_ended = on_run_ended
         self.open: set[int] = set()
         self.is_ending = False
         """True: no new run begins, and the process ends after its open runs."""
@@ -101,8 +101,8 @@ class HookProcess:
         if self.is_ending and not self.open - self._abandoned_runs:
             self._end.set()
 
-    def _send(self, what: BeginHookRun) -> None:
-        self._input.append(line_of(what))
+    def _send(self, message: BeginHookRun) -> None:
+        self._input.append(line_of(message))
         self._wakeup.set()
 
     async def run(self) -> None:
@@ -199,20 +199,20 @@ class HookProcess:
     def _line_received(self, line: bytes) -> bool:
         """Handle one line of the process. False: the process is useless from now on."""
         try:
-            told = read_answer(line)
+            answer = read_answer(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
-        if not told.run:
-            self.why = told.failed
+        if not answer.run:
+            self.why = answer.failed
             self.ready.set()
-            return not told.failed
-        if told.group:
-            self._groups[told.run] = told.group
+            return not answer.failed
+        if answer.group:
+            self._groups[answer.run] = answer.group
             return True
-        self._groups.pop(told.run, None)
-        if told.run in self.open:
-            self.open.discard(told.run)
-            self._run_ended(told)
+        self._groups.pop(answer.run, None)
+        if answer.run in self.open:
+            self.open.discard(answer.run)
+            self._run_ended(answer)
         self._check_idle()
         return True
 

@@ -216,9 +216,9 @@ class HookRunner:
         else:
             hook.deaths, hook.why = 0, ""
             before = not effect.outcome
-            said = read_verdict(bytes(answer.verdict), effect.method, before=before)
-            body = said.body
-            if before and said.verdict == "rewrite":
+            output = read_verdict(bytes(answer.verdict), effect.method, before=before)
+            body = output.body
+            if before and output.verdict == "rewrite":
                 body = with_arguments(effect.arguments, RawJson(body))
-            self._feed(HookAnswered(effect.run, said.verdict, said.reason, body))
+            self._feed(HookAnswered(effect.run, output.verdict, output.reason, body))
         self._settle()

@@ -93,11 +93,13 @@ class AuditLog:
             outcome = "tool_error"
         name = f"c{call}" if call < CALLS_OF_A_LIFE else call_name(call)
         known = self._session_members.get(ended.who.session)
-        who = known[1] if known is not None and known[0] is ended.who else self._session_member(ended.who)
+        caller_text = (
+            known[1] if known is not None and known[0] is ended.who else self._session_member(ended.who)
+        )
         what = self._what.get((ended.method, ended.server, ended.target)) or self._spelled(ended)
         duration = f"{duration_s:.6f}" if duration_s >= 0 else "null"
         self._lines.append(
-            f'{{"at":"{self._at or self._begin()}","id":"{name}",{who},{what},"outcome":"{outcome}",'
+            f'{{"at":"{self._at or self._begin()}","id":"{name}",{caller_text},{what},"outcome":"{outcome}",'
             f'"delivered":"{ended.delivered}","duration_s":{duration},"bytes_in":{ended.bytes_in},'
             f'"bytes_out":{len(body)},"trace":"{ended.trace}","run":"{self.run}"}}\n'
         )
@@ -144,20 +146,20 @@ class AuditLog:
 
     # --- a line ------------------------------------------------------------------------------------------
 
-    def _session_member(self, who: CallOrigin) -> str:
-        said: dict[str, str | int] = {
-            "session": who.session,
-            "agent": who.agent,
-            "pid": who.pid,
-            "via": who.carrier,
-            "principal": who.principal,
-            "profile": who.profile,
-            "workspace": self._whereabouts(who.session),
+    def _session_member(self, caller_text: CallOrigin) -> str:
+        members: dict[str, str | int] = {
+            "session": caller_text.session,
+            "agent": caller_text.agent,
+            "pid": caller_text.pid,
+            "via": caller_text.carrier,
+            "principal": caller_text.principal,
+            "profile": caller_text.profile,
+            "workspace": self._whereabouts(caller_text.session),
         }
-        text = _inner(said)
+        text = _inner(members)
         if len(self._session_members) >= _MAX_SPELLED:
             self._session_members.clear()
-        self._session_members[who.session] = (who, text)
+        self._session_members[caller_text.session] = (caller_text, text)
         return text
 
     def _spelled(self, ended: WriteAudit) -> str:
@@ -220,9 +222,9 @@ class AuditLog:
         self._open()
 
 
-def _inner(said: dict[str, str | int]) -> str:
+def _inner(members: dict[str, str | int]) -> str:
     """The members of a JSON object, without the braces."""
-    clean = {key: _clean(value) if isinstance(value, str) else value for key, value in said.items()}
+    clean = {key: _clean(value) if isinstance(value, str) else value for key, value in members.items()}
     return _json(clean)[1:-1].decode()
 
 

@@ -26,18 +26,18 @@ def load_secret(state: str) -> tuple[bytes, str]:
     The secret is empty if it can be neither read nor made.
     """
     path = os.path.join(state, NAME)
-    said = ""
+    problem = ""
     for _ in range(2):
         found = _read(path)
         if isinstance(found, bytes):
-            return found, said
+            return found, problem
         if found:
-            said = state_file.set_aside(path, found, _LOST)
+            problem = state_file.set_aside(path, found, _LOST)
         try:
             _make(path)
         except OSError as error:
             return b"", f"{path} cannot be written ({error.strerror}); lists are not kept for the next start"
-    return b"", said or f"another program changes {path} all the time"
+    return b"", problem or f"another program changes {path} all the time"
 
 
 def _read(path: str) -> bytes | str:

@@ -64,7 +64,7 @@ class AgentLines(AgentServerHost):
         pump: CorePump[events.AnyEvent, effects.AnyEffect],
         *,
         moving: WorkspaceMoves,
-        looks: WorkspaceScanner,
+        scanner: WorkspaceScanner,
         write: WriteAgentLine,
         answer: Callable[[SessionId, str, RawJson], Awaitable[RawJson]],
         settle: Callable[[], None],
@@ -76,7 +76,7 @@ class AgentLines(AgentServerHost):
         self._configuration = configuration
         self._pump = pump
         self._moving = moving
-        self._looks = looks
+        self._scanner = scanner
         self._write = write
         self._answer = answer
         self._settle = settle
@@ -87,7 +87,7 @@ class AgentLines(AgentServerHost):
 
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         """As `multiplexed.StreamHost.scan_workspace`."""
-        self._looks.scan(self._configuration.initial_request(attach), lambda _: then())
+        self._scanner.scan(self._configuration.initial_request(attach), lambda _: then())
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """As `server_interface.AgentServerHost.wanted_variables`."""
@@ -116,8 +116,8 @@ class AgentLines(AgentServerHost):
                 carrier=attach.carrier if stream is None else "http",
                 control=attach.control,
                 keeps=stream is None and attach.keeps,
-                wanders=(guest := self._configuration.session_context(session)) is not None
-                and guest.follows_roots,
+                wanders=(context := self._configuration.session_context(session)) is not None
+                and context.follows_roots,
                 fleeting=stream is None and not attach.keeps,
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
@@ -298,12 +298,12 @@ class AgentLines(AgentServerHost):
             self._pump.feed(events.BadLineReceived(session, meaning.id, "unknown_method", ""))
 
     def _is_operator(self, session: SessionId) -> bool:
-        mine = self._core.sessions.get(session)
-        return mine is not None and mine.control
+        own_session = self._core.sessions.get(session)
+        return own_session is not None and own_session.control
 
     def _may_query(self, session: SessionId, method: str) -> bool:
-        mine = self._core.sessions.get(session)
-        return mine is not None and mine.carrier != "http" and method in SESSION_QUERIES
+        own_session = self._core.sessions.get(session)
+        return own_session is not None and own_session.carrier != "http" and method in SESSION_QUERIES
 
     def _use_workspace(self, session: SessionId, asked: handshake.ControlRequested) -> None:
         """Answer a request to move: any agent's about its own session, an operator's about any session."""
@@ -312,13 +312,13 @@ class AgentLines(AgentServerHost):
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             self._refuse(session, asked.id, f"{USE_WORKSPACE} needs a workspace: a name, or a directory.")
             return
-        whose = SessionId(wanted.session) if wanted.session else session
-        if whose != session and not self._is_operator(session):
+        target = SessionId(wanted.session) if wanted.session else session
+        if target != session and not self._is_operator(session):
             why = "only the command line may move other sessions"
         elif (asking := self._core.sessions.get(session)) is not None and asking.shared:
             why = "requests without a session must name their workspace in the URL"
         else:
-            why = self._moving.move_objection(whose, wanted.workspace)
+            why = self._moving.move_objection(target, wanted.workspace)
         if why:
             self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
             return
@@ -327,10 +327,10 @@ class AgentLines(AgentServerHost):
             if why:
                 self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
                 return
-            place = msgspec.json.encode(self._configuration.workspace_of(whose))
+            place = msgspec.json.encode(self._configuration.workspace_of(target))
             self._write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
 
-        self._moving.move(whose, WorkspaceChanged(wanted.workspace), moved)
+        self._moving.move(target, WorkspaceChanged(wanted.workspace), moved)
 
     def _refuse(self, session: SessionId, request: RawJson, detail: str) -> None:
         self._pump.feed(events.BadLineReceived(session, request, "bad_params", detail))

@@ -292,11 +292,11 @@ class MultiplexedConnection:
             self.write(control_line(number, StreamRefused("there is no such session", "unknown_session")))
             return
         log.info("%s continues through another door", stream.id)
-        said = stream.take_over(number, self.write)
+        missed_lines = stream.take_over(number, self.write)
         self._line_handler.feed([events.CarrierAnnounced(stream.id, self._attach.pid)])
         self._streams[number] = stream
         self._send_opened(stream, self._line_handler.version_of(stream.id))
-        for line in said:
+        for line in missed_lines:
             stream.write_to_exchange(line, 0)
 
     def _send_opened(self, stream: SessionStream, version: str = "") -> None:

@@ -50,7 +50,7 @@ class AgentOutput:
         turn.
         """
         self._core = core
-        self._stateless_encoder = words = stateless_encode.StatelessEncoder(release)
+        self._stateless_encoder = encoder = stateless_encode.StatelessEncoder(release)
         self._write = write
         self._feed = feed
         self._tool_search = ToolSearch()
@@ -83,9 +83,9 @@ class AgentOutput:
             ),
             effects.ReplyStateless: self._reply_stateless,
             effects.AnswerBuiltin: self._answer_builtin,
-            effects.AnswerDiscover: lambda e: write(e.session, words.discover_line(e), e.id, answers=True),
+            effects.AnswerDiscover: lambda e: write(e.session, encoder.discover_line(e), e.id, answers=True),
             effects.RequireInput: lambda e: write(
-                e.session, words.input_required_line(e), e.id, answers=True
+                e.session, encoder.input_required_line(e), e.id, answers=True
             ),
             effects.AcknowledgeListen: lambda e: write(
                 e.session, stateless_encode.acknowledged_line(e), e.id
@@ -119,8 +119,8 @@ class AgentOutput:
         view = self._core.view_of(effect.session)
         body = builtin_result(view, effect.kind, effect.rest, self._tool_search, effect.version)
         if effect.stateless:
-            said = effects.ReplyStateless(effect.session, effect.id, False, body, TOOLS_CALL)
-            line = self._stateless_encoder.reply_line(said)
+            reply = effects.ReplyStateless(effect.session, effect.id, False, body, TOOLS_CALL)
+            line = self._stateless_encoder.reply_line(reply)
         else:
             line = result_line(effect.id, body)
         self._write(effect.session, line, effect.id, answers=True)
@@ -134,17 +134,17 @@ class AgentOutput:
         self._write(effect.session, stateless_encode.task_status_line(effect, params), effect.listen)
 
     def _end_listen(self, effect: effects.EndListen) -> None:
-        *before, result = self._stateless_encoder.listen_end_line(effect)
-        for line in before:
+        *cancels, result = self._stateless_encoder.listen_end_line(effect)
+        for line in cancels:
             self._write(effect.session, line, effect.id)
         self._write(effect.session, result, effect.id, answers=True)
 
     def _send_ask(self, effect: effects.SendAsk) -> None:
-        said = server_requests.ask_line(effect)
-        if isinstance(said, bytes):
-            self._write(effect.session, said, effect.request, ask=effect.ask)
+        line = server_requests.ask_line(effect)
+        if isinstance(line, bytes):
+            self._write(effect.session, line, effect.request, ask=effect.ask)
         else:
-            self._feed(said)
+            self._feed(line)
 
 
 def _rewritten_answer(

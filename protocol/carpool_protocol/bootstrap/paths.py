@@ -77,14 +77,14 @@ def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
     else `/run/user/UID`) if that exists; `/tmp/carpool-UID`; and if another user owns that path, `run-HOST`
     in the state home. Creates nothing.
     """
-    wished = environ.get(RUNTIME_VARIABLE, "")
-    wished = os.path.abspath(os.path.expanduser(wished)) if wished else _own_runtime_dir(environ, uid)
-    size = len(os.fsencode(wished + _LONGEST_NAME))
+    asked = environ.get(RUNTIME_VARIABLE, "")
+    asked = os.path.abspath(os.path.expanduser(asked)) if asked else _own_runtime_dir(environ, uid)
+    size = len(os.fsencode(asked + _LONGEST_NAME))
     if size <= SOCKET_PATH_BYTES:
-        return wished, ""
-    short = f"/tmp/carpool-{uid}-{_digest(wished)}"  # noqa: S108 - as above
+        return asked, ""
+    short = f"/tmp/carpool-{uid}-{_digest(asked)}"  # noqa: S108 - as above
     return short, (
-        f"the runtime directory {wished} is too long for a socket "
+        f"the runtime directory {asked} is too long for a socket "
         f"({size} bytes, at most {SOCKET_PATH_BYTES}); using {short}"
     )
 
@@ -206,8 +206,8 @@ def is_trusted_location(directory: str, path: str) -> bool:
     """True if `path` belongs to this user or root, or `directory` is not writable for all (as `/tmp` is)."""
     first = os.path.relpath(path, directory).split("/")[0]
     try:
-        anybody = os.stat(directory).st_mode & 0o002
-        return not anybody or os.lstat(os.path.join(directory, first)).st_uid in our_users()
+        writable_for_all = os.stat(directory).st_mode & 0o002
+        return not writable_for_all or os.lstat(os.path.join(directory, first)).st_uid in our_users()
     except OSError:
         return False
 
@@ -286,9 +286,9 @@ def state_dir(environ: "Mapping[str, str]", directory: str) -> str:
     second carpool, with its runtime directory named by `$CARPOOL_RUNTIME_DIR`, has a directory of its own
     there: two carpools must not write one log.
     """
-    wished = environ.get(STATE_VARIABLE, "")
-    if wished:
-        return os.path.abspath(os.path.expanduser(wished))
+    asked = environ.get(STATE_VARIABLE, "")
+    if asked:
+        return os.path.abspath(os.path.expanduser(asked))
     if environ.get(RUNTIME_VARIABLE) and directory != _own_runtime_dir(environ, os.getuid()):
         return f"{state_home(environ)}/runtime-{runtime_id(directory)}"
     return state_home(environ)

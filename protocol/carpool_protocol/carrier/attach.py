@@ -286,7 +286,7 @@ def settled_line(settled: Settled) -> bytes:
     epoch, read, times, open_, kept, both, held, stateful = settled
     # Names separated by blanks: the reader splits them without a JSON parser.
     last = f"{read:x} {times:x}" if read else ""
-    told = (
+    parts = (
         epoch,
         last,
         _line_names(open_),
@@ -295,7 +295,7 @@ def settled_line(settled: Settled) -> bytes:
         _line_names(held),
         " ".join(stateful),
     )
-    return _line("carpool/settled", told)
+    return _line("carpool/settled", parts)
 
 
 def wanted_line(names: list[str]) -> bytes:
@@ -325,8 +325,8 @@ def environment_line(values: dict[str, str], mark: str = "") -> bytes:
     """
     if not mark:
         return _line(_TELLS, values)
-    told = (_encode(mark), _encode(values))
-    return b'{"jsonrpc":"2.0","method":"carpool/environment","mark":%s,"params":%s}\n' % told
+    parts = (_encode(mark), _encode(values))
+    return b'{"jsonrpc":"2.0","method":"carpool/environment","mark":%s,"params":%s}\n' % parts
 
 
 def parse_attached(line: bytes) -> Attached | AttachProblem:
@@ -348,8 +348,12 @@ def parse_environment(line: bytes, mark: str = "") -> dict[str, str] | None:
     None: another line, an unreadable one, or one without the carrier's mark, which is the agent's.
     """
     try:
-        told = _telling.decode(line)
-        return _variables.decode(told.params) if (told.method, told.mark) == (_TELLS, mark) else None
+        line_read = _telling.decode(line)
+        return (
+            _variables.decode(line_read.params)
+            if (line_read.method, line_read.mark) == (_TELLS, mark)
+            else None
+        )
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 

@@ -70,7 +70,7 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     def to_environment(self) -> dict[str, str]:
         """The environment variables from which the bridge reads these settings."""
-        said = {
+        settings = {
             "SERVER": self.server,
             "URL": self.url,
             "TRANSPORT": self.transport,
@@ -78,7 +78,7 @@ class Remote(Struct, frozen=True, kw_only=True):
             "LOGINS": self.logins,
         }
         return {
-            **{VARIABLES + name: value for name, value in said.items() if value},
+            **{VARIABLES + name: value for name, value in settings.items() if value},
             **{_HEADER + name: value for name, value in self.headers.items()},
         }
 

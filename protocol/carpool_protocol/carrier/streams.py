@@ -189,9 +189,9 @@ def frame_line(stream: int, message: bytes, exchange: int = 0) -> bytes:
     return b"".join((b"[%d," % stream, bare, b",%d]\n" % exchange if exchange else b"]\n"))
 
 
-def control_line(stream: int, word: ControlMessage) -> bytes:
+def control_line(stream: int, message: ControlMessage) -> bytes:
     """A frame with a control message, with its line end."""
-    return b"[%d,null,%b]\n" % (stream, _write(_control_frame(word)))
+    return b"[%d,null,%b]\n" % (stream, _write(_control_frame(message)))
 
 
 def on_one_line(body: bytes) -> bytes:
@@ -228,40 +228,40 @@ def split_frame(line: bytes) -> tuple[int, bytes, int] | None:
 def read_control(raw: bytes) -> ControlMessage | None:
     """The control message in the JSON that `split_frame` cut out. None: it is not known. Never raises."""
     try:
-        words = _read(raw)
+        frame = _read(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    said: list[ControlMessage] = [
+    messages: list[ControlMessage] = [
         each
-        for each in (words.open, words.opened, words.refused, words.close, words.closed, words.moved)
+        for each in (frame.open, frame.opened, frame.refused, frame.close, frame.closed, frame.moved)
         if each is not None
     ]
-    said += [] if words.gone is None else [ExchangeClientGone(words.gone)]
-    said += [] if words.over is None else [ExchangeEnded(words.over)]
-    said += [] if words.served is None else [SupervisorAssigned(words.served)]
-    said += [] if words.stateful is None else [ServersStateful(words.stateful)]
-    return said[0] if len(said) == 1 else None
+    messages += [] if frame.gone is None else [ExchangeClientGone(frame.gone)]
+    messages += [] if frame.over is None else [ExchangeEnded(frame.over)]
+    messages += [] if frame.served is None else [SupervisorAssigned(frame.served)]
+    messages += [] if frame.stateful is None else [ServersStateful(frame.stateful)]
+    return messages[0] if len(messages) == 1 else None
 
 
-def _control_frame(word: ControlMessage) -> _ControlFrame:
-    match word:
+def _control_frame(message: ControlMessage) -> _ControlFrame:
+    match message:
         case OpenStream():
-            return _ControlFrame(open=word)
+            return _ControlFrame(open=message)
         case StreamOpened():
-            return _ControlFrame(opened=word)
+            return _ControlFrame(opened=message)
         case StreamRefused():
-            return _ControlFrame(refused=word)
+            return _ControlFrame(refused=message)
         case ExchangeClientGone():
-            return _ControlFrame(gone=word.exchange)
+            return _ControlFrame(gone=message.exchange)
         case CloseStream():
-            return _ControlFrame(close=word)
+            return _ControlFrame(close=message)
         case ExchangeEnded():
-            return _ControlFrame(over=word.exchange)
+            return _ControlFrame(over=message.exchange)
         case StreamClosed():
-            return _ControlFrame(closed=word)
+            return _ControlFrame(closed=message)
         case SupervisorAssigned():
-            return _ControlFrame(served=word.epoch)
+            return _ControlFrame(served=message.epoch)
         case WorkspaceChanged():
-            return _ControlFrame(moved=word)
+            return _ControlFrame(moved=message)
         case ServersStateful():
-            return _ControlFrame(stateful=word.servers)
+            return _ControlFrame(stateful=message.servers)

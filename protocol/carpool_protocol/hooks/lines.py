@@ -47,9 +47,9 @@ class HookAnswer(Struct, kw_only=True, omit_defaults=True):
     """The run, or every run of this process, has failed for this reason. It holds no content of a call."""
 
 
-def line_of(what: Struct) -> bytes:
+def line_of(message: Struct) -> bytes:
     """One Struct as a JSON line, with its line end."""
-    return msgspec.json.encode(what) + b"\n"
+    return msgspec.json.encode(message) + b"\n"
 
 
 read_start = msgspec.json.Decoder(StartHook).decode

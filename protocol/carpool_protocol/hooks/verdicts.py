@@ -146,20 +146,20 @@ def read_verdict(raw: bytes, method: str, *, before: bool) -> HookOutput:
         found = _read(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return HookOutput("failed", "its output is not a verdict (docs/hooks.md)")
-    given = {name: part for name in ("arguments", "result") if (part := getattr(found, name)) is not _NOTHING}
+    parts = {name: part for name in ("arguments", "result") if (part := getattr(found, name)) is not _NOTHING}
     wanted = "arguments" if before else "result"
-    if found.verdict == "allow" and not given:
+    if found.verdict == "allow" and not parts:
         return HookOutput("allow")
-    if found.verdict == "deny" and not given:
+    if found.verdict == "deny" and not parts:
         return HookOutput("deny", clean_reason(found.reason))
-    if found.verdict != "rewrite" or [*given] != [wanted]:
+    if found.verdict != "rewrite" or [*parts] != [wanted]:
         return HookOutput(
             "failed",
             f"its verdict does not fit: rewrite needs {wanted}, and the other verdicts have no content",
         )
     if before and method not in METHODS_WITH_ARGUMENTS:
         return HookOutput("failed", f"it rewrites the arguments of {method}, which has none")
-    return _checked_output(bytes(given[wanted]), method, wanted)
+    return _checked_output(bytes(parts[wanted]), method, wanted)
 
 
 def _checked_output(raw: bytes, method: str, wanted: str) -> HookOutput:

@@ -152,16 +152,16 @@ def _render(kept: Any) -> Any:
     parts = _fields(kept)
     if parts is not None:
         shape, values = parts
-        said: dict[str, Any] = {"type": shape.name}
+        rendered: dict[str, Any] = {"type": shape.name}
         for field, value in zip(shape.fields, values, strict=True):
             match shape.kinds[field]:
                 case "length":
-                    said[field] = {"bytes": value}
+                    rendered[field] = {"bytes": value}
                 case "lengths":
-                    said[field] = [{"bytes": n} for n in value]
+                    rendered[field] = [{"bytes": n} for n in value]
                 case _:
-                    said[field] = _render(value)
-        return said
+                    rendered[field] = _render(value)
+        return rendered
     if isinstance(kept, (list, tuple, set, frozenset)):
         return [_render(item) for item in kept]
     if isinstance(kept, dict):

@@ -27,18 +27,18 @@ def first_line(fd: int) -> str:
 
     Blocks for at most `FIRST_LINE_S`. Raises `OSError` if no line comes (`TimeoutError` is one).
     """
-    said = b""
+    received = b""
     lifeline = socket.socket(fileno=fd)
     try:
         lifeline.settimeout(FIRST_LINE_S)
-        while not said.endswith(b"\n"):
+        while not received.endswith(b"\n"):
             byte = lifeline.recv(1)  # one byte at a time: all after the line is for `Lifeline`
-            if not byte or len(said) > _LONGEST_LINE_BYTES:
+            if not byte or len(received) > _LONGEST_LINE_BYTES:
                 raise OSError("the launcher said nothing on the lifeline")
-            said += byte
+            received += byte
     finally:
         lifeline.detach()
-    return said[:-1].decode("utf-8", "replace")
+    return received[:-1].decode("utf-8", "replace")
 
 
 class Lifeline:

@@ -136,8 +136,8 @@ def _ask_shell(shell: str, environ: tuple[tuple[str, str], ...]) -> str | None:
         question = ShellQuery(shell, dict(environ))
         try:
             while select.select([question.fd], [], [], max(0.0, until - time.monotonic()))[0]:
-                if (said := question.read()) is not None:
-                    return said
+                if (path := question.read()) is not None:
+                    return path
         finally:
             question.end()
     return None

@@ -125,11 +125,11 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
         return body
 
     def uri(raw: bytes) -> bytes:
-        said = key_text(raw) if raw[:1] == b'"' else None
-        if said is None:
+        original = key_text(raw) if raw[:1] == b'"' else None
+        if original is None:
             return raw
-        shown = outward(said)
-        return raw if shown == said else quote(shown)
+        shown = outward(original)
+        return raw if shown == original else quote(shown)
 
     def block(raw: bytes) -> bytes:
         if block_type(raw) == "resource_link":

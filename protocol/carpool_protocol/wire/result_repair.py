@@ -135,8 +135,8 @@ def repair_error(
     found = _read(error, _read_error)
     no_message = _NO_MESSAGE % (b"agent" if sender == "agent" else b"server")
     if found is None:
-        said = error if error[:1] == b'"' else no_message
-        whole = b'{"code":%b,"message":%b}' % (_INTERNAL_ERROR, said)
+        message_sent = error if error[:1] == b'"' else no_message
+        whole = b'{"code":%b,"message":%b}' % (_INTERNAL_ERROR, message_sent)
         return RawJson(whole), "the error was not an object"
     code, message = found.get("code", b""), found.get("message", b"")
     sound_code = code.removeprefix(b"-").isdigit()
@@ -190,5 +190,5 @@ def _text_result(text: bytes, *, failed: bool = False) -> RawJson:
     return RawJson(b'{"content":[{"type":"text","text":%b}]%b}' % (text, flag))
 
 
-def _refusal(what: str) -> tuple[RawJson, str]:
-    return ABSENT, what
+def _refusal(problem: str) -> tuple[RawJson, str]:
+    return ABSENT, problem

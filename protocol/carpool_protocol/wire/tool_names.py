@@ -415,10 +415,10 @@ class Resolver:
         if qualified is None:
             return []
         meant = self._exact[qualified]
-        ways = spellings(server, tool, self._prefixes.get(server))
-        if (longer := self._longer.get((server, tool), qualified)) not in ways:
-            ways.insert(0, longer)
-        return [way for way in ways if way != qualified and self.resolve(way) is meant]
+        forms = spellings(server, tool, self._prefixes.get(server))
+        if (longer := self._longer.get((server, tool), qualified)) not in forms:
+            forms.insert(0, longer)
+        return [form for form in forms if form != qualified and self.resolve(form) is meant]
 
     def _spell_out(self) -> dict[str, ResolvedName | AmbiguousName]:
         others: dict[str, ResolvedName | AmbiguousName] = {}
@@ -428,22 +428,22 @@ class Resolver:
         for meant in self._exact.values():
             is_crossed = meant.server in self._heads.ambiguous_servers
             bare = {meant.tool, legalise(meant.tool)}
-            for way in spellings(meant.server, meant.tool, self._prefixes.get(meant.server)):
-                if way in self._exact:
+            for form in spellings(meant.server, meant.tool, self._prefixes.get(meant.server)):
+                if form in self._exact:
                     continue
-                if (is_crossed or way in bare) and not self._heads.may_mean(way, meant.server):
-                    if is_crossed and meant.server in self._heads.all_servers_of(way):
-                        weaker.append((way, meant))
+                if (is_crossed or form in bare) and not self._heads.may_mean(form, meant.server):
+                    if is_crossed and meant.server in self._heads.all_servers_of(form):
+                        weaker.append((form, meant))
                     continue
-                first = others.setdefault(way, meant)
+                first = others.setdefault(form, meant)
                 if first is not meant and isinstance(first, ResolvedName):
-                    shared.setdefault(way, [first.qualified]).append(meant.qualified)
-        for way, meant in weaker:
-            stronger = others.get(way)
+                    shared.setdefault(form, [first.qualified]).append(meant.qualified)
+        for form, meant in weaker:
+            stronger = others.get(form)
             if isinstance(stronger, ResolvedName):
-                shared.setdefault(way, [stronger.qualified]).append(meant.qualified)
-        for way, candidates in shared.items():
-            others[way] = AmbiguousName(tuple(sorted(set(candidates))))
+                shared.setdefault(form, [stronger.qualified]).append(meant.qualified)
+        for form, candidates in shared.items():
+            others[form] = AmbiguousName(tuple(sorted(set(candidates))))
         for tool, name in self._longer.items():
             if name not in self._exact:
                 others[name] = self._exact[self._names[tool]]

@@ -62,8 +62,8 @@ def traceparent_in(meta: bytes) -> str:
     if len(meta) < LEAST_BYTES or meta.find(b'"traceparent"') < 0:  # `in` takes twice as long
         return ""
     try:
-        said = _read_meta(meta).traceparent
+        text = _read_meta(meta).traceparent
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # not a string, or a line of rule 16
-        said = text_of(meta, "traceparent") or ""
-    found = parse_traceparent(said)
+        text = text_of(meta, "traceparent") or ""
+    found = parse_traceparent(text)
     return "" if found is None else f"00-{found.trace}-{found.span}-{found.flags}"

@@ -210,4 +210,4 @@ def test_a_directory_is_kept_in_one_spelling(tmp_path: Path) -> None:
     for each in (f"{tmp_path}/link/", f"{tmp_path}/x/../link"):
         found: list[WorkspaceScan] = []
         configuration.scan(WorkspaceRequest(each), found.append, spell=True)
-        assert [each.wish.workspace for each in found] == [str(tmp_path)]
+        assert [each.request.workspace for each in found] == [str(tmp_path)]

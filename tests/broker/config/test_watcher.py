@@ -233,7 +233,7 @@ async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_a
                 event.wait(20)
                 return super().items()
 
-        groups = [stuck.__class__(stuck.key, Hangs(stuck.seen), stuck.wishes), *seen]
+        groups = [stuck.__class__(stuck.key, Hangs(stuck.seen), stuck.requests), *seen]
         monkeypatch.setattr(one.configuration, "watched_files", lambda: groups)
         one.project("other", "o2")
         assert await one.reader.find_changes() == []

@@ -49,37 +49,37 @@ def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValu
     The file is read once before and once after, for any number of members.
     """
     parsed = _parsed(text)
-    wished = copy.deepcopy(parsed.value)
-    holder = wished
+    expected = copy.deepcopy(parsed.value)
+    holder = expected
     for key in path:
         holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
     if not isinstance(holder, dict):
         raise CannotEditError("what is there already is not an object")
     holder.update(members)
     step = _step(text, parsed)
-    there = [(parsed.spans[*path, key], key) for key in members if (*path, key) in parsed.spans]
-    known = {key for _, key in there}
+    existing = [(parsed.spans[*path, key], key) for key in members if (*path, key) in parsed.spans]
+    known = {key for _, key in existing}
     changed = text
     if new := {key: value for key, value in members.items() if key not in known}:
         made = max(length for length in range(len(path) + 1) if path[:length] in parsed.spans)
         for key in reversed(path[made:]):
             new = {key: new}
         changed = _with_members(text, parsed, path[:made], new, step=step)
-    for at, key in sorted(there, reverse=True):  # existing members first, then the new ones
+    for at, key in sorted(existing, reverse=True):  # existing members first, then the new ones
         value = _written(members[key], _indent_at(text, at.start), step)
         changed = changed[: at.value] + value + changed[at.end :]
-    return _checked(changed, wished)
+    return _checked(changed, expected)
 
 
 def append_element(text: str, path: tuple[str, ...], value: JsonValue) -> str:
     """Append an element to the existing list at `path`. Raises `CannotEditError`."""
     parsed = _parsed(text)
-    wished = copy.deepcopy(parsed.value)
-    holder = value_at(wished, path)
+    expected = copy.deepcopy(parsed.value)
+    holder = value_at(expected, path)
     if not isinstance(holder, list):
         raise CannotEditError("there is no list of servers")
     holder.append(value)
-    return _checked(_with_members(text, parsed, path, [value], step=_step(text, parsed)), wished)
+    return _checked(_with_members(text, parsed, path, [value], step=_step(text, parsed)), expected)
 
 
 def remove_member(text: str, path: KeyPath) -> str:
@@ -90,8 +90,8 @@ def remove_member(text: str, path: KeyPath) -> str:
     parsed = _parsed(text)
     if path not in parsed.spans or not path:
         raise CannotEditError("it is not written there")
-    wished = copy.deepcopy(parsed.value)
-    holder = wished
+    expected = copy.deepcopy(parsed.value)
+    holder = expected
     for key in path[:-1]:
         holder = holder[key]  # type: ignore[index] # the span shows that it is there
     del holder[path[-1]]  # type: ignore[union-attr,arg-type]
@@ -112,7 +112,7 @@ def remove_member(text: str, path: KeyPath) -> str:
     rest = re.compile(r"[ \t\r]*\n").match(text, end)
     if not text[line:start].strip() and rest is not None:
         start, end = line, rest.end()  # whole lines
-    return _checked(text[:start] + text[end:], wished)
+    return _checked(text[:start] + text[end:], expected)
 
 
 def swap_members(text: str, swaps: Mapping[tuple[str, ...], MemberSwap]) -> str:
@@ -168,9 +168,9 @@ def _parsed(text: str) -> ParsedJson:
     return parsed
 
 
-def _checked(text: str, wished: JsonValue) -> str:
-    again = parse(text, "")
-    if not again.complete or again.problems or again.value != wished:
+def _checked(text: str, expected: JsonValue) -> str:
+    reparsed = parse(text, "")
+    if not reparsed.complete or reparsed.problems or reparsed.value != expected:
         raise CannotEditError("its layout is too unusual to be edited by a program")
     return text
 
@@ -192,28 +192,28 @@ def _with_members(
     `step`: one level of indentation.
     """
     pairs = [("", value) for value in new] if isinstance(new, list) else _named(new)
-    around, members = parsed.spans[path], _members(parsed, path)
-    closing = around.end - 1
-    line = text.rfind("\n", around.value, closing) + 1
+    holder_span, members = parsed.spans[path], _members(parsed, path)
+    closing = holder_span.end - 1
+    line = text.rfind("\n", holder_span.value, closing) + 1
     if members and line == 0:  # all on one line
         last = max(span.end for span in members)
         comma = skip_blank(text, last)
-        said = ", ".join(f"{key}{json.dumps(value)}" for key, value in pairs)
+        text_added = ", ".join(f"{key}{json.dumps(value)}" for key, value in pairs)
         if text[comma] == ",":
-            return f"{text[: comma + 1]} {said}{text[comma + 1 :]}"
-        return f"{text[:last]}, {said}{text[last:]}"
-    outer = _indent_at(text, around.start)
+            return f"{text[: comma + 1]} {text_added}{text[comma + 1 :]}"
+        return f"{text[:last]}, {text_added}{text[last:]}"
+    outer = _indent_at(text, holder_span.start)
     inner = _indent_at(text, max(members).start) if members else outer + step
     lines = (f"{inner}{key}{_written(value, inner, step)}" for key, value in pairs)
-    said = ",\n".join(lines) + "\n"
+    text_added = ",\n".join(lines) + "\n"
     if members:
         last = max(span.end for span in members)
         if text[skip_blank(text, last)] != ",":
             text = f"{text[:last]},{text[last:]}"
             closing, line = closing + 1, line + 1
     if line and not text[line:closing].strip():
-        return text[:line] + said + text[line:]
-    return f"{text[:closing].rstrip(' ')}\n{said}{outer}{text[closing:]}"
+        return text[:line] + text_added + text[line:]
+    return f"{text[:closing].rstrip(' ')}\n{text_added}{outer}{text[closing:]}"
 
 
 def _named(members: Mapping[str, JsonValue]) -> list[tuple[str, JsonValue]]:
@@ -229,9 +229,9 @@ def _step(text: str, parsed: ParsedJson) -> str:
     """The indentation of one level, taken from the file's first member."""
     for path, at in parsed.spans.items():
         if len(path) == 1:
-            around, inner = _indent_at(text, parsed.spans[()].start), _indent_at(text, at.start)
-            if inner.startswith(around) and len(inner) > len(around):
-                return inner[len(around) :]
+            holder_span, inner = _indent_at(text, parsed.spans[()].start), _indent_at(text, at.start)
+            if inner.startswith(holder_span) and len(inner) > len(holder_span):
+                return inner[len(holder_span) :]
             break
     return _STEP
 

@@ -26,8 +26,8 @@ def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str
     if not isinstance(entry, dict):
         raise CannotEditError("the server is not written there as a member of an object")
     ours = program_of(file) is None and shape is MCP_SERVERS
-    ways = {_KEY: shape.ways[_KEY]} if ours else shape.ways
-    written = [key for key in entry if key in ways and ways[key].key == _KEY]
+    keys_written = {_KEY: shape.mappings[_KEY]} if ours else shape.mappings
+    written = [key for key in entry if key in keys_written and keys_written[key].key == _KEY]
     for key in written:
         if not isinstance(entry[key], bool):
             raise CannotEditError(f"`{key}` is not plainly true or false there")
@@ -38,12 +38,12 @@ def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str
     if on and written and len(written) == len(entry):
         return remove_member(text, path)
     for key in written:
-        if ways[key].turn == "opposite":
-            wished: bool | None = on
+        if keys_written[key].conversion == "opposite":
+            expected: bool | None = on
         else:
-            wished = None if on else True
-        if wished is None:
+            expected = None if on else True
+        if expected is None:
             text = remove_member(text, (*path, key))
-        elif entry[key] is not wished:
-            text = set_member(text, (*path, key), wished)
+        elif entry[key] is not expected:
+            text = set_member(text, (*path, key), expected)
     return text

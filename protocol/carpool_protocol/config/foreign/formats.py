@@ -39,7 +39,7 @@ Unit = Literal["s", "ms"] | None
 class KeyMapping(Struct, frozen=True):
     """How one key of another program is converted."""
 
-    turn: Conversion
+    conversion: Conversion
     key: str = ""
     """Carpool's key; empty: there is none."""
 
@@ -51,7 +51,7 @@ class FileShape(Struct, frozen=True, kw_only=True):
     """The name for people."""
     holders: tuple[str, ...]
     """The keys from the root to the servers. Empty: the root itself is the list."""
-    ways: dict[str, KeyMapping]
+    mappings: dict[str, KeyMapping]
     unit: Unit
     """Unit of `timeout`."""
     beside: frozenset[str] | None = frozenset()
@@ -124,23 +124,28 @@ _ALL_KEYS: Final[dict[str, KeyMapping]] = {
 }
 """Keys of servers in the files of all programs."""
 
-MCP_SERVERS: Final = FileShape(name="mcpServers", holders=("mcpServers",), ways=_ALL_KEYS, unit=None)
+MCP_SERVERS: Final = FileShape(name="mcpServers", holders=("mcpServers",), mappings=_ALL_KEYS, unit=None)
 VS_CODE: Final = FileShape(
     name="VS Code",
     holders=("servers",),
-    ways=_ALL_KEYS,
+    mappings=_ALL_KEYS,
     unit=None,
     beside=frozenset({"inputs", "sandbox"}),
     either=True,
 )
 VS_CODE_SETTINGS: Final = FileShape(
-    name="VS Code settings", holders=("mcp", "servers"), ways=_ALL_KEYS, unit=None, beside=None, either=True
+    name="VS Code settings",
+    holders=("mcp", "servers"),
+    mappings=_ALL_KEYS,
+    unit=None,
+    beside=None,
+    either=True,
 )
 OPENCODE: Final = FileShape(
-    name="opencode", holders=("mcp",), ways=_ALL_KEYS, unit="ms", beside=None, words=True, braces=True
+    name="opencode", holders=("mcp",), mappings=_ALL_KEYS, unit="ms", beside=None, words=True, braces=True
 )
-NAMED_LIST: Final = FileShape(name="list with names", holders=(), ways=_ALL_KEYS, unit="s")
-SERVERS_LIST: Final = FileShape(name="servers as a list", holders=("servers",), ways=_ALL_KEYS, unit="s")
+NAMED_LIST: Final = FileShape(name="list with names", holders=(), mappings=_ALL_KEYS, unit="s")
+SERVERS_LIST: Final = FileShape(name="servers as a list", holders=("servers",), mappings=_ALL_KEYS, unit="s")
 
 SHAPES: Final = (MCP_SERVERS, VS_CODE, VS_CODE_SETTINGS, NAMED_LIST, SERVERS_LIST, OPENCODE)
 
@@ -231,8 +236,14 @@ def is_own_entry(entry: JsonValue) -> bool:
             words = [command, *args]
         case _:
             return False
-    said = [each for each in words if isinstance(each, str)]
-    if said[1:2] == ["-P"]:  # the form in which carpool itself writes it
-        del said[1]
-    at = 3 if said[1:3] == ["-m", "carpool"] else 1 if said and said[0].rpartition("/")[2] == "carpool" else 0
-    return at > 0 and said[at : at + 1] in (["connect"], ["run"])
+    texts = [each for each in words if isinstance(each, str)]
+    if texts[1:2] == ["-P"]:  # the form in which carpool itself writes it
+        del texts[1]
+    at = (
+        3
+        if texts[1:3] == ["-m", "carpool"]
+        else 1
+        if texts and texts[0].rpartition("/")[2] == "carpool"
+        else 0
+    )
+    return at > 0 and texts[at : at + 1] in (["connect"], ["run"])

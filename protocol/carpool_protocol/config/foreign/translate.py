@@ -102,17 +102,17 @@ class _Translation:
                 self.below.setdefault(path[:depth], []).append(path)
 
     def run(self, value: JsonValue) -> Translated:
-        held: JsonValue = value
+        container: JsonValue = value
         path: KeyPath = ()
         for key in self.shape.holders:
-            assert isinstance(held, dict)  # `shape_of` has checked this
-            self.translate_settings(path, held, key)
+            assert isinstance(container, dict)  # `shape_of` has checked this
+            self.translate_settings(path, container, key)
             path = (*path, key)
-            held = held[key]
+            container = container[key]
         self.record_spelling((SERVERS,), path)
         servers: dict[str, JsonValue] = {}
         first: dict[str, KeyPath] = {}
-        entries = list(self.server_entries(held, path))
+        entries = list(self.server_entries(container, path))
         if self.program is not None:  # its own entry is how that program reaches carpool
             entries = [each for each in entries if not is_own_entry(each[2])]
         safe = safe_server_names(name for name, _, _ in entries)
@@ -129,7 +129,7 @@ class _Translation:
             servers[called] = (
                 _ServerTranslation(self, called, at, entry).run() if isinstance(entry, dict) else entry
             )
-        if isinstance(held, dict | list):
+        if isinstance(container, dict | list):
             self.out[SERVERS] = servers
         return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
 
@@ -146,12 +146,12 @@ class _Translation:
         self.add_warning(at, f"name {name}", f"{check_server_name(name)} Carpool calls it {safe}{more}.")
         return safe
 
-    def translate_settings(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
+    def translate_settings(self, path: KeyPath, container: dict[str, JsonValue], holder: str) -> None:
         """Handle the keys beside the servers: settings of the program, carpool's own, or unknown ones."""
         known = self.shape.beside
         if path or known is None or (self.program is not None and self.program.holds_more):
             return
-        for key, inner in held.items():
+        for key, inner in container.items():
             if key == holder or key in known or key == "$schema":
                 continue
             if self.program is None:
@@ -162,13 +162,13 @@ class _Translation:
             else:
                 self.add_warning((key,), key)
 
-    def server_entries(self, held: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
+    def server_entries(self, container: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
         """Every server: its name, its path in the file, its entry."""
-        if isinstance(held, dict):
-            for key, inner in held.items():
+        if isinstance(container, dict):
+            for key, inner in container.items():
                 yield key, (*path, key), inner
-        elif isinstance(held, list):
-            for at, entry in enumerate(held):
+        elif isinstance(container, list):
+            for at, entry in enumerate(container):
                 name = entry.get("name") if isinstance(entry, dict) else None
                 if isinstance(name, str):
                     yield name, (*path, at), entry
@@ -179,31 +179,31 @@ class _Translation:
 
     # --- where things stand ----------------------------------------------------------------------------
 
-    def copy_lines(self, ours: KeyPath, there: KeyPath) -> None:
+    def copy_lines(self, ours: KeyPath, source: KeyPath) -> None:
         """Copy the lines of a path and of everything inside it."""
-        self.record_spelling(ours, there)
-        depth = len(there)
-        for path in self.below.get(there[: len(self.shape.holders) + 2], ()):
-            if len(path) > depth and path[:depth] == there:
+        self.record_spelling(ours, source)
+        depth = len(source)
+        for path in self.below.get(source[: len(self.shape.holders) + 2], ()):
+            if len(path) > depth and path[:depth] == source:
                 self.record_spelling((*ours, *path[depth:]), path)
 
-    def record_spelling(self, ours: KeyPath, there: KeyPath) -> None:
-        at = there
+    def record_spelling(self, ours: KeyPath, source: KeyPath) -> None:
+        at = source
         while at not in self.before:
             at = at[:-1]
         self.lines[ours] = self.before[at]
-        self.spelled[ours] = there
+        self.spelled[ours] = source
 
-    def add_problem(self, there: KeyPath, text: str) -> None:
-        self.problems.append(ConfigProblem(self.file, self.before[there], render_path(there), text))
+    def add_problem(self, source: KeyPath, text: str) -> None:
+        self.problems.append(ConfigProblem(self.file, self.before[source], render_path(source), text))
 
-    def add_warning(self, there: KeyPath, key: str, text: str = "") -> None:
+    def add_warning(self, source: KeyPath, key: str, text: str = "") -> None:
         """Add a warning, once for each key, for any number of servers."""
         if key in self.warned:
             return
         self.warned.add(key)
         why = text or f"carpool does not know the key {shorten(key)}; it is ignored"
-        self.warnings.append(ConfigProblem(self.file, self.before[there], render_path(there), why))
+        self.warnings.append(ConfigProblem(self.file, self.before[source], render_path(source), why))
 
 
 class _ServerTranslation:
@@ -211,7 +211,7 @@ class _ServerTranslation:
 
     def __init__(self, file: _Translation, name: str, at: KeyPath, entry: dict[str, JsonValue]) -> None:
         self.file = file
-        self.ways = file.shape.ways
+        self.mappings = file.shape.mappings
         self.name = name
         self.base: KeyPath = (SERVERS, name)
         self.at = at
@@ -221,101 +221,103 @@ class _ServerTranslation:
     def run(self) -> dict[str, JsonValue]:
         """The server in carpool's keys."""
         for key, value in self.entry.items():
-            way = self.ways.get(key)
+            mapping = self.mappings.get(key)
             if self.file.shape.braces and names_a_file(value):
                 self.mark_unusable(
                     (*self.at, key), "`{file:…}` is a file that carpool does not read; write `{env:VAR}`"
                 )
-            if way is not None:
-                self.convert(key, way, value)
+            if mapping is not None:
+                self.convert(key, mapping, value)
             elif key in self.file.ours or self.file.program is None:  # carpool's own file is strict
                 self.found[key] = value
                 self.file.copy_lines((*self.base, key), (*self.at, key))
             else:
                 self.file.add_warning((*self.at, key), key)
         for key, value in self.entry.items():  # after an own `restart` object, so that its keys stay
-            way = self.ways.get(key)
-            if way is not None and way.turn in {"reconnect", "attempts"}:
-                self.convert_failures(key, way, value)
+            mapping = self.mappings.get(key)
+            if mapping is not None and mapping.conversion in {"reconnect", "attempts"}:
+                self.convert_failures(key, mapping, value)
         self.read_transport()
         self.command_line()
         return self.found
 
-    def convert(self, key: str, way: KeyMapping, value: JsonValue) -> None:
-        there: KeyPath = (*self.at, key)
-        match way.turn:
+    def convert(self, key: str, mapping: KeyMapping, value: JsonValue) -> None:
+        source: KeyPath = (*self.at, key)
+        match mapping.conversion:
             case "same":
-                self.set_key(way.key, self.rewritten(value), there)
+                self.set_key(mapping.key, self.rewritten(value), source)
             case "texts":
-                self.set_key(way.key, self.rewritten(environment_texts(value)), there)
+                self.set_key(mapping.key, self.rewritten(environment_texts(value)), source)
             case "opposite":
                 if isinstance(value, bool):
-                    self.set_key(way.key, not value, there)
+                    self.set_key(mapping.key, not value, source)
                 else:
-                    self.mark_unusable(there, f"`{key}` must be true or false")
+                    self.mark_unusable(source, f"`{key}` must be true or false")
             case "time":
-                self.convert_timeout(there, value)
+                self.convert_timeout(source, value)
             case "url" | "http url" | "oauth" | "cannot":
-                self.convert_url_key(key, way, value)
+                self.convert_url_key(key, mapping, value)
             case "command" | "transport" | "reconnect" | "attempts" | "unread":
                 pass  # the others are handled in passes of their own
 
-    def convert_failures(self, key: str, way: KeyMapping, value: JsonValue) -> None:
+    def convert_failures(self, key: str, mapping: KeyMapping, value: JsonValue) -> None:
         """Convert keys that say how often the server is restarted."""
-        there: KeyPath = (*self.at, key)
-        match way.turn:
+        source: KeyPath = (*self.at, key)
+        match mapping.conversion:
             case "reconnect":
                 if value is False:
-                    self.set_key(way.key, 1, there, keep=True)
+                    self.set_key(mapping.key, 1, source, keep=True)
                     self.set_key(
-                        "restart.open_s", 0, there, keep=True
+                        "restart.open_s", 0, source, keep=True
                     )  # else carpool would try again after a pause
                 elif value is not True:
-                    self.mark_unusable(there, f"`{key}` must be true or false")
+                    self.mark_unusable(source, f"`{key}` must be true or false")
             case "attempts":
                 if isinstance(value, int) and not isinstance(value, bool):
                     failures = _UNLIMITED if value < 0 else min(value + 1, _UNLIMITED)
-                    self.set_key(way.key, failures, there, keep=True)
+                    self.set_key(mapping.key, failures, source, keep=True)
                 else:
-                    self.mark_unusable(there, f"`{key}` must be a whole number")
+                    self.mark_unusable(source, f"`{key}` must be a whole number")
             case _:
                 pass
 
-    def convert_url_key(self, key: str, way: KeyMapping, value: JsonValue) -> None:
+    def convert_url_key(self, key: str, mapping: KeyMapping, value: JsonValue) -> None:
         """Convert keys of servers over a URL."""
-        there: KeyPath = (*self.at, key)
-        match way.turn:
+        source: KeyPath = (*self.at, key)
+        match mapping.conversion:
             case "url":
-                self.set_key(way.key, self.rewritten(value), there, keep=True)
+                self.set_key(mapping.key, self.rewritten(value), source, keep=True)
             case "http url":  # Gemini CLI prefers it to `url`
-                self.set_key(way.key, self.rewritten(value), there)
-                self.set_key("transport", "http", there)
+                self.set_key(mapping.key, self.rewritten(value), source)
+                self.set_key("transport", "http", source)
             case "oauth":
-                self.convert_oauth(there, value)
+                self.convert_oauth(source, value)
             case "cannot":
                 if value != _SIMPLE_PROVIDER:
-                    self.mark_unusable(there, f"carpool does not support `{key}`; write `headers` or `oauth`")
+                    self.mark_unusable(
+                        source, f"carpool does not support `{key}`; write `headers` or `oauth`"
+                    )
             case _:
                 pass
 
-    def convert_timeout(self, there: KeyPath, value: JsonValue) -> None:
+    def convert_timeout(self, source: KeyPath, value: JsonValue) -> None:
         """Convert `timeout`: a call ends after this long without progress."""
         if self.file.unit is None:
             self.file.add_warning(
-                there, "timeout", "is ignored because its unit is not known; write `timeout_s`, in seconds"
+                source, "timeout", "is ignored because its unit is not known; write `timeout_s`, in seconds"
             )
             return
         seconds = value
         if self.file.unit == "ms" and isinstance(value, int | float) and not isinstance(value, bool):
             seconds = value / _MILLISECONDS
         elif self.file.unit == "ms" and isinstance(value, str):
-            self.mark_unusable(there, "`timeout` is milliseconds and must be a number; or write `timeout_s`")
+            self.mark_unusable(source, "`timeout` is milliseconds and must be a number; or write `timeout_s`")
             return
-        self.set_key("timeout_s", seconds, there)
+        self.set_key("timeout_s", seconds, source)
         if isinstance(seconds, int | float) and seconds > _TOTAL_S:
-            self.set_key("max_total_s", seconds, there, keep=True)
+            self.set_key("max_total_s", seconds, source, keep=True)
 
-    def convert_oauth(self, there: KeyPath, value: JsonValue) -> None:
+    def convert_oauth(self, source: KeyPath, value: JsonValue) -> None:
         """Convert the OAuth settings. `false` (no OAuth) needs no equivalent: `headers` or the server
         decide.
         """
@@ -324,18 +326,18 @@ class _ServerTranslation:
         for key, inner in value.items():
             ours = OAUTH.get(key)
             if ours is None:
-                self.file.add_warning((*there, key), key)
+                self.file.add_warning((*source, key), key)
             else:
-                said: JsonValue = inner
+                converted: JsonValue = inner
                 if key == "scope" and isinstance(inner, str):
-                    said = [*inner.split()]
-                self.set_key(f"oauth.{ours}", self.rewritten(said), (*there, key))
+                    converted = [*inner.split()]
+                self.set_key(f"oauth.{ours}", self.rewritten(converted), (*source, key))
 
     def read_transport(self) -> None:
         """Convert the transport, if it is written."""
         for key, value in self.entry.items():
-            way = self.ways.get(key)
-            if way is None or way.turn != "transport" or not isinstance(value, str):
+            mapping = self.mappings.get(key)
+            if mapping is None or mapping.conversion != "transport" or not isinstance(value, str):
                 continue
             ours = REMOTE_TRANSPORTS.get(value, value)
             if value in UNSUPPORTED_TRANSPORTS:
@@ -359,8 +361,8 @@ class _ServerTranslation:
             if first or "args" in self.entry:
                 rest = self.entry.get("args", [])
                 whole: JsonValue = [*first, *rest] if isinstance(rest, list) else rest
-                there = "args" if "args" in self.entry else "command"
-                self.set_key("args", self.rewritten(whole), (*self.at, there))
+                source = "args" if "args" in self.entry else "command"
+                self.set_key("args", self.rewritten(whole), (*self.at, source))
         elif "args" in self.entry:
             self.set_key("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
 
@@ -369,7 +371,7 @@ class _ServerTranslation:
         dollars = program is not None and program.dollars
         return with_our_variables(value, braces=self.file.shape.braces, dollars=dollars)
 
-    def set_key(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
+    def set_key(self, key: str, value: JsonValue, source: KeyPath, *, keep: bool = False) -> None:
         """Set one of carpool's keys. `keep`: leave an existing value."""
         group, _, name = key.rpartition(".")
         holder = self.found
@@ -381,15 +383,15 @@ class _ServerTranslation:
                 return  # `parse` refuses it
             holder = inner
             if path not in self.file.lines:
-                self.file.record_spelling(path, there)
+                self.file.record_spelling(path, source)
         if keep and name in holder:
             return
         holder[name] = value
-        self.file.copy_lines((*path, name), there)
+        self.file.copy_lines((*path, name), source)
 
-    def mark_unusable(self, there: KeyPath, text: str) -> None:
+    def mark_unusable(self, source: KeyPath, text: str) -> None:
         """Mark the server as impossible to run as written. The first reason counts."""
-        ours: KeyPath = (*self.base, *there[len(self.file.shape.holders) + 1 :])
+        ours: KeyPath = (*self.base, *source[len(self.file.shape.holders) + 1 :])
         if ours not in self.file.lines:
-            self.file.record_spelling(ours, there)
+            self.file.record_spelling(ours, source)
         self.file.unusable.setdefault(self.name, (ours, text))

@@ -86,18 +86,18 @@ def _keys() -> str:
     """The table rows; one row for all keys with the same conversion."""
     rows: dict[KeyMapping, list[str]] = {}
     for shape in SHAPES:
-        for key, way in shape.ways.items():
-            keys = rows.setdefault(way, [])
+        for key, mapping in shape.mappings.items():
+            keys = rows.setdefault(mapping, [])
             if key not in keys:
                 keys.append(key)
     return "".join(
-        f"| {', '.join(f'`{key}`' for key in keys)} | {_ours(way)} | {_CONVERSIONS[way.turn]} |\n"
-        for way, keys in rows.items()
+        f"| {', '.join(f'`{key}`' for key in keys)} | {_ours(each)} | {_CONVERSIONS[each.conversion]} |\n"
+        for each, keys in rows.items()
     )
 
 
-def _ours(way: KeyMapping) -> str:
-    return f"`{way.key}`" if way.key else "—"
+def _ours(mapping: KeyMapping) -> str:
+    return f"`{mapping.key}`" if mapping.key else "—"
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ _SWITCHED_OFF: Schema = {
 def schema() -> Schema:
     """The schema of a `carpool.json`."""
     server = _object(SERVER_SETTINGS, late=True)
-    server["oneOf"] = [{"required": [way]} for way in SERVER_KINDS]
+    server["oneOf"] = [{"required": [kind]} for kind in SERVER_KINDS]
     whole = _object(FILE_SETTINGS, late=False)
     workspace = _object(WORKSPACE_SETTINGS, late=False)
     workspace["properties"]["mcpServers"] = _servers(

@@ -18,8 +18,8 @@ from carpool_protocol.link.messages import Policy
 
 def merge_configs(user: Config, project: Config | NamedWorkspace) -> Config:
     """Both configurations together: the user's servers in their order, then the other's."""
-    over = {name: replace(it, beneath=_server_beneath(user, name)) for name, it in project.servers.items()}
-    servers = {**user.servers, **over}
+    upper = {name: replace(it, beneath=_server_beneath(user, name)) for name, it in project.servers.items()}
+    servers = {**user.servers, **upper}
     for name in project.unusable:
         servers.pop(name, None)
     unusable = {name: why for name, why in user.unusable.items() if name not in project.servers}
@@ -43,16 +43,16 @@ def taken_over(user: Config, project: Config) -> frozenset[ServerName]:
 
 def shadowed(user: Config, project: Config | NamedWorkspace) -> list[ConfigProblem]:
     """A warning for each server of the user that an upper server replaces."""
-    said = []
+    warnings = []
     for name, server in project.servers.items():
         if name in user.servers or name in user.unusable:
             where = name if not server.workspace else render_path(server.under)
-            said.append(ConfigProblem(server.file, server.lines[()], where, _is_shadowed(user, name)))
+            warnings.append(ConfigProblem(server.file, server.lines[()], where, _is_shadowed(user, name)))
     for name in project.unusable:
         if name in user.servers:
             text = f"{_is_shadowed(user, name)}, and cannot be run as it is written"
-            said.append(ConfigProblem(project.file, 1, name, text))
-    return said
+            warnings.append(ConfigProblem(project.file, 1, name, text))
+    return warnings
 
 
 def _is_shadowed(user: Config, name: ServerName) -> str:

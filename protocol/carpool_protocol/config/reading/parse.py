@@ -106,13 +106,13 @@ def read_config(
     return LoadedConfig(config, [], warnings, reading.written)
 
 
-def _bounded_problems(said: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
+def _bounded_problems(problems: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
     """The first `MAX_PROBLEMS` problems, and a line with the number of the others."""
-    left = said[MAX_PROBLEMS:]
+    left = problems[MAX_PROBLEMS:]
     if not left:
-        return said
+        return problems
     more = ConfigProblem(left[0].file, left[0].line, "", f"and {len(left)} more {of_these}")
-    return [*said[:MAX_PROBLEMS], more]
+    return [*problems[:MAX_PROBLEMS], more]
 
 
 def empty_config(file: str) -> Config:
@@ -130,8 +130,8 @@ def _in_our_form(parsed: ParsedJson, file: str, program: ForeignProgram | None) 
     shape = shape_of(value)
     if shape is None and program is not None and isinstance(value, dict):
         # No servers: fine in a program's settings. In another file each key gets its warning.
-        held = {} if program.holds_more else value
-        value, shape = {SERVERS: {}, **held}, MCP_SERVERS
+        settings = {} if program.holds_more else value
+        value, shape = {SERVERS: {}, **settings}, MCP_SERVERS
     if shape is None or (program is None and shape is MCP_SERVERS):
         same = value if isinstance(value, dict) else {}
         return Translated(same, parsed.lines, {}, [], [], {})

@@ -76,9 +76,9 @@ def _entries(whole: JsonValue) -> tuple[KeyPath, JsonValue]:
 
 
 def _complete_tool(tool: dict[str, JsonValue]) -> dict[str, Any]:
-    said = {key: value for key, value in tool.items() if value is not None}
-    schema: Any = said.get("inputSchema", {})
-    return {**said, "inputSchema": schema if "type" in schema else {"type": "object", **schema}}
+    members = {key: value for key, value in tool.items() if value is not None}
+    schema: Any = members.get("inputSchema", {})
+    return {**members, "inputSchema": schema if "type" in schema else {"type": "object", **schema}}
 
 
 def _exported(value: JsonValue, server: ServerName) -> JsonValue:

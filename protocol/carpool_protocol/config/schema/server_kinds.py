@@ -38,27 +38,27 @@ ONLY_WITH: Final = {
 
 def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     """Problems of a server as it is written, with their places below it."""
-    ways = [way for way in SERVER_KINDS if way in server]
+    kinds = [kind for kind in SERVER_KINDS if kind in server]
     transport = _transport(server)
-    if not ways and transport is not None and transport[1] != _PIPES:
+    if not kinds and transport is not None and transport[1] != _PIPES:
         return [((), 'has no url: write "url": "https://…", where the server is')]
-    if not ways and "tools_file" in server:
+    if not kinds and "tools_file" in server:
         return [((), _FILE_ALONE)]
-    if not ways:
+    if not kinds:
         return [((), 'has no command: write "command": "…", the program to run')]
-    if len(ways) > 1:
-        found = " and ".join(f"`{way}`" for way in ways)
-        return [((ways[1],), f"a server has only one of {found}; remove one of them")]
-    (way_here,) = ways
+    if len(kinds) > 1:
+        found = " and ".join(f"`{kind}`" for kind in kinds)
+        return [((kinds[1],), f"a server has only one of {found}; remove one of them")]
+    (way_here,) = kinds
     if transport is not None and (transport[1] == _PIPES) != (way_here != "url"):
         wanted = '"http", "sse" or "url"' if way_here == "url" else f'"{_PIPES}"'
         return [((transport[0],), f"must be {wanted}: this server is {SERVER_KINDS[way_here]}")]
     if way_here == "url" and "cwd" in server:
         return [(("cwd",), "has no meaning for a server over a URL; remove it")]
     return [
-        ((key,), f"goes with `{way}` only, and this server is {SERVER_KINDS[way_here]}; remove it")
-        for key, way in ONLY_WITH.items()
-        if server.get(key) and way != way_here
+        ((key,), f"goes with `{kind}` only, and this server is {SERVER_KINDS[way_here]}; remove it")
+        for key, kind in ONLY_WITH.items()
+        if server.get(key) and kind != way_here
     ]
 
 
@@ -73,7 +73,7 @@ _OVER_URL: Final = frozenset({"http", "streamable-http", "streamableHttp", "stre
 def _transport(server: Mapping[str, JsonValue]) -> tuple[str, str] | None:
     """The transport key and its value, if the value is a known transport."""
     for key in ("transport", "type"):
-        said = server.get(key)
-        if isinstance(said, str) and (said == _PIPES or said in _OVER_URL):
-            return key, said
+        value = server.get(key)
+        if isinstance(value, str) and (value == _PIPES or value in _OVER_URL):
+            return key, value
     return None

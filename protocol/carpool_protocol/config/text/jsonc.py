@@ -111,9 +111,9 @@ class _Reader:
     def line(self, position: int) -> int:
         return bisect_right(self._line_ends, position - 1) + 1
 
-    def stop(self, path: KeyPath, what: str, position: int | None = None) -> NoReturn:
+    def stop(self, path: KeyPath, text: str, position: int | None = None) -> NoReturn:
         line = self.line(self.at if position is None else position)
-        raise _Stop(ConfigProblem(self.file, line, render_path(path), what))
+        raise _Stop(ConfigProblem(self.file, line, render_path(path), text))
 
     def document(self) -> JsonValue:
         self.skip(())

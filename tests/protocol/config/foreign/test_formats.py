@@ -467,13 +467,13 @@ def test_every_program_has_its_own_path_and_every_way_leads_to_a_setting() -> No
     assert len({each.path for each in PROGRAMS}) == len(PROGRAMS)
     assert program_of("/h/.carpool/mcp.json") is None
     keys = {key for each in SERVER_SETTINGS for key in (each.key, each.key.partition(".")[0])}
-    assert {way.key for shape in SHAPES for way in shape.ways.values()} - {""} <= keys
+    assert {way.key for shape in SHAPES for way in shape.mappings.values()} - {""} <= keys
 
 
 WORDS = st.sampled_from(
     [
         *("mcpServers", "servers", "mcp", "name", "a", "b", "local", "stdio", "remote", "${X}", "{env:X}"),
-        *{key for shape in SHAPES for key in shape.ways},
+        *{key for shape in SHAPES for key in shape.mappings},
         *{step for each in SERVER_SETTINGS for step in each.key.split(".")},
     ]
 )

@@ -19,7 +19,7 @@ from carpool.bench.spawn import end_all, until
 RELAY = Path(__file__).with_name("relay.py")
 
 
-class Relay(SocketArm):
+class SocketRelay(SocketArm):
     """The least any broker must cost (`relay.py`), on sockets or through shims."""
 
     def __init__(self, *, shims: bool) -> None:
@@ -61,7 +61,7 @@ def make_arms(names: Sequence[str], profile_dir: str | None = None) -> list[Arm]
             case "direct":
                 made.append(DirectArm())
             case "relay-sockets" | "relay-shims":
-                made.append(Relay(shims=name.endswith("shims")))
+                made.append(SocketRelay(shims=name.endswith("shims")))
             case "carpool-sockets" | "carpool-shims":
                 made.append(PrivateCarpoolArm(shims=name.endswith("shims"), profile_dir=profile_dir))
             case _:

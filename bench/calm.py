@@ -7,7 +7,7 @@ parent's end. Knows nothing of: what the others do.
 import multiprocessing
 from multiprocessing.connection import Connection
 
-from bench.crowd import Agent, Answer, Crowd
+from bench.crowd import Crowd, CrowdAgent, CrowdAnswer
 
 Heard = tuple[float, str]
 """Seconds to the answer, and its text."""
@@ -47,7 +47,7 @@ def _calls(pipe: Connection, directory: str, tool: str, arguments: bytes, pause_
     heard: list[Heard] = []
     trouble = ""
 
-    def on_answer(agent: Agent, answer: Answer) -> None:
+    def on_answer(agent: CrowdAgent, answer: CrowdAnswer) -> None:
         nonlocal trouble
         if answer.code:
             trouble = f"a call was answered {answer.code}"
@@ -57,7 +57,7 @@ def _calls(pipe: Connection, directory: str, tool: str, arguments: bytes, pause_
         else:
             ask(agent)
 
-    def ask(agent: Agent) -> None:
+    def ask(agent: CrowdAgent) -> None:
         if not pipe.poll():
             agent.call(tool, arguments)
 

@@ -35,7 +35,7 @@ class _Head(msgspec.Struct):
 _head = msgspec.json.Decoder(_Head)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CrowdAnswer(msgspec.Struct, frozen=True):
     """How one request ended."""
 
     id: int
@@ -46,10 +46,12 @@ class Answer(msgspec.Struct, frozen=True):
     took_s: float
 
 
-class Agent:
+class CrowdAgent:
     """One agent. `on_answer` hears of each request that ended."""
 
-    def __init__(self, crowd: "Crowd", on_answer: "Callable[[Agent, Answer], None] | None" = None) -> None:
+    def __init__(
+        self, crowd: "Crowd", on_answer: "Callable[[CrowdAgent, CrowdAnswer], None] | None" = None
+    ) -> None:
         self._crowd = crowd
         self._on_answer = on_answer
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -171,7 +173,7 @@ class Agent:
         code, text = _judged(line)
         self.ended[code or "answered"] += 1
         if self._on_answer is not None:
-            self._on_answer(self, Answer(id_, code, text, time.monotonic() - began))
+            self._on_answer(self, CrowdAnswer(id_, code, text, time.monotonic() - began))
 
 
 def _judged(line: bytes) -> tuple[str, str]:
@@ -197,12 +199,12 @@ class Crowd:
     def __init__(self, directory: str, on_tick: Callable[[], None]) -> None:
         self.directory = directory
         self.selector = selectors.DefaultSelector()
-        self.agents: list[Agent] = []
+        self.agents: list[CrowdAgent] = []
         self._on_tick = on_tick
         self._later: list[tuple[float, Callable[[], None]]] = []
 
-    def agent(self, on_answer: Callable[[Agent, Answer], None] | None = None) -> Agent:
-        one = Agent(self, on_answer)
+    def agent(self, on_answer: Callable[[CrowdAgent, CrowdAnswer], None] | None = None) -> CrowdAgent:
+        one = CrowdAgent(self, on_answer)
         self.agents.append(one)
         return one
 

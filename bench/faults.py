@@ -37,7 +37,7 @@ ABOUT = {"name": "bench", "version": "1"}
 GREETING = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": ABOUT}
 
 
-class Agent:
+class SocketAgent:
     """An agent on the socket, one answer after the other."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -72,11 +72,11 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(house: PrivateCarpool) -> AsyncIterator[Agent]:
+async def agent(house: PrivateCarpool) -> AsyncIterator[SocketAgent]:
     """An agent that has greeted."""
     stream = await trio.open_unix_socket(paths.agents_socket(house.directory))
     async with stream:
-        one = Agent(stream)
+        one = SocketAgent(stream)
         await one.answer(await one.call("initialize", GREETING))
         await stream.send_all(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         yield one
@@ -143,11 +143,11 @@ async def deaths(times: int) -> tuple[list[float], list[float]]:
 # --- freeze ----------------------------------------------------------------------------------------------
 
 
-async def window(agents: list[tuple[str, Agent]], seconds: float) -> float:
+async def window(agents: list[tuple[str, SocketAgent]], seconds: float) -> float:
     """The p99 (seconds) of all these agents' calls in a window of so many seconds."""
     took: list[float] = []
 
-    async def work(name: str, one: Agent) -> None:
+    async def work(name: str, one: SocketAgent) -> None:
         end = time.perf_counter() + seconds
         while (began := time.perf_counter()) < end:
             answer = await one.answer(await one.tool(f"{name}__echo", {"text": "x"}))
@@ -167,7 +167,7 @@ async def freezes(count: int, pairs: int, seconds: float) -> list[tuple[float, f
     found: list[tuple[float, float]] = []
     async with carpool({name: server("echo.py") for name in names}) as house, trio.open_nursery() as nursery:
 
-        async def attend(name: str, *, task_status: trio.TaskStatus[Agent]) -> None:
+        async def attend(name: str, *, task_status: trio.TaskStatus[SocketAgent]) -> None:
             async with agent(house) as one:
                 await one.answer(await one.tool(f"{name}__echo", {"text": "warm"}))
                 task_status.started(one)

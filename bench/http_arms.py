@@ -67,7 +67,7 @@ class _OverHttp:
         return EchoWorkload(self._tool) if self.era == "handshake" else StatelessEcho(self._tool)
 
 
-class Relay(_OverHttp):
+class HttpRelay(_OverHttp):
     """The least any HTTP door must cost (`http_relay.py`)."""
 
     def __init__(self, era: Era) -> None:
@@ -91,7 +91,7 @@ class Relay(_OverHttp):
             self._relay = None
 
 
-class Door(_OverHttp):
+class HttpDoor(_OverHttp):
     """A private carpool with the echo server, at its HTTP door."""
 
     def __init__(self, era: Era, profile_dir: str | None = None) -> None:
@@ -127,7 +127,7 @@ ARMS = ("relay-http-handshake", "door-handshake", "relay-http-stateless", "door-
 
 def make_arms(names: Sequence[str], profile_dir: str | None = None) -> list[HttpArm]:
     """New arms by name, not yet started. With `profile_dir`, carpool's processes leave profiles there."""
-    kinds: dict[str, Any] = {"relay-http": Relay, "door": lambda era: Door(era, profile_dir)}
+    kinds: dict[str, Any] = {"relay-http": HttpRelay, "door": lambda era: HttpDoor(era, profile_dir)}
     made: list[HttpArm] = []
     for name in names:
         kind, _, era = name.rpartition("-")

@@ -23,7 +23,7 @@ NO_CONTENT = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-class Line(msgspec.Struct):
+class HttpRelayLine(msgspec.Struct):
     """One JSON-RPC message, its payload undecoded."""
 
     id: msgspec.Raw = NONE
@@ -33,10 +33,10 @@ class Line(msgspec.Struct):
     error: msgspec.Raw = NONE
 
 
-decode = msgspec.json.Decoder(Line).decode
+decode = msgspec.json.Decoder(HttpRelayLine).decode
 
 
-class Server:
+class RelayedServer:
     """The one server, and who waits for which answer."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -77,10 +77,10 @@ class Server:
                 transport.write(HEAD % len(answer) + answer)
 
 
-class Connection(asyncio.Protocol):
+class RelayConnection(asyncio.Protocol):
     """One client's connection; one POST at a time."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: RelayedServer) -> None:
         self._server = server
         self._parser: Any = httptools.HttpRequestParser(self)
         self._body: list[bytes] = []
@@ -103,9 +103,9 @@ class Connection(asyncio.Protocol):
 async def main(port: int, argv: list[str]) -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe)
-    server = Server(process)
+    server = RelayedServer(process)
     loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: Connection(server), "127.0.0.1", port, backlog=2048)
+    listener = await loop.create_server(lambda: RelayConnection(server), "127.0.0.1", port, backlog=2048)
     async with listener:
         await server.read()
 

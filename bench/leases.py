@@ -29,7 +29,7 @@ LIMIT_S = 20.0
 _ADD = {"method": "tools/call", "params": {"name": "counter__increment", "arguments": {}}}
 
 
-class Shim:
+class GreetedShim:
     """An agent behind `carpool connect`, greeted."""
 
     def __init__(self, house: PrivateCarpool) -> None:
@@ -92,9 +92,9 @@ def waiting(house: PrivateCarpool) -> int:
     return found
 
 
-def turn(house: PrivateCarpool, holder: Shim) -> tuple[float, Shim]:
+def turn(house: PrivateCarpool, holder: GreetedShim) -> tuple[float, GreetedShim]:
     """Kill the holder while another waits: seconds until that one's answer, and the new holder."""
-    following = Shim(house)
+    following = GreetedShim(house)
     following.send({"id": 1, **_ADD})
     until(lambda: waiting(house) == 1, LIMIT_S, "a call in line")
     began = time.perf_counter()
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
         mode = {"sharing": "session", "wait_s": LIMIT_S, "pool": {"max": 1}}
         house.config_file.write_text(json.dumps({"mcpServers": {"counter": {**server, **mode}}}))
         house.up()
-        holder = Shim(house)
+        holder = GreetedShim(house)
         holder.send({"id": 1, **_ADD})
         holder.answer(1)
         took: list[float] = []

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Final
 
-from bench.leases import LIMIT_S, Shim
+from bench.leases import LIMIT_S, GreetedShim
 from carpool.bench.spawn import until
 from carpool.launcher.sandbox import PrivateCarpool
 
@@ -60,7 +60,7 @@ for line in sys.stdin:
 EVERY_S: Final = 1.0
 
 
-def call(agent: Shim, number: int, tool: str) -> tuple[float, str]:
+def call(agent: GreetedShim, number: int, tool: str) -> tuple[float, str]:
     """Seconds until the answer, and its text."""
     began = time.perf_counter()
     agent.send({"id": number, "method": "tools/call", "params": {"name": tool, "arguments": {}}})
@@ -69,7 +69,7 @@ def call(agent: Shim, number: int, tool: str) -> tuple[float, str]:
     return time.perf_counter() - began, text
 
 
-def calls(agent: Shim, seconds: float, first: int) -> list[float]:
+def calls(agent: GreetedShim, seconds: float, first: int) -> list[float]:
     """One call after the other, with a short pause, for so long."""
     took: list[float] = []
     end = time.perf_counter() + seconds
@@ -104,7 +104,7 @@ def measure(tools: int, seconds: float) -> dict[str, Any]:
         servers = {"echo": server(3), "many": server(tools)}
         house.config_file.write_text(json.dumps({"mcpServers": servers}))
         house.up()
-        agent, other = Shim(house), Shim(house)
+        agent, other = GreetedShim(house), GreetedShim(house)
         for each in (agent, other):
             call(each, 1, "many__tool_1")
         call(agent, 2, "echo__tool_1")

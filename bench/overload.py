@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.calm import Calm
-from bench.crowd import Agent, Answer, Crowd
+from bench.crowd import Crowd, CrowdAgent, CrowdAnswer
 from carpool.bench import processes
 from carpool.bench.spawn import until
 from carpool.launcher.sandbox import PrivateCarpool
@@ -36,7 +36,7 @@ def server(name: str, **settings: Any) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-S", "-E", str(KIT / f"{name}.py")], **settings}
 
 
-class Scene:
+class OverloadRun:
     """One private carpool under one load."""
 
     def __init__(self, servers: Mapping[str, Any], scale: float, **settings: Any) -> None:
@@ -118,16 +118,16 @@ def _peak_rss(pid: int) -> int:
 
 def swarm(scale: float) -> dict[str, Any]:
     """500 agents with 64 calls in flight each on one slow pool, for 10 s; who is refused tries again."""
-    scene = Scene({"slow": server("turns")}, scale)
+    scene = OverloadRun({"slow": server("turns")}, scale)
     lone = None
     try:
         over = False
 
-        def again(agent: Agent) -> None:
+        def again(agent: CrowdAgent) -> None:
             if not over:
                 agent.call("slow__take", b'{"seconds":0.2}')
 
-        def heard(agent: Agent, answer: Answer) -> None:
+        def heard(agent: CrowdAgent, answer: CrowdAnswer) -> None:
             if answer.code:
                 scene.crowd.later(1.0, lambda: again(agent))
             else:
@@ -159,7 +159,7 @@ def swarm(scale: float) -> dict[str, Any]:
 
 def arguments(scale: float) -> dict[str, Any]:
     """20 agents send 100 MB of arguments each, in calls of 5 MB, to a slow server."""
-    scene = Scene({"slow": server("turns")}, scale)
+    scene = OverloadRun({"slow": server("turns")}, scale)
     try:
         load = b'{"seconds":2,"load":"%s"}' % (b"x" * 5_000_000)
         for _ in range(scene.count(20)):
@@ -174,7 +174,7 @@ def arguments(scale: float) -> dict[str, Any]:
 
 def deaf_agent(scale: float) -> dict[str, Any]:
     """4 agents ask for 320 answers of 4 MiB each and never read."""
-    scene = Scene({"big": server("big")}, scale, session={"slow_reader_s": 5})
+    scene = OverloadRun({"big": server("big")}, scale, session={"slow_reader_s": 5})
     try:
         agents = [scene.crowd.agent() for _ in range(4)]
         scene.crowd.greet()
@@ -196,7 +196,7 @@ def deaf_agent(scale: float) -> dict[str, Any]:
 
 def slow_agent(scale: float) -> dict[str, Any]:
     """An agent asks for 320 answers of 4 MiB and pauses for 10 ms after each read."""
-    scene = Scene({"big": server("big")}, scale)
+    scene = OverloadRun({"big": server("big")}, scale)
     try:
         agent = scene.crowd.agent()
         scene.crowd.greet()
@@ -211,7 +211,7 @@ def slow_agent(scale: float) -> dict[str, Any]:
 
 def deaf_server(scale: float) -> dict[str, Any]:
     """20 agents send 64 calls of 1 MiB each to a server that never reads its stdin."""
-    scene = Scene({"deaf": server("never_reads", timeout_s=5, wait_s=5)}, scale)
+    scene = OverloadRun({"deaf": server("never_reads", timeout_s=5, wait_s=5)}, scale)
     try:
         load = b'{"text":"%s"}' % (b"x" * MIB)
         for _ in range(scene.count(20)):
@@ -228,7 +228,7 @@ def flood(what: str, mib: int, *, deaf: bool = False) -> Callable[[float], dict[
     """A server writes so much at once."""
 
     def run(scale: float) -> dict[str, Any]:
-        scene = Scene({"flood": server("flood", timeout_s=120)}, scale, session={"slow_reader_s": 5})
+        scene = OverloadRun({"flood": server("flood", timeout_s=120)}, scale, session={"slow_reader_s": 5})
         try:
             agent = scene.crowd.agent()
             scene.crowd.greet()

@@ -32,7 +32,7 @@ WORK_S = 0.2
 """So long each call is at the server."""
 
 
-class Agent:
+class ShimAgent:
     """One shim, and what came back through it."""
 
     def __init__(self, number: int) -> None:
@@ -129,7 +129,7 @@ async def broker_pid(house: PrivateCarpool, not_this: int) -> int:
 
 async def measure(house: PrivateCarpool, agents: int, kills: int, every_s: float) -> dict[str, Any]:
     """The whole run."""
-    crowd = [Agent(number) for number in range(agents)]
+    crowd = [ShimAgent(number) for number in range(agents)]
     begin, stop = trio.Event(), trio.Event()
     pauses: list[float] = []
     async with trio.open_nursery() as nursery:

@@ -30,7 +30,7 @@ class NotRecordedError(Exception):
     """A server that could not be installed or did not tell. The text is for people."""
 
 
-class Server:
+class PipedServer:
     """A server over pipes, for a few requests one after the other."""
 
     def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
@@ -83,7 +83,7 @@ class Server:
 
 def listed(command: list[str], env: dict[str, str], log: Path) -> list[Facts]:
     """All tools of a server, over all pages. Raises `NotRecordedError`."""
-    server = Server(command, env, log)
+    server = PipedServer(command, env, log)
     timer = threading.Timer(LIMIT_S, server.end)
     timer.start()
     try:

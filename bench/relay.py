@@ -21,7 +21,7 @@ ATTACHED = b'{"jsonrpc":"2.0","method":"carpool/attached","params":{"version":1,
 NONE = msgspec.Raw()
 
 
-class Line(msgspec.Struct):
+class RelayLine(msgspec.Struct):
     """One JSON-RPC message, its payload undecoded."""
 
     id: msgspec.Raw = NONE
@@ -31,7 +31,7 @@ class Line(msgspec.Struct):
     error: msgspec.Raw = NONE
 
 
-class Peer:
+class RelayPeer:
     """One reader and writer: an agent, or the server."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
@@ -42,13 +42,13 @@ class Peer:
         os.set_blocking(write_fd, False)
 
 
-decode = msgspec.json.Decoder(Line).decode
+decode = msgspec.json.Decoder(RelayLine).decode
 selector = selectors.DefaultSelector()
-owed: dict[int, tuple[Peer, msgspec.Raw]] = {}
+owed: dict[int, tuple[RelayPeer, msgspec.Raw]] = {}
 wire_id = 0
 
 
-def lines_of(peer: Peer) -> list[bytes] | None:
+def lines_of(peer: RelayPeer) -> list[bytes] | None:
     """The whole lines of one read; None at its end."""
     try:
         data = os.read(peer.read_fd, 1 << 16)
@@ -64,7 +64,7 @@ def lines_of(peer: Peer) -> list[bytes] | None:
     return lines
 
 
-def from_agent(agent: Peer, server: Peer, lines: list[bytes]) -> None:
+def from_agent(agent: RelayPeer, server: RelayPeer, lines: list[bytes]) -> None:
     global wire_id
     for line in lines:
         message = decode(line)
@@ -77,7 +77,7 @@ def from_agent(agent: Peer, server: Peer, lines: list[bytes]) -> None:
             agent.out.append(ATTACHED)
 
 
-def from_server(lines: list[bytes]) -> set[Peer]:
+def from_server(lines: list[bytes]) -> set[RelayPeer]:
     touched = set()
     for line in lines:
         message = decode(line)
@@ -88,7 +88,7 @@ def from_server(lines: list[bytes]) -> set[Peer]:
     return touched
 
 
-def flush(peer: Peer) -> None:
+def flush(peer: RelayPeer) -> None:
     """One write for all that waits; what does not fit waits until the peer reads."""
     if not peer.sending:
         peer.sending, peer.out = memoryview(b"".join(peer.out)), []
@@ -113,18 +113,18 @@ def flush(peer: Peer) -> None:
 
 def accept(listener: socket.socket) -> None:
     fd = listener.accept()[0].detach()
-    selector.register(fd, selectors.EVENT_READ, Peer(fd, fd))
+    selector.register(fd, selectors.EVENT_READ, RelayPeer(fd, fd))
 
 
-def hang_up(agent: Peer) -> None:
+def hang_up(agent: RelayPeer) -> None:
     selector.unregister(agent.read_fd)
     os.close(agent.read_fd)
     agent.write_fd = -1
 
 
-def turn(server: Peer, listener: socket.socket) -> bool:
+def turn(server: RelayPeer, listener: socket.socket) -> bool:
     """One round: take in all that is readable, then one write for each reader. False: the server ended."""
-    ready, writable = set[Peer](), set[Peer]()
+    ready, writable = set[RelayPeer](), set[RelayPeer]()
     for key, events in selector.select():
         peer = key.data
         if peer is None:
@@ -159,7 +159,7 @@ def main(path: str, argv: list[str]) -> None:
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     assert child.stdin is not None
     assert child.stdout is not None
-    server = Peer(child.stdout.fileno(), child.stdin.fileno())
+    server = RelayPeer(child.stdout.fileno(), child.stdin.fileno())
     selector.register(server.read_fd, selectors.EVENT_READ, server)
     selector.register(listener, selectors.EVENT_READ)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())

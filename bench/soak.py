@@ -45,7 +45,7 @@ STORM = ("instance", "instance", "broker", "broker", "supervisor", "shim")
 CALM = ("instance", "shim")
 
 
-class Ledger:
+class SoakLedger:
     """Who asked for what, and what came of it. One per carpool."""
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Ledger:
         self.longest_s = 0.0
 
 
-class Agent:
+class SoakAgent:
     """An agent behind a shim; killed, it comes again as another."""
 
-    def __init__(self, number: int, house: PrivateCarpool, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, number: int, house: PrivateCarpool, ledger: SoakLedger, chance: random.Random) -> None:
         self.number = number
         self.house = house
         self.ledger = ledger
@@ -192,7 +192,7 @@ class Agent:
                 self.ledger.never.add(mark)
 
 
-class Carpool:
+class SoakedCarpool:
     """One private carpool with its agents."""
 
     def __init__(self, name: str, victims: tuple[str, ...], agents: int, chance: random.Random) -> None:
@@ -200,9 +200,9 @@ class Carpool:
         self.victims = victims
         self.chance = chance
         self.house = PrivateCarpool("cps-")
-        self.ledger = Ledger()
+        self.ledger = SoakLedger()
         self.file = self.house.base / "ledger"
-        self.agents = [Agent(number, self.house, self.ledger, chance) for number in range(agents)]
+        self.agents = [SoakAgent(number, self.house, self.ledger, chance) for number in range(agents)]
         self.kills: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -253,7 +253,7 @@ class Carpool:
         return faults
 
 
-async def watch(house: Carpool, began: float, rows: list[dict[str, Any]], stop: trio.Event) -> None:
+async def watch(house: SoakedCarpool, began: float, rows: list[dict[str, Any]], stop: trio.Event) -> None:
     """Memory of its processes, every `SAMPLE_S`."""
     while not stop.is_set():
         for row in await house.processes():
@@ -287,8 +287,8 @@ async def soak(options: argparse.Namespace) -> int:
     """The whole run; the exit code."""
     chance = random.Random(options.seed)
     houses = [
-        Carpool("calm", CALM, options.agents, chance),
-        Carpool("stormy", STORM, options.agents, chance),
+        SoakedCarpool("calm", CALM, options.agents, chance),
+        SoakedCarpool("stormy", STORM, options.agents, chance),
     ]
     rows: list[dict[str, Any]] = []
     stop, over = trio.Event(), trio.Event()
@@ -332,7 +332,7 @@ async def soak(options: argparse.Namespace) -> int:
     return 1 if troubles else 0
 
 
-def report(houses: list[Carpool]) -> None:
+def report(houses: list[SoakedCarpool]) -> None:
     """What people want to know first."""
     for house in houses:
         ledger = house.ledger

@@ -13,7 +13,7 @@ import trio
 
 from tests.behaviours import behaviour
 from tests.kit.kill_matrix_leftovers import journals_replay, nothing_new, orphans, traces
-from tests.kit.kill_matrix_phases import PHASES, Scene
+from tests.kit.kill_matrix_phases import PHASES, MatrixCell
 from tests.kit.kill_matrix_victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, gone
@@ -62,7 +62,7 @@ async def test_after_a_kill_every_request_has_one_true_end_and_nothing_is_left(
     stage: Daemon, victim: str, phase: str
 ) -> None:
     who = VICTIMS[victim]
-    scene = Scene(stage, f"{victim}-{phase}".replace(" ", "-"), phase)
+    scene = MatrixCell(stage, f"{victim}-{phase}".replace(" ", "-"), phase)
     with trio.fail_after(LIMIT_S):
         before = await traces(stage)
         await scene.set()
@@ -90,7 +90,7 @@ async def test_after_a_kill_every_request_has_one_true_end_and_nothing_is_left(
         await journals_replay(stage)
 
 
-async def ends(scene: Scene, victim: str, phase: str) -> None:
+async def ends(scene: MatrixCell, victim: str, phase: str) -> None:
     """What was open has the end that the table says."""
     who = VICTIMS[victim]
     for one in scene.opened:
@@ -107,7 +107,7 @@ async def ends(scene: Scene, victim: str, phase: str) -> None:
         await one.who.fares(one.id, one.mark, open_call, scene.ledger)
 
 
-async def goes_on(scene: Scene, victim: str, phase: str) -> None:
+async def goes_on(scene: MatrixCell, victim: str, phase: str) -> None:
     """So has the next call of each agent; where that is refused, the one after it is served."""
     who = VICTIMS[victim]
     for each in scene.players:
@@ -123,7 +123,7 @@ async def goes_on(scene: Scene, victim: str, phase: str) -> None:
             await each.fares(await each.run(scene.server, mark), mark, ANSWERED, scene.ledger)
 
 
-async def hears_no_more(scene: Scene, one: MixedAgent, mark: str) -> None:
+async def hears_no_more(scene: MatrixCell, one: MixedAgent, mark: str) -> None:
     """Its way in has ended, and what it still says is not executed."""
     try:
         id_ = await one.run(scene.server, mark)
@@ -133,7 +133,7 @@ async def hears_no_more(scene: Scene, one: MixedAgent, mark: str) -> None:
     assert not scene.ledger.executed(mark)
 
 
-async def newcomer(scene: Scene, name: str) -> None:
+async def newcomer(scene: MatrixCell, name: str) -> None:
     """An agent that comes in now is served."""
     mark = f"{name}-newcomer-{len(scene.ledger.lines())}"
     async with mixed_agent(scene.daemon, name) as one:

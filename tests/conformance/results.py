@@ -29,7 +29,7 @@ class SuiteError(Exception):
 
 
 @dataclass(frozen=True)
-class Scenario:
+class SuiteScenario:
     """One scenario of one run: how many checks passed, failed and warned, and what the bad ones said."""
 
     name: str
@@ -47,13 +47,13 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Run:
+class SuiteRun:
     """One run of the suite, required scenarios first, in the order of the requirements."""
 
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[SuiteScenario, ...]
 
     @property
-    def required(self) -> list[Scenario]:
+    def required(self) -> list[SuiteScenario]:
         return [each for each in self.scenarios if each.required]
 
     @property
@@ -98,14 +98,14 @@ def required_scenarios(text: str) -> list[str]:
     return names
 
 
-def _scenario(name: str, checks: Sequence[dict[str, str]], *, required: bool) -> Scenario:
+def _scenario(name: str, checks: Sequence[dict[str, str]], *, required: bool) -> SuiteScenario:
     count = Counter(check["status"] for check in checks)
     said = [
         f"{check['id']}: {check.get('errorMessage') or check['status'].lower()}"
         for check in checks
         if check["status"] in {"FAILURE", "WARNING"}
     ]
-    return Scenario(
+    return SuiteScenario(
         name=name,
         required=required,
         passed=count["SUCCESS"],
@@ -115,13 +115,13 @@ def _scenario(name: str, checks: Sequence[dict[str, str]], *, required: bool) ->
     )
 
 
-def read(directory: Path, required: Sequence[str]) -> Run:
+def read(directory: Path, required: Sequence[str]) -> SuiteRun:
     """What one run left in its directory.
 
     Raises:
         SuiteError: a scenario left two results (of more than one run), or one cannot be read.
     """
-    found: dict[str, Scenario] = {}
+    found: dict[str, SuiteScenario] = {}
     for file in sorted(directory.glob("server-*/checks.json")):
         named = _DIRECTORY.fullmatch(file.parent.name)
         if named is None or named[1] in found:
@@ -132,18 +132,19 @@ def read(directory: Path, required: Sequence[str]) -> Run:
         except (ValueError, LookupError, TypeError) as error:
             raise SuiteError(f"{file.parent.name}: its checks cannot be read: {error!r}") from error
     first = [
-        found.get(name) or Scenario(name, required=True, said=(NO_RESULT,), left=False) for name in required
+        found.get(name) or SuiteScenario(name, required=True, said=(NO_RESULT,), left=False)
+        for name in required
     ]
-    return Run((*first, *(each for name, each in sorted(found.items()) if name not in required)))
+    return SuiteRun((*first, *(each for name, each in sorted(found.items()) if name not in required)))
 
 
-def _verdict(scenario: Scenario) -> str:
+def _verdict(scenario: SuiteScenario) -> str:
     if scenario.ok:
         return "yes"
     return "**no**" if scenario.failed else NO_RESULT if not scenario.left else NOTHING_PASSED
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: Sequence[SuiteRun]) -> str:
     """A Markdown table of runs of the same requirements: checks summed, scenarios good in how many runs."""
     rows = ["| scenario | required | passed | failed | warnings | good |", "|---|---|---:|---:|---:|---|"]
     for name in dict.fromkeys(each.name for run in runs for each in run.scenarios):
@@ -162,7 +163,7 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(rows)
 
 
-def summary(found: Mapping[str, Sequence[Run]]) -> str:
+def summary(found: Mapping[str, Sequence[SuiteRun]]) -> str:
     """A Markdown table with one row for each requirement set: what the README shows."""
     rows = [
         "| requirement set | suites at once | required scenarios | checks passed | failed | warnings |",
@@ -177,7 +178,7 @@ def summary(found: Mapping[str, Sequence[Run]]) -> str:
     return "\n".join(rows)
 
 
-def complaints(runs: Iterable[Run]) -> list[str]:
+def complaints(runs: Iterable[SuiteRun]) -> list[str]:
     """What went wrong in required scenarios, warnings included, each once."""
     return list(
         dict.fromkeys(f"{each.name}: {said}" for run in runs for each in run.required for said in each.said)

@@ -19,7 +19,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.results import Run, SuiteError, complaints, read, required_scenarios, summary, table
+from tests.conformance.results import (
+    SuiteError,
+    SuiteRun,
+    complaints,
+    read,
+    required_scenarios,
+    summary,
+    table,
+)
 from tests.conformance.through import ERAS, FIXTURE, SHARINGS, listens, through
 from tests.kit.ports import free_port
 
@@ -79,7 +87,7 @@ def _suite(url: str, revision: str, out: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def run_suites(url: str, revision: str, out: Path, count: int) -> list[Run]:
+def run_suites(url: str, revision: str, out: Path, count: int) -> list[SuiteRun]:
     """So many suites at once against one URL, each judged, also one that took too long.
 
     Raises:
@@ -99,14 +107,14 @@ def run_suites(url: str, revision: str, out: Path, count: int) -> list[Run]:
     return [read(place, required) for place in places]
 
 
-def as_json(runs: Sequence[Run]) -> list[dict[str, object]]:
+def as_json(runs: Sequence[SuiteRun]) -> list[dict[str, object]]:
     """Runs for programs."""
     return [
         {"ok": run.ok, "scenarios": [vars(each) | {"ok": each.ok} for each in run.scenarios]} for run in runs
     ]
 
 
-def report(url: str, revision: str, runs: Sequence[Run]) -> None:
+def report(url: str, revision: str, runs: Sequence[SuiteRun]) -> None:
     """Print a requirement set for people."""
     print(f"\n## {revision}, {url}\n\n{table(runs)}\n")
     for at, run in enumerate(runs, 1):
@@ -151,7 +159,7 @@ def options(argv: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def run(chosen: argparse.Namespace, out: Path) -> dict[str, list[Run]]:
+def run(chosen: argparse.Namespace, out: Path) -> dict[str, list[SuiteRun]]:
     """Run what was chosen, one requirement set after the other; the runs by revision."""
     with ExitStack() as stack:
         if chosen.through:

@@ -73,7 +73,7 @@ class Owner:
         return [event.call for event in self.of(Call)]
 
 
-class Net(Protocol):
+class LinkPair(Protocol):
     ready: dict[PeeredLink, ReadySet]
     """What the owner of an end runs beside it."""
 
@@ -132,7 +132,7 @@ def net(request: pytest.FixtureRequest) -> Any:
 
 @asynccontextmanager
 async def running(
-    net: Net,
+    net: LinkPair,
     name: str,
     epoch: str,
     *,
@@ -152,7 +152,7 @@ async def running(
 
 
 @asynccontextmanager
-async def pair(net: Net, *, window_bytes: int = LINK_WINDOW_BYTES) -> AsyncIterator[tuple[Owner, Owner]]:
+async def pair(net: LinkPair, *, window_bytes: int = LINK_WINDOW_BYTES) -> AsyncIterator[tuple[Owner, Owner]]:
     """A broker and a supervisor that have greeted."""
     with trio.fail_after(30):
         async with (
@@ -163,13 +163,13 @@ async def pair(net: Net, *, window_bytes: int = LINK_WINDOW_BYTES) -> AsyncItera
             yield broker, sup
 
 
-async def test_both_ends_hear_the_greeting_of_the_other_first(net: Net) -> None:
+async def test_both_ends_hear_the_greeting_of_the_other_first(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         assert broker.events == [PeerUp(hello(SUP, "s1"))]
         assert sup.events == [PeerUp(hello(BROKER, "b1"))]
 
 
-async def test_a_supervisor_that_starts_first_is_greeted_when_the_broker_comes(net: Net) -> None:
+async def test_a_supervisor_that_starts_first_is_greeted_when_the_broker_comes(net: LinkPair) -> None:
     with trio.fail_after(10):
         async with running(net, SUP, "s1") as sup:
             sup.say(BROKER, answered(1))
@@ -179,7 +179,7 @@ async def test_a_supervisor_that_starts_first_is_greeted_when_the_broker_comes(n
                 assert sup.link.counts().unsent_messages == 1
 
 
-async def test_messages_arrive_in_order_both_ways(net: Net) -> None:
+async def test_messages_arrive_in_order_both_ways(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         for i in range(0, 300, 3):
             broker.say(SUP, *(call(i + k) for k in range(3)))
@@ -189,7 +189,7 @@ async def test_messages_arrive_in_order_both_ways(net: Net) -> None:
         assert [a.call for a in broker.of(CallAnswered)] == list(range(300))
 
 
-async def test_a_burst_travels_as_one_frame_and_is_settled_once(net: Net) -> None:
+async def test_a_burst_travels_as_one_frame_and_is_settled_once(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         before = sup.link.counts().frames_in
         broker.say(SUP, *(call(i) for i in range(64)))
@@ -199,7 +199,7 @@ async def test_a_burst_travels_as_one_frame_and_is_settled_once(net: Net) -> Non
         assert sup.settled_after[-1] == len(sup.events)
 
 
-async def test_what_is_sent_while_settling_goes_out_without_another_flush(net: Net) -> None:
+async def test_what_is_sent_while_settling_goes_out_without_another_flush(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         sup.on_event = lambda e: sup.link.send(BROKER, answered(e.call)) if isinstance(e, Call) else None
         broker.say(SUP, call(7))
@@ -207,7 +207,7 @@ async def test_what_is_sent_while_settling_goes_out_without_another_flush(net: N
 
 
 @behaviour("link:big-payloads-alone")
-async def test_a_big_payload_travels_in_a_frame_of_its_own(net: Net) -> None:
+async def test_a_big_payload_travels_in_a_frame_of_its_own(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         broker.say(SUP, call(1), call(2, FRAME_BYTES * 8), call(3))
         await until(lambda: len(sup.of(Call)) == 3, "three calls")
@@ -218,7 +218,7 @@ async def test_a_big_payload_travels_in_a_frame_of_its_own(net: Net) -> None:
         ]
 
 
-async def test_paid_messages_wait_for_credit_and_go_on_in_order(net: Net) -> None:
+async def test_paid_messages_wait_for_credit_and_go_on_in_order(net: LinkPair) -> None:
     async with pair(net, window_bytes=4096) as (broker, sup):
         # Nothing of the supervisor runs between these sends, so its credit cannot come in between.
         broker.say(SUP, *(call(i, 1000) for i in range(12)))
@@ -229,7 +229,7 @@ async def test_paid_messages_wait_for_credit_and_go_on_in_order(net: Net) -> Non
         assert broker.of(Credit)
 
 
-async def test_a_message_larger_than_the_window_goes_when_the_window_is_open(net: Net) -> None:
+async def test_a_message_larger_than_the_window_goes_when_the_window_is_open(net: LinkPair) -> None:
     async with pair(net, window_bytes=4096) as (broker, sup):
         broker.say(SUP, call(1, 100_000), call(2, 1))
         assert broker.link.held_bytes(SUP) == 65
@@ -237,7 +237,7 @@ async def test_a_message_larger_than_the_window_goes_when_the_window_is_open(net
 
 
 @behaviour("link:free-messages")
-async def test_free_messages_pass_paid_ones_that_wait(net: Net) -> None:
+async def test_free_messages_pass_paid_ones_that_wait(net: LinkPair) -> None:
     async with pair(net, window_bytes=4096) as (broker, sup):
         broker.say(SUP, call(1, 5000), call(2, 5000), cancel(1))
         await until(lambda: len(sup.of(Call)) == 2, "both calls")
@@ -245,7 +245,7 @@ async def test_free_messages_pass_paid_ones_that_wait(net: Net) -> None:
         assert order == ["Call", "CancelCall", "Call"]
 
 
-async def test_a_restarted_supervisor_is_another_life(net: Net) -> None:
+async def test_a_restarted_supervisor_is_another_life(net: LinkPair) -> None:
     async with pair(net) as (broker, _sup), running(net, SUP, "s2") as second:
         await until(lambda: len(broker.of(PeerUp)) == 2 and second.of(PeerUp), "up again")
         assert [type(e) for e in broker.events] == [PeerUp, PeerDown, PeerUp]
@@ -254,7 +254,7 @@ async def test_a_restarted_supervisor_is_another_life(net: Net) -> None:
         await until(lambda: second.calls() == [5], "the call reaches the new life")
 
 
-async def test_a_restarted_broker_is_found_again_and_hears_nothing_of_its_past(net: Net) -> None:
+async def test_a_restarted_broker_is_found_again_and_hears_nothing_of_its_past(net: LinkPair) -> None:
     with trio.fail_after(20):
         async with running(net, SUP, "s1") as sup:
             async with running(net, BROKER, "b1"):
@@ -269,7 +269,7 @@ async def test_a_restarted_broker_is_found_again_and_hears_nothing_of_its_past(n
                 assert sup.of(PeerUp)[1].hello.epoch == "b2"
 
 
-async def test_a_broker_hears_that_a_supervisor_is_gone(net: Net) -> None:
+async def test_a_broker_hears_that_a_supervisor_is_gone(net: LinkPair) -> None:
     with trio.fail_after(20):
         async with running(net, BROKER, "b1") as broker:
             async with running(net, SUP, "s1"):
@@ -279,7 +279,7 @@ async def test_a_broker_hears_that_a_supervisor_is_gone(net: Net) -> None:
             assert broker.link.counts().unsent_messages == 1
 
 
-async def test_frames_of_another_epoch_are_dropped_and_counted(net: Net) -> None:
+async def test_frames_of_another_epoch_are_dropped_and_counted(net: LinkPair) -> None:
     async with pair(net) as (broker, _sup):
         for frame in (
             *encode_frames("e0", "b0", [answered(1)]),
@@ -291,7 +291,7 @@ async def test_frames_of_another_epoch_are_dropped_and_counted(net: Net) -> None
         assert broker.events == [PeerUp(hello(SUP, "s1"))]
 
 
-async def test_a_forgotten_peer_goes_down_once_and_may_greet_again(net: Net) -> None:
+async def test_a_forgotten_peer_goes_down_once_and_may_greet_again(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         broker.link.peer_died(SUP, "its process is gone")
         broker.link.peer_died(SUP, "its process is gone")
@@ -303,7 +303,7 @@ async def test_a_forgotten_peer_goes_down_once_and_may_greet_again(net: Net) -> 
         assert len(broker.of(PeerDown)) == 1
 
 
-async def test_another_version_is_refused_with_a_sentence_at_both_ends(net: Net) -> None:
+async def test_another_version_is_refused_with_a_sentence_at_both_ends(net: LinkPair) -> None:
     with trio.fail_after(10):
         async with (
             running(net, BROKER, "b1") as broker,
@@ -317,7 +317,7 @@ async def test_another_version_is_refused_with_a_sentence_at_both_ends(net: Net)
 
 @behaviour("restart:one-half-newer")
 async def test_whoever_had_a_peer_before_another_version_came_is_out_of_date(
-    net: Net,
+    net: LinkPair,
 ) -> None:
     with trio.fail_after(10):
         async with running(net, BROKER, "b1") as broker:
@@ -329,7 +329,9 @@ async def test_whoever_had_a_peer_before_another_version_came_is_out_of_date(
                 assert not sup.of(PeerRefused)[0].superseded
 
 
-async def test_ten_thousand_messages_both_ways_through_a_small_window_while_one_end_is_slow(net: Net) -> None:
+async def test_ten_thousand_messages_both_ways_through_a_small_window_while_one_end_is_slow(
+    net: LinkPair,
+) -> None:
     count = 10_000
     async with pair(net, window_bytes=65_536) as (broker, sup):
         held: list[int] = []
@@ -358,7 +360,7 @@ async def test_ten_thousand_messages_both_ways_through_a_small_window_while_one_
 
 
 @pytest.mark.parametrize("garbage", [b"\xc1", b"\x93\xa0\xa0\x91\x92\x63\x01", b"x" * 1000])
-async def test_garbage_from_a_peer_is_counted_and_harmless(net: Net, garbage: bytes) -> None:
+async def test_garbage_from_a_peer_is_counted_and_harmless(net: LinkPair, garbage: bytes) -> None:
     async with pair(net) as (broker, sup):
         await net.inject(garbage)
         await until(lambda: broker.link.counts().bad_frames == 1, "the garbage was counted")
@@ -366,14 +368,14 @@ async def test_garbage_from_a_peer_is_counted_and_harmless(net: Net, garbage: by
         await until(lambda: sup.calls() == [1], "the link goes on")
 
 
-async def test_a_message_in_the_wrong_direction_is_garbage(net: Net) -> None:
+async def test_a_message_in_the_wrong_direction_is_garbage(net: LinkPair) -> None:
     async with pair(net) as (broker, sup):
         sup.say(BROKER, call(1))
         await until(lambda: broker.link.counts().bad_frames == 1, "counted")
         assert not broker.of(Call)
 
 
-async def test_idle_ends_keep_saying_that_they_run(net: Net) -> None:
+async def test_idle_ends_keep_saying_that_they_run(net: LinkPair) -> None:
     async with pair(net) as (_broker, sup):
         first = sup.link.heard_at(BROKER)
         assert first is not None
@@ -381,7 +383,7 @@ async def test_idle_ends_keep_saying_that_they_run(net: Net) -> None:
         assert sup.events == [PeerUp(hello(BROKER, "b1"))]
 
 
-async def test_two_supervisors_are_told_apart(net: Net) -> None:
+async def test_two_supervisors_are_told_apart(net: LinkPair) -> None:
     with trio.fail_after(20):
         async with (
             running(net, BROKER, "b1") as broker,
@@ -397,7 +399,7 @@ async def test_two_supervisors_are_told_apart(net: Net) -> None:
             assert broker.link.counts().unsent_messages == 1
 
 
-async def test_a_flush_from_another_task_loses_no_wake_up(net: Net) -> None:
+async def test_a_flush_from_another_task_loses_no_wake_up(net: LinkPair) -> None:
     """Each end flushes from a task that is not the link's, in lock-step: one lost edge would hang it."""
     async with pair(net) as (broker, sup):
         rounds = 300
@@ -418,7 +420,7 @@ async def test_a_flush_from_another_task_loses_no_wake_up(net: Net) -> None:
         assert len(sup.of(CancelCall)) >= rounds
 
 
-async def test_an_end_that_stopped_leaves_no_descriptor(net: Net) -> None:
+async def test_an_end_that_stopped_leaves_no_descriptor(net: LinkPair) -> None:
     async with pair(net):
         pass  # what is opened once per process is open now
     before = sorted(os.listdir("/dev/fd"))

@@ -15,7 +15,7 @@ from tests.behaviours import behaviour
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile import fresh_ids
-from tests.kit.in_process_daemon import InProcessDaemon, Line, in_process_daemon
+from tests.kit.in_process_daemon import AgentSocket, InProcessDaemon, in_process_daemon
 from tests.kit.in_process_servers import echo, loads, modern
 
 QUICK = {"timeout_s": 3, "max_total_s": 6, "wait_s": 3, "ask_timeout_s": 6, "probe_s": 3600}
@@ -107,7 +107,7 @@ def framed(rng: Random, house: Path) -> None:
         nothing_is_left(one)
 
 
-def greeted(one: InProcessDaemon) -> Line:
+def greeted(one: InProcessDaemon) -> AgentSocket:
     """A well-behaved agent, and every server up."""
     good = one.connect()
     good.greet()

@@ -19,7 +19,7 @@ from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import PROGRAMS, SERVERS, greeted, legible, raw_id
 from tests.kit.fuzzing import fuzz
-from tests.kit.hostile import NAMES, Said, fresh_ids, members, message, one_of, text
+from tests.kit.hostile import NAMES, HostileLine, fresh_ids, members, message, one_of, text
 from tests.kit.in_process_daemon import InProcessDaemon, in_process_daemon
 
 CONTROL: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="cli", control=True))
@@ -75,7 +75,7 @@ def operated(rng: Random, house: Path) -> None:
         )
         operator.send(greeting)
         operator.lines.clear()
-        said: list[Said] = []
+        said: list[HostileLine] = []
         for _ in range(rng.randrange(1, 5)):
             lines = [
                 message(rng, rng.choice(METHODS), params(rng), fresh()) for _ in range(rng.randrange(1, 5))

@@ -18,7 +18,7 @@ from tests.fuzz.test_fuzz_agents import EVERYTHING_ENDS_S, QUICK, legible, nothi
 from tests.kit.fuzzing import fuzz
 from tests.kit.hostile_servers import Hostile
 from tests.kit.in_process_daemon import in_process_daemon
-from tests.kit.in_process_servers import Json, Process, echo
+from tests.kit.in_process_servers import InProcessServer, Json, echo
 
 CALLS: Final[tuple[tuple[str, Json], ...]] = (
     ("tools/call", {"name": "bad__echo", "arguments": {"text": "x"}, "_meta": {"progressToken": "p"}}),
@@ -94,7 +94,7 @@ def test_whatever_a_server_writes_each_call_is_answered_once_and_nobody_notices(
     fuzz(lambda rng: served(rng, house, era), examples=10, seeds=60)
 
 
-def alone(program: Callable[[Process, Json], None]) -> dict[str, Any]:
+def alone(program: Callable[[InProcessServer, Json], None]) -> dict[str, Any]:
     return {"good": echo, "bad": program}
 
 
@@ -108,7 +108,7 @@ def test_a_server_that_says_a_change_after_every_list_keeps_nobody_busy(house: P
     """Found by hand: it and the supervisor asked and answered each other as fast as they could, for ever."""
     lists = 0
 
-    def restless(process: Process, message: Json) -> None:
+    def restless(process: InProcessServer, message: Json) -> None:
         nonlocal lists
         echo(process, message)
         if str(message.get("method")).endswith("/list"):
@@ -132,7 +132,7 @@ def test_a_server_that_says_a_change_after_every_list_keeps_nobody_busy(house: P
 def test_a_server_that_calls_itself_something_else_each_time_is_served_as_before(house: Path) -> None:
     lives = 0
 
-    def renamed(process: Process, message: Json) -> None:
+    def renamed(process: InProcessServer, message: Json) -> None:
         nonlocal lives
         if message.get("method") == "initialize":
             lives += 1

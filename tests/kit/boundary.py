@@ -76,7 +76,7 @@ class Way:
         """Let go of every descriptor."""
 
 
-class Plain(Way):
+class PlainWay(Way):
     """A connection whose first line is the agent's."""
 
     def __init__(self, stage: "Stage") -> None:
@@ -124,7 +124,7 @@ class Plain(Way):
         self.sock.close()
 
 
-class Keeper(Plain):
+class Keeper(PlainWay):
     """A carrier of its own, which keeps: it says its environment when it is told to, often or never."""
 
     is_told_of_ends = True
@@ -176,7 +176,7 @@ class _Poll:
         return ready
 
 
-class Shim(Way):
+class ShimWay(Way):
     """The real shim between its agent's pipes and the socket; what its `_main` does is done here."""
 
     is_told_of_ends = returns = True
@@ -275,7 +275,7 @@ class Shim(Way):
             os.close(fd)
 
 
-class Door(Plain):
+class DoorWay(PlainWay):
     """A door: its streams are the agents."""
 
     def __init__(self, stage: "Stage") -> None:
@@ -292,7 +292,7 @@ class Door(Plain):
 class StreamOf(Way):
     """One stream of a door, which says everything on exchanges of its own."""
 
-    def __init__(self, door: Door, kind: str) -> None:
+    def __init__(self, door: DoorWay, kind: str) -> None:
         super().__init__(door.stage)
         self.door, self.kind = door, kind
         self.connection = door.connection

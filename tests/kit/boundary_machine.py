@@ -32,8 +32,8 @@ from hypothesis.stateful import (
 from msgspec import Struct
 
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
-from tests.kit.boundary import Door, Keeper, Plain, Shim, Stage, StreamOf, Way, stage
-from tests.kit.in_process_servers import Json, Process, tool
+from tests.kit.boundary import DoorWay, Keeper, PlainWay, ShimWay, Stage, StreamOf, Way, stage
+from tests.kit.in_process_servers import InProcessServer, Json, tool
 
 QUICK: Final = {"timeout_s": 20, "max_total_s": 25, "wait_s": 3, "ask_timeout_s": 6, "probe_s": 3600}
 COMMON: Final = {"command": "x", "args": ["tally"], "sharing": "concurrent", **QUICK}
@@ -59,7 +59,7 @@ WORD: Final = st.sampled_from(
 LAST_WORDS: Final = st.tuples(PICK | KINDS, st.integers(0, 2), ANSWERS, WORD, st.booleans(), st.booleans())
 
 
-class Asked(Struct):
+class SentRequest(Struct):
     """One request."""
 
     way: Way
@@ -67,10 +67,10 @@ class Asked(Struct):
     """Of a tool call: what it has the server count."""
 
 
-class Held(Struct):
+class UnansweredCall(Struct):
     """A call that its server has not answered."""
 
-    process: Process
+    process: InProcessServer
     id: Any
     mark: str
 
@@ -91,10 +91,10 @@ class Boundary(RuleBasedStateMachine):
         (house / "shop").mkdir()
         self.shop = house / "shop"
         self.ran: Counter[str] = Counter()
-        self.held: list[Held] = []
-        self.questions: dict[str, Held] = {}
+        self.held: list[UnansweredCall] = []
+        self.questions: dict[str, UnansweredCall] = {}
         """What servers have asked, and the calls that wait for it."""
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, SentRequest] = {}
         self._ids = 0
         self._needs_variables: set[int] = set()
         """Requests of agents whose carriers have had all time to say their environment."""
@@ -103,14 +103,14 @@ class Boundary(RuleBasedStateMachine):
             stage(house, SERVERS, {"tally": self._serve}, workspaces=workspaces)
         )
         self.ways: list[Way] = []
-        self.bystander = self._enter(Shim(self.stage))
+        self.bystander = self._enter(ShimWay(self.stage))
         self._greet(self.bystander, "2025-11-25")
         self.stage.settle()
         self._undisturbed()
 
     # --- the server ------------------------------------------------------------------------------------
 
-    def _serve(self, process: Process, message: Json) -> None:
+    def _serve(self, process: InProcessServer, message: Json) -> None:
         method, params = message.get("method"), message.get("params") or {}
         asked = self.questions.pop(message.get("id", 0), None) if method is None else None
         if asked is not None and not asked.process.ended:  # answered, or told that it is not
@@ -130,11 +130,11 @@ class Boundary(RuleBasedStateMachine):
             mark = params["arguments"]["mark"]
             self.ran[mark] += 1
             if params["name"] == "hold":
-                self.held.append(Held(process, message["id"], mark))
+                self.held.append(UnansweredCall(process, message["id"], mark))
                 return
             if params["name"] == "ask":
                 question = f"q{len(self.ran)}"
-                self.questions[question] = Held(process, message["id"], mark)
+                self.questions[question] = UnansweredCall(process, message["id"], mark)
                 what = {"messages": [], "maxTokens": 1}
                 process.say({"id": question, "method": "sampling/createMessage", "params": what})
                 return
@@ -150,7 +150,7 @@ class Boundary(RuleBasedStateMachine):
 
     def _request(self, way: Way, method: str, params: Json | None = None, mark: str = "") -> bytes:
         self._ids += 1
-        self.asked[self._ids] = Asked(way, mark)
+        self.asked[self._ids] = SentRequest(way, mark)
         params = params or {}
         if isinstance(way, StreamOf) and way.kind == "shared":
             params["_meta"] = _META
@@ -209,12 +209,14 @@ class Boundary(RuleBasedStateMachine):
     def come(self, kind: str, version: str, late_s: int, *, settles: bool) -> None:
         """An agent comes, and most of them greet. `late_s`: for so long it reads nothing."""
         if kind in {"session", "control", "shared"}:
-            door = next((each for each in self.stage.ways if isinstance(each, Door) and not each.ended), None)
+            door = next(
+                (each for each in self.stage.ways if isinstance(each, DoorWay) and not each.ended), None
+            )
             if door is None:
-                self.stage.add(door := Door(self.stage))
+                self.stage.add(door := DoorWay(self.stage))
             way = self._enter(StreamOf(door, kind))
         else:
-            way = self._enter({"plain": Plain, "keeper": Keeper, "shim": Shim}[kind](self.stage))
+            way = self._enter({"plain": PlainWay, "keeper": Keeper, "shim": ShimWay}[kind](self.stage))
         if version and kind != "shared":
             self._greet(way, version)
         else:
@@ -422,7 +424,7 @@ class Boundary(RuleBasedStateMachine):
         for way in self.ways:
             if not way.ended:
                 way.say(b"".join(self._said(way, each) for each in ("run", "list", "run")))
-        shims = [way for way in self.ways if isinstance(way, Shim) and not way.ended]
+        shims = [way for way in self.ways if isinstance(way, ShimWay) and not way.ended]
         for way in shims:
             self._needs_variables.add(self._ids + 1)
             way.say(self._said(way, "own"))

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import trio
 from msgspec import Struct
 
-from tests.kit.line_agent import Agent, Json, spoken
+from tests.kit.line_agent import Json, LineAgent, spoken
 from tests.kit.scripted_agents import ScriptedAgent, ScriptedHandshakeAgent, ScriptedStatelessAgent
 from tests.kit.sdks import SERVERS, call, do, steps_of
 
@@ -29,7 +29,7 @@ _LISTS: Final = ("tools", "prompts", "resources", "resourceTemplates")
 _ROUND: Final = "test_input_required_result_"
 
 
-class Server(Struct, frozen=True):
+class MatrixServer(Struct, frozen=True):
     """One column of the matrix: how it is started, its era, and how many may share a process of it."""
 
     argv: list[str]
@@ -105,15 +105,15 @@ def _of_both_kinds(server: str) -> Callable[[str], list[Json]]:
     return steps
 
 
-MATRIX: Final[dict[str, Server]] = {
-    "sdk2-legacy": Server(
+MATRIX: Final[dict[str, MatrixServer]] = {
+    "sdk2-legacy": MatrixServer(
         [sys.executable, BOTH_ERAS, "--era", "legacy"], "handshake", "concurrent", features
     ),
-    "sdk2-modern": Server(
+    "sdk2-modern": MatrixServer(
         [sys.executable, BOTH_ERAS, "--era", "modern"], "stateless", "concurrent", features
     ),
-    "sdk1": Server(SERVERS["sdk1"], "handshake", steps=_of_both_kinds("sdk1")),
-    "everything": Server(SERVERS["everything"], "handshake", steps=_of_both_kinds("everything")),
+    "sdk1": MatrixServer(SERVERS["sdk1"], "handshake", steps=_of_both_kinds("sdk1")),
+    "everything": MatrixServer(SERVERS["everything"], "handshake", steps=_of_both_kinds("everything")),
 }
 
 
@@ -158,7 +158,7 @@ def _told_again(seen: Json) -> None:
         seen["progress"] = [message for _, _, message in seen["progress"]]
 
 
-class Difference(Struct, frozen=True):
+class MatrixDifference(Struct, frozen=True):
     """What may differ from the bar, and how it is taken out of both sides."""
 
     reason: str
@@ -166,12 +166,12 @@ class Difference(Struct, frozen=True):
 
 
 DIFFERENCES: Final = (
-    Difference("ids, times and blobs of them that the server draws anew each time", _anew),
-    Difference("carpool lists in one stable order", _in_order),
-    Difference("carpool drives tasks itself, so to agents no tool needs one", _no_execution),
-    Difference("the server offers what any agent has gzipped to all", _own_files),
-    Difference("an agent hears that it waits for an instance that serves one at a time", _no_waiting),
-    Difference(
+    MatrixDifference("ids, times and blobs of them that the server draws anew each time", _anew),
+    MatrixDifference("carpool lists in one stable order", _in_order),
+    MatrixDifference("carpool drives tasks itself, so to agents no tool needs one", _no_execution),
+    MatrixDifference("the server offers what any agent has gzipped to all", _own_files),
+    MatrixDifference("an agent hears that it waits for an instance that serves one at a time", _no_waiting),
+    MatrixDifference(
         "what is told again in a later round of a call has a higher value through carpool", _told_again
     ),
 )
@@ -207,7 +207,7 @@ def _short(value: Any) -> str:
 
 
 @asynccontextmanager
-async def alone_with(argv: list[str]) -> AsyncIterator[Agent]:
+async def alone_with(argv: list[str]) -> AsyncIterator[LineAgent]:
     """A server of one's own, over its pipes; it ends with its stdin."""
     process = await trio.lowlevel.open_process(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -226,7 +226,7 @@ async def alone_with(argv: list[str]) -> AsyncIterator[Agent]:
             await process.wait()
 
 
-async def player(agent: Agent, era: Era, name: str, *, through: bool) -> ScriptedAgent:
+async def player(agent: LineAgent, era: Era, name: str, *, through: bool) -> ScriptedAgent:
     """An agent of this era, ready to play."""
     if era == "stateless":
         return ScriptedStatelessAgent(agent, name, through=through)
@@ -242,7 +242,7 @@ async def play(one: ScriptedAgent, steps: list[Json]) -> list[Json]:
 _bars: dict[tuple[str, ...], list[Json]] = {}
 
 
-async def bar_of(server: Server, name: str) -> list[Json]:
+async def bar_of(server: MatrixServer, name: str) -> list[Json]:
     """What an agent of the server's own era sees that has it to itself. It has it once."""
     key = (*server.argv, name)
     if key not in _bars:

@@ -298,7 +298,7 @@ def mutated(rng: Random, line: bytes) -> bytes:
 # --- messages --------------------------------------------------------------------------------------------
 
 
-class Said(NamedTuple):
+class HostileLine(NamedTuple):
     """A line without its end, and what a reader must make of it."""
 
     line: bytes
@@ -316,7 +316,7 @@ def message(
     *,
     version: bytes = b'"2.0"',
     spoilt: float = 0.15,
-) -> Said:
+) -> HostileLine:
     """A request or notification; `spoilt`: how often it is more than its params that is wrong."""
     fields = [
         ("jsonrpc", version),
@@ -327,7 +327,7 @@ def message(
     if rng.random() >= spoilt:
         gap = blank(rng)
         line = b"{" + (b"," + gap).join(text(name) + b":" + gap + raw for name, raw in fields) + b"}"
-        return Said(line, ident if _is_sound(line) and ident else b"")
+        return HostileLine(line, ident if _is_sound(line) and ident else b"")
     for _ in range(rng.randrange(3)):
         at = rng.randrange(len(fields))
         match rng.randrange(4):
@@ -342,7 +342,7 @@ def message(
         if not fields:
             break
     line = members(rng, fields)
-    return Said(mutated(rng, line) if rng.random() < 0.5 else line.replace(b"\n", b" "))
+    return HostileLine(mutated(rng, line) if rng.random() < 0.5 else line.replace(b"\n", b" "))
 
 
 def _is_sound(line: bytes) -> bool:

@@ -11,8 +11,8 @@ from tests.kit.hostile import (
     BLANKS,
     NAMES,
     VERSIONS,
+    HostileLine,
     Ids,
-    Said,
     bomb,
     members,
     message,
@@ -173,16 +173,16 @@ ANSWERS: Final = (
 )
 
 
-def answer(rng: Random) -> Said:
+def answer(rng: Random) -> HostileLine:
     """An answer to what was never asked, or to what was."""
     what = ("result", value(rng)) if rng.random() < 0.6 else ("error", value(rng))
     fields = [("jsonrpc", b'"2.0"'), ("id", one_of(rng, *ANSWERS)), what]
     if rng.random() < 0.1:
         fields.append(("method", value(rng, 0)))
-    return Said(members(rng, fields).replace(b"\n", b" "))
+    return HostileLine(members(rng, fields).replace(b"\n", b" "))
 
 
-def line(rng: Random, fresh: Ids, ids: list[bytes]) -> Said:
+def line(rng: Random, fresh: Ids, ids: list[bytes]) -> HostileLine:
     """One line of a session."""
     roll = rng.random()
     if roll < 0.65:
@@ -199,10 +199,10 @@ def line(rng: Random, fresh: Ids, ids: list[bytes]) -> Said:
         return answer(rng)
     if roll < 0.93:
         inner = [line(rng, fresh, ids).line for _ in range(rng.randrange(4))]
-        return Said(b"[" + b",".join(inner) + b"]", cancels=b"?")
+        return HostileLine(b"[" + b",".join(inner) + b"]", cancels=b"?")
     if roll < 0.95:
-        return Said(bomb(rng))
-    return Said(mutated(rng, value(rng, 3)))
+        return HostileLine(bomb(rng))
+    return HostileLine(mutated(rng, value(rng, 3)))
 
 
 def attach(rng: Random) -> bytes:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.kit.hostile import NAMES, VERSIONS, bomb, members, mutated, one_of, scalar, text, value
-from tests.kit.in_process_servers import Json, Process, echo, modern
+from tests.kit.in_process_servers import InProcessServer, Json, echo, modern
 
 METHODS: Final = (
     *("notifications/progress",) * 4,
@@ -35,7 +35,7 @@ META: Final = "io.modelcontextprotocol/"
 
 
 class Hostile:
-    """One program: `take` for `Process`. `era` is what it speaks where it speaks well."""
+    """One program: `take` for `InProcessServer`. `era` is what it speaks where it speaks well."""
 
     def __init__(self, rng: Random, era: str, *, badness: float) -> None:
         self.rng = rng
@@ -45,7 +45,7 @@ class Hostile:
         """Ids of all requests it has heard."""
         self._pages = 0
 
-    def __call__(self, process: Process, message: Json) -> None:
+    def __call__(self, process: InProcessServer, message: Json) -> None:
         if "id" in message and "method" in message:
             self.asked.append(message["id"])
         rng = self.rng
@@ -56,7 +56,7 @@ class Hostile:
         if rng.random() < self.badness:
             self.babble(process)
 
-    def babble(self, process: Process) -> None:
+    def babble(self, process: InProcessServer) -> None:
         """Something that nobody asked for."""
         rng = self.rng
         for _ in range(rng.randrange(3)):
@@ -69,13 +69,13 @@ class Hostile:
         if rng.random() < 0.03:
             process.write(b'{"jsonrpc":"2.0","id":1,"resu')
 
-    def _write(self, process: Process, line: bytes) -> None:
+    def _write(self, process: InProcessServer, line: bytes) -> None:
         rng = self.rng
         if rng.random() < 0.08:
             line = mutated(rng, line)
         process.write(line.replace(b"\n", b" ") + rng.choice((b"\n", b"\n", b"\r\n", b"\n\n")))
 
-    def _answer(self, process: Process, message: Json) -> None:
+    def _answer(self, process: InProcessServer, message: Json) -> None:
         rng = self.rng
         if "id" not in message or "method" not in message:
             return

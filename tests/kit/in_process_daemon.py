@@ -28,7 +28,7 @@ from carpool_protocol.link.peer import BROKER, Peer
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import process as supervisor_shell
 from carpool_supervisor import processes as supervisor_processes
-from tests.kit.in_process_servers import READ_BYTES, Json, Process, Processes, Program
+from tests.kit.in_process_servers import READ_BYTES, InProcessServer, InProcessServers, Json, Program
 from tests.kit.synchronous_configuration import SynchronousConfiguration, WatcherWithoutThreads
 
 SUPERVISOR = "sup1"
@@ -40,7 +40,7 @@ PROFILES: Final = {"reader": {"show": "search", "resource_tools": True}}
 """For agents that ask for it."""
 
 
-class Wire:
+class LinkEnd:
     """One end of the link, as the shells know it (`link.Link`)."""
 
     def __init__(self, me: Hello, _address: str) -> None:
@@ -63,7 +63,7 @@ class Wire:
         raise AssertionError("nobody dies here")
 
 
-class Line:
+class AgentSocket:
     """An agent's end of its socket."""
 
     def __init__(self, in_process_daemon: "InProcessDaemon", sock: socket.socket) -> None:
@@ -139,8 +139,8 @@ class InProcessDaemon:
     ) -> None:
         """`more`: of the configuration. Nothing asks a login shell: no task would hear its answer."""
         self.now = 1000.0
-        self.ends: list[Wire] = []
-        self.lines: list[Line] = []
+        self.ends: list[LinkEnd] = []
+        self.lines: list[AgentSocket] = []
         file = house / "carpool.json"
         config = {"mcpServers": dict(servers), "profiles": PROFILES, "login_shell": False, **more}
         text = json.dumps(config)
@@ -187,27 +187,27 @@ class InProcessDaemon:
     def _clock(self) -> float:
         return self.now
 
-    def _end(self, me: Hello, address: str, _ready: ReadySet) -> Wire:
-        end = Wire(me, address)
+    def _end(self, me: Hello, address: str, _ready: ReadySet) -> LinkEnd:
+        end = LinkEnd(me, address)
         self.ends.append(end)
         return end
 
-    def _processes(self, programs: Mapping[str, Program], heard: dict[str, Any]) -> Processes:
-        self.processes = Processes(programs, **heard)
+    def _processes(self, programs: Mapping[str, Program], heard: dict[str, Any]) -> InProcessServers:
+        self.processes = InProcessServers(programs, **heard)
         return self.processes
 
-    def connect(self) -> Line:
+    def connect(self) -> AgentSocket:
         """An agent's connection, as the door accepts it."""
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
         with mock.patch.object(trio, "current_time", self._clock):
             self.broker._agent_server._accept(ours)
-        line = Line(self, theirs)
+        line = AgentSocket(self, theirs)
         self.lines.append(line)
         return line
 
-    def server(self, name: str) -> Process | None:
+    def server(self, name: str) -> InProcessServer | None:
         """The process of this server, where one runs."""
         for instance, process in self.processes.running.items():
             if self.supervisor.core.instances.by_id[instance].pool.server == name:

@@ -81,7 +81,7 @@ class KillableDaemon(InProcessDaemon):
         return theirs
 
 
-class Carrier:
+class InProcessCarrier:
     """One agent's way to whichever broker there is. `take` gets each line for the agent."""
 
     def __init__(

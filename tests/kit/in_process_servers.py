@@ -17,10 +17,10 @@ Json = dict[str, Any]
 READ_BYTES = 1 << 16
 
 
-class Process:
+class InProcessServer:
     """A server's end of its pipes. `take` gets each message and gives what it says; it may be set anew."""
 
-    def __init__(self, fds: tuple[int, int, int], take: "Callable[[Process, Json], None]") -> None:
+    def __init__(self, fds: tuple[int, int, int], take: "Callable[[InProcessServer, Json], None]") -> None:
         self.fds = fds
         self.take = take
         self.heard: list[Json] = []
@@ -72,10 +72,10 @@ def loads(line: bytes) -> Any:
     return json.loads(line.decode(), parse_int=lambda digits: int(digits) if len(digits) < 4000 else digits)
 
 
-Program = Callable[[Process, Json], None]
+Program = Callable[[InProcessServer, Json], None]
 
 
-class Processes:
+class InProcessServers:
     """The spawner, as the supervisor's shell knows it."""
 
     pid = 0
@@ -83,14 +83,14 @@ class Processes:
     def __init__(self, programs: Mapping[str, Program], **heard: Callable[..., None]) -> None:
         self._programs = programs
         self._heard = heard
-        self.running: dict[InstanceId, Process] = {}
+        self.running: dict[InstanceId, InProcessServer] = {}
         self._todo: deque[tuple[str, InstanceId, int]] = deque()
 
     def spawn(self, instance: InstanceId, argv: list[str], _env: dict[str, str], _cwd: str) -> Pipes:
         theirs, pipes = make_pipes()
         for fd in theirs:
             os.set_blocking(fd, False)
-        self.running[instance] = Process(theirs, self._programs[argv[-1]])
+        self.running[instance] = InProcessServer(theirs, self._programs[argv[-1]])
         self._todo.append(("on_spawned", instance, 4000 + instance))
         return pipes
 
@@ -132,7 +132,7 @@ def _text_of(params: Json) -> str:
     return str(arguments.get("text") if isinstance(arguments, dict) else arguments)
 
 
-def echo(process: Process, message: Json) -> None:
+def echo(process: InProcessServer, message: Json) -> None:
     """A server of the handshake era with the tools `echo`, and `never`, which does not answer."""
     method, params = message.get("method"), message.get("params") or {}
     if "id" not in message or method is None:
@@ -166,7 +166,7 @@ def echo(process: Process, message: Json) -> None:
     process.say({"id": message["id"], "result": result})
 
 
-def modern(process: Process, message: Json) -> None:
+def modern(process: InProcessServer, message: Json) -> None:
     """The same in the stateless era."""
     method, params = message.get("method"), message.get("params") or {}
     if "id" not in message or method is None:

@@ -18,7 +18,7 @@ NAME = "sup1"
 T = TypeVar("T")
 
 
-class Broker:
+class FakeBrokerLink:
     """The other end of the link: it keeps what it hears, and says what it is told to."""
 
     def __init__(self, wire: MemoryWire) -> None:
@@ -43,7 +43,7 @@ class Broker:
 
 
 @asynccontextmanager
-async def supervised(directory: Path) -> AsyncIterator[tuple[SupervisorShell, Broker]]:
+async def supervised(directory: Path) -> AsyncIterator[tuple[SupervisorShell, FakeBrokerLink]]:
     """Serves until the block ends; then every child has ended too.
 
     `directory`: the runtime directory. The caller keeps `CARPOOL_RUNTIME_DIR` set, so that state stays there.
@@ -51,7 +51,7 @@ async def supervised(directory: Path) -> AsyncIterator[tuple[SupervisorShell, Br
     wire = MemoryWire()
     shell = SupervisorShell(str(directory), NAME, None)
     shell._link = wire.make_link(Hello(LINK_VERSION, Epoch("s1"), NAME, 2, "1"))
-    broker = Broker(wire)
+    broker = FakeBrokerLink(wire)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.link.run, broker.deliver, lambda: None)
         nursery.start_soon(shell.run)

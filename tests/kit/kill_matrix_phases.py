@@ -14,7 +14,7 @@ from msgspec import Struct
 from carpool.control.control_client import ControlClientError
 from tests.kit.line_agent import WAIT_S, Json, settled
 from tests.kit.live import Daemon, kit
-from tests.kit.mixed_agents import SOCKET, Ledger, MixedAgent, door_of, ignoring_loss, mixed_agent
+from tests.kit.mixed_agents import SOCKET, ExecutionLedger, MixedAgent, door_of, ignoring_loss, mixed_agent
 from tests.kit.waits import until
 
 SOON: Final[Json] = {"first_delay_s": 0.05, "max_delay_s": 0.05, "give_up_after": 100}
@@ -31,7 +31,7 @@ class Open(Struct):
     """Of a half one the rest is sent afterwards."""
 
 
-class Scene:
+class MatrixCell:
     """One cell of the matrix on its stage: one server, some agents, their requests."""
 
     def __init__(self, daemon: Daemon, name: str, phase: str) -> None:
@@ -39,7 +39,7 @@ class Scene:
         self.server = name
         self.others = {name: value for name, value in daemon.configured().items() if name != "mcpServers"}
         self.phase = PHASES[phase]
-        self.ledger = Ledger(daemon.base / f"{name}.ledger")
+        self.ledger = ExecutionLedger(daemon.base / f"{name}.ledger")
         self.gate = daemon.base / f"{name}.gate"
         self.door = daemon.base / f"{name}.door"
         self.players: list[MixedAgent] = []
@@ -65,7 +65,7 @@ class Scene:
         for name in names:
             self.players.append(await self.stack.enter_async_context(mixed_agent(self.daemon, name)))
 
-    async def __aenter__(self) -> "Scene":
+    async def __aenter__(self) -> "MatrixCell":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -149,13 +149,13 @@ def states(server: Json) -> list[str]:
     return sorted(each["state"] for each in server["instances"])
 
 
-async def _idle(scene: Scene) -> None:
+async def _idle(scene: MatrixCell) -> None:
     for each in scene.players:
         mark = f"{each.name}-before"
         await each.fares(await each.run(scene.server, mark), mark, "answered", scene.ledger)
 
 
-async def _greeting(scene: Scene) -> None:
+async def _greeting(scene: MatrixCell) -> None:
     for each in scene.players:
         mark = f"{each.name}-early"
         scene.opened.append(Open(each, await each.greet_and_run(scene.server, mark), mark))
@@ -169,7 +169,7 @@ async def _greeting(scene: Scene) -> None:
     await until(lambda: scene.daemon.open_connections() == lines, "all have come", WAIT_S)
 
 
-async def _waiting(scene: Scene) -> None:
+async def _waiting(scene: MatrixCell) -> None:
     blocker = await scene.stack.enter_async_context(mixed_agent(scene.daemon, SOCKET))
     await blocker.greet()
     scene.blocker = Open(blocker, await blocker.run(scene.server, "blocker", "hold", scene.gate), "blocker")
@@ -178,12 +178,12 @@ async def _waiting(scene: Scene) -> None:
     await scene.until(lambda server: server["waiting"] == len(scene.players), "the others wait")
 
 
-async def _in_flight(scene: Scene) -> None:
+async def _in_flight(scene: MatrixCell) -> None:
     await scene.open("hold")
     await scene.inside()
 
 
-async def _mid_line(scene: Scene) -> None:
+async def _mid_line(scene: MatrixCell) -> None:
     """Of the server: half an answer to the last, and the others' behind it. Of each agent: half a call."""
     await scene.open("hold")
     await scene.inside()
@@ -196,17 +196,17 @@ async def _mid_line(scene: Scene) -> None:
         scene.opened.append(Open(each, await each.half(scene.server, mark), mark, whole=False))
 
 
-async def _asking_back(scene: Scene) -> None:
+async def _asking_back(scene: MatrixCell) -> None:
     await scene.open("ask")
     for each in scene.players:
         await each.agent.until(lambda each=each: each.agent.asks, "it is asked")
 
 
-async def _leased(scene: Scene) -> None:
+async def _leased(scene: MatrixCell) -> None:
     await _idle(scene)
 
 
-async def _draining(scene: Scene) -> None:
+async def _draining(scene: MatrixCell) -> None:
     await _in_flight(scene)
     await scene.set("--another")
     await scene.until(lambda server: states(server) == ["draining", "serving"], "it drains beside another")
@@ -215,7 +215,7 @@ async def _draining(scene: Scene) -> None:
 class Phase(Struct, frozen=True):
     """One row of the matrix."""
 
-    reach: Callable[[Scene], Awaitable[None]]
+    reach: Callable[[MatrixCell], Awaitable[None]]
     settings: Json = {}
     greets_late: bool = False
     """Its server greets only once the scene's door is there."""

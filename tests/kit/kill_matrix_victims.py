@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tests.kit.kill_matrix_phases import Scene
+from tests.kit.kill_matrix_phases import MatrixCell
 from tests.kit.live import Daemon
 from tests.kit.mixed_agents import AGENT, ANSWERED, ENDED, HTTP, SHIM, SOCKET, door_of
 
@@ -21,29 +21,29 @@ Outcomes = str | Mapping[str, str]
 _ENDING: Final = {"spawning", "stopping", "terminating", "killed", "gone"}
 
 
-async def _instances(scene: Scene) -> list[int]:
+async def _instances(scene: MatrixCell) -> list[int]:
     found = scene.own(await scene.daemon.status())["instances"]
     draining = [each["pid"] for each in found if each["state"] == "draining"]
     return draining or [each["pid"] for each in found if each["state"] not in _ENDING]
 
 
-async def _supervisor(scene: Scene) -> list[int]:
+async def _supervisor(scene: MatrixCell) -> list[int]:
     return [each["pid"] for each in (await scene.daemon.status())["supervisors"]]
 
 
-async def _broker(scene: Scene) -> list[int]:
+async def _broker(scene: MatrixCell) -> list[int]:
     return [(await scene.daemon.status())["broker"]["pid"]]
 
 
-async def _launcher(scene: Scene) -> list[int]:
+async def _launcher(scene: MatrixCell) -> list[int]:
     return [pid_of(scene.daemon, "carpool.launcher")]
 
 
-async def _door(scene: Scene) -> list[int]:
+async def _door(scene: MatrixCell) -> list[int]:
     return [door_of(scene.daemon)[1]]
 
 
-async def _players(scene: Scene) -> list[int]:
+async def _players(scene: MatrixCell) -> list[int]:
     return [each.pid for each in [*scene.players, *(one.who for one in scene.greeters)] if each.pid]
 
 
@@ -59,7 +59,7 @@ STOPPED: Final = "closing|cut_off|link_broken"
 class Victim(Struct, frozen=True):
     """One column of the matrix."""
 
-    pids: Callable[[Scene], Awaitable[list[int]]]
+    pids: Callable[[MatrixCell], Awaitable[list[int]]]
     outcomes: Mapping[str, Outcomes]
     """Of the requests that are open, by phase; `*` for phases that are not named."""
     afterwards: Outcomes = ANSWERED

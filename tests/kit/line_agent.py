@@ -49,7 +49,7 @@ def _number(text: str) -> int | str:
 _LAST_ID = re.compile(rb'"id":("(?:[^"\\]|\\.)*"|[^,}\]]*)')
 
 
-class Agent:
+class LineAgent:
     """One agent. Answers are found by the bytes of their id; a second answer to one id is a failure."""
 
     def __init__(self, out: trio.abc.SendStream, pid: int = 0) -> None:
@@ -249,9 +249,9 @@ class Agent:
 @asynccontextmanager
 async def spoken(
     out: trio.abc.SendStream, back: trio.abc.ReceiveStream, pid: int = 0
-) -> AsyncIterator[Agent]:
+) -> AsyncIterator[LineAgent]:
     """An agent on two streams (or one that is both), which are closed at the end."""
-    one = Agent(out, pid)
+    one = LineAgent(out, pid)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.read, back)

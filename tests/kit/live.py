@@ -28,7 +28,7 @@ from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_supervisor import marks
 from tests.kit.leaks import zombies_of
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, settled, spoken
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, settled, spoken
 from tests.kit.private_daemon import ROOTS
 from tests.kit.private_daemon import until as until_now
 from tests.kit.waits import until
@@ -207,7 +207,7 @@ class Daemon:
     # --- agents ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def agent(self, *, greet: bool = True, attach: Attach | None = None) -> "AsyncIterator[Agent]":
+    async def agent(self, *, greet: bool = True, attach: Attach | None = None) -> "AsyncIterator[LineAgent]":
         """An agent on the socket; `attach`: with an attach line in front."""
         stream = await trio.open_unix_socket(paths.agents_socket(str(self.directory)))
         if attach is not None:
@@ -225,7 +225,7 @@ class Daemon:
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         command: list[str] | None = None,
-    ) -> "AsyncIterator[Agent]":
+    ) -> "AsyncIterator[LineAgent]":
         """An agent behind `carpool connect` (or `WORDS`, or a whole COMMAND). It must end by itself when the
         agent has gone.
         """
@@ -362,7 +362,7 @@ async def undisturbed(daemon: Daemon, tool: str = "good__echo") -> AsyncIterator
     """A second agent calls a good server all the while, and each of its answers must be right."""
     count = 0
 
-    async def chat(one: Agent) -> None:
+    async def chat(one: LineAgent) -> None:
         nonlocal count
         while True:
             assert await one.text(tool, {"text": f"good {count}"}) == f"good {count}"

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from tests.kit.http_lines import HttpLines
-from tests.kit.line_agent import WAIT_S, Agent, Json, fault_of, spoken
+from tests.kit.line_agent import WAIT_S, Json, LineAgent, fault_of, spoken
 from tests.kit.live import Daemon
 from tests.kit.waits import until
 
@@ -33,7 +33,7 @@ _PROCESS = Path(__file__).with_name("agent_process.py")
 _LOST_WAY = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class Ledger:
+class ExecutionLedger:
     """What the server has executed, from the file that it keeps."""
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Ledger:
 class MixedAgent:
     """One agent of a scene."""
 
-    def __init__(self, name: str, agent: Agent, out: trio.abc.SendStream, pid: int = 0) -> None:
+    def __init__(self, name: str, agent: LineAgent, out: trio.abc.SendStream, pid: int = 0) -> None:
         self.name = name
         """Its way in."""
         self.agent = agent
@@ -123,7 +123,9 @@ class MixedAgent:
         """Wait until this agent cannot hear any more."""
         await until(lambda: self.is_cut, f"{self.name} is cut", WAIT_S)
 
-    async def fares(self, id_: bytes, mark: str, outcome: str, ledger: Ledger, *, count: int = 0) -> None:
+    async def fares(
+        self, id_: bytes, mark: str, outcome: str, ledger: ExecutionLedger, *, count: int = 0
+    ) -> None:
         """This call ends as `outcome` (an error's code, or one of the words above; `|` between several that
         may be), and honestly.
 

@@ -11,7 +11,7 @@ its own).
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from tests.kit.line_agent import Agent, Json
+from tests.kit.line_agent import Json, LineAgent
 from tests.kit.stateless_agent import MODERN, PREFIX, Stateless
 
 ASKABLE: Final[Json] = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
@@ -95,7 +95,7 @@ def _report(
 class ScriptedHandshakeAgent:
     """An agent of the handshake era. `greet` it first."""
 
-    def __init__(self, agent: Agent, name: str, *, through: bool) -> None:
+    def __init__(self, agent: LineAgent, name: str, *, through: bool) -> None:
         self.agent, self.name, self._through = agent, name, through
         self._next = 0
         agent.says = lambda ask: {"result": said_by(name, ask["method"], ask.get("params", {}))}
@@ -128,7 +128,9 @@ class ScriptedHandshakeAgent:
 class ScriptedStatelessAgent:
     """An agent of the stateless era."""
 
-    def __init__(self, agent: Agent, name: str, *, through: bool, capabilities: Json | None = None) -> None:
+    def __init__(
+        self, agent: LineAgent, name: str, *, through: bool, capabilities: Json | None = None
+    ) -> None:
         declared = ASKABLE if capabilities is None else capabilities
         self.agent = agent
         self.stateless = Stateless(agent, capabilities=declared, name=name)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from tests.kit.line_agent import Agent, Json
+from tests.kit.line_agent import Json, LineAgent
 
 MODERN: Final = "2026-07-28"
 PREFIX: Final = "io.modelcontextprotocol/"
@@ -18,7 +18,7 @@ SUBSCRIPTION: Final = f"{PREFIX}subscriptionId"
 ROUNDS: Final = 10
 
 
-class Outcome(Struct):
+class RequestOutcome(Struct):
     """How a request ended, and what was wanted on the way."""
 
     answer: Json
@@ -34,7 +34,7 @@ class Outcome(Struct):
 class Listen:
     """One open `subscriptions/listen`."""
 
-    def __init__(self, agent: Agent, id_: bytes) -> None:
+    def __init__(self, agent: LineAgent, id_: bytes) -> None:
         self._agent = agent
         self.id = id_
 
@@ -68,7 +68,7 @@ class Listen:
 class Stateless:
     """A stateless agent that speaks over `agent`. What it declares is said with each request anew."""
 
-    def __init__(self, agent: Agent, *, capabilities: Json | None = None, name: str = "live") -> None:
+    def __init__(self, agent: LineAgent, *, capabilities: Json | None = None, name: str = "live") -> None:
         self.agent = agent
         self.capabilities: Json = capabilities or {}
         self.name = name
@@ -102,9 +102,9 @@ class Stateless:
         found: Json = answer["result"]
         return found
 
-    async def rounds(self, method: str, params: Json, **more: Any) -> Outcome:
+    async def rounds(self, method: str, params: Json, **more: Any) -> RequestOutcome:
         """A request, and its retries for as long as input is wanted and `says` gives some."""
-        done = Outcome(answer={}, ids=[])
+        done = RequestOutcome(answer={}, ids=[])
         given: Json = {}
         for _ in range(ROUNDS):
             done.ids.append(await self.request(method, {**params, **given}, **more))

@@ -165,18 +165,18 @@ async def test_a_list_that_was_written_for_a_model_stands_in_for_a_server_until_
             assert said["content"] == "twice"
 
 
-class Said(SimpleNamespace):
+class ProviderObject(SimpleNamespace):
     """An object of a provider's package, as far as a program looks at it."""
 
     def model_dump(self) -> Json:
         return json.loads(json.dumps(self, default=vars))  # type: ignore[no-any-return]
 
 
-def model(*answers: Said) -> Any:
+def model(*answers: ProviderObject) -> Any:
     """A client of either provider that gives these answers, and keeps what it was asked."""
     left, asked = list(answers), []
 
-    async def create(**request: Any) -> Said:
+    async def create(**request: Any) -> ProviderObject:
         asked.append({**request, "messages": list(request["messages"])})
         return left.pop(0)
 
@@ -194,9 +194,18 @@ async def test_the_page_does_what_it_says(shared: Daemon, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     call = {"id": "c1", "type": "function", "function": {"name": LOOK, "arguments": '{"city": "Bern"}'}}
     use = {"type": "tool_use", "id": "u1", "name": "here__picture", "input": {}}
-    wants, done = Said(tool_calls=[call], content=None), Said(content="Cold.", tool_calls=None)
-    openai = model(Said(choices=[Said(message=wants)]), Said(choices=[Said(message=done)]))
-    claude = model(Said(content=[Said(**use)]), Said(content=[Said(type="text", text="A dot.")]))
+    wants, done = (
+        ProviderObject(tool_calls=[call], content=None),
+        ProviderObject(content="Cold.", tool_calls=None),
+    )
+    openai = model(
+        ProviderObject(choices=[ProviderObject(message=wants)]),
+        ProviderObject(choices=[ProviderObject(message=done)]),
+    )
+    claude = model(
+        ProviderObject(content=[ProviderObject(**use)]),
+        ProviderObject(content=[ProviderObject(type="text", text="A dot.")]),
+    )
     with trio.fail_after(LIMIT_S):
         assert await program["ask_openai"](openai, "How is it?") == "Cold."
         assert await program["ask_claude"](claude, "What is it?") == "A dot."

@@ -12,7 +12,7 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.sdks import AGENTS, ASKABLE, call, entry, require_peers, tour
 
@@ -45,7 +45,7 @@ def said_by(name: str, ask: Json) -> Json:
 
 
 @asynccontextmanager
-async def crowd(daemon: Daemon, count: int = CROWD) -> AsyncIterator[dict[str, Agent]]:
+async def crowd(daemon: Daemon, count: int = CROWD) -> AsyncIterator[dict[str, LineAgent]]:
     """So many agents by name, each ready to answer what it is asked."""
     async with AsyncExitStack() as stack:
         agents = {}
@@ -66,7 +66,7 @@ def both_said(name: str, result: Json) -> None:
     assert said == [name, f"{name}: model on {name}", f"{name}: form on {name}"]
 
 
-def nothing_of_others(agents: dict[str, Agent]) -> None:
+def nothing_of_others(agents: dict[str, LineAgent]) -> None:
     """Every ask names the agent that it came to."""
     for name, agent in agents.items():
         assert {subject(ask) for ask in agent.asks} <= {name}, name
@@ -180,7 +180,7 @@ async def test_a_few_agents_on_real_sdks_are_asked_by_one_process_each_its_own_q
 # --- one question at a time ----------------------------------------------------------------------------
 
 
-async def ask_back(server: str, name: str, agent: Agent) -> None:
+async def ask_back(server: str, name: str, agent: LineAgent) -> None:
     """Have the agent asked by sampling and by elicitation, and check what the server was told."""
     if server != "everything":
         both_said(name, await agent.call("both", {"text": name}))
@@ -193,7 +193,7 @@ async def ask_back(server: str, name: str, agent: Agent) -> None:
     assert f"{name}: form on " in json.dumps(elicited)
 
 
-def asked_of_own(server: str, agents: dict[str, Agent]) -> None:
+def asked_of_own(server: str, agents: dict[str, LineAgent]) -> None:
     """Every ask came to the agent whose call it belongs to."""
     if server != "everything":
         nothing_of_others(agents)
@@ -227,7 +227,7 @@ async def test_a_third_that_cancels_on_serial_processes_leaves_the_others_their_
     with trio.fail_after(2 * LIMIT_S):
         async with crowd(one, 12) as agents:
 
-            async def leave(agent: Agent, name: str) -> None:
+            async def leave(agent: LineAgent, name: str) -> None:
                 agent.says = None
                 everything = ("trigger-sampling-request", {"prompt": name})
                 id_ = await agent.start(*(everything if server == "everything" else ("both", {"text": name})))

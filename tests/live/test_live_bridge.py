@@ -13,7 +13,7 @@ import trio
 
 from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.private_daemon import ROOTS
 from tests.kit.remote_server import RemoteServer, remote_server
 from tests.kit.waits import until
@@ -31,7 +31,7 @@ def shared() -> Iterator[RemoteServer]:
         yield one
 
 
-class Bridge(Agent):
+class Bridge(LineAgent):
     """What the supervisor is to a bridge."""
 
     process: trio.Process

@@ -10,14 +10,14 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, settled
 from tests.kit.live import Daemon, Make, kit
 
 CAN: Json = {"sampling": {}, "elicitation": {}}
 ROOTS: Json = {"roots": {"listChanged": True}}
 
 
-async def told(agent: Agent, server: str = "choosy") -> Json:
+async def told(agent: LineAgent, server: str = "choosy") -> Json:
     """Who serves this agent, and which roots that process was given."""
     found: Json = json.loads(await agent.text(f"{server}__told"))
     return found
@@ -29,7 +29,7 @@ def names(*uris: str) -> Callable[[Json], Json | None]:
 
 
 @asynccontextmanager
-async def rooted(daemon: Daemon, *uris: str) -> AsyncIterator[Agent]:
+async def rooted(daemon: Daemon, *uris: str) -> AsyncIterator[LineAgent]:
     async with daemon.agent(greet=False) as agent:
         agent.says = names(*uris)
         await agent.greet(capabilities=ROOTS)

@@ -29,7 +29,7 @@ from tests.live.test_live_kept import Shop
 both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
-class Town(Daemon):
+class MixedDaemon(Daemon):
     """Good servers, one that asks, one that is off, and one with names that fall on each other."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Town(Daemon):
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    one = Town()
+    one = MixedDaemon()
     try:
         yield one
     finally:

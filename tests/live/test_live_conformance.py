@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from tests.conformance.through import FIXTURE
-from tests.kit.line_agent import WAIT_S, Agent, Json, spoken
+from tests.kit.line_agent import WAIT_S, Json, LineAgent, spoken
 
 ENVELOPE: Json = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -46,7 +46,7 @@ ACCEPTED = {"step1": {"name": "Ann"}, "step2": {"color": "red"}}
 
 
 @asynccontextmanager
-async def fixture(*arguments: str) -> AsyncIterator[Agent]:
+async def fixture(*arguments: str) -> AsyncIterator[LineAgent]:
     """The fixture, spoken to directly; it ends with its stdin."""
     process = await trio.lowlevel.open_process(
         [sys.executable, str(FIXTURE), *arguments],

@@ -13,7 +13,7 @@ import trio
 from carpool.launcher.http_door import read_door_url
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import Daemon, Make, alive, gone, kit, observer
 from tests.kit.waits import until
 
@@ -22,14 +22,14 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-async def held(agent: Agent, count: int, server: str = "good") -> list[bytes]:
+async def held(agent: LineAgent, count: int, server: str = "good") -> list[bytes]:
     """So many calls inside the server."""
     ids = [await agent.start(f"{server}__wait", {"gate": "held"}) for _ in range(count)]
     await agent.inside(server, count)
     return ids
 
 
-async def lost(agent: Agent, ids: list[bytes]) -> None:
+async def lost(agent: LineAgent, ids: list[bytes]) -> None:
     for id_ in ids:
         fault = fault_of((await agent.answer(id_))["result"])
         assert fault["delivered"] == "maybe", fault

@@ -15,7 +15,7 @@ from mcp.types import PromptReference, ResourceTemplateReference
 from pydantic import BaseModel
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, settled
 from tests.kit.live import LIVE, Daemon, Make, kit
 from tests.live.conftest import shared_daemon
 
@@ -42,26 +42,26 @@ def plain(found: BaseModel) -> Json:
     return found.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-async def names(agent: Agent) -> list[str]:
+async def names(agent: LineAgent) -> list[str]:
     return [prompt["name"] for prompt in (await agent.result("prompts/list"))["prompts"]]
 
 
-async def uris(agent: Agent) -> list[str]:
+async def uris(agent: LineAgent) -> list[str]:
     return [each["uri"] for each in (await agent.result("resources/list"))["resources"]]
 
 
-async def content(agent: Agent, uri: str) -> Json:
+async def content(agent: LineAgent, uri: str) -> Json:
     [found] = (await agent.result("resources/read", {"uri": uri}))["contents"]
     return dict(found)
 
 
-async def said(agent: Agent, name: str, **arguments: str) -> str:
+async def said(agent: LineAgent, name: str, **arguments: str) -> str:
     """The text of a prompt."""
     result = await agent.result("prompts/get", {"name": name, "arguments": arguments})
     return str(result["messages"][0]["content"]["text"])
 
 
-async def seen(agent: Agent, server: str, method: str) -> list[Any]:
+async def seen(agent: LineAgent, server: str, method: str) -> list[Any]:
     """The ids (of a cancel: the cancelled one) of all messages of this method that `full.py` got."""
     return [id_ for each, id_ in json.loads(await agent.text(f"{server}__seen")) if each == method]
 

@@ -15,7 +15,7 @@ import trio
 
 from carpool_supervisor import marks
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon, Make, observer
 
 
@@ -62,7 +62,7 @@ SERVING: dict[Part, str] = {
 """A tool that is answered while this part is frozen."""
 
 
-async def answered(agent: Agent, ids: list[bytes], text: str) -> None:
+async def answered(agent: LineAgent, ids: list[bytes], text: str) -> None:
     for id_ in ids:
         assert (await agent.answer(id_))["result"]["content"][0]["text"] == text
 

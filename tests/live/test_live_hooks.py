@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, alive, fd_count, observer
 from tests.kit.waits import until
 
@@ -91,13 +91,13 @@ async def row(daemon: Daemon, name: str) -> Json:
     return found
 
 
-async def refused(agent: Agent, tool: str, arguments: Json | None = None) -> tuple[str, str]:
+async def refused(agent: LineAgent, tool: str, arguments: Json | None = None) -> tuple[str, str]:
     """The code and the text of an error of carpool."""
     result = await agent.call(f"good__{tool}", arguments)
     return fault_of(result)["code"], result["content"][0]["text"]
 
 
-async def passes(agent: Agent, tool: str, text: str) -> None:
+async def passes(agent: LineAgent, tool: str, text: str) -> None:
     """The hook of this tool lets such calls pass again: its new process may not be there yet."""
     with trio.fail_after(WAIT_S):
         while "_meta" in (await agent.call(f"good__{tool}", {"text": text})):  # noqa: ASYNC110 - a process starts

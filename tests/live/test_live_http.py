@@ -46,7 +46,7 @@ def door(daemon: Daemon) -> tuple[str, int]:
     return found["url"], found["pid"]
 
 
-class Reply:
+class HttpReply:
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status, self.headers, self.body = status, headers, body
 
@@ -55,7 +55,7 @@ class Reply:
         return json.loads(self.body)
 
 
-def ask(url: str, method: str, path: str = "", body: Any = None, **headers: str) -> Reply:
+def ask(url: str, method: str, path: str = "", body: Any = None, **headers: str) -> HttpReply:
     """One HTTP request on a connection of its own."""
     host, _, rest = url.removeprefix("http://").partition("/")
     connection = HTTPConnection(host, timeout=WAIT_S)
@@ -67,7 +67,7 @@ def ask(url: str, method: str, path: str = "", body: Any = None, **headers: str)
             method, f"/{rest}".rstrip("/") + path, None if body is None else json.dumps(body), named
         )
         answer = connection.getresponse()
-        return Reply(answer.status, dict(answer.getheaders()), answer.read())
+        return HttpReply(answer.status, dict(answer.getheaders()), answer.read())
     finally:
         connection.close()
 
@@ -85,7 +85,7 @@ def session(url: str, path: str = "", **headers: str) -> str:
     return found
 
 
-def modern(url: str, method: str, path: str = "", /, name: str = "", **params: Any) -> Reply:
+def modern(url: str, method: str, path: str = "", /, name: str = "", **params: Any) -> HttpReply:
     headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": method}
     if name:
         headers["Mcp_Name"] = name

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, fault_of
+from tests.kit.line_agent import LIMIT_S, LineAgent, fault_of
 from tests.kit.live import Daemon, alive, gone, kit, observer, undisturbed
 from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
@@ -40,7 +40,7 @@ def shared() -> Iterator[Daemon]:
     yield from shared_daemon(servers, list_wait_s=10.0, max_greeting=8)
 
 
-async def ended(agent: Agent, tool: str, code: str, delivered: str) -> str:
+async def ended(agent: LineAgent, tool: str, code: str, delivered: str) -> str:
     """Call, and expect carpool to end it so. The text for the model."""
     result = await agent.call(tool, {"text": "x"})
     fault = fault_of(result)

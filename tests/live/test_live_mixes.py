@@ -11,7 +11,7 @@ import trio
 
 from tests.behaviours import behaviour
 from tests.kit.era_matrix import MATRIX
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make
 from tests.kit.scripted_agents import ASKABLE, said_by
 from tests.kit.stateless_agent import MODERN, PREFIX, Stateless
@@ -51,7 +51,7 @@ async def stateless(
 
 
 @asynccontextmanager
-async def handshake(daemon: Daemon, name: str = "anna") -> AsyncIterator[Agent]:
+async def handshake(daemon: Daemon, name: str = "anna") -> AsyncIterator[LineAgent]:
     """An agent of the handshake era behind its own shim, that answers what it is asked."""
     async with daemon.shim(greet=False) as agent:
         agent.says = lambda ask: {"result": said_by(name, ask["method"], ask.get("params", {}))}
@@ -356,7 +356,7 @@ async def test_logs_reach_the_request_that_wants_them_and_never_one_that_does_no
     one = daemon({server: both(sharing="serial")[server]})
     log = "notifications/message"
 
-    def heard(agent: Agent) -> list[Any]:
+    def heard(agent: LineAgent) -> list[Any]:
         return [each["params"]["data"] for each in agent.notices if each["method"] == log]
 
     with trio.fail_after(LIMIT_S):

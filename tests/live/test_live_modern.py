@@ -14,7 +14,7 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import LIVE, Daemon, Make
 from tests.live.conftest import shared_daemon
 
@@ -46,7 +46,7 @@ def said_by(name: str, ask: Json) -> Json:
     return {"result": {"role": "assistant", "content": text, "model": name}}
 
 
-def nothing_of_that_era(agent: Agent) -> None:
+def nothing_of_that_era(agent: LineAgent) -> None:
     for line in agent.lines:
         assert not [sign for sign in ONLY_THERE if sign in line], line
 

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, alive, kit
 from tests.kit.waits import until
 
@@ -32,16 +32,16 @@ def serving(facts: Json) -> list[Json]:
     ]
 
 
-async def add(agent: Agent) -> int:
+async def add(agent: LineAgent) -> int:
     return int(await agent.text("counter__increment"))
 
 
-async def read(agent: Agent) -> int:
+async def read(agent: LineAgent) -> int:
     return int(await agent.text("counter__read"))
 
 
 @asynccontextmanager
-async def two(daemon: Daemon) -> AsyncIterator[tuple[Agent, Agent]]:
+async def two(daemon: Daemon) -> AsyncIterator[tuple[LineAgent, LineAgent]]:
     async with daemon.shim() as one, daemon.agent() as other:
         yield one, other
 

@@ -12,7 +12,7 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, settled
 from tests.kit.live import Daemon, Make, observer
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_classes import ROOTS, names
@@ -185,7 +185,7 @@ async def test_what_starts_by_itself_does_so_while_somebody_is_in_its_workspace(
         await shared.until(running, "nobody is there, and nothing runs")
 
 
-async def where(agent: Agent) -> Json:
+async def where(agent: LineAgent) -> Json:
     return await agent.seen("git")
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, settled
 from tests.kit.live import Daemon, kit
 from tests.live.conftest import shared_daemon
 
@@ -22,12 +22,12 @@ def shared() -> Iterator[Daemon]:
     yield from shared_daemon({"news": kit("news", restart={"first_delay_s": 0.05})})
 
 
-async def known(agent: Agent) -> Json:
+async def known(agent: LineAgent) -> Json:
     found: Json = json.loads(await agent.text("news__known"))
     return found
 
 
-def told(agent: Agent, method: str) -> list[Json]:
+def told(agent: LineAgent, method: str) -> list[Json]:
     return [each["params"] for each in agent.notices if each.get("method") == method]
 
 

@@ -14,7 +14,7 @@ import trio
 
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, kit, observer, undisturbed
 from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
@@ -63,7 +63,7 @@ async def peak(daemon: Daemon) -> Peak:
     return Peak(facts)
 
 
-async def outcomes(agent: Agent, ids: list[bytes]) -> Counter[str]:
+async def outcomes(agent: LineAgent, ids: list[bytes]) -> Counter[str]:
     """How these requests ended; the agent fails at its end when one was answered twice."""
     ended: Counter[str] = Counter()
     for id_ in ids:

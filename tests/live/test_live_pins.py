@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.waits import until
 
@@ -45,7 +45,7 @@ async def until_other(one: Daemon, seen: dict[str, str]) -> None:
         await trio.sleep(0.02)
 
 
-async def refusal(agent: Agent, tool: str) -> str:
+async def refusal(agent: LineAgent, tool: str) -> str:
     return str(fault_of(await agent.call(tool))["code"])
 
 

@@ -13,7 +13,7 @@ import trio
 from carpool.http.core.access import hash_of
 from carpool_protocol.wire.tool_names import spellings
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, fault_of
+from tests.kit.line_agent import LIMIT_S, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_http import META, ask, door, request, session
@@ -55,7 +55,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     yield from shared_daemon(made, profiles=PROFILES)
 
 
-async def refused(agent: Agent, method: str, params: dict[str, Any]) -> dict[str, Any]:
+async def refused(agent: LineAgent, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Why a request was refused, with the text."""
     answer = await agent.ask(method, params)
     error = answer["error"]

@@ -12,7 +12,7 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon
 from tests.live.conftest import shared_daemon
 
@@ -98,7 +98,7 @@ def write(daemon: Daemon, name: str, text: str) -> Path:
     return path
 
 
-async def listed(agent: Agent) -> dict[str, Json]:
+async def listed(agent: LineAgent) -> dict[str, Json]:
     await agent.until_listed(lambda names: "mine__move" in names, "the module's functions are listed")
     tools = (await agent.result("tools/list"))["tools"]
     return {tool["name"]: tool for tool in tools}

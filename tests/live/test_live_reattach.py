@@ -14,7 +14,7 @@ from bench import reattach
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, ResumeSession
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import SERVERS, Daemon, Make, kit, observer
 from tests.kit.ports import free_port
 from tests.kit.stateless_agent import Stateless
@@ -40,7 +40,7 @@ async def reborn(daemon: Daemon, count: int) -> None:
     await until(lambda: deaths(daemon) == count, f"broker {count} serves", WAIT_S)
 
 
-async def seen_once(agent: Agent, server: str, texts: list[str]) -> None:
+async def seen_once(agent: LineAgent, server: str, texts: list[str]) -> None:
     """The server has run each of these calls exactly once."""
     order = (await agent.seen(server))["order"]
     assert {text: order.count(text) for text in texts} == dict.fromkeys(texts, 1)

@@ -8,14 +8,14 @@ from pathlib import Path
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, alive, kit, observer, undisturbed
 from tests.kit.waits import until
 
 SOON = {"first_delay_s": 0, "max_delay_s": 0, "give_up_after": 2, "open_s": 3.0}
 
 
-async def pid_of(agent: Agent, server: str) -> int:
+async def pid_of(agent: LineAgent, server: str) -> int:
     pid: int = (await agent.seen(server))["pid"]
     return pid
 
@@ -25,7 +25,7 @@ async def test_instances_are_replaced_under_load_and_no_call_notices(daemon: Mak
     one = daemon({"good": observer(), "short": observer(limits={"calls": 40}, sharing="concurrent")})
     pids: set[int] = set()
 
-    async def chat(agent: Agent) -> None:
+    async def chat(agent: LineAgent) -> None:
         at = 0
         while len(pids) < 4:
             at += 1

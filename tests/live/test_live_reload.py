@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, gone, observer, running
 from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
@@ -147,7 +147,7 @@ async def test_a_broken_file_leaves_the_last_good_one_in_force_and_status_says_s
 
 @behaviour("config:told-once")
 async def test_a_change_of_the_file_is_told_once_and_only_where_it_changes_a_list(shared: Daemon) -> None:
-    def told(agent: Agent) -> int:
+    def told(agent: LineAgent) -> int:
         return sum(each["method"] == CHANGED for each in agent.notices)
 
     with trio.fail_after(LIMIT_S):

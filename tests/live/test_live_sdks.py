@@ -32,7 +32,7 @@ def _peers() -> None:
     require_peers()
 
 
-class Difference(Struct, frozen=True):
+class SdkDifference(Struct, frozen=True):
     """What may differ, and how it is taken out of a report of both sides."""
 
     reason: str
@@ -107,18 +107,22 @@ def _says_it_waits(told: list[Any]) -> bool:
 
 
 DIFFERENCES: Final = (
-    Difference("ids and times that the server draws anew each time", _without_random),
-    Difference(
+    SdkDifference("ids and times that the server draws anew each time", _without_random),
+    SdkDifference(
         "an agent hears that a list has changed once and only when it had listed it; a server that others "
         "use as well changes its lists for reasons of theirs",
         _without_list_changed,
     ),
-    Difference("a log message says of no call whose it is: nobody's, with several in flight", _without_logs),
-    Difference("carpool lists in one stable order, the same after every restart", _sorted_lists),
-    Difference("carpool drives tasks itself, so to agents no tool needs one", _without_execution),
-    Difference("the server offers what any agent has gzipped to all", _own_files_only),
-    Difference("an agent hears that it waits for an instance which serves one at a time", _without_waiting),
-    Difference(
+    SdkDifference(
+        "a log message says of no call whose it is: nobody's, with several in flight", _without_logs
+    ),
+    SdkDifference("carpool lists in one stable order, the same after every restart", _sorted_lists),
+    SdkDifference("carpool drives tasks itself, so to agents no tool needs one", _without_execution),
+    SdkDifference("the server offers what any agent has gzipped to all", _own_files_only),
+    SdkDifference(
+        "an agent hears that it waits for an instance which serves one at a time", _without_waiting
+    ),
+    SdkDifference(
         "the TypeScript client drops what progress it reads together with the answer, on a busy machine all",
         _without_progress,
         agents=("typescript",),

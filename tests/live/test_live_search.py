@@ -11,7 +11,7 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of, settled
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.stateless_agent import Stateless
 from tests.live.conftest import shared_daemon
@@ -42,7 +42,7 @@ def shared() -> Iterator[Daemon]:
 
 
 @asynccontextmanager
-async def agent(daemon: Daemon, profile: str, *, greet: bool = True) -> AsyncIterator[Agent]:
+async def agent(daemon: Daemon, profile: str, *, greet: bool = True) -> AsyncIterator[LineAgent]:
     attach = Attach(version=ATTACH_VERSION, carrier="client", pid=os.getpid(), profile=profile)
     async with daemon.agent(attach=attach, greet=greet) as one:
         yield one
@@ -53,7 +53,7 @@ def within(name: str, arguments: Json | None = None) -> Json:
     return {"name": name, **({} if arguments is None else {"arguments": arguments})}
 
 
-async def found(one: Agent, query: str, **more: object) -> list[str]:
+async def found(one: LineAgent, query: str, **more: object) -> list[str]:
     """Names of what `find_tools` finds, the best first."""
     text = await one.text("find_tools", {"query": query, **more})
     return [line.partition("(")[0] for line in text.splitlines() if not line.startswith("(")]

@@ -18,7 +18,7 @@ from carpool.control.control_client import ControlClientError
 from carpool.http.core.access import hash_of
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import DAEMON_WORDS, Daemon, Make, kit, observer, texts_below
 from tests.kit.waits import until
 from tests.live.test_live_http import ask, door, request, session
@@ -139,7 +139,7 @@ def repeating(secret: Json) -> Json:
     }
 
 
-async def misfortunes(agent: Agent, hidden: Secrets, way: str) -> None:
+async def misfortunes(agent: LineAgent, hidden: Secrets, way: str) -> None:
     """Calls that work, and that fail in every way there is, each with a secret in what it says."""
     said = {"text": hidden[f"argument by {way}"], "gate": hidden[f"gate by {way}"]}
     assert await agent.text("good__echo", said) == said["text"]

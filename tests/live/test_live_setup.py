@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon, Make, observer
 
 CANARY = "canary-live-0123456789abcdef"
@@ -25,7 +25,7 @@ def as_it_is(path: Path) -> tuple[int, bytes]:
     return stat.S_IMODE(path.stat().st_mode), path.read_bytes()
 
 
-async def seen(agent: Agent, server: str) -> Json:
+async def seen(agent: LineAgent, server: str) -> Json:
     found: Json = json.loads(await agent.text(f"{server}__seen", {}))
     return found
 

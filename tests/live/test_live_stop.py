@@ -15,7 +15,7 @@ import trio
 
 from carpool_supervisor import marks
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent
+from tests.kit.line_agent import LIMIT_S, WAIT_S, LineAgent
 from tests.kit.live import Daemon, Make, alive, kit, observer
 from tests.kit.remote_server import Json, remote_server
 from tests.kit.waits import until
@@ -28,7 +28,7 @@ async def down(one: Daemon) -> None:
     assert not one.running()
 
 
-async def inside(agent: Agent, server: str) -> None:
+async def inside(agent: LineAgent, server: str) -> None:
     await agent.start(f"{server}__wait", {"gate": "never"})
     await agent.inside(server, 1)
 

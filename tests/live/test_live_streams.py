@@ -45,7 +45,7 @@ ENVELOPE: Final = {
 }
 
 
-class Desk:
+class StreamsDoor:
     """A tiny door: what came on each stream, in order, with its exchange."""
 
     def __init__(self, end: trio.SocketStream) -> None:
@@ -141,10 +141,10 @@ def _here(word: ControlMessage | None) -> bool:
 
 
 @asynccontextmanager
-async def desk(daemon: Daemon, *, dies: bool = False) -> AsyncIterator[Desk]:
+async def desk(daemon: Daemon, *, dies: bool = False) -> AsyncIterator[StreamsDoor]:
     """A door, that ends its streams in the end unless it `dies`."""
     end = await trio.open_unix_socket(paths.agents_socket(str(daemon.directory)))
-    one = Desk(end)
+    one = StreamsDoor(end)
     async with end:
         attach = Attach(version=ATTACH_VERSION, carrier="door", pid=os.getpid(), streams=True)
         await one.send(attach_line(attach))
@@ -417,13 +417,13 @@ async def test_a_door_that_stands_still_is_cut_off_and_agents_on_sockets_notice_
             await other.text("obs__echo", {"text": "warm"})
             end = await trio.open_unix_socket(paths.agents_socket(str(mine.directory)))
             async with end, trio.open_nursery() as nursery:
-                nursery.start_soon(speak_and_never_listen, Desk(end))
+                nursery.start_soon(speak_and_never_listen, StreamsDoor(end))
                 while "has not read" not in mine.log("broker"):
                     assert await other.text("obs__echo", {"text": "still here"}) == "still here"
                 await mine.until(lambda facts: len(facts["sessions"]) == 1, "only the other stays")
 
 
-async def speak_and_never_listen(frozen: Desk) -> None:
+async def speak_and_never_listen(frozen: StreamsDoor) -> None:
     attach = Attach(version=ATTACH_VERSION, carrier="door", pid=os.getpid(), streams=True)
     await frozen.send(attach_line(attach))
     with suppress(trio.BrokenResourceError):

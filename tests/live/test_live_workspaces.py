@@ -15,7 +15,7 @@ import trio
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, Agent, Json
+from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon, Make, observer
 from tests.live.conftest import shared_daemon
 
@@ -40,7 +40,7 @@ def servers(**entries: Json) -> Json:
 
 
 @asynccontextmanager
-async def come(shared: Daemon, directory: str) -> AsyncIterator[Agent]:
+async def come(shared: Daemon, directory: str) -> AsyncIterator[LineAgent]:
     """An agent that works in a directory."""
     cwd = shared.base / directory
     cwd.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from carpool_protocol.link.messages import (
     SetPools,
 )
 from tests.behaviours import behaviour
-from tests.kit.in_process_supervisor import Broker, supervised
+from tests.kit.in_process_supervisor import FakeBrokerLink, supervised
 from tests.kit.spawner_rig import server_argv
 
 KEY = PoolKey("s:1")
@@ -37,7 +37,7 @@ def call(number: int, tool: str, **arguments: Any) -> Call:
     )
 
 
-async def text_of(broker: Broker, number: int) -> Any:
+async def text_of(broker: FakeBrokerLink, number: int) -> Any:
     answered = await broker.heard(CallAnswered, lambda it: it.call == number)
     return json.loads(json.loads(answered.body)["content"][0]["text"])
 

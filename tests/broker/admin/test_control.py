@@ -44,7 +44,7 @@ ME = SessionId("s1")
 ONE, TWO = SessionId("s2"), SessionId("s3")
 
 
-class Rig:
+class ControlRig:
     """A control with a supervisor that answers as it is told, and three servers of which one is disabled.
 
     `more`: servers beside them, `others`: what else the file says.
@@ -120,7 +120,7 @@ class Rig:
 
 @behaviour("modes:why")
 async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     rig.answer = rig.explain
     said = await rig.ask("carpool/why", server="git")
     assert said["server"] == "git"
@@ -137,7 +137,7 @@ async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -
 
 
 async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     rig.answer = lambda _: rig.inquiries.supervisor_lost()
     assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
 
@@ -145,7 +145,7 @@ async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: 
 async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_status(
     tmp_path: Path,
 ) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     for session in (ONE, TWO):
         rig.core.handle(
             SessionOpened(session=session, source=DEFAULT_SOURCE, agent="", pid=1, carrier="shim"), 1.0
@@ -160,7 +160,7 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 
 
 async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_shims(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     rig.core.handle(SessionOpened(session=ONE, source=DEFAULT_SOURCE, agent="", pid=33, carrier="shim"), 1.0)
     rig.doors, rig.hooks = [30], [{"pid": 40}, {"pid": 0}]
     rig.answer = lambda _: rig.inquiries.supervisor_lost()
@@ -175,7 +175,7 @@ async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reas
     tmp_path: Path, method: str
 ) -> None:
     more = {"kind": "probe_agreed"} if method == "carpool/testify" else {}
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     unknown = await rig.refused(method, server="gti", **more)
     assert (unknown.slug, "did you mean 'git'?" in unknown.detail) == ("bad_params", True)
     far = await rig.refused(method, server="zzz", **more)
@@ -183,7 +183,7 @@ async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reas
     disabled = await rig.refused(method, server="old", **more)
     assert (disabled.slug, disabled.detail) == ("disabled", f"{tmp_path}/carpool.json says so.")
     assert rig.sent == []
-    away = await Rig(tmp_path, linked=False).refused(method, server="git", **more)
+    away = await ControlRig(tmp_path, linked=False).refused(method, server="git", **more)
     assert away.slug == "supervisor_away"
 
 
@@ -191,7 +191,7 @@ async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_giv
     tmp_path: Path,
 ) -> None:
     more = {"keyed": {"command": "x", "env": {"K": "${UKEY}"}}, "module": {"python": "no module"}}
-    rig = Rig(tmp_path, more=more, workspaces={"shop": {"mcpServers": {"till": {"command": "till"}}}})
+    rig = ControlRig(tmp_path, more=more, workspaces={"shop": {"mcpServers": {"till": {"command": "till"}}}})
     for server, slug, words in (
         ("keyed", "unset", "env.K: the environment variable UKEY is not set; set it where the agent starts"),
         ("module", "misconfigured", "mcpServers.module.python"),
@@ -210,7 +210,7 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
     tmp_path: Path,
 ) -> None:
     more = {"keyed": {"command": "x", "env": {"K": "${UKEY}"}}, "module": {"python": "no module"}}
-    rig = Rig(tmp_path, more=more)
+    rig = ControlRig(tmp_path, more=more)
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, messages.Operate)
@@ -233,7 +233,7 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
 
 @behaviour("modes:probe")
 async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     said = await rig.ask("carpool/testify", server="git", kind="probe_diverged", detail="x" * 9000)
     assert said == {}
     (sent,) = rig.sent
@@ -245,7 +245,7 @@ async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> N
 
 @behaviour("call:dry-run", "switch:live")
 async def test_a_tool_of_a_disabled_server_is_refused_as_a_call_of_it(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="cli"), 1.0)
     refused = await rig.refused("carpool/tools", name="old__gone", offline=True)
     assert (refused.slug, refused.server) == ("disabled", "old")
@@ -256,7 +256,7 @@ async def test_a_tool_of_a_disabled_server_is_refused_as_a_call_of_it(tmp_path: 
 async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    rig = Rig(tmp_path, linked=False)
+    rig = ControlRig(tmp_path, linked=False)
     rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="cli"), 1.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.control.answer, ME, "carpool/tools", RawJson(b"{}"))
@@ -270,7 +270,7 @@ async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
 
 @behaviour("client:looks")
 async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
     said = (await rig.ask("carpool/servers"))["servers"]
     assert [(each["name"], each["state"]) for each in said] == [
@@ -286,7 +286,7 @@ async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(t
 async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_not(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
     for spec in rig.core.sources.wanted_pools().pools:
         offers = [
@@ -310,7 +310,7 @@ async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_n
 async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_the_asker(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     key = next(spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "git")
     report = PoolReport(
         key=key, server=ServerName("git"), state="serving", sharing="concurrent", waiting=0, restarts=2,
@@ -340,7 +340,7 @@ async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_
 async def test_a_supervisor_that_was_silent_from_the_first_survey_on_makes_no_server_cold(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    rig = Rig(tmp_path)
+    rig = ControlRig(tmp_path)
     key = next(spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "git")
     rig.core.handle(PoolChanged(key, "serving", ""), 2.0)
     said = await rig.ask("carpool/status", within_s=0.5)
@@ -348,7 +348,7 @@ async def test_a_supervisor_that_was_silent_from_the_first_survey_on_makes_no_se
 
 
 async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, more={"few": {"command": "few", "tools": {"deny": ["rm*"]}}})
+    rig = ControlRig(tmp_path, more={"few": {"command": "few", "tools": {"deny": ["rm*"]}}})
     key = next(spec.key for spec in rig.core.sources.wanted_pools().pools if spec.server == "few")
     offers = [ToolOffer(name, RawJson(b'{"name":"%b"}' % name.encode())) for name in ("ls", "rm", "rmdir")]
     rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
@@ -360,7 +360,7 @@ async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path:
 async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, lacks: dict[str, Any]
 ) -> None:
-    rig = Rig(tmp_path, more={"mine": {"command": "mine", **lacks}})
+    rig = ControlRig(tmp_path, more={"mine": {"command": "mine", **lacks}})
     states: dict[str, PoolState] = {}
 
     def answer(message: AnyMessage) -> None:
@@ -413,7 +413,7 @@ async def test_a_project_that_only_an_operator_is_in_is_on_the_page_with_its_ser
     project.mkdir()
     (project / ".git").mkdir()
     (project / ".mcp.json").write_text('{"mcpServers": {"its": {"command": "its"}}}', "utf-8")
-    rig = Rig(tmp_path, linked=False)
+    rig = ControlRig(tmp_path, linked=False)
     attach = Attach(version=ATTACH_VERSION, carrier="cli", cwd=str(project))
     source, events = rig.configuration.session_opened(ME, attach, {})
     rig.follow(events)

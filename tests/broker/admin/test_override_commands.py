@@ -24,7 +24,7 @@ ONE, TWO = SessionId("s1"), SessionId("s2")
 A, OFF = {"command": "x"}, {"command": "y", "disabled": True}
 
 
-class House:
+class OverrideRig:
     """A configuration with an operator, over a runtime directory."""
 
     def __init__(
@@ -72,7 +72,7 @@ class House:
 
 @behaviour("switch:live")
 def test_a_server_is_off_for_every_source_and_back_again(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A, off=OFF)
+    house = OverrideRig(tmp_path, a=A, off=OFF)
     house.come(ONE)
     told = house.turn("a", on=False)
     assert told == {
@@ -97,7 +97,7 @@ def test_a_server_is_off_for_every_source_and_back_again(tmp_path: Path) -> None
 
 @behaviour("switch:session")
 def test_a_session_with_a_switch_of_its_own_has_a_source_of_its_own(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A, b=A)
+    house = OverrideRig(tmp_path, a=A, b=A)
     assert house.come(ONE) == house.come(TWO) == DEFAULT_SOURCE
     told = house.turn("a", ONE, on=False)
     assert (told["enabled"], told["until"], told["session"]) == (False, "the session ends", ONE)
@@ -116,7 +116,7 @@ def test_a_session_with_a_switch_of_its_own_has_a_source_of_its_own(tmp_path: Pa
 
 
 def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     house.come(ONE)
     house.turn("a", ONE, on=False)
     house.turn("a", on=True)
@@ -126,7 +126,7 @@ def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_pa
 
 def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> None:
     big = {**OFF, "pool": {"min": 64, "max": 64}}
-    house = House(
+    house = OverrideRig(
         tmp_path, "mcp_config.json", git={**A, "pool": {"min": 1}}, big=big, none={"disabled": True}
     )
     house.come(ONE)
@@ -144,21 +144,21 @@ def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> 
 
 @behaviour("switch:kept")
 def test_the_next_broker_knows_all_switches_and_another_carpool_those_for_everybody(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A, b=A, off=OFF)
+    house = OverrideRig(tmp_path, a=A, b=A, off=OFF)
     house.come(ONE)
     house.turn("a", on=False)
     house.turn("off", on=True)
     house.turn("b", ONE, on=False)
-    heir = House(tmp_path)
+    heir = OverrideRig(tmp_path)
     assert heir.listed() == ["b", "off"]
     assert heir.listed(heir.come(ONE)) == ["off"]
     assert heir.listed(heir.come(TWO)) == ["b", "off"]
-    stranger = House(tmp_path, carpool="d")
+    stranger = OverrideRig(tmp_path, carpool="d")
     assert stranger.listed(stranger.come(ONE)) == ["b", "off"], "its session of this id is another one"
 
 
 def test_a_server_that_leaves_the_configuration_takes_its_switch_with_it(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A, b=A)
+    house = OverrideRig(tmp_path, a=A, b=A)
     house.turn("a", on=False)
     house.write(b=A)
     house.reload()
@@ -169,7 +169,7 @@ def test_a_server_that_leaves_the_configuration_takes_its_switch_with_it(tmp_pat
 
 
 def test_a_broken_file_drops_no_switch(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     house.turn("a", on=False)
     house.file.write_text("{")
     assert house.reload()
@@ -180,7 +180,7 @@ def test_a_broken_file_drops_no_switch(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_be_run_for_a_moment_keeps_its_switch(tmp_path: Path) -> None:
-    house = House(tmp_path, a={**A, "tools_file": "tools.json"})
+    house = OverrideRig(tmp_path, a={**A, "tools_file": "tools.json"})
     (tmp_path / "tools.json").write_text("[]")
     house.reload()
     house.turn("a", on=False)
@@ -191,7 +191,7 @@ def test_a_server_that_cannot_be_run_for_a_moment_keeps_its_switch(tmp_path: Pat
 
 
 def test_another_project_that_comes_to_have_the_name_drops_no_switch(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     work, strange = tmp_path / "work", tmp_path / "strange"
     for each in (work, strange):
         each.mkdir()
@@ -209,7 +209,7 @@ def test_another_project_that_comes_to_have_the_name_drops_no_switch(tmp_path: P
 def test_a_project_that_goes_takes_the_switches_of_its_servers_with_it(
     tmp_path: Path, *, only_there: bool
 ) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     work, other = tmp_path / "work", tmp_path / "other"
     for each, name in ((work, "its"), (other, "theirs")):
         each.mkdir()
@@ -234,15 +234,17 @@ def test_a_project_that_goes_takes_the_switches_of_its_servers_with_it(
 
 @behaviour("switch:session")
 def test_what_a_session_had_of_its_own_is_kept_no_longer_than_it_may_come_back(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     for session in (ONE, TWO):
         house.come(session)
         house.turn("a", session, on=False)
-    heir = House(tmp_path)
+    heir = OverrideRig(tmp_path)
     heir.come(ONE)
     heir.switching.sessions_known([ONE])
     assert heir.configuration.overrides.session_overrides.keys() == {ONE}
-    assert House(tmp_path).configuration.overrides.session_overrides.keys() == {ONE}, "as it is kept as well"
+    assert OverrideRig(tmp_path).configuration.overrides.session_overrides.keys() == {ONE}, (
+        "as it is kept as well"
+    )
     heir.kept.unlink()
     heir.switching.sessions_known([ONE])
     assert not heir.kept.exists(), "nothing was to be written"
@@ -252,7 +254,7 @@ def test_what_a_session_had_of_its_own_is_kept_no_longer_than_it_may_come_back(t
 
 @behaviour("switch:saved")
 def test_once_the_file_says_it_no_switch_is_left(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     house.come(ONE)
     house.turn("a", on=False)
     house.turn("a", ONE, on=True)
@@ -266,7 +268,7 @@ def test_once_the_file_says_it_no_switch_is_left(tmp_path: Path) -> None:
 
 
 def test_a_switch_stays_while_the_file_that_speaks_for_it_is_not_in_force(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     house.turn("a", on=False)
     house.file.write_text("{")
     told = house.turn("a", on=None)
@@ -275,7 +277,7 @@ def test_a_switch_stays_while_the_file_that_speaks_for_it_is_not_in_force(tmp_pa
 
 
 def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     work = tmp_path / "work"
     work.mkdir()
     (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": {"command": "z"}, "its": A}}))
@@ -296,7 +298,7 @@ def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> N
 
 
 def test_a_session_of_one_server_comes_and_waits_for_it_to_be_switched_back(tmp_path: Path) -> None:
-    house = House(tmp_path, a=A, b=A)
+    house = OverrideRig(tmp_path, a=A, b=A)
     house.turn("a", on=False)
     attach = Attach(version=ATTACH_VERSION, carrier="shim", server="a")
     assert house.configuration.attach_objection(attach) is None
@@ -307,7 +309,7 @@ def test_a_session_of_one_server_comes_and_waits_for_it_to_be_switched_back(tmp_
 
 
 def test_a_session_is_asked_for_the_variables_of_servers_that_are_off(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x", "env": {"T": "${TOKEN}"}, "disabled": True})
+    house = OverrideRig(tmp_path, a={"command": "x", "env": {"T": "${TOKEN}"}, "disabled": True})
     attach = Attach(version=ATTACH_VERSION, carrier="shim")
     assert house.configuration.wanted_variables(attach) == ["TOKEN"], "it cannot be asked again"
     source, _ = house.configuration.session_opened(ONE, attach, {"TOKEN": "v"})
@@ -320,7 +322,7 @@ def test_a_session_is_asked_for_the_variables_of_servers_that_are_off(tmp_path: 
 def test_a_place_that_cannot_be_written_leaves_the_switch_in_force(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = House(tmp_path, a=A)
+    house = OverrideRig(tmp_path, a=A)
     house.kept.mkdir()
     assert house.turn("a", on=False)["enabled"] is False
     assert house.listed() == []

@@ -9,7 +9,7 @@ from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from tests.behaviours import behaviour
 from tests.broker.core.configuration.test_profiles import catalog
-from tests.broker.core.test_profiles_in_core import SERVERS, Rig
+from tests.broker.core.test_profiles_in_core import SERVERS, ProfileRig
 
 
 def configured(**profile: Any) -> Config:
@@ -21,7 +21,7 @@ def configured(**profile: Any) -> Config:
 
 def told(**profile: Any) -> dict[str, Any]:
     config = configured(**profile)
-    rig = Rig()
+    rig = ProfileRig()
     rig.configure({**SERVERS, "late": {"command": "z"}})
     (found,) = profile_page(rig.core, config)["profiles"]
     assert profile_scope(config, "p").profile in {"", "p"}
@@ -43,7 +43,7 @@ def test_what_is_left_out_for_everybody_is_on_it_without_a_name() -> None:
     text = json.dumps({"mcpServers": SERVERS, "max_tools": 2})
     config = read_config(text, "f").config
     assert config is not None
-    (found,) = profile_page(Rig().core, config)["profiles"]
+    (found,) = profile_page(ProfileRig().core, config)["profiles"]
     assert (found["profile"], found["tools"], found["left_out"]) == ("", 5, 3)
 
 

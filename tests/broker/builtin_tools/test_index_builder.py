@@ -24,7 +24,7 @@ def search(number: int) -> AnswerBuiltin:
     return AnswerBuiltin(SessionId("s1"), RawJson(b"%d" % number), "find_tools", EMPTY_OBJECT, NEWEST, False)
 
 
-class Desk:
+class IndexBuilderRig:
     """`answered`: the requests, in order. Each answer searches, as the real one does."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Desk:
 
 @behaviour("search:long-lists")
 async def test_a_search_in_a_long_list_lets_others_go_on_and_is_answered() -> None:
-    desk, turns = Desk(), 0
+    desk, turns = IndexBuilderRig(), 0
     long, short = many(LONG), many(SHORT)
     desk.wanted(1, long)
     desk.wanted(2, short)
@@ -68,7 +68,7 @@ async def test_a_search_in_a_long_list_lets_others_go_on_and_is_answered() -> No
 
 
 async def test_a_list_that_changes_meanwhile_is_searched_as_it_is_then() -> None:
-    desk = Desk()
+    desk = IndexBuilderRig()
     desk.wanted(1, many(LONG))
     desk.views[b"1"] = many(LONG + 1)
     async with trio.open_nursery() as nursery:
@@ -80,7 +80,7 @@ async def test_a_list_that_changes_meanwhile_is_searched_as_it_is_then() -> None
 
 
 def test_what_waits_is_answered_when_carpool_ends() -> None:
-    desk = Desk()
+    desk = IndexBuilderRig()
     for number in (1, 2):
         desk.wanted(number, many(LONG))
     desk.searching.answer_all()
@@ -91,7 +91,7 @@ def test_where_nothing_can_be_searched_the_answer_says_so_at_once(monkeypatch: p
     def none(*_: object) -> bool:
         raise CannotSearchError
 
-    desk = Desk()
+    desk = IndexBuilderRig()
     monkeypatch.setattr(desk.finder, "index_more", none)
     desk.wanted(1, many(LONG))
     assert desk.answered == [1]

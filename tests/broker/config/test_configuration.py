@@ -22,7 +22,7 @@ from tests.kit.synchronous_configuration import SynchronousConfiguration
 ONE, TWO = SessionId("s1"), SessionId("s2")
 
 
-class House:
+class ConfigurationHome:
     """A configuration file that can be written again."""
 
     def __init__(self, directory: Path, **servers: dict[str, Any]) -> None:
@@ -67,9 +67,9 @@ def told(event: Any) -> list[str] | None:
 def test_sessions_share_a_source_unless_the_configuration_makes_a_difference_between_them(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path, a={"command": "x"})
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
     assert house.come(ONE, "/one") == house.come(TWO, "/two") == DEFAULT_SOURCE
-    house = House(tmp_path, a={"command": "x", "roots": "workspace"})
+    house = ConfigurationHome(tmp_path, a={"command": "x", "roots": "workspace"})
     one, two = house.come(ONE, "/one"), house.come(TWO, "/two")
     assert len({one, two, DEFAULT_SOURCE}) == 3
     assert house.come(SessionId("s3"), "/one") == one
@@ -79,7 +79,7 @@ def test_sessions_share_a_source_unless_the_configuration_makes_a_difference_bet
 
 @behaviour("roots:of-the-agent")
 def test_roots_that_an_agent_names_move_its_session_to_the_source_that_goes_with_them(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x", "roots": "agent"})
+    house = ConfigurationHome(tmp_path, a={"command": "x", "roots": "agent"})
     before = house.come(ONE)
     house.come(TWO)
     read, moved = house.roots(ONE, "file:///r")
@@ -92,14 +92,14 @@ def test_roots_that_an_agent_names_move_its_session_to_the_source_that_goes_with
 
 
 def test_roots_of_a_session_that_is_gone_move_nobody(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x", "roots": "agent"})
+    house = ConfigurationHome(tmp_path, a={"command": "x", "roots": "agent"})
     source = house.come(ONE)
     assert house.configuration.session_closed(ONE) == [SourceDropped(source)]
     assert house.roots(ONE, "file:///r") == []
 
 
 def test_the_workspace_of_a_session_counts_from_the_moment_a_server_wants_it(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x"})
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
     house.come(ONE, "/one")
     house.come(TWO, "/two")
     house.write(a={"command": "x", "roots": "workspace"})
@@ -119,7 +119,9 @@ def test_the_workspace_of_a_session_counts_from_the_moment_a_server_wants_it(tmp
 
 
 def test_roots_that_do_not_matter_for_a_while_are_remembered(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x", "roots": "agent"}, b={"command": "x", "disabled": True})
+    house = ConfigurationHome(
+        tmp_path, a={"command": "x", "roots": "agent"}, b={"command": "x", "disabled": True}
+    )
     house.come(ONE, "/one")
     house.roots(ONE, "file:///r")
     house.write(a={"command": "x", "roots": "agent", "disabled": True})
@@ -131,7 +133,7 @@ def test_roots_that_do_not_matter_for_a_while_are_remembered(tmp_path: Path) -> 
 
 
 def test_a_run_is_a_source_of_its_own_whatever_the_file_says_of_roots(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x", "roots": "agent"})
+    house = ConfigurationHome(tmp_path, a={"command": "x", "roots": "agent"})
     run = RunCommand(argv=["y"], env={}, cwd="/w")
     source = house.come(ONE, "/one", run)
     assert source == house.come(TWO, "/two", run) != DEFAULT_SOURCE
@@ -141,7 +143,7 @@ def test_a_run_is_a_source_of_its_own_whatever_the_file_says_of_roots(tmp_path: 
 
 
 def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x"})
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
     house.come(ONE)
     house.file.write_text("{", encoding="utf-8")
     assert kinds(house.configuration.read_again()) == ["SourceRead"]
@@ -153,7 +155,7 @@ def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
 def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_read_last(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path, a={"command": "x"})
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
     kept = str(tmp_path / "last-good.json")
     before = house.reborn(kept)
     house.file.write_text('{"mcpServers": {"a": {"comand": "x"}}}', encoding="utf-8")
@@ -170,7 +172,7 @@ def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_r
 
 
 def test_where_nothing_good_was_read_before_a_broken_file_is_refused(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = ConfigurationHome(tmp_path)
     house.file.write_text("{", encoding="utf-8")
     with pytest.raises(BrokenConfigError, match=r"carpool\.json:1"):
         house.reborn(str(tmp_path / "last-good.json"))
@@ -178,7 +180,9 @@ def test_where_nothing_good_was_read_before_a_broken_file_is_refused(tmp_path: P
 
 @behaviour("streams:one-server")
 def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_all(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x"}, b={"command": "y"}, off={"command": "z", "disabled": True})
+    house = ConfigurationHome(
+        tmp_path, a={"command": "x"}, b={"command": "y"}, off={"command": "z", "disabled": True}
+    )
     configuration = house.configuration
     everything = configuration.resolve_source(DEFAULT_SOURCE)
 
@@ -200,7 +204,7 @@ def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_
 
 
 def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x"}, off={"command": "z", "disabled": True})
+    house = ConfigurationHome(tmp_path, a={"command": "x"}, off={"command": "z", "disabled": True})
 
     def why(**said: str) -> str:
         attach = Attach(version=ATTACH_VERSION, carrier="shim", **said)  # type: ignore[arg-type]
@@ -214,7 +218,7 @@ def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
 
 @behaviour("profiles:servers")
 def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = ConfigurationHome(tmp_path)
     servers = {
         "a": {"command": "x"},
         "b": {"command": "y", "tags": ["t"]},
@@ -247,7 +251,7 @@ def test_a_file_that_is_a_projects_as_well_is_read_again_whoever_has_looked_at_i
 
 @behaviour("config:included")
 def test_a_file_that_is_included_comes_changes_and_goes(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = ConfigurationHome(tmp_path)
     house.file.write_text('{"include": ["servers.d/*.json"]}', encoding="utf-8")
     assert house.configuration.changed()
     house.configuration.read_again()
@@ -272,7 +276,9 @@ def test_a_file_that_is_included_comes_changes_and_goes(tmp_path: Path) -> None:
 
 
 def test_a_number_that_a_variable_decides_is_resolved_for_each_session(tmp_path: Path) -> None:
-    house = House(tmp_path, a={"command": "x", "disabled": "${OFF:-false}", "timeout_s": "${LIMIT}"})
+    house = ConfigurationHome(
+        tmp_path, a={"command": "x", "disabled": "${OFF:-false}", "timeout_s": "${LIMIT}"}
+    )
     attach = Attach(version=ATTACH_VERSION, carrier="shim")
     assert house.configuration.wanted_variables(attach) == ["LIMIT", "OFF"]
     readings = []

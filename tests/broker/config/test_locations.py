@@ -14,7 +14,7 @@ from carpool_protocol.carrier.attach import Attach, ResumeSession, WorkspaceChan
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour
-from tests.broker.config.test_workspaces import ONE, TWO, House, runs
+from tests.broker.config.test_workspaces import ONE, TWO, WorkspacesHome, runs
 
 A = ServerName("a")
 
@@ -23,12 +23,12 @@ def server(command: str, **more: Any) -> dict[str, Any]:
     return {"command": command, **more}
 
 
-def shop(tmp_path: Path, **more: Any) -> House:
+def shop(tmp_path: Path, **more: Any) -> WorkspacesHome:
     """A home with servers `a` and `b` for everybody, and a workspace with an `a` of its own."""
     user = {"a": server("mine"), "b": server("mine")}
     root = str(tmp_path / "code" / "shop")
     workspaces = {"shop": {"root": root, "mcpServers": {"a": server("shops")}}, **more}
-    return House(tmp_path, user, workspaces=workspaces)
+    return WorkspacesHome(tmp_path, user, workspaces=workspaces)
 
 
 @behaviour("workspaces:named", "workspaces:override")
@@ -60,7 +60,7 @@ def test_a_project_within_lies_over_the_named_workspace_once_it_is_trusted(tmp_p
 
 def test_the_workspaces_own_servers_run_at_its_root_and_not_in_a_project_within(tmp_path: Path) -> None:
     told = server("x", args=["${workspace}"], roots="workspace")
-    house = House(
+    house = WorkspacesHome(
         tmp_path, {"b": told}, workspaces={"w": {"root": "~/w", "mcpServers": {"a": told, "r": server("y")}}}
     )
     house.trust(house.project("w/p", {"c": told}))
@@ -93,7 +93,7 @@ def test_a_session_is_where_it_says_whatever_its_directory(tmp_path: Path) -> No
 @behaviour("workspaces:one-instance")
 def test_named_workspaces_share_what_launches_alike_and_nothing_else(tmp_path: Path) -> None:
     same = server("x", cwd="/same")
-    house = House(
+    house = WorkspacesHome(
         tmp_path,
         {},
         workspaces={
@@ -127,7 +127,9 @@ def test_a_workspace_that_is_named_moved_or_gone_takes_its_sessions_along(tmp_pa
 
 
 def test_a_server_of_everybodys_is_switched_off_in_a_workspace(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": server("x")}, workspaces={"w": {"mcpServers": {"a": {"disabled": True}}}})
+    house = WorkspacesHome(
+        tmp_path, {"a": server("x")}, workspaces={"w": {"mcpServers": {"a": {"disabled": True}}}}
+    )
     assert runs(house.come(ONE, "x", "w")) == {}
     assert house.configuration.layers.disabled_in(ServerName("a")) == [f"{house.file} (workspace w)"]
 
@@ -158,7 +160,7 @@ def test_an_unknown_workspace_is_refused_and_over_http_every_directory(
 
 
 def test_without_any_workspace_in_the_file_that_is_said(tmp_path: Path) -> None:
-    refused = House(tmp_path, {}).configuration.attach_objection(
+    refused = WorkspacesHome(tmp_path, {}).configuration.attach_objection(
         Attach(version=NAMING_VERSION, carrier="shim", workspace="x")
     )
     assert refused is not None
@@ -206,7 +208,7 @@ def test_a_root_names_something_on_this_machine(tmp_path: Path, uri: str, path: 
 def test_a_directory_is_kept_in_one_spelling(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "x").mkdir()
-    configuration = House(tmp_path, {}).configuration
+    configuration = WorkspacesHome(tmp_path, {}).configuration
     for each in (f"{tmp_path}/link/", f"{tmp_path}/x/../link"):
         found: list[WorkspaceScan] = []
         configuration.scan(WorkspaceRequest(each), found.append, spell=True)

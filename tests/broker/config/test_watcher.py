@@ -27,7 +27,7 @@ from tests.kit.waits import until
 ONE, TWO = SessionId("s1"), SessionId("s2")
 
 
-class Desk:
+class WatcherRig:
     """A reader with projects, whose disk can be made to hang where a test says."""
 
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +100,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(base: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.2) -> AsyncIterator[Desk]:
+async def desk(
+    base: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.2
+) -> AsyncIterator[WatcherRig]:
     monkeypatch.setattr(blocking_io, "BLOCKING_TIMEOUT_S", patience_s)
-    one = Desk(base, monkeypatch)
+    one = WatcherRig(base, monkeypatch)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             one.nursery = nursery

@@ -23,7 +23,7 @@ from carpool_protocol.link.messages import (
     SetResourceSubscriptions,
 )
 from tests.behaviours import behaviour
-from tests.broker.config.test_workspaces import ONE, TWO, House
+from tests.broker.config.test_workspaces import ONE, TWO, WorkspacesHome
 from tests.broker.stateless_rig import ONE as AGENT
 from tests.broker.stateless_rig import PLAIN, A, B, StatelessRig
 from tests.kit.broker_rig import supervisor_comes
@@ -37,7 +37,7 @@ class Trip:
     """A home with workspaces `shop` and `bank`, and carriers that a test plays."""
 
     def __init__(self, base: Path, *, asks: bool = True) -> None:
-        self.house = House(
+        self.house = WorkspacesHome(
             base,
             {"a": server("mine")},
             workspaces={

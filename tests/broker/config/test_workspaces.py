@@ -37,7 +37,7 @@ A, B = ServerName("a"), ServerName("b")
 FILE = ".carpool/mcp.json"
 
 
-class House:
+class WorkspacesHome:
     """A home with a configuration and directories of projects."""
 
     def __init__(self, base: Path, user: dict[str, Any], **rest: Any) -> None:
@@ -101,7 +101,7 @@ def runs(read: SourceRead) -> dict[str, tuple[str, str]]:
 
 @behaviour("trust:asked")
 def test_a_project_runs_nothing_before_it_is_trusted_and_its_servers_are_named(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "mine"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}})
     file = house.project("p", {"b": {"command": "its"}})
     read = house.come(ONE, "p/deep/er")
     assert runs(read) == {"a": ("mine", str(tmp_path))}
@@ -123,7 +123,7 @@ def test_a_project_runs_nothing_before_it_is_trusted_and_its_servers_are_named(t
 def test_a_directory_that_a_stranger_has_named_is_told_to_agents_only_as_plain_characters(
     tmp_path: Path, name: str
 ) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     house.project(name, {"b": {"command": "its"}})
     (why,) = house.come(ONE, name).misconfigured.values()
     assert why == (
@@ -133,7 +133,7 @@ def test_a_directory_that_a_stranger_has_named_is_told_to_agents_only_as_plain_c
 
 
 def test_a_project_that_is_not_trusted_has_no_say_in_what_is_kept_on_disk(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "mine"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}})
     file = house.project("p", {"b": {"command": "its"}}, env_file="env", file=".carpool/mcp.json")
     (file.parent / "env").write_text("EVERYWHERE=inputSchema\n")
     house.come(ONE, "p")
@@ -146,7 +146,7 @@ def test_a_project_that_is_not_trusted_has_no_say_in_what_is_kept_on_disk(tmp_pa
 
 @behaviour("trust:asked-again")
 def test_after_a_change_a_project_waits_for_trust_again(tmp_path: Path) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     house.trust(house.project("p", {"b": {"command": "its"}}))
     assert runs(house.come(ONE, "p")) == {"b": ("its", f"{tmp_path}/p")}
     file = house.project("p", {"b": {"command": "its", "args": ["more"]}})
@@ -165,7 +165,7 @@ def test_after_a_change_a_project_waits_for_trust_again(tmp_path: Path) -> None:
 def test_a_store_of_trust_that_cannot_be_read_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     house.trust(house.project("p", {"b": {"command": "its"}}))
     Path(house.store).write_text("{")
     house.come(ONE, "p")
@@ -180,7 +180,7 @@ def test_a_store_of_trust_that_cannot_be_read_is_said_once(
 def test_a_project_takes_a_name_of_the_users_over_only_when_trusted_and_only_for_its_own_sessions(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path, {"a": {"command": "mine"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}})
     file = house.project("p", {"a": {"command": "its"}})
     before = house.come(ONE, "p")
     assert (runs(before), before.misconfigured) == ({"a": ("mine", str(tmp_path))}, {})
@@ -197,7 +197,7 @@ def test_a_project_takes_a_name_of_the_users_over_only_when_trusted_and_only_for
 
 @behaviour("workspaces:one-instance")
 def test_servers_of_two_workspaces_share_a_pool_exactly_when_they_launch_alike(tmp_path: Path) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     for name in ("p", "q"):
         same = {"command": "x", "cwd": "/same"}
         house.trust(house.project(name, {"a": same, "b": {"command": "x", "args": [name], "cwd": "/same"}}))
@@ -212,7 +212,7 @@ def test_a_project_has_no_say_in_the_sharing_and_the_limits_of_what_others_use(t
     same = {"command": "x", "cwd": "~"}
     own = {"command": "x", "sharing": "session"}
     workspaces = {"w": {"mcpServers": {"a": {**own, "timeout_s": 5}}}}
-    house = House(tmp_path, {"a": own}, workspaces=workspaces)
+    house = WorkspacesHome(tmp_path, {"a": own}, workspaces=workspaces)
     for name, more in (("p", {}), ("q", {}), ("r", {"sharing": "session"}), ("s", {"timeout_s": 9})):
         house.trust(house.project(name, {"a": {**same, **more}, "b": {**same, **more}}))
 
@@ -230,7 +230,7 @@ def test_a_project_has_no_say_in_the_sharing_and_the_limits_of_what_others_use(t
 
 
 def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "x"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x"}})
     house.trust(house.project("p", {"b": {"command": "x"}}))
     assert house.come(ONE, "p/x").source == house.come(TWO, "p/y/z").source != DEFAULT_SOURCE
     assert len(house.configuration.layers.workspaces.projects) == 1
@@ -240,7 +240,7 @@ def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path
 
 
 def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "x"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x"}})
     assert house.come(ONE, "p/deep").source == DEFAULT_SOURCE
     house.come(TWO, "q")
     file = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
@@ -256,7 +256,7 @@ def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Pa
 
 @behaviour("workspaces:shadow")
 def test_a_project_file_that_another_one_shadows_is_named(tmp_path: Path) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     first = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
     second = house.project("p", {"c": {"command": "x"}})
     house.come(ONE, "p")
@@ -266,7 +266,7 @@ def test_a_project_file_that_another_one_shadows_is_named(tmp_path: Path) -> Non
 
 
 def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     file = house.project("p", {"b": {"command": "x"}})
     house.trust(file)
     house.come(ONE, "p")
@@ -279,7 +279,7 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
 
 
 def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Path) -> None:
-    house = House(tmp_path, {"b": {"command": "mine"}})
+    house = WorkspacesHome(tmp_path, {"b": {"command": "mine"}})
     file = house.project("p", {"b": {"command": "its"}})
     house.trust(file)
     good = file.read_text(encoding="utf-8")
@@ -305,7 +305,7 @@ def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Pa
 
 def test_a_projects_env_file_is_for_its_own_servers_only(tmp_path: Path) -> None:
     template = {"command": "x", "env": {"V": "${TOKEN:-none}"}}
-    house = House(tmp_path, {"a": template})
+    house = WorkspacesHome(tmp_path, {"a": template})
     file = house.project("p", {"b": template}, ".carpool/mcp.json", env_file="e")
     (file.parent / "e").write_text("TOKEN=its\n", encoding="utf-8")
     house.trust(file)
@@ -317,7 +317,7 @@ def test_a_projects_env_file_is_for_its_own_servers_only(tmp_path: Path) -> None
 def test_variables_of_a_project_are_asked_for_before_trust_and_count_only_after(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     file = house.project("p", {"b": {"command": "x", "env": {"V": "${TOKEN}"}}})
     assert house.configuration.wanted_variables(house.attach("p")) == ["TOKEN"]
     one, two = house.come(ONE, "p", TOKEN="1"), house.come(TWO, "p", TOKEN="2")
@@ -329,7 +329,7 @@ def test_variables_of_a_project_are_asked_for_before_trust_and_count_only_after(
 
 
 def test_a_project_whose_servers_do_not_fit_is_kept_out_with_the_reason(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "x", "pool": {"min": 2}}}, max_instances=3)
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x", "pool": {"min": 2}}}, max_instances=3)
     house.trust(house.project("p", {"b": {"command": "x", "pool": {"min": 2}}}))
     read = house.come(ONE, "p")
     assert runs(read).keys() == {"a"}
@@ -340,7 +340,7 @@ def test_a_project_whose_servers_do_not_fit_is_kept_out_with_the_reason(tmp_path
 
 
 def test_a_relative_directory_is_meant_from_the_workspace(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "x", "cwd": "sub"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x", "cwd": "sub"}})
     house.trust(house.project("p", {"b": {"command": "x", "cwd": "sub"}}))
     found = runs(house.come(ONE, "p"))
     assert found == {"a": ("x", f"{tmp_path}/sub"), "b": ("x", f"{tmp_path}/p/sub")}
@@ -348,7 +348,7 @@ def test_a_relative_directory_is_meant_from_the_workspace(tmp_path: Path) -> Non
 
 @behaviour("streams:one-server", "trust:no-takeover")
 def test_a_session_of_one_server_sees_that_of_its_project_once_it_is_trusted(tmp_path: Path) -> None:
-    house = House(tmp_path, {"a": {"command": "mine"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}})
     file = house.project("p", {"b": {"command": "its"}, "c": {"command": "x"}})
 
     def attach(server: str) -> Attach:
@@ -369,7 +369,7 @@ def test_a_session_of_one_server_sees_that_of_its_project_once_it_is_trusted(tmp
 
 
 def test_a_run_brings_everything_itself_also_in_a_project(tmp_path: Path) -> None:
-    house = House(tmp_path, {})
+    house = WorkspacesHome(tmp_path, {})
     house.trust(house.project("p", {"b": {"command": "x"}}))
     run = RunCommand(argv=["y"], env={}, cwd=str(tmp_path / "p"))
     attach = Attach(version=ATTACH_VERSION, carrier="run", cwd=str(tmp_path / "p"), run=run)
@@ -429,7 +429,7 @@ class Fallen:
     """A project that a broker has read, whose file is broken when the next one comes."""
 
     def __init__(self, base: Path) -> None:
-        self.house = House(base, {"a": {"command": "mine"}})
+        self.house = WorkspacesHome(base, {"a": {"command": "mine"}})
         (base / "p" / ".carpool").mkdir(parents=True)
         (base / "p" / ".carpool" / "its.env").write_text("TOKEN=1\n")
         its = {"a": {"command": "its"}, "b": {"command": "${TOKEN}"}}
@@ -509,7 +509,7 @@ def test_a_project_takes_no_rights_over_with_a_name_unless_the_user_was_told(tmp
         "tagged": {"allow": ["tag:mine"]},
         "general": {"allow": ["mcp:*:*"]},
     }
-    house = House(tmp_path, {"a": {"command": "mine", "tags": ["mine"]}}, profiles=profiles)
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine", "tags": ["mine"]}}, profiles=profiles)
     its = {"a": {"command": "its", "tags": ["mine"]}, "b": {"command": "its"}}
     house.trust(file := house.project("p", its))
 
@@ -537,7 +537,7 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
 ) -> None:
     """In between the old pool would count as another workspace's, and nobody would wait for it to end."""
     user = {"a": {"command": "mine", "args": ["1"], "replace": "stop_first"}}
-    house = House(tmp_path, {**user, "b": {"command": "${cwd}"}})
+    house = WorkspacesHome(tmp_path, {**user, "b": {"command": "${cwd}"}})
     core = broker_core()
     core.handle(house.configuration.resolve_source(DEFAULT_SOURCE), 0.0)
     for session, directory in ((ONE, "p"), (TWO, "q")):
@@ -559,7 +559,7 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
 def test_what_is_trusted_no_longer_ends_at_once_though_the_users_own_server_has_not_greeted(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path, {"a": {"command": "mine"}})
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}})
     file = house.project("p", {"a": {"command": "its"}})
     house.trust(file)
     core = broker_core()

@@ -31,7 +31,7 @@ CAN: Final = {
 }
 
 
-class AskBook:
+class AskModel:
     """Every ask that is open somewhere."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
 
 
-class Rig(BrokerRig):
+class TwoServersRig(BrokerRig):
     """A core with a supervisor, and servers `a` and `b`."""
 
     def __init__(self, *keys: str) -> None:
@@ -67,7 +67,7 @@ def code(reply: Reply) -> str:
 
 
 def test_a_greeting_is_answered_at_once_and_starts_discovery() -> None:
-    effects = Rig().come()
+    effects = TwoServersRig().come()
     assert [e.key for e in effects if isinstance(e, DiscoverCatalog)] == ["a:1", "b:1"]
     (greet,) = [e for e in effects if isinstance(e, AnswerInitialize)]
     assert (greet.id, greet.version) == (b"0", "2025-11-25")
@@ -75,7 +75,7 @@ def test_a_greeting_is_answered_at_once_and_starts_discovery() -> None:
 
 @behaviour("versions:negotiated-apart")
 def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_with_an_error() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
     (greet,) = [
         e
@@ -88,14 +88,14 @@ def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_wi
 
 
 def test_nothing_but_a_ping_is_served_before_the_greeting() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
     assert rig.feed(ev.PingRequested(ONE, RawJson(b"p"))) == [Reply(ONE, RawJson(b"p"), False, EMPTY_OBJECT)]
     assert [code(e) for e in rig.lists() + rig.call("a__x")] == ["not_initialized", "not_initialized"]
 
 
 def test_a_list_waits_for_every_catalog_and_is_answered_with_the_last_of_them() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     assert [type(e) for e in rig.lists()] == [DiscoverCatalog, DiscoverCatalog]
     assert rig.catalog("a:1", "x") == []
@@ -105,13 +105,13 @@ def test_a_list_waits_for_every_catalog_and_is_answered_with_the_last_of_them() 
 
 @behaviour("lists:bounded-wait")
 def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patience() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     rig.lists()
     rig.catalog("a:1", "x")
     (reply,) = rig.pool("b:1", "backing_off")
     assert names(reply) == ["a__x"]
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     rig.lists()
     rig.catalog("a:1", "x")
@@ -124,7 +124,7 @@ def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patien
 
 @behaviour("lists:changes-told")
 def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.come(TWO)
     rig.lists()
@@ -134,7 +134,7 @@ def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
 
 @behaviour("lists:away-and-back", "lists:reason-at-once")
 def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.lists()
     assert rig.pool("a:1", "given_up", "it is broken") == [SendListChanged(ONE)]
@@ -147,7 +147,7 @@ def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> N
 
 @behaviour("silence:breaker")
 def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_still_is() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.feed(PoolChanged(PoolKey("a:1"), "breaker_open", "it is broken", 60.0))
     rig.wait(20.0)
@@ -162,7 +162,7 @@ def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_sti
 def test_who_lists_or_greets_misses_a_server_whose_breaker_is_not_closed() -> None:
     states: tuple[PoolState, ...] = ("breaker_open", "half_open")
     for state in states:
-        rig = Rig()
+        rig = TwoServersRig()
         rig.ready()
         rig.pool("a:1", state)
         assert DiscoverCatalog(PoolKey("a:1")) in rig.lists()
@@ -173,7 +173,7 @@ def test_who_lists_or_greets_misses_a_server_whose_breaker_is_not_closed() -> No
 
 @behaviour("silence:breaker-probes")
 def test_when_it_is_half_open_it_stays_off_the_lists_and_a_call_by_name_goes_through() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.pool("a:1", "breaker_open")
     assert rig.pool("a:1", "half_open") == []
@@ -184,13 +184,13 @@ def test_when_it_is_half_open_it_stays_off_the_lists_and_a_call_by_name_goes_thr
 
 
 def test_a_call_whose_name_can_only_be_of_one_untold_server_has_that_one_told_first() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     assert rig.call("b__y")[-1] == DiscoverCatalog(PoolKey("b:1"), first=True)
 
 
 def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_its_breaker() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     rig.catalog("b:1", "y")
     states: tuple[PoolState, ...] = ("breaker_open", "half_open")
@@ -203,7 +203,7 @@ def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_i
 
 @behaviour("switch:live")
 def test_a_disabled_server_leaves_the_list_and_a_call_to_it_says_who_switched_it_off() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.lists()
     changed = rig.read("b:1", disabled={"a": DisabledServer("Somebody did it.")})
@@ -221,7 +221,7 @@ def test_a_disabled_server_leaves_the_list_and_a_call_to_it_says_who_switched_it
 
 @behaviour("switch:live")
 def test_the_name_of_a_disabled_server_that_says_the_most_is_meant() -> None:
-    rig = Rig("b:1")
+    rig = TwoServersRig("b:1")
     rig.come()
     rig.catalog("b:1", "y")
     off = {
@@ -238,7 +238,7 @@ def test_the_name_of_a_disabled_server_that_says_the_most_is_meant() -> None:
 
 @behaviour("switch:live")
 def test_calls_that_have_left_go_on_when_their_server_is_disabled_and_others_are_told() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.core.call_table.bounds = SessionBounds(max_open_calls=1)
     (sent,) = [effect for effect in rig.call("a__x", "1") if isinstance(effect, Call)]
@@ -256,7 +256,7 @@ def test_calls_that_have_left_go_on_when_their_server_is_disabled_and_others_are
 
 
 def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     (call,) = rig.call("a__x", "1.0")
     assert call == Call(
@@ -271,7 +271,7 @@ def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back(
 
 @behaviour("calls:own-ids")
 def test_equal_ids_of_two_agents_never_meet() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.come(TWO)
     rig.call("a__x", "1", ONE)
@@ -281,7 +281,7 @@ def test_equal_ids_of_two_agents_never_meet() -> None:
 
 
 def test_an_id_that_is_open_is_refused_and_its_first_call_goes_on() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.call("a__x", "1")
     (refused,) = rig.call("a__x", "1")
@@ -291,7 +291,7 @@ def test_an_id_that_is_open_is_refused_and_its_first_call_goes_on() -> None:
 
 
 def test_an_early_call_waits_for_the_catalog_that_may_hold_its_name() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     assert all(isinstance(e, DiscoverCatalog) for e in rig.call("a__x"))
     (call,) = rig.catalog("a:1", "x")
@@ -299,14 +299,14 @@ def test_an_early_call_waits_for_the_catalog_that_may_hold_its_name() -> None:
 
 
 def test_a_name_that_nobody_can_have_is_an_error_at_once() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     (reply,) = rig.call("a__nothing")
     assert (reply.is_error, code(reply)) == (True, "unknown_tool")
 
 
 def test_a_name_of_a_server_that_has_not_told_in_time_may_be_tried_again() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     rig.catalog("b:1", "y")
     rig.call("a__x")
@@ -319,7 +319,7 @@ def test_a_name_of_a_server_that_has_not_told_in_time_may_be_tried_again() -> No
 
 
 def test_a_cancelled_list_or_early_call_is_never_answered() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     rig.lists("9")
     rig.call("a__x", "1")
@@ -330,7 +330,7 @@ def test_a_cancelled_list_or_early_call_is_never_answered() -> None:
 
 @behaviour("failure:agent-gone")
 def test_all_that_an_agent_had_open_ends_with_it() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.ready()
     rig.call("a__x", "1")
     assert rig.feed(ev.SessionClosed(ONE)) == [
@@ -342,7 +342,7 @@ def test_all_that_an_agent_had_open_ends_with_it() -> None:
 
 
 def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.come()
     rig.feed(ev.SupervisorLost())
     effects = supervisor_comes(rig.feed, 1000)
@@ -353,7 +353,7 @@ def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
 
 
 def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.read("b:1")
     assert rig.catalog("a:1", "x") + rig.pool("a:1", "given_up") == []
     assert not rig.core.states
@@ -362,7 +362,7 @@ def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:
 
 @behaviour("stop:answers")
 def test_when_carpool_ends_every_call_and_list_is_answered_and_says_whether_it_may_have_run() -> None:
-    rig = Rig()
+    rig = TwoServersRig()
     rig.core.call_table.bounds = SessionBounds(max_open_calls=1)
     rig.come()
     rig.catalog("a:1", "x")

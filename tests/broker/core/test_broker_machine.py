@@ -40,7 +40,7 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
-from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
+from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, AskModel, says
 from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.deadlines import deadlines_until
 
@@ -97,7 +97,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.linked = False
         self.credit = 0
         self.wanted: set[PoolKey] = set()
-        self.book = AskBook()
+        self.book = AskModel()
         self.listed: dict[SessionId, list[str] | None] = {}
         """The last list each session got; None once it was told that it is old."""
         for source in ("one", "two"):

@@ -47,7 +47,7 @@ for each in CATALOGS:
 SERVERS: dict[str, Any] = {"git": {"command": "x", "tags": ["code"]}, "hub": {"command": "y"}}
 
 
-class Rig(BrokerRig):
+class ProfileRig(BrokerRig):
     """A core with a supervisor and the servers `git` and `hub`; sessions with the profile `p`."""
 
     def __init__(self, bounds: SessionBounds | None = None, **profile: Any) -> None:
@@ -92,7 +92,7 @@ def ref(kind: str, **more: str) -> str:
 
 @behaviour("profiles:call")
 def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named() -> None:
-    rig = Rig(allow=["mcp:git"], deny=["mcp:git:push", "prompt:git:tell", "resource:git:file:///a"])
+    rig = ProfileRig(allow=["mcp:git"], deny=["mcp:git:push", "prompt:git:tell", "resource:git:file:///a"])
     rig.come()
     for name, method in (
         ("git__push", "tools/call"),
@@ -122,7 +122,7 @@ def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named(
 
 @behaviour("profiles:call")
 def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> None:
-    rig = Rig(allow=["mcp:git"])
+    rig = ProfileRig(allow=["mcp:git"])
     rig.come()
     for name in ("hub__anything", "mcp:hub:search"):
         assert refused(rig.ask(name))["code"] == "not_permitted"
@@ -133,7 +133,7 @@ def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> Non
 
 @behaviour("profiles:leak")
 def test_nothing_that_is_said_to_an_agent_names_a_server_that_is_kept_back() -> None:
-    rig = Rig(allow=["mcp:git"])
+    rig = ProfileRig(allow=["mcp:git"])
     (greet,) = [each for each in rig.come() if isinstance(each, AnswerInitialize)]
     assert "Use git." in greet.instructions
     said = [greet.instructions]
@@ -148,7 +148,7 @@ def test_nothing_that_is_said_to_an_agent_names_a_server_that_is_kept_back() -> 
 
 @behaviour("profiles:reload", "profiles:lists")
 def test_an_agent_hears_of_a_changed_profile_exactly_if_its_own_lists_changed() -> None:
-    rig = Rig(allow=["mcp:git:log", "prompt:git:*"])
+    rig = ProfileRig(allow=["mcp:git:log", "prompt:git:*"])
     rig.come()
     rig.come(TWO)
     for family in ("tools", "prompts"):
@@ -162,7 +162,7 @@ def test_an_agent_hears_of_a_changed_profile_exactly_if_its_own_lists_changed() 
 
 @behaviour("profiles:reload", "profiles:call")
 def test_a_server_that_changes_what_is_kept_back_changes_nothing_for_the_agent() -> None:
-    rig = Rig(allow=["mcp:git:log"])
+    rig = ProfileRig(allow=["mcp:git:log"])
     rig.come()
     rig.feed(ev.ListPageRequested(ONE, RawJson(b"7"), None, "tools"))
     more = catalog("git", "log push status secret", "ask", "file:///z")
@@ -175,7 +175,7 @@ def test_a_server_that_changes_what_is_kept_back_changes_nothing_for_the_agent()
 
 @behaviour("profiles:reload")
 def test_a_name_that_was_listed_before_the_profile_changed_is_refused_after_it() -> None:
-    rig = Rig()
+    rig = ProfileRig()
     rig.come()
     (call,) = [each for each in rig.ask("git__push") if isinstance(each, Call)]
     rig.configure(deny=["mcp:git:push"])
@@ -187,7 +187,7 @@ def test_a_name_that_was_listed_before_the_profile_changed_is_refused_after_it()
 
 @behaviour("profiles:reload")
 def test_a_call_that_waits_when_its_right_is_taken_does_not_go() -> None:
-    rig = Rig(SessionBounds(max_open_calls=1))
+    rig = ProfileRig(SessionBounds(max_open_calls=1))
     rig.come()
     (first,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
     for name, method in (
@@ -209,7 +209,7 @@ def test_a_call_that_waits_when_its_right_is_taken_does_not_go() -> None:
 
 @behaviour("profiles:reload")
 def test_changes_of_a_resource_are_told_only_while_it_may_be_read() -> None:
-    rig = Rig()
+    rig = ProfileRig()
     rig.come()
     rig.feed(ev.SubscribeRequested(ONE, RawJson(b'"w"'), "file:///a", on=True))
     update = ResourceChanged(PoolKey("git"), "file:///a", RawJson(b'{"uri":"file:///a"}'))
@@ -223,7 +223,7 @@ def test_changes_of_a_resource_are_told_only_while_it_may_be_read() -> None:
 
 @behaviour("profiles:servers")
 def test_what_nobody_may_use_is_not_wanted() -> None:
-    rig = Rig(allow=["mcp:git"])
+    rig = ProfileRig(allow=["mcp:git"])
     effects = rig.configure(allow=["mcp:hub"])
     (wanted,) = [each for each in effects if isinstance(each, SetPools)]
     assert [spec.server for spec in wanted.pools] == ["hub"]
@@ -231,7 +231,7 @@ def test_what_nobody_may_use_is_not_wanted() -> None:
 
 @behaviour("profiles:max-tools")
 def test_tools_past_the_bound_are_left_out_in_order_and_can_be_called() -> None:
-    rig = Rig(max_tools=4)
+    rig = ProfileRig(max_tools=4)
     rig.come()
     effects = rig.feed(ev.ListPageRequested(ONE, RawJson(b"7"), None, "tools"))
     (reply,) = [each for each in effects if isinstance(each, Reply)]
@@ -253,7 +253,7 @@ def test_tools_past_the_bound_are_left_out_in_order_and_can_be_called() -> None:
 
 @behaviour("profiles:bounds")
 def test_bounds_of_a_profile_come_with_its_sessions_and_change_with_the_file() -> None:
-    rig = Rig(SessionBounds(profiles={"p": ProfileLimits(max_in_flight=1)}))
+    rig = ProfileRig(SessionBounds(profiles={"p": ProfileLimits(max_in_flight=1)}))
     rig.come()
     assert [each for each in rig.ask("git__log") if isinstance(each, Call)]
     assert rig.ask("git__log") == []
@@ -263,7 +263,7 @@ def test_bounds_of_a_profile_come_with_its_sessions_and_change_with_the_file() -
 
 @behaviour("profiles:reload", "lease:never-silently")
 def test_state_that_dies_while_its_server_is_kept_back_is_told_as_lost() -> None:
-    rig = Rig()
+    rig = ProfileRig()
     rig.come()
     rig.feed(PoolChanged(PoolKey("git"), "serving", "", mode="session"))
     (call,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
@@ -316,12 +316,12 @@ def spelled(method: str, server: str, name: str) -> list[str]:
     return [f"{server}__{name}", name, *spellings(server, name)]
 
 
-class Rights(RuleBasedStateMachine):
+class ProfileRights(RuleBasedStateMachine):
     """Sessions with a profile that changes under them."""
 
     @initialize(profile=PROFILES)
     def begin(self, profile: dict[str, Any]) -> None:
-        self.rig = Rig(SessionBounds(max_open_calls=2), **profile)
+        self.rig = ProfileRig(SessionBounds(max_open_calls=2), **profile)
         self.rig.come()
         self.open: list[CallId] = []
 
@@ -378,5 +378,5 @@ class Rights(RuleBasedStateMachine):
                 assert (found.server, found.subject) == (server, name)
 
 
-TestRights = behaviour("profiles:lists", "profiles:call", "profiles:reload")(Rights.TestCase)
+TestRights = behaviour("profiles:lists", "profiles:call", "profiles:reload")(ProfileRights.TestCase)
 TestRights.settings = settings(deadline=None, max_examples=40, stateful_step_count=15)

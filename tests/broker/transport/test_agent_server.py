@@ -200,7 +200,7 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
                 ready.close()
 
 
-class Porter(Hotel):
+class SlowHost(Hotel):
     """A host that takes some rounds to look where a guest wants to be."""
 
     def __init__(self, ready: ReadySet, why: StreamRefused | None) -> None:
@@ -228,7 +228,7 @@ async def test_who_has_said_all_before_its_workspace_is_known_is_served_or_told_
 ) -> None:
     path, line = str(tmp_path / "agents.sock"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     ready = ReadySet()
-    porter = Porter(ready, why)
+    porter = SlowHost(ready, why)
     door = new_door(path, ready, porter, receive_budget_bytes=BUDGET)
     door.open()
     try:

@@ -18,7 +18,7 @@ SAYS = b'{"jsonrpc":"2.0","id":"%s","result":{}}'
 CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
 
 
-class Rig:
+class DeliveryLogRig:
     """Lines go by their numbers here, each direction's from 1. No two are alike: blanks see to that."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Rig:
 
 
 def test_a_call_that_is_open_stays_so_when_another_of_its_id_is_refused() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(CALL % 1, CALL % 1, CALL % 1)
     assert rig.open() == {1, 2, 3}
     for left in ({1, 3}, {1}):
@@ -81,7 +81,7 @@ def test_a_call_that_is_open_stays_so_when_another_of_its_id_is_refused() -> Non
 
 
 def test_a_call_is_open_whose_id_came_before_the_one_that_had_it_was_answered() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(PING % 1, CALL % 1)
     rig.answered(1)
     assert rig.open() == {2}
@@ -90,7 +90,7 @@ def test_a_call_is_open_whose_id_came_before_the_one_that_had_it_was_answered() 
 
 
 def test_an_answer_to_a_question_is_open_until_the_call_is_that_it_is_for() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(CALL % 1, CALL % 2)
     rig.asks("q1", 1)
     assert rig.held() == [1]
@@ -103,7 +103,7 @@ def test_an_answer_to_a_question_is_open_until_the_call_is_that_it_is_for() -> N
 
 
 def test_a_question_is_over_with_its_call() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(CALL % 1)
     rig.asks("q1", 1)
     rig.came(CANCEL % 1)
@@ -111,7 +111,7 @@ def test_a_question_is_over_with_its_call() -> None:
 
 
 def test_an_answer_to_a_question_of_an_earlier_broker_is_open_as_long_as_anything_is() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.passage.resumed([AskId("q1")])
     rig.came(CALL % 1, SAYS % b"q1", SAYS % b"q1", SAYS % b"junk")
     assert rig.open() == {1, 2}
@@ -120,7 +120,7 @@ def test_an_answer_to_a_question_of_an_earlier_broker_is_open_as_long_as_anythin
 
 
 def test_readiness_said_before_the_greeting_is_answered_is_kept_with_it() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(GREET % 1, READY)
     assert (rig.open(), rig.kept()) == ({1, 2}, [1])
     rig.answered(1)
@@ -128,13 +128,13 @@ def test_readiness_said_before_the_greeting_is_answered_is_kept_with_it() -> Non
 
 
 def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(LISTEN % 7)
     assert (rig.open(), rig.kept()) == ({1}, [])
     assert rig.goes(b"{}", 7)
     assert rig.passage.due
     assert (rig.open(), rig.kept()) == (set(), [1])
-    again = Rig()
+    again = DeliveryLogRig()
     again.came(LISTEN % 7)
     again.passage.line_replayed(handshake.read_line(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert not again.goes(b"{}", 7)
@@ -149,7 +149,7 @@ ACK = b"""{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","
 
 
 def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(LISTEN % 7)
     rig.goes(ACK, 7)
     rig.goes(b"{}", 7)
@@ -162,7 +162,7 @@ def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> Non
 
 
 def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     granted = repeated_lines.read_acknowledgement(SessionId("s1"), ACK.replace(b"\n", b""))
     rig.takes(granted, ACK)
     rig.passage.line_replayed(granted)
@@ -176,14 +176,14 @@ def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
 
 
 def test_what_is_replayed_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(LISTEN % 7)
     rig.passage.line_replayed(handshake.read_line(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert (rig.open(), rig.kept()) == (set(), [1]), "the agent has its answer: asked anew it would get two"
 
 
 def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() -> None:
-    rig = Rig()
+    rig = DeliveryLogRig()
     for number in range(SETTLE_LINES):
         assert not rig.passage.due
         rig.came(CALL % number)
@@ -203,7 +203,7 @@ def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() ->
 
 def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answered_first() -> None:
     watch = b'{"jsonrpc":"2.0","id":%d,"method":"resources/%bsubscribe","params":{"uri":"u"}}'
-    rig = Rig()
+    rig = DeliveryLogRig()
     rig.came(watch % (1, b""), watch % (2, b"un"))
     rig.answered(2)
     rig.answered(1)

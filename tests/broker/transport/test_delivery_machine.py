@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 
 from carpool_broker.transport.agent_server import ENVIRONMENT_S
 from tests.behaviours import behaviour
-from tests.kit.in_process_deaths import Carrier, KillableDaemon
-from tests.kit.in_process_servers import Json, Process, tool
+from tests.kit.in_process_deaths import InProcessCarrier, KillableDaemon
+from tests.kit.in_process_servers import InProcessServer, Json, tool
 
 SERVERS: Final[dict[str, Json]] = {
     "plain": {"command": "python", "args": ["count"], "sharing": "concurrent"},
@@ -51,7 +51,7 @@ class Use:
         """Its id has had another use."""
 
 
-class Run:
+class ExecutedCall:
     """One call that the server has run."""
 
     def __init__(self, text: str, at: int) -> None:
@@ -66,8 +66,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.steps = 0
         self.count = 0
         self.late = 0
-        self.runs: list[Run] = []
-        self.pending: list[tuple[Process, Any, int]] = []
+        self.runs: list[ExecutedCall] = []
+        self.pending: list[tuple[InProcessServer, Any, int]] = []
         """Calls that the server has not answered."""
         self.open: dict[int, Use] = {}
         self.over: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.last: dict[int, Use] = {}
         self._folder = tempfile.TemporaryDirectory()
         self.whole = KillableDaemon(Path(self._folder.name), SERVERS, {"count": self.serve})
-        self.carrier = Carrier(self.whole, lambda names: dict.fromkeys(names, "value"), self.take)
+        self.carrier = InProcessCarrier(self.whole, lambda names: dict.fromkeys(names, "value"), self.take)
 
     @initialize(late=st.booleans())
     def greet(self, *, late: bool) -> None:
@@ -91,12 +91,12 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     # --- the server ---
 
-    def serve(self, process: Process, message: Json) -> None:
+    def serve(self, process: InProcessServer, message: Json) -> None:
         method = message.get("method")
         if "id" not in message or method is None:
             return
         if method == "tools/call":
-            self.runs.append(Run(message["params"]["arguments"]["text"], self.steps))
+            self.runs.append(ExecutedCall(message["params"]["arguments"]["text"], self.steps))
             self.pending.append((process, message["id"], len(self.runs) - 1))
             return
         result: Json = {}

@@ -15,7 +15,7 @@ from carpool_protocol.carrier.attach import Attach, attach_line
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents
-from tests.kit.in_process_daemon import InProcessDaemon, Line, in_process_daemon
+from tests.kit.in_process_daemon import AgentSocket, InProcessDaemon, in_process_daemon
 from tests.kit.in_process_servers import echo
 
 SERVERS = {"good": {"command": "x", "args": ["echo"], "sharing": "concurrent"}}
@@ -38,13 +38,13 @@ def up_to_a_flush(count: int) -> list[bytes]:
     return [*map(ping, range(count)), b'{"jsonrpc":"2.0","method":"notifications/other"}\n', ping(98)]
 
 
-def say_and_go(line: Line, data: bytes) -> None:
+def say_and_go(line: AgentSocket, data: bytes) -> None:
     """All of it can be read, and nothing can be written any more."""
     line._sock.send(data)
     line.close()
 
 
-def others_are_served(one: InProcessDaemon, good: Line) -> None:
+def others_are_served(one: InProcessDaemon, good: AgentSocket) -> None:
     good.echo("undisturbed")
     assert len(one.broker.core.sessions) == len(one.broker._agent_server.connections.agents) == 1
 
@@ -88,7 +88,7 @@ def test_a_door_that_goes_within_a_batch_of_a_client_ends_nobody_else(
     others_are_served_beside_one_that_lingers(one, good)
 
 
-def others_are_served_beside_one_that_lingers(one: InProcessDaemon, good: Line) -> None:
+def others_are_served_beside_one_that_lingers(one: InProcessDaemon, good: AgentSocket) -> None:
     """A session over HTTP outlives its door for a while."""
     good.echo("undisturbed")
     one.wait(60)

@@ -17,7 +17,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from tests.behaviours import behaviour
 
 
-class House:
+class ListenerRig:
     """A listener in a directory of its own; `turn` is one round of its ready set."""
 
     def __init__(self, base: Path) -> None:
@@ -47,10 +47,10 @@ class House:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[ListenerRig]:
     # Not pytest's tmp_path: a socket's path is at most 103 bytes long.
     base = Path(tempfile.mkdtemp(prefix="cpl-", dir="/tmp"))
-    one = House(base)
+    one = ListenerRig(base)
     yield one
     one.close()
     shutil.rmtree(base)
@@ -71,7 +71,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 @behaviour("faults:descriptors")
 def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
-    house: House, caplog: pytest.LogCaptureFixture
+    house: ListenerRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.knock()
     house.knock()
@@ -91,7 +91,9 @@ def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
 
 @behaviour("faults:runtime-directory")
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_file_that_vanished_is_put_back_and_nobody_who_knocked_is_lost(house: House, whole: bool) -> None:
+def test_a_file_that_vanished_is_put_back_and_nobody_who_knocked_is_lost(
+    house: ListenerRig, whole: bool
+) -> None:
     house.knock()
     if whole:
         shutil.rmtree(house.directory)
@@ -106,7 +108,7 @@ def test_a_file_that_vanished_is_put_back_and_nobody_who_knocked_is_lost(house: 
 
 
 def test_a_file_that_cannot_be_put_back_is_said_once_and_tried_again(
-    house: House, caplog: pytest.LogCaptureFixture
+    house: ListenerRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.rmtree(house.directory)
     house.directory.write_text("in the way")
@@ -119,7 +121,7 @@ def test_a_file_that_cannot_be_put_back_is_said_once_and_tried_again(
     assert house.turn()
 
 
-def test_a_file_of_somebody_else_is_left_alone(house: House) -> None:
+def test_a_file_of_somebody_else_is_left_alone(house: ListenerRig) -> None:
     house.path.unlink()
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(house.path))
@@ -130,7 +132,7 @@ def test_a_file_of_somebody_else_is_left_alone(house: House) -> None:
 
 
 @behaviour("private:shares")
-def test_one_process_cannot_take_all_connections(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_cannot_take_all_connections(house: ListenerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(house.listener, "_most", 3)
     for _ in range(5):
         house.knock()

@@ -106,7 +106,7 @@ class Hall(NoReturningSessions):
         del self.here[session]
 
 
-class Porter:
+class FrameClient:
     """The other end: a tiny client of the frames."""
 
     def __init__(self, end: trio.SocketStream) -> None:
@@ -136,13 +136,13 @@ class Porter:
         return read_control((await self.frame())[1])
 
 
-class House:
+class MultiplexedRig:
     def __init__(self, door: AgentServer, hall: Hall, path: str) -> None:
         self.door, self.hall, self.path = door, hall, path
-        self.porters: list[Porter] = []
+        self.porters: list[FrameClient] = []
 
-    async def porter(self, **said: Any) -> Porter:
-        one = Porter(await trio.open_unix_socket(self.path))
+    async def porter(self, **said: Any) -> FrameClient:
+        one = FrameClient(await trio.open_unix_socket(self.path))
         self.porters.append(one)
         attach = Attach(version=ATTACH_VERSION, carrier="door", streams=True)
         await one.send(attach_line(replace(attach, **said)))
@@ -150,12 +150,12 @@ class House:
 
 
 @asynccontextmanager
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def house(tmp_path: Path) -> AsyncIterator[MultiplexedRig]:
     ready, hall = ReadySet(), Hall()
     path = str(tmp_path / "agents.sock")
     door = new_door(path, ready, hall)
     door.open()
-    one = House(door, hall, path)
+    one = MultiplexedRig(door, hall, path)
     try:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
@@ -169,7 +169,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         ready.close()
 
 
-async def attached(one: House) -> Porter:
+async def attached(one: MultiplexedRig) -> FrameClient:
     porter = await one.porter()
     line = await porter.line()
     assert line is not None
@@ -260,7 +260,7 @@ async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_s
 @behaviour("workspaces:disk")
 async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_kept(tmp_path: Path) -> None:
     async with house(tmp_path) as one:
-        first, gone = [Porter(await trio.open_unix_socket(one.path)) for _ in range(2)]
+        first, gone = [FrameClient(await trio.open_unix_socket(one.path)) for _ in range(2)]
         one.porters += [first, gone]
         for porter, cwd in ((first, "/slow1"), (gone, "/slow2")):
             attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd)
@@ -289,7 +289,7 @@ async def test_who_waits_for_its_workspace_hears_of_an_end_that_is_meant_and_is_
     """
     async with house(tmp_path) as one:
         for cwd, resume in (("/slow1", None), ("/slow2", ResumeSession(session="s1", secret="x", open=1))):
-            porter = Porter(await trio.open_unix_socket(one.path))
+            porter = FrameClient(await trio.open_unix_socket(one.path))
             one.porters.append(porter)
             attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, keeps=True, resume=resume)
             await porter.send(attach_line(attach), b"early\n")
@@ -310,7 +310,7 @@ async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_
     """It says all of that at once, before it hears which variables are wanted."""
     monkeypatch.setattr(attaching, "EARLY_BYTES", 100)
     async with house(tmp_path) as one:
-        back, more = [Porter(await trio.open_unix_socket(one.path)) for _ in range(2)]
+        back, more = [FrameClient(await trio.open_unix_socket(one.path)) for _ in range(2)]
         one.porters += [back, more]
         for porter, cwd in ((back, "/slow1"), (more, "/slow2")):
             resume = ResumeSession(session="s1", secret="x", kept=1, open=2)

@@ -50,7 +50,7 @@ GREET = b'{"jsonrpc":"2.0","id":"carpool-1","method":"initialize","params":{"pro
 CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
 
 
-class Shell:
+class RecordingHost:
     """A host that reads messages as the real one does, and keeps what it is told."""
 
     def __init__(self) -> None:
@@ -112,11 +112,11 @@ class Shell:
         self.here.remove(session)
 
 
-class Broker:
+class BrokerStreams:
     """One broker's streams, without sockets."""
 
     def __init__(self, life: int = 0) -> None:
-        self.shell = Shell()
+        self.shell = RecordingHost()
         self.heritage = Incarnation(SECRET, life)
         self.streams: dict[SessionId, SessionStream] = {}
         self.written: list[CallId] = []
@@ -155,22 +155,22 @@ def taken(door: MultiplexedConnection, *lines: bytes) -> None:
     door.lines_received([line.removesuffix(b"\n") for line in lines])
 
 
-def opened(broker: Broker, door: MultiplexedConnection, number: int = 1, **said: Any) -> StreamOpened:
+def opened(broker: BrokerStreams, door: MultiplexedConnection, number: int = 1, **said: Any) -> StreamOpened:
     taken(door, control_line(number, OpenStream(**said)))
     (_, word, _), *_ = broker.said()
     assert isinstance(word, StreamOpened)
     return word
 
 
-def say(broker: Broker, session: str, line: bytes, about: bytes = b"", *, last: bool = False) -> None:
+def say(broker: BrokerStreams, session: str, line: bytes, about: bytes = b"", *, last: bool = False) -> None:
     broker.streams[SessionId(session)].write(line, RawJson(about), last=last, call=CallId(9 * last))
 
 
 @behaviour("reattach:http")
 def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
-    before = Broker()
+    before = BrokerStreams()
     was = opened(before, before.door())
-    after = Broker(life=1)
+    after = BrokerStreams(life=1)
     door = after.door()
     resume = ResumeSession(
         session=was.name, secret=was.secret, supervisor="e0",
@@ -194,12 +194,12 @@ def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
 
 @behaviour("lease:everything-died")
 def test_a_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears_of_it() -> None:
-    before = Broker()
+    before = BrokerStreams()
     was = opened(before, before.door())
     before.streams[SessionId(was.name)].set_stateful_servers(("counter",))
     ((number, word, _),) = before.said()
     assert (number, word) == (1, ServersStateful(["counter"]))
-    after = Broker(life=1)
+    after = BrokerStreams(life=1)
     resume = ResumeSession(session=was.name, secret=was.secret, supervisor="e0", stateful=["counter"])
     taken(after.door(), control_line(4, OpenStream(resume=resume)))
     ((event, _),) = after.shell.resumes
@@ -208,7 +208,7 @@ def test_a_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears
 
 @behaviour("reattach:http")
 def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_end_is() -> None:
-    broker = Broker(life=1)
+    broker = BrokerStreams(life=1)
     secret = Incarnation(SECRET, 0).resume_secret(SessionId("s5"))
     resume = ResumeSession(session="s5", secret=secret, kept=2)
     meta = (
@@ -239,7 +239,7 @@ def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_
 def test_what_a_listen_was_granted_is_said_before_it_under_the_name_that_it_has_here(
     kind: Kind, name: bytes
 ) -> None:
-    broker = Broker(life=1)
+    broker = BrokerStreams(life=1)
     secret = Incarnation(SECRET, 0).resume_secret(SessionId("s5"))
     resume = ResumeSession(session="s5", secret=secret, kept=1)
     params = b'{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"notifications":{"taskIds":["t"]}}'
@@ -252,7 +252,7 @@ def test_what_a_listen_was_granted_is_said_before_it_under_the_name_that_it_has_
 
 
 def test_a_stream_with_another_secret_begins_anew() -> None:
-    broker = Broker(life=1)
+    broker = BrokerStreams(life=1)
     bad = ResumeSession(session="s5", secret="0.00", supervisor="e0")
     word = opened(broker, broker.door(), resume=bad)
     assert word.name == "n1"
@@ -261,7 +261,7 @@ def test_a_stream_with_another_secret_begins_anew() -> None:
 
 
 def test_each_stream_is_told_which_supervisor_serves_it() -> None:
-    broker = Broker()
+    broker = BrokerStreams()
     door = broker.door()
     assert opened(broker, door).supervisor == EPOCH
     stream = broker.streams[SessionId("n1")]
@@ -275,7 +275,7 @@ def test_each_stream_is_told_which_supervisor_serves_it() -> None:
 
 
 def opened_again(
-    broker: Broker, door: MultiplexedConnection, public: str, number: int = 1, **said: Any
+    broker: BrokerStreams, door: MultiplexedConnection, public: str, number: int = 1, **said: Any
 ) -> StreamOpened:
     word = taken_over(broker, door, public, number, **said)
     assert isinstance(word, StreamOpened)
@@ -283,7 +283,7 @@ def opened_again(
 
 
 def taken_over(
-    broker: Broker, door: MultiplexedConnection, public: str, number: int = 1, **said: Any
+    broker: BrokerStreams, door: MultiplexedConnection, public: str, number: int = 1, **said: Any
 ) -> object:
     resume = ResumeSession(session="", secret=public)
     taken(door, control_line(number, OpenStream(resume=resume, **said)))
@@ -292,7 +292,7 @@ def taken_over(
 
 @behaviour("reattach:http:door")
 def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_meanwhile() -> None:
-    broker = Broker()
+    broker = BrokerStreams()
     door = broker.door()
     was = opened(broker, door, server="git")
     taken(door, frame_line(1, CALL, 5))
@@ -317,7 +317,7 @@ def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_mea
 
 @behaviour("reattach:http:door")
 def test_a_session_is_given_to_the_next_door_once_and_on_its_own_terms_only() -> None:
-    broker = Broker()
+    broker = BrokerStreams()
     door = broker.door()
     was = opened(broker, door, principal="ann", server="git")
     assert isinstance(taken_over(broker, broker.door(), was.session), StreamRefused), "its door lives"
@@ -338,7 +338,7 @@ def test_a_session_is_given_to_the_next_door_once_and_on_its_own_terms_only() ->
 
 @behaviour("reattach:http:door")
 def test_a_session_that_nobody_asks_for_is_over_after_a_while() -> None:
-    broker = Broker()
+    broker = BrokerStreams()
     door = broker.door()
     opened(broker, door)
     opened(broker, door, 2, kind="shared")
@@ -352,7 +352,7 @@ def test_a_session_that_nobody_asks_for_is_over_after_a_while() -> None:
 
 
 def test_a_session_is_not_given_back_when_too_much_was_said_meanwhile() -> None:
-    broker = Broker()
+    broker = BrokerStreams()
     door = broker.door()
     was = opened(broker, door)
     door.connection_closed()
@@ -362,7 +362,7 @@ def test_a_session_is_not_given_back_when_too_much_was_said_meanwhile() -> None:
 
 
 def test_a_door_that_is_dropped_leaves_no_session() -> None:
-    broker = Broker()
+    broker = BrokerStreams()
     door = broker.door()
     opened(broker, door)
     door.connection_closed(dropped=True)

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
-class Desk:
+class AnswersRig:
     """Answers with its own words; `meet` ends once so many of its calls are inside."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def chat(*calls: tuple[str, str]) -> Json:
     }
 
 
-def said(backend: str, desk: Desk, answer: Any, toolbox: Toolbox | None = None) -> list[str]:
+def said(backend: str, desk: AnswersRig, answer: Any, toolbox: Toolbox | None = None) -> list[str]:
     messages: list[Json] = anyio.run(answer_openai, desk, answer, toolbox, backend=backend)
     return [str(message["content"]) for message in messages]
 
@@ -60,7 +60,7 @@ def said(backend: str, desk: Desk, answer: Any, toolbox: Toolbox | None = None) 
 @BOTH
 def test_calls_of_one_answer_run_at_once_and_are_answered_in_its_order(backend: str) -> None:
     answer = chat(("meet", '{"count": 3}'), ("plain", ""), ("meet", '{"count": 3}'), ("meet", '{"count": 3}'))
-    messages = anyio.run(answer_openai, Desk(), answer, backend=backend)
+    messages = anyio.run(answer_openai, AnswersRig(), answer, backend=backend)
     assert [message["tool_call_id"] for message in messages] == ["c0", "c1", "c2", "c3"]
     assert [message["content"] for message in messages] == ["meet done", "plain done"] + ["meet done"] * 2
 
@@ -69,7 +69,7 @@ def test_calls_of_one_answer_run_at_once_and_are_answered_in_its_order(backend: 
 @BOTH
 def test_a_call_that_fails_is_answered_and_costs_no_other(backend: str) -> None:
     answer = chat(("refused", "{}"), ("broken", "{}"), ("plain", "x"), ("nothing", "{}"), ("plain", "{}"))
-    desk = Desk()
+    desk = AnswersRig()
     assert said(backend, desk, answer) == [
         "Error: The profile does not allow this tool. Nothing was called.",
         "Error: The call ended with KeyError and may have been executed.",
@@ -84,7 +84,7 @@ def test_a_call_that_fails_is_answered_and_costs_no_other(backend: str) -> None:
 def test_with_a_toolbox_names_lead_back_and_others_are_not_called() -> None:
     optional = {"type": "object", "properties": {"a": {"type": "string"}}}
     toolbox = Toolbox([{"name": "look.up", "inputSchema": optional}])
-    desk = Desk()
+    desk = AnswersRig()
     assert said("trio", desk, chat(("look_up", '{"a": null}'), ("look_op", "{}")), toolbox) == [
         "look.up done",
         "Error: There is no tool of this name in the list. Did you mean look_up? Nothing was called.",
@@ -99,7 +99,7 @@ def test_results_of_the_messages_api_are_one_user_message(backend: str) -> None:
         {"type": "tool_use", "id": "u1", "name": "plain", "input": {}},
         {"type": "tool_use", "id": "u2", "name": "refused", "input": {}},
     ]
-    (message,) = anyio.run(answer_anthropic, Desk(), {"content": blocks}, backend=backend)
+    (message,) = anyio.run(answer_anthropic, AnswersRig(), {"content": blocks}, backend=backend)
     assert message["role"] == "user"
     assert [block["tool_use_id"] for block in message["content"]] == ["u1", "u2"]
     assert [block.get("is_error") for block in message["content"]] == [None, True]
@@ -107,4 +107,6 @@ def test_results_of_the_messages_api_are_one_user_message(backend: str) -> None:
 
 def test_an_answer_without_calls_wants_no_message() -> None:
     text = {"role": "assistant", "content": "42"}
-    assert anyio.run(answer_openai, Desk(), text) == anyio.run(answer_anthropic, Desk(), text) == []
+    assert (
+        anyio.run(answer_openai, AnswersRig(), text) == anyio.run(answer_anthropic, AnswersRig(), text) == []
+    )

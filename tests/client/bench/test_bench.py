@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.arms import Relay, make_arms
+from bench.arms import SocketRelay, make_arms
 from carpool.bench import agents
 from carpool.bench import processes as bench_procs
 from carpool.bench import scenarios as bench_scenarios
@@ -416,9 +416,9 @@ def test_rounds_take_every_scenario_through_every_arm_and_begin_with_another() -
 
 
 @pytest.fixture
-def relay(monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+def relay(monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketRelay]:
     """The minimal relay where the verb expects the running broker."""
-    arm = Relay(shims=False)
+    arm = SocketRelay(shims=False)
     monkeypatch.setenv("CARPOOL_RUNTIME_DIR", arm.runtime_dir)
     try:
         arm.start()
@@ -439,13 +439,13 @@ def test_the_verb_loads_a_named_tool_and_tells_its_figures() -> None:
     assert "calls/s" in CliRunner().invoke(bench, arguments).stdout
 
 
-def test_a_tool_that_only_fails_is_shown_and_is_exit_code_1(relay: Relay) -> None:
+def test_a_tool_that_only_fails_is_shown_and_is_exit_code_1(relay: SocketRelay) -> None:
     done = CliRunner().invoke(bench, ["echo", "--seconds", "0.1"])
     assert done.exit_code == 1
     assert "isError from the tool" in done.stdout
 
 
-def test_an_unknown_tool_is_not_loaded(relay: Relay) -> None:
+def test_an_unknown_tool_is_not_loaded(relay: SocketRelay) -> None:
     done = CliRunner().invoke(bench, ["no_such", "--seconds", "0.1"])
     assert done.exit_code == 1
     assert "-32602" in done.stderr

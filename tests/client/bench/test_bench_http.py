@@ -12,7 +12,7 @@ import pytest
 
 from bench import http_load
 from bench.http_agents import HttpCrowd, StatelessEcho, connected
-from bench.http_arms import Relay
+from bench.http_arms import HttpRelay
 from bench.http_load import SCENARIOS, main, measure
 from carpool.bench import processes
 from carpool.bench.agents import Load
@@ -56,9 +56,11 @@ def crowd(port: int) -> HttpCrowd:
     return HttpCrowd(found, "stateless", port, "/mcp", "echo", streams=False)
 
 
-@pytest.mark.parametrize("arm", [Relay("handshake"), Relay("stateless")], ids=lambda arm: str(arm.name))
+@pytest.mark.parametrize(
+    "arm", [HttpRelay("handshake"), HttpRelay("stateless")], ids=lambda arm: str(arm.name)
+)
 def test_agents_over_http_count_every_answer_of_the_relay_as_right(
-    arm: Relay, monkeypatch: pytest.MonkeyPatch
+    arm: HttpRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_load, "Load", partial(Load, calls=40))
     arm.start()

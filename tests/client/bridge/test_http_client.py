@@ -27,7 +27,7 @@ LIMIT_S = 200.0
 Answer = Callable[[httpx2.Request], Coroutine[None, None, httpx2.Response]]
 
 
-class Net:
+class FakeNetwork:
     """A client over a network that answers as `says` does."""
 
     def __init__(self, client: BridgeHttpClient, ours: list[RawJson]) -> None:
@@ -46,14 +46,14 @@ class Net:
 
 
 @asynccontextmanager
-async def net(says: Answer, transport: str = "http") -> AsyncIterator[Net]:
+async def net(says: Answer, transport: str = "http") -> AsyncIterator[FakeNetwork]:
     with trio.fail_after(LIMIT_S):
         async with _net(says, transport) as one:
             yield one
 
 
 @asynccontextmanager
-async def _net(says: Answer, transport: str) -> AsyncIterator[Net]:
+async def _net(says: Answer, transport: str) -> AsyncIterator[FakeNetwork]:
     remote = Remote(server="far", url=URL, transport=transport, headers={"x-key": "secret"})  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         ours: list[RawJson] = []
@@ -63,7 +63,7 @@ async def _net(says: Answer, transport: str) -> AsyncIterator[Net]:
 
         client = BridgeHttpClient(remote, None, nursery, ours.append, say if transport == "sse" else None)
         client._transport = httpx2.MockTransport(says)
-        one = Net(client, ours)
+        one = FakeNetwork(client, ours)
         yield one
         nursery.cancel_scope.cancel()
 
@@ -398,13 +398,13 @@ async def test_a_cancelled_request_that_is_answered_all_the_same_is_left_alone(
         assert one.ours == []
 
 
-class Connection:
+class FakeTcpConnection:
     """A socket that remembers what is set, and the stream of httpx over it."""
 
     def __init__(self) -> None:
         self.options: list[tuple[int, int, int]] = []
 
-    def get_extra_info(self, name: str) -> "Connection":
+    def get_extra_info(self, name: str) -> "FakeTcpConnection":
         assert name == "socket"
         return self
 
@@ -415,7 +415,7 @@ class Connection:
 @behaviour("remote:listening")
 async def test_the_system_looks_after_the_connection_of_a_stream() -> None:
     for method in ("get", "post"):
-        connection = Connection()
+        connection = FakeTcpConnection()
         extensions = {"network_stream": connection}
         said = httpx2.Response(200, headers=EVENTS, content=b"", extensions=extensions)
         async with net(giving(said)) as one:
@@ -431,7 +431,7 @@ async def test_the_stream_of_http_and_sse_that_is_refused_says_why() -> None:
         assert "wants a login: run `carpool login far`" in trouble.text
 
 
-class Held(httpx2.AsyncByteStream):
+class EndlessBody(httpx2.AsyncByteStream):
     """A body without an end; counts in `closed` when it is let go."""
 
     def __init__(self, closed: list[str], name: str) -> None:
@@ -449,8 +449,12 @@ class Held(httpx2.AsyncByteStream):
 
 async def test_what_nobody_reads_holds_no_connection() -> None:
     closed: list[str] = []
-    refusal = httpx2.Response(500, headers=EVENTS, stream=Held(closed, "a refused stream to listen on"))
-    told = httpx2.Response(200, headers=EVENTS, stream=Held(closed, "a notification that was answered"))
+    refusal = httpx2.Response(
+        500, headers=EVENTS, stream=EndlessBody(closed, "a refused stream to listen on")
+    )
+    told = httpx2.Response(
+        200, headers=EVENTS, stream=EndlessBody(closed, "a notification that was answered")
+    )
     async with net(giving(refusal, told)) as one:
         await one.get()
         assert closed == ["a refused stream to listen on"]

@@ -33,7 +33,7 @@ META = {
 }
 
 
-class Desk:
+class DoorCoreRig:
     """One core. `told` holds what it says to the broker since the last look: (stream, message or word, X)."""
 
     def __init__(

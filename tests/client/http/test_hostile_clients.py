@@ -16,8 +16,8 @@ from carpool.http.core.effects import HttpRequest, HttpRules
 from carpool.http.core.limits import MAX_HEAD_BYTES, HttpLimits
 from carpool.http.server import HttpDoorServer
 from tests.behaviours import behaviour
-from tests.client.http.core.test_misuse import Wire
-from tests.client.http.door_core_rig import Desk, request
+from tests.client.http.core.test_misuse import FakeConnection
+from tests.client.http.door_core_rig import DoorCoreRig, request
 from tests.client.http.test_connection import GET, Client, RecordingHandler, played, until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -71,7 +71,7 @@ def test_what_can_be_read_in_two_ways_is_refused(head: bytes, status: int) -> No
 
 
 def test_two_hosts_are_no_host_of_ours() -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     assert desk.status(desk.send("GET", "/health", host="evil, a.localhost")) == 421
 
 
@@ -92,7 +92,7 @@ def test_two_hosts_are_no_host_of_ours() -> None:
 )
 @behaviour("http:host-origin")
 def test_tricks_with_the_host_are_misdirected(host: str) -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     assert desk.status(desk.send("GET", "/health", host=host)) == 421
 
 
@@ -153,7 +153,7 @@ def test_tricks_with_the_origin_do_not_let_a_page_in(origin: str) -> None:
     ],
 )
 def test_tricks_with_the_path_lead_nowhere(path: str) -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     assert desk.status(desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)) == 404
     assert not desk.told
 
@@ -265,7 +265,7 @@ def test_no_principal_takes_the_whole_room_even_with_the_strangers(sent: list[tu
 def test_a_body_counts_for_the_token_of_its_own_headers_or_of_its_connection() -> None:
     tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
     door = HttpDoorServer("", HttpCore(HttpRules(), AccessRules(tokens=tokens)), HttpLimits(), 16)
-    wire: Any = Wire()
+    wire: Any = FakeConnection()
     ann, bob = ({"host": "localhost", "authorization": f"Bearer {each}"} for each in "ab")
     door.client_connected(wire)
     assert door.principal_of(wire, {}) == NO_PRINCIPAL

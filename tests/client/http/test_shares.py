@@ -66,7 +66,7 @@ def test_a_socket_whose_process_cannot_be_told_is_not_refused() -> None:
 # --- the order of scans ---
 
 
-class Held:
+class WaitingConnection:
     """A connection as it can be kept waiting."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def test_one_scan_serves_all_that_wait_and_the_next_comes_after_a_pause(
         door = ProcessShares(3, refused.append, said.append, scans.pause)
 
         def come(inode: int, beside: int) -> Any:
-            each: Any = Held()
+            each: Any = WaitingConnection()
             door.connection_noted(each, inode)
             door.connection_opened(each, beside)
             return each
@@ -148,7 +148,7 @@ def test_who_comes_while_others_wait_waits_too(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(peer_owner, "holders", scans.holders)
         door = ProcessShares(1, lambda _: None, lambda _: None, scans.pause)
         for inode, beside, state in ((1, 0, "served"), (2, 1, "held"), (3, 0, "held")):
-            each: Any = Held()
+            each: Any = WaitingConnection()
             door.connection_noted(each, inode)
             door.connection_opened(each, beside)
             assert each.state == state

@@ -91,7 +91,7 @@ def applied(lines: list[Json]) -> dict[str, int]:
     return made
 
 
-class Wire:
+class DelayedLines:
     """A shim's memory and a broker's, and the lines between them that are not there yet."""
 
     def __init__(self) -> None:
@@ -344,7 +344,7 @@ STEPS: Final = st.lists(
 def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answered_is_not(
     steps: list[Any], half: bytes
 ) -> None:
-    wire = Wire()
+    wire = DelayedLines()
     for said, reads, does, arrive, lives, untaken in steps:
         wire.says(said)
         for _ in range(reads):
@@ -365,7 +365,7 @@ def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answ
 STRAY: Final = environment_line({"A": "late"}, "mark")
 
 
-class Astray(Wire):
+class Astray(DelayedLines):
     """The broker takes lines for the agent's that the carrier has said itself."""
 
     def strays(self) -> None:
@@ -446,7 +446,7 @@ def test_a_carrier_that_was_not_meant_goes_by_what_it_has_itself_and_is_sure_of_
 
 def left_of(*said: bytes, has: bytes = b"") -> list[bytes]:
     """What is not done with of these lines, when the agent `has` these."""
-    wire = Wire()
+    wire = DelayedLines()
     for line in said:
         wire.sends(line)
     wire.kept.broker_lines_passed(has)
@@ -466,7 +466,7 @@ def test_each_answer_counts_for_one_request_where_an_agent_uses_one_id_for_every
 
 def listening(*heard: bytes) -> list[bytes]:
     """What is said of a listen that is told as kept, when its agent has heard this."""
-    wire = Wire()
+    wire = DelayedLines()
     wire.sends(REQUESTS["listen"] % b"1")
     wire.reads()
     for line in (acknowledgement(b"1"), *heard):
@@ -517,7 +517,7 @@ def test_what_cannot_be_read_is_said_again_as_it_is() -> None:
 
 
 def test_what_has_no_answer_is_new_to_a_broker_that_takes_over_on_purpose() -> None:
-    wire = Wire()
+    wire = DelayedLines()
     wire.sends(CALL % b"1")
     wire.reads()
     wire.settles()
@@ -533,7 +533,7 @@ def test_what_has_no_answer_is_new_to_a_broker_that_takes_over_on_purpose() -> N
 
 
 def test_a_cancel_that_no_broker_has_had_stays_with_the_request_that_one_may_have_had() -> None:
-    wire = Wire()
+    wire = DelayedLines()
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
     for line in (CALL % b"1", cancel, CALL % b"2", cancel):
         wire.sends(line)
@@ -555,7 +555,7 @@ def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
 
 @behaviour("lease:everything-died")
 def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_that_comes() -> None:
-    kept = Wire().kept
+    kept = DelayedLines().kept
     kept.lines_settled(settled_line(Settled("e1", 0, 0, [], [], [], [], ("browser", "think"))))
     for life in ("1.secret", "2.secret"):
         attach = parse_attach(shim_return.resume(kept, HELLO, again=False).partition(b"\n")[0])
@@ -568,7 +568,7 @@ def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_th
 
 
 def test_too_much_that_is_not_settled_is_not_kept() -> None:
-    kept = Wire().kept
+    kept = DelayedLines().kept
     kept.agent_lines_sent(b"x" * KEEP_BYTES)
     assert (kept.is_full, len(kept.fresh)) == (False, KEEP_BYTES)
     kept.agent_lines_sent(b"y")

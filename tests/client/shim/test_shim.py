@@ -49,7 +49,7 @@ from tests.kit.private_daemon import PrivateDaemon, until
 LIMIT_S = 20
 
 
-class Desk:
+class ShimRig:
     """A broker's socket with the shims that come to it."""
 
     def __init__(self, house: PrivateDaemon) -> None:
@@ -85,8 +85,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(house: PrivateDaemon) -> Iterator[Desk]:
-    desk = Desk(house)
+def desk(house: PrivateDaemon) -> Iterator[ShimRig]:
+    desk = ShimRig(house)
     yield desk
     desk.close()
 
@@ -115,7 +115,7 @@ def end(shim: "subprocess.Popen[bytes]") -> tuple[int, bytes, bytes]:
     return shim.wait(LIMIT_S), out, err
 
 
-def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
+def test_the_attach_line_comes_first_and_says_who_and_where(desk: ShimRig) -> None:
     shim, _, lines = desk.attach("connect", "--profile", 'a"b')
     attach = parse_attach(lines.readline())
     assert isinstance(attach, Attach)
@@ -133,7 +133,7 @@ def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
 
 @behaviour("workspaces:attach")
 @pytest.mark.parametrize(("named", "said"), [("shop", "shop"), (".", os.getcwd()), ("/usr/../etc", "/etc")])
-def test_a_workspace_is_named_as_it_is_and_a_directory_in_full(desk: Desk, named: str, said: str) -> None:
+def test_a_workspace_is_named_as_it_is_and_a_directory_in_full(desk: ShimRig, named: str, said: str) -> None:
     _, _, lines = desk.attach("connect", "--workspace", named)
     attach = parse_attach(lines.readline())
     assert isinstance(attach, Attach)
@@ -141,7 +141,7 @@ def test_a_workspace_is_named_as_it_is_and_a_directory_in_full(desk: Desk, named
 
 
 @behaviour("names:length")
-def test_the_agents_bound_on_names_goes_with_the_attach_line(desk: Desk) -> None:
+def test_the_agents_bound_on_names_goes_with_the_attach_line(desk: ShimRig) -> None:
     for arguments in (("connect", "--tool-name-length", "50"), ("run", "--tool-name-length=50", "srv")):
         _, _, lines = desk.attach(*arguments)
         attach = parse_attach(lines.readline())
@@ -149,7 +149,7 @@ def test_the_agents_bound_on_names_goes_with_the_attach_line(desk: Desk) -> None
         assert attach.tool_name_length == 50
 
 
-def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: Desk) -> None:
+def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", []) + b'{"id":1.0,\xff "x":\t2}\n')
@@ -158,21 +158,21 @@ def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: Desk
     assert lines.readline() == b'{"id":\r"1"}\r\n'
 
 
-def test_the_agents_first_lines_do_not_wait_for_the_brokers_yes(desk: Desk) -> None:
+def test_the_agents_first_lines_do_not_wait_for_the_brokers_yes(desk: ShimRig) -> None:
     shim, _, lines = desk.attach()
     lines.readline()
     say(shim, b"first\n")
     assert lines.readline() == b"first\n"
 
 
-def test_a_first_line_that_is_not_ours_belongs_to_the_agent(desk: Desk) -> None:
+def test_a_first_line_that_is_not_ours_belongs_to_the_agent(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
     assert heard(shim) == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
 
 
-def test_an_agents_end_of_file_ends_the_session_after_what_is_still_to_come(desk: Desk) -> None:
+def test_an_agents_end_of_file_ends_the_session_after_what_is_still_to_come(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     say(shim, b"last\n")
@@ -185,7 +185,7 @@ def test_an_agents_end_of_file_ends_the_session_after_what_is_still_to_come(desk
     assert end(shim) == (0, b"", b"")
 
 
-def test_a_broker_that_dies_within_a_line_leaves_no_half_line_with_the_agent(desk: Desk) -> None:
+def test_a_broker_that_dies_within_a_line_leaves_no_half_line_with_the_agent(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", []) + b"whole\n" + b"h" * 300_000)
@@ -195,7 +195,7 @@ def test_a_broker_that_dies_within_a_line_leaves_no_half_line_with_the_agent(des
     assert b"broker has gone away" in err
 
 
-def test_a_long_line_that_was_whole_reaches_an_agent_that_reads_late(desk: Desk) -> None:
+def test_a_long_line_that_was_whole_reaches_an_agent_that_reads_late(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     long = b"x" * 5_000_000 + b"\n"
@@ -206,7 +206,7 @@ def test_a_long_line_that_was_whole_reaches_an_agent_that_reads_late(desk: Desk)
     assert out == long
 
 
-def test_an_agent_that_does_not_read_can_still_be_heard(desk: Desk) -> None:
+def test_an_agent_that_does_not_read_can_still_be_heard(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     flood = attached_line("s1", []) + b"".join(b"%d %s\n" % (n, b"x" * 1000) for n in range(3000))
@@ -221,7 +221,7 @@ def test_an_agent_that_does_not_read_can_still_be_heard(desk: Desk) -> None:
         assert heard(shim).startswith(b"%d " % number)
 
 
-def test_it_does_not_spin_while_the_agent_reads_nothing(desk: Desk) -> None:
+def test_it_does_not_spin_while_the_agent_reads_nothing(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.settimeout(0.3)
@@ -249,7 +249,7 @@ def sleeps(pid: int) -> bool:
     return False
 
 
-def test_asked_variables_are_sent_between_two_lines_of_the_agent(desk: Desk) -> None:
+def test_asked_variables_are_sent_between_two_lines_of_the_agent(desk: ShimRig) -> None:
     desk.house.environ |= {"CP_A": "ä\n1", "CP_OTHER": "secret"}
     shim, sock, lines = desk.attach()
     attach = parse_attach(lines.readline())
@@ -264,7 +264,7 @@ def test_asked_variables_are_sent_between_two_lines_of_the_agent(desk: Desk) -> 
     assert lines.readline() == b"next\n"
 
 
-def test_asked_variables_are_sent_at_once_when_the_agent_is_between_lines(desk: Desk) -> None:
+def test_asked_variables_are_sent_at_once_when_the_agent_is_between_lines(desk: ShimRig) -> None:
     desk.house.environ |= {"CP_A": "1"}
     _, sock, lines = desk.attach()
     lines.readline()
@@ -273,7 +273,7 @@ def test_asked_variables_are_sent_at_once_when_the_agent_is_between_lines(desk: 
 
 
 @behaviour("private:environment")
-def test_each_shim_has_a_mark_that_its_agent_does_not_know(desk: Desk) -> None:
+def test_each_shim_has_a_mark_that_its_agent_does_not_know(desk: ShimRig) -> None:
     desk.house.environ |= {"CP_A": "1"}
     marks = set()
     for _ in range(2):
@@ -290,7 +290,7 @@ def test_each_shim_has_a_mark_that_its_agent_does_not_know(desk: Desk) -> None:
 
 
 @behaviour("workspaces:moved-variables")
-def test_variables_that_are_wanted_later_are_said_as_well(desk: Desk) -> None:
+def test_variables_that_are_wanted_later_are_said_as_well(desk: ShimRig) -> None:
     desk.house.environ |= {"CP_A": "1", "CP_B": "2"}
     shim, sock, lines = desk.attach()
     lines.readline()
@@ -307,7 +307,7 @@ def test_variables_that_are_wanted_later_are_said_as_well(desk: Desk) -> None:
 
 
 @behaviour("workspaces:moved-survives")
-def test_where_the_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> None:
+def test_where_the_session_has_moved_is_said_to_the_next_broker(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     moves = moved_line(WorkspaceChanged("/first", by_roots=True)) + moved_line(WorkspaceChanged("shop"))
@@ -320,7 +320,7 @@ def test_where_the_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> N
 
 
 @behaviour("agents:refusal-told")
-def test_a_refusal_is_said_on_stderr_and_as_the_answer_to_every_request(desk: Desk) -> None:
+def test_a_refusal_is_said_on_stderr_and_as_the_answer_to_every_request(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     first = (
@@ -422,7 +422,7 @@ def test_a_person_at_a_terminal_is_told_and_not_waited_for(house: PrivateDaemon)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_without_a_traceback(desk: Desk, number: int) -> None:
+def test_a_signal_ends_it_without_a_traceback(desk: ShimRig, number: int) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", []) + b"here\n")
@@ -432,7 +432,7 @@ def test_a_signal_ends_it_without_a_traceback(desk: Desk, number: int) -> None:
     assert lines.readline() == b""
 
 
-def test_an_agent_that_reads_no_more_ends_it(desk: Desk) -> None:
+def test_an_agent_that_reads_no_more_ends_it(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", []) + b"here\n")
@@ -442,7 +442,7 @@ def test_an_agent_that_reads_no_more_ends_it(desk: Desk) -> None:
     assert shim.wait(LIMIT_S) == 0
 
 
-def test_the_agents_pipe_is_given_back_as_it_was(desk: Desk) -> None:
+def test_the_agents_pipe_is_given_back_as_it_was(desk: ShimRig) -> None:
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "carpool", "connect"]
     shim = subprocess.Popen(command, env=desk.house.environ, stdin=subprocess.PIPE, stdout=writing)
@@ -456,7 +456,7 @@ def test_the_agents_pipe_is_given_back_as_it_was(desk: Desk) -> None:
     os.close(writing)
 
 
-def test_run_brings_its_command_directory_and_environment(desk: Desk) -> None:
+def test_run_brings_its_command_directory_and_environment(desk: ShimRig) -> None:
     desk.house.environ |= {"CP_A": '"quoted" \x1b ü', "BAD_UTF8": "\udcff"}
     _, _, lines = desk.attach("run", "--name", "mine", "--", "srv", "--profile", "x y")
     attach = parse_attach(lines.readline())
@@ -504,7 +504,7 @@ def test_a_runtime_directory_open_to_others_is_refused(house: PrivateDaemon) -> 
     assert "chmod 700" in done.stderr
 
 
-def test_the_shim_stays_small(desk: Desk) -> None:
+def test_the_shim_stays_small(desk: ShimRig) -> None:
     code = "import sys; sys.argv = ['carpool', 'connect']; import carpool.shim.shim; print(*sys.modules)"
     environ = desk.house.environ
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, check=True)
@@ -536,7 +536,7 @@ def _unread_bytes(sock: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(sock, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def comes_back(desk: Desk) -> "tuple[Attach, socket.socket, IO[bytes]]":
+def comes_back(desk: ShimRig) -> "tuple[Attach, socket.socket, IO[bytes]]":
     """The shim's next connection, after the last one has died."""
     sock, _ = desk.listener.accept()
     sock.settimeout(LIMIT_S)
@@ -565,7 +565,7 @@ print(*ours, "|", *opened, file=sys.stderr)
 
 @pytest.mark.parametrize(("deaths", "most"), [(0, 13), (1, 16)])
 def test_a_shim_imports_no_more_modules_and_opens_no_more_files_than_before_the_tree_had_folders(
-    desk: Desk, deaths: int, most: int
+    desk: ShimRig, deaths: int, most: int
 ) -> None:
     """`most`: modules of ours, and as many files, at revision 9a59d5c; with a death of the broker more."""
     roots = [str(Path(package.__file__ or "").parents[1]) for package in (carpool, carpool_protocol)]
@@ -597,7 +597,7 @@ def test_a_shim_imports_no_more_modules_and_opens_no_more_files_than_before_the_
     assert len(sources) <= most, sources
 
 
-def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: Desk) -> None:
+def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     first = parse_attach(lines.readline())
     assert isinstance(first, Attach)
@@ -622,7 +622,7 @@ def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: Des
     assert end(shim) == (0, b"", b"")
 
 
-def test_what_the_dead_broker_cannot_have_had_is_new_to_the_next(desk: Desk) -> None:
+def test_what_the_dead_broker_cannot_have_had_is_new_to_the_next(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", [], "0.secret", "e1"))
@@ -639,7 +639,7 @@ def test_what_the_dead_broker_cannot_have_had_is_new_to_the_next(desk: Desk) -> 
     assert 100_000 <= attach.resume.open * len(said[0]) <= 500_000, "about what a socket holds"
 
 
-def test_a_broker_that_died_without_a_word_has_had_nothing(desk: Desk) -> None:
+def test_a_broker_that_died_without_a_word_has_had_nothing(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", [], "0.secret", "e1"))
@@ -657,7 +657,7 @@ def test_a_broker_that_died_without_a_word_has_had_nothing(desk: Desk) -> None:
 
 
 def test_settled_lines_are_taken_out_wherever_they_come_and_what_is_settled_is_not_said_again(
-    desk: Desk,
+    desk: ShimRig,
 ) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
@@ -678,7 +678,7 @@ def test_settled_lines_are_taken_out_wherever_they_come_and_what_is_settled_is_n
     assert [lines.readline(), lines.readline()] == [call(1), call(3)]
 
 
-def test_an_end_that_is_meant_is_the_shims_end_and_says_why(desk: Desk) -> None:
+def test_an_end_that_is_meant_is_the_shims_end_and_says_why(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     sock.sendall(attached_line("s1", [], "0.secret", "e1") + b"last\n" + ended_line("carpool was stopped"))
@@ -688,7 +688,7 @@ def test_an_end_that_is_meant_is_the_shims_end_and_says_why(desk: Desk) -> None:
     assert b"carpool was stopped" in err
 
 
-def test_while_there_is_no_broker_the_agents_end_is_the_shims(desk: Desk) -> None:
+def test_while_there_is_no_broker_the_agents_end_is_the_shims(desk: ShimRig) -> None:
     with lock_of(desk.house):
         shim, sock, lines = desk.attach()
         lines.readline()
@@ -701,7 +701,7 @@ def test_while_there_is_no_broker_the_agents_end_is_the_shims(desk: Desk) -> Non
         assert end(shim) == (0, b"", b"")
 
 
-def test_a_broker_that_dies_of_what_it_is_told_is_told_it_so_often_and_not_for_ever(desk: Desk) -> None:
+def test_a_broker_that_dies_of_what_it_is_told_is_told_it_so_often_and_not_for_ever(desk: ShimRig) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
     for _ in range(DEATHS):

@@ -32,7 +32,7 @@ inside = 0
 rooms = {}
 
 
-class Answer(pydantic.BaseModel):
+class TextAnswer(pydantic.BaseModel):
     answer: str
 
 
@@ -50,7 +50,7 @@ async def sampled(ctx, text, **more):
 
 
 async def elicited(ctx, text):
-    found = await ctx.elicit(text, Answer)
+    found = await ctx.elicit(text, TextAnswer)
     return {"action": found.action, **({"answer": found.data.answer} if found.action == "accept" else {})}
 
 

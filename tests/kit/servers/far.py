@@ -56,13 +56,13 @@ async def work(steps: int, ctx: Context[Any, Any]) -> str:
     return "done"
 
 
-class Answer(BaseModel):
+class NameAnswer(BaseModel):
     name: str
 
 
 @server.tool()
 async def ask(question: str, ctx: Context[Any, Any]) -> str:
-    said = await ctx.elicit(question, Answer)
+    said = await ctx.elicit(question, NameAnswer)
     return f"{said.action} {said.data.name if said.action == 'accept' else ''}"
 
 

@@ -12,7 +12,7 @@ from tests.behaviours import behaviour
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is there")
 
 
-class Told:
+class FakeSocket:
     """A socket of which the kernel says this."""
 
     def __init__(self, *told: int | OSError) -> None:
@@ -39,9 +39,9 @@ def test_the_kernel_names_the_process_and_its_user() -> None:
 @behaviour("private:peers")
 @pytest.mark.parametrize(("uid", "is_ours"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
 def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
-    assert peer_credentials.is_ours(Told(4711, uid, 4711)) is is_ours
+    assert peer_credentials.is_ours(FakeSocket(4711, uid, 4711)) is is_ours
 
 
 def test_where_the_system_does_not_tell_nobody_is_turned_away() -> None:
-    assert peer_credentials.peer(Told(OSError("no"))) is None
-    assert peer_credentials.is_ours(Told(OSError("no")))
+    assert peer_credentials.peer(FakeSocket(OSError("no"))) is None
+    assert peer_credentials.is_ours(FakeSocket(OSError("no")))

@@ -29,7 +29,7 @@ from carpool_protocol.machine.journal_shapes import SMALL_BYTES
 from carpool_protocol.machine.machine import Ticked
 
 
-class Told(Struct, frozen=True):
+class ToyEvent(Struct, frozen=True):
     """A toy core's event: the link said something."""
 
     peer: str
@@ -99,7 +99,9 @@ def test_neither_payloads_nor_secrets_stay_alive_in_the_ring() -> None:
     journal = Journal()
     payload, secret = b"p" * 5000, "hunter2-and-more"
     journal.record(
-        1.0, Told("b", call(1, payload)), [call(2, payload), CallAnswered(CallId(2), False, RawJson(payload))]
+        1.0,
+        ToyEvent("b", call(1, payload)),
+        [call(2, payload), CallAnswered(CallId(2), False, RawJson(payload))],
     )
     journal.record(1.0, SetPools([spec({"TOKEN": secret}, ["server", secret])]), [])
     journal.record(
@@ -188,7 +190,7 @@ def test_the_ring_keeps_the_last_entries_and_counts_all() -> None:
 
 def test_a_story_holds_the_entries_that_name_the_call() -> None:
     journal = Journal()
-    journal.record(1.0, Told("b", call(5)), [])
+    journal.record(1.0, ToyEvent("b", call(5)), [])
     journal.record(2.0, Plain(SessionId("s2"), 5), [])
     journal.record(3.0, Plain(SessionId("s2"), 1), [CancelCall(call=CallId(5), reason="")])
     journal.record(4.0, Came(instance=InstanceId(5), lines=[]), [])
@@ -202,9 +204,9 @@ def test_a_story_holds_the_entries_that_name_the_call() -> None:
 
 def test_a_line_is_for_people_and_shows_lengths() -> None:
     journal = Journal()
-    journal.record(1.5, Told("b", call(5, b"x" * 12)), [Plain(SessionId("s1"), 2)])
+    journal.record(1.5, ToyEvent("b", call(5, b"x" * 12)), [Plain(SessionId("s1"), 2)])
     (entry,) = journal.entries()
-    assert entry.line().startswith("1.500000 #0 Told(peer='b', message=Call(call=5")
+    assert entry.line().startswith("1.500000 #0 ToyEvent(peer='b', message=Call(call=5")
     assert "params=<12 bytes>" in entry.line()
     assert entry.line().endswith("-> Plain(session='s1', number=2)")
 
@@ -223,9 +225,9 @@ def test_events_come_back_with_blanks_of_the_right_length() -> None:
         specs=(spec({"A": "b"}),),
     )
     journal.record(1.0, event, [])
-    journal.record(2.0, Told("b", CallAnswered(CallId(1), True, RawJson(b"abc"))), [])
+    journal.record(2.0, ToyEvent("b", CallAnswered(CallId(1), True, RawJson(b"abc"))), [])
     journal.record(3.0, Ticked(), [])
-    assert load_journal(journal.dump(), [Came | Told]) == [
+    assert load_journal(journal.dump(), [Came | ToyEvent]) == [
         (
             1.0,
             Came(
@@ -241,7 +243,7 @@ def test_events_come_back_with_blanks_of_the_right_length() -> None:
                 specs=(spec({}),),
             ),
         ),
-        (2.0, Told("b", CallAnswered(CallId(1), True, RawJson(b"   ")))),
+        (2.0, ToyEvent("b", CallAnswered(CallId(1), True, RawJson(b"   ")))),
         (3.0, Ticked()),
     ]
 
@@ -257,9 +259,9 @@ def test_what_is_no_dump_is_refused() -> None:
     journal = Journal()
     journal.record(1.0, Plain(SessionId("s1"), 1), [])
     with pytest.raises(ValueError, match="unknown event 'Plain'"):
-        load_journal(journal.dump(), [Told])
+        load_journal(journal.dump(), [ToyEvent])
     with pytest.raises(ValueError, match="malformed"):
-        load_journal(b"half a li", [Told])
+        load_journal(b"half a li", [ToyEvent])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, Core
 from tests.kit.waits import until
 
 
-class Asked(Struct, frozen=True):
+class NumberedEvent(Struct, frozen=True):
     number: int
     due_s: float = 0.0
 
@@ -36,7 +36,7 @@ class Toy:
         self.checked_all = 0
         self.fault: Exception | None = None
 
-    def handle(self, event: Asked, now: float) -> list[Do]:
+    def handle(self, event: NumberedEvent, now: float) -> list[Do]:
         if event.number < 0:
             raise InvariantBroken("a negative number")
         if event.due_s:
@@ -55,13 +55,13 @@ class Toy:
     def check(self) -> None:
         self.checked_all += 1
 
-    def check_touched(self, event: Asked | Ticked, effects: Sequence[Do]) -> None:
+    def check_touched(self, event: NumberedEvent | Ticked, effects: Sequence[Do]) -> None:
         self.checked += 1
         if self.fault is not None:
             raise self.fault
 
 
-class Shell:
+class PumpRig:
     def __init__(self, **options: object) -> None:
         self.machine = Toy()
         self.journal = Journal()
@@ -70,7 +70,7 @@ class Shell:
         """What had been done when the last burst was let out."""
         self.on_effect: Callable[[str], None] = lambda what: None
         self.clock: Callable[[], float] = lambda: 7.0
-        self.pump: CorePump[Asked, Do] = CorePump(
+        self.pump: CorePump[NumberedEvent, Do] = CorePump(
             self.machine,
             self.perform,
             self.journal,
@@ -89,16 +89,16 @@ class Shell:
 
 
 def test_effects_are_performed_and_recorded_in_order() -> None:
-    shell = Shell()
-    shell.pump.feed(Asked(1))
-    shell.pump.feed_all([Asked(2), Asked(3)])
+    shell = PumpRig()
+    shell.pump.feed(NumberedEvent(1))
+    shell.pump.feed_all([NumberedEvent(2), NumberedEvent(3)])
     assert shell.done == ["event 1", "event 2", "event 3"]
     assert [entry.event["number"] for entry in shell.journal.entries()] == [1, 2, 3]
     assert {entry.now for entry in shell.journal.entries()} == {7.0}
 
 
 def test_an_event_fed_while_performing_waits_its_turn() -> None:
-    shell = Shell()
+    shell = PumpRig()
     depth = 0
 
     def nest(what: str) -> None:
@@ -106,24 +106,24 @@ def test_an_event_fed_while_performing_waits_its_turn() -> None:
         depth += 1
         assert depth == 1, "recursion"
         if what == "event 1":
-            shell.pump.feed(Asked(11))
-            shell.pump.feed_all([Asked(12), Asked(13)])
+            shell.pump.feed(NumberedEvent(11))
+            shell.pump.feed_all([NumberedEvent(12), NumberedEvent(13)])
         depth -= 1
 
     shell.on_effect = nest
-    shell.pump.feed_all([Asked(1), Asked(2)])
+    shell.pump.feed_all([NumberedEvent(1), NumberedEvent(2)])
     assert shell.done == ["event 1", "event 11", "event 12", "event 13", "event 2"]
 
 
 def test_the_timer_ticks_at_each_deadline(autojump_clock: trio.testing.MockClock) -> None:
     async def main() -> None:
-        shell = Shell(clock=trio.current_time)
+        shell = PumpRig(clock=trio.current_time)
         start = trio.current_time()
-        shell.pump.feed(Asked(1, due_s=5.0))
+        shell.pump.feed(NumberedEvent(1, due_s=5.0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(shell.pump.run_timers, shell.settle)
             await trio.testing.wait_all_tasks_blocked()
-            shell.pump.feed_all([Asked(2, due_s=30.0), Asked(3, due_s=2.0)])
+            shell.pump.feed_all([NumberedEvent(2, due_s=30.0), NumberedEvent(3, due_s=2.0)])
             shell.pump.settle()
             await trio.sleep(2.0)
             await trio.testing.wait_all_tasks_blocked()
@@ -140,17 +140,17 @@ def test_the_timer_ticks_at_each_deadline(autojump_clock: trio.testing.MockClock
 
 def test_what_a_tick_makes_the_shell_say_is_an_event(autojump_clock: trio.testing.MockClock) -> None:
     async def main() -> None:
-        shell = Shell(clock=trio.current_time)
-        shell.on_effect = lambda what: shell.pump.feed(Asked(2)) if what.startswith("due") else None
+        shell = PumpRig(clock=trio.current_time)
+        shell.on_effect = lambda what: shell.pump.feed(NumberedEvent(2)) if what.startswith("due") else None
         async with trio.open_nursery() as nursery:
-            shell.pump.feed(Asked(1, due_s=5.0))
+            shell.pump.feed(NumberedEvent(1, due_s=5.0))
             nursery.start_soon(shell.pump.run_timers, shell.settle)
             await trio.sleep(6.0)
             nursery.cancel_scope.cancel()
         assert [entry.event["type"] for entry in shell.journal.entries()] == [
-            "Asked",
+            "NumberedEvent",
             "Ticked",
-            "Asked",
+            "NumberedEvent",
         ]
         assert shell.done[-1] == "event 2"
 
@@ -158,13 +158,13 @@ def test_what_a_tick_makes_the_shell_say_is_an_event(autojump_clock: trio.testin
 
 
 async def test_no_event_pays_for_the_timer() -> None:
-    shell = Shell(clock=trio.current_time)
+    shell = PumpRig(clock=trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shell.pump.run_timers, shell.settle)
         await trio.testing.wait_all_tasks_blocked()
         before = shell.machine.asked_for_deadline
         for i in range(100):
-            shell.pump.feed(Asked(i, due_s=1000.0))
+            shell.pump.feed(NumberedEvent(i, due_s=1000.0))
         assert shell.machine.asked_for_deadline == before
         shell.pump.settle()
         assert shell.machine.asked_for_deadline == before + 1
@@ -172,7 +172,7 @@ async def test_no_event_pays_for_the_timer() -> None:
 
 
 async def test_a_machine_that_is_always_due_does_not_starve_the_others() -> None:
-    shell = Shell(clock=trio.current_time)
+    shell = PumpRig(clock=trio.current_time)
     shell.machine.next_deadline = lambda: 0.0  # type: ignore[method-assign]
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -183,43 +183,49 @@ async def test_a_machine_that_is_always_due_does_not_starve_the_others() -> None
 
 
 async def test_a_journal_is_written_when_asked_for_and_the_pump_goes_on(tmp_path: Path) -> None:
-    shell = Shell(dump_to=tmp_path / "journal")
-    shell.pump.feed(Asked(1))
+    shell = PumpRig(dump_to=tmp_path / "journal")
+    shell.pump.feed(NumberedEvent(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shell.pump.run_dumps)
         await trio.testing.wait_all_tasks_blocked()
         os.kill(os.getpid(), signal.SIGUSR2)
         await until((tmp_path / "journal").exists, "the journal is written")
         nursery.cancel_scope.cancel()
-    assert load_journal((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1))]
-    shell.pump.feed(Asked(2))
+    assert load_journal((tmp_path / "journal").read_bytes(), [NumberedEvent]) == [(7.0, NumberedEvent(1))]
+    shell.pump.feed(NumberedEvent(2))
     assert shell.done == ["event 1", "event 2"]
 
 
 def test_the_environment_says_how_much_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOURNAL_VARIABLE, "2")
-    pump: CorePump[Asked, Do] = CorePump(
+    pump: CorePump[NumberedEvent, Do] = CorePump(
         Toy(), lambda _: None, clock=lambda: 7.0, dump_to=tmp_path / "journal"
     )
-    pump.feed_all([Asked(1), Asked(2)])
+    pump.feed_all([NumberedEvent(1), NumberedEvent(2)])
     with pytest.raises(InvariantBroken):
-        pump.feed(Asked(-1))
-    assert load_journal((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(2)), (7.0, Asked(-1))]
+        pump.feed(NumberedEvent(-1))
+    assert load_journal((tmp_path / "journal").read_bytes(), [NumberedEvent]) == [
+        (7.0, NumberedEvent(2)),
+        (7.0, NumberedEvent(-1)),
+    ]
 
 
 def test_a_bug_dumps_the_journal_with_the_event_that_caused_it(tmp_path: Path) -> None:
-    shell = Shell(dump_to=tmp_path / "journal")
-    shell.pump.feed(Asked(1))
+    shell = PumpRig(dump_to=tmp_path / "journal")
+    shell.pump.feed(NumberedEvent(1))
     with pytest.raises(InvariantBroken) as caught:
-        shell.pump.feed(Asked(-1))
-    assert load_journal((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1)), (7.0, Asked(-1))]
+        shell.pump.feed(NumberedEvent(-1))
+    assert load_journal((tmp_path / "journal").read_bytes(), [NumberedEvent]) == [
+        (7.0, NumberedEvent(1)),
+        (7.0, NumberedEvent(-1)),
+    ]
     assert str(tmp_path) in caught.value.__notes__[0]
 
 
 def test_a_dump_that_cannot_be_written_does_not_hide_the_bug(tmp_path: Path) -> None:
-    shell = Shell(dump_to=tmp_path / "no" / "such" / "folder")
+    shell = PumpRig(dump_to=tmp_path / "no" / "such" / "folder")
     with pytest.raises(InvariantBroken) as caught:
-        shell.pump.feed(Asked(-1))
+        shell.pump.feed(NumberedEvent(-1))
     assert "could not be written" in caught.value.__notes__[0]
 
 
@@ -227,32 +233,32 @@ def test_what_an_event_touched_is_checked_after_it_and_everything_now_and_then_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(CHECK_VARIABLE, "1")
-    shell = Shell()
-    shell.pump.feed_all([Asked(1), Asked(2)])
+    shell = PumpRig()
+    shell.pump.feed_all([NumberedEvent(1), NumberedEvent(2)])
     assert shell.machine.checked == 2
     assert shell.machine.checked_all == 0
-    shell.pump.feed_all([Asked(3)] * (FULL_CHECK_EVERY - 2))
+    shell.pump.feed_all([NumberedEvent(3)] * (FULL_CHECK_EVERY - 2))
     assert shell.machine.checked_all == 1
     shell.machine.fault = AssertionError("broken")
     with pytest.raises(AssertionError, match="broken"):
-        shell.pump.feed(Asked(4))
+        shell.pump.feed(NumberedEvent(4))
     assert "event 4" not in shell.done
     monkeypatch.delenv(CHECK_VARIABLE)
-    other = Shell()
-    other.pump.feed(Asked(1))
+    other = PumpRig()
+    other.pump.feed(NumberedEvent(1))
     assert other.machine.checked == 0
 
 
 def test_what_waited_behind_a_bug_is_never_handled() -> None:
-    shell = Shell()
+    shell = PumpRig()
 
     def feed_more(what: str) -> None:
         if what == "event 1":
-            shell.pump.feed(Asked(-1))
-            shell.pump.feed(Asked(2))
+            shell.pump.feed(NumberedEvent(-1))
+            shell.pump.feed(NumberedEvent(2))
 
     shell.on_effect = feed_more
     with pytest.raises(InvariantBroken):
-        shell.pump.feed(Asked(1))
+        shell.pump.feed(NumberedEvent(1))
     assert shell.done == ["event 1"]
     assert not isinstance(shell.journal.entries()[-1], Ticked)

@@ -7,7 +7,7 @@ from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S, SteadyC
 from tests.behaviours import behaviour
 
 
-class Machine:
+class FakeClocks:
     """A machine's clocks: `sleeps` moves the wall only, `freezes` both, as a stopped process sees them."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Machine:
         self.jumped += 1
 
 
-async def watched(machine: Machine, *moves: tuple[str, float]) -> list[int]:
+async def watched(machine: FakeClocks, *moves: tuple[str, float]) -> list[int]:
     """How many jumps are known after each move and a few seconds."""
     seen = []
     async with trio.open_nursery() as nursery:
@@ -43,7 +43,7 @@ async def watched(machine: Machine, *moves: tuple[str, float]) -> list[int]:
 async def test_time_in_which_the_process_was_frozen_is_left_out_and_told_once(
     autojump_clock: MockClock,
 ) -> None:
-    machine = Machine()
+    machine = FakeClocks()
     before = machine.clock()
     assert await watched(machine, ("frozen_s", 3600.0)) == [1]
     assert machine.clock() - before < 20
@@ -53,13 +53,13 @@ async def test_time_in_which_the_process_was_frozen_is_left_out_and_told_once(
 async def test_a_machine_that_slept_is_seen_by_its_wall_clock_and_no_time_is_left_out(
     autojump_clock: MockClock,
 ) -> None:
-    machine = Machine()
+    machine = FakeClocks()
     before, began = machine.clock(), trio.current_time()
     assert await watched(machine, ("slept_s", 3600.0), ("slept_s", -7200.0)) == [1, 2]
     assert machine.clock() - before == trio.current_time() - began
 
 
 async def test_a_wall_clock_that_is_adjusted_a_little_is_no_jump(autojump_clock: MockClock) -> None:
-    machine = Machine()
+    machine = FakeClocks()
     little = LONGEST_GAP_S / 2
     assert await watched(machine, *[("slept_s", little)] * 4) == [0, 0, 0, 0]

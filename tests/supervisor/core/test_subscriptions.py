@@ -31,7 +31,7 @@ FIRST, SECOND = InstanceId(1), InstanceId(2)
 PARAMS = RawJson(b'{"level":"info","data":"x"}')
 
 
-class Rig(SupervisorRig):
+class SubscribedPoolRig(SupervisorRig):
     """One pool."""
 
     def __init__(self, *features: Feature) -> None:
@@ -54,7 +54,7 @@ def heard(effects: list[AnyEffect]) -> list[AnyEffect]:
 
 
 def test_an_instance_is_told_at_once_and_one_that_comes_later_when_it_greets() -> None:
-    rig = Rig("logging", "resources.subscribe")
+    rig = SubscribedPoolRig("logging", "resources.subscribe")
     assert heard(rig.feed(SetLevel(KEY, "info"))) == []
     assert heard(rig.feed(SetResourceSubscriptions(KEY, ["x:1"]))) == []
     assert heard(rig.greet(FIRST)) == [WriteLevel(FIRST, "info"), WriteSubscriptions(FIRST, ("x:1",), ())]
@@ -65,7 +65,7 @@ def test_an_instance_is_told_at_once_and_one_that_comes_later_when_it_greets() -
 
 
 def test_a_server_that_announces_neither_is_never_asked_for_it() -> None:
-    rig = Rig("tools")
+    rig = SubscribedPoolRig("tools")
     rig.feed(SetLevel(KEY, "info"))
     rig.feed(SetResourceSubscriptions(KEY, ["x:1"]))
     assert heard(rig.greet(FIRST)) == []
@@ -74,7 +74,7 @@ def test_a_server_that_announces_neither_is_never_asked_for_it() -> None:
 
 @behaviour("subscriptions:renewed")
 def test_after_a_restart_every_watched_resource_counts_as_changed() -> None:
-    rig = Rig("resources.subscribe")
+    rig = SubscribedPoolRig("resources.subscribe")
     rig.feed(SetResourceSubscriptions(KEY, ["x:1", "x:2"]))
     rig.greet(FIRST)
     rig.feed(InstanceExited(FIRST, "was killed by SIGKILL", (), "", 0.5))
@@ -85,7 +85,7 @@ def test_after_a_restart_every_watched_resource_counts_as_changed() -> None:
 
 
 def test_a_change_goes_to_the_broker_with_the_pool_it_is_of() -> None:
-    rig = Rig("resources.subscribe")
+    rig = SubscribedPoolRig("resources.subscribe")
     rig.greet(FIRST)
     params = RawJson(b'{"uri":"x:1"}')
     assert heard(rig.feed(ResourceUpdated(FIRST, "x:1", params))) == [ResourceChanged(KEY, "x:1", params)]
@@ -98,7 +98,7 @@ def test_a_change_goes_to_the_broker_with_the_pool_it_is_of() -> None:
 def test_a_log_message_is_an_agents_only_if_all_that_is_in_flight_is_its_own(
     sessions: tuple[str, ...], whose: str | None
 ) -> None:
-    rig = Rig("logging")
+    rig = SubscribedPoolRig("logging")
     rig.greet(FIRST)
     for number, session in enumerate(sessions, 1):
         rig.call(number, session)
@@ -112,7 +112,7 @@ def test_a_log_message_is_an_agents_only_if_all_that_is_in_flight_is_its_own(
 
 @behaviour("logging:one-session")
 def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_another_is_live() -> None:
-    rig = Rig("logging")
+    rig = SubscribedPoolRig("logging")
     rig.greet(FIRST)
     rig.call(1, "a")
     rig.feed(CancelCall(CallId(1), "no longer wanted"))
@@ -124,7 +124,7 @@ def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_a
 
 
 def test_a_log_message_of_a_call_from_before_the_link_was_lost_reaches_no_namesake_of_its_session() -> None:
-    rig = Rig("logging")
+    rig = SubscribedPoolRig("logging")
     rig.greet(FIRST)
     rig.call(1, "a")
     rig.feed(BrokerConnected(same=True))
@@ -133,7 +133,7 @@ def test_a_log_message_of_a_call_from_before_the_link_was_lost_reaches_no_namesa
 
 
 def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_from_everybody() -> None:
-    rig = Rig("logging")
+    rig = SubscribedPoolRig("logging")
     rig.greet(FIRST)
     rig.call(1, "a")
     rig.wait(61.0)  # its deadline: it is cancelled and may still run (rule 5)
@@ -143,7 +143,7 @@ def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_fr
 
 @behaviour("record:interests")
 def test_a_broker_that_begins_says_itself_what_is_wanted_and_the_rest_is_wanted_no_more() -> None:
-    rig = Rig("logging", "resources.subscribe")
+    rig = SubscribedPoolRig("logging", "resources.subscribe")
     rig.greet(FIRST)
     rig.feed(SetLevel(KEY, "info"))
     rig.feed(SetResourceSubscriptions(KEY, ["a:1", "a:2"]))

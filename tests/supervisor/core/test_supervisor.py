@@ -70,7 +70,7 @@ def operate(token: int, verb: Literal["start", "stop", "restart"], key: PoolKey 
     return Operate(token, key, verb)
 
 
-class Rig(SupervisorRig):
+class CoreRig(SupervisorRig):
     """A core with a clock, and what it wants done less what only tells."""
 
     hidden = (PoolChanged, Catalog, WriteLogLine)
@@ -85,15 +85,15 @@ class Rig(SupervisorRig):
         return self.exit(InstanceId(instance), unwritten, why="ended with exit code 3", stderr=stderr)
 
 
-def serving(**policy: Any) -> Rig:
-    rig = Rig(spec(**policy))
+def serving(**policy: Any) -> CoreRig:
+    rig = CoreRig(spec(**policy))
     rig.feed(DiscoverCatalog(KEY))
     rig.serve()
     return rig
 
 
 def test_the_first_call_starts_an_instance_and_is_written_when_it_has_greeted() -> None:
-    rig = Rig(spec())
+    rig = CoreRig(spec())
     assert rig.feed(call(1)) == [Spawn(ONE, KEY, ServerName("git"), 1)]
     assert rig.feed(ev.InstanceSpawned(ONE, 99)) == []
     assert rig.feed(ev.InstanceGreeted(ONE, catalog())) == [WriteCall(ONE, WireId(1), call(1))]
@@ -200,14 +200,14 @@ def test_a_cancel_in_line_is_silent_and_one_in_flight_goes_upstream() -> None:
 
 
 def test_a_call_to_nobody_is_refused_as_not_delivered() -> None:
-    rig = Rig(spec())
+    rig = CoreRig(spec())
     (failed,) = rig.feed(call(1, OTHER))
     assert (failed.fault, failed.delivered) == ("draining", "no")
 
 
 @behaviour("silence:breaker")
 def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once() -> None:
-    rig = Rig(spec(give_up_after=2, first_delay_s=1.0, open_s=0.0))
+    rig = CoreRig(spec(give_up_after=2, first_delay_s=1.0, open_s=0.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))
     assert rig.ended(stderr="no token") == [ReleaseInstance(ONE)]
@@ -270,7 +270,7 @@ def test_a_closed_stdout_is_given_a_second_to_become_an_exit() -> None:
 @behaviour("children:cold-starts-staggered")
 def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_turn_back() -> None:
     specs = [spec(PoolKey(f"s{i}:1"), auto_connect=True) for i in range(5)]
-    rig = Rig(*specs, greeting=3)
+    rig = CoreRig(*specs, greeting=3)
     assert len(rig.core.instances.by_id) == 3
     assert [e.key for e in rig.wait(5.0)] == ["s3:1", "s4:1"]
 
@@ -278,7 +278,7 @@ def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_tu
 @behaviour("children:cold-starts-staggered")
 def test_what_a_call_waits_for_starts_before_what_is_only_to_be_listed() -> None:
     keys = [PoolKey(f"s{i}:1") for i in range(5)]
-    rig = Rig(*map(spec, keys), greeting=1)
+    rig = CoreRig(*map(spec, keys), greeting=1)
     for key in keys[:4]:
         rig.feed(DiscoverCatalog(key))
     rig.feed(call(1, keys[4]))
@@ -287,7 +287,7 @@ def test_what_a_call_waits_for_starts_before_what_is_only_to_be_listed() -> None
 
 
 def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
-    rig = Rig(spec(auto_connect=True), spec(OTHER, auto_connect=True), greeting=1)
+    rig = CoreRig(spec(auto_connect=True), spec(OTHER, auto_connect=True), greeting=1)
     rig.feed(ev.InstanceSpawned(ONE, 99))
     effects = rig.feed(ev.GreetingFailed(ONE, "speaks no MCP"))
     assert effects == [SignalGroup(ONE, "TERM"), Spawn(TWO, OTHER, ServerName("time"), 1)]
@@ -295,7 +295,7 @@ def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
 
 @behaviour("wait:cap")
 def test_at_the_cap_the_idle_instance_of_another_pool_makes_room_but_not_one_with_work() -> None:
-    rig = Rig(spec(), spec(OTHER), cap=1)
+    rig = CoreRig(spec(), spec(OTHER), cap=1)
     rig.feed(call(1))
     rig.feed(call(2, OTHER))
     assert rig.serve() == [WriteCall(ONE, WireId(1), call(1))], "it serves its own line before it makes room"
@@ -399,7 +399,7 @@ def test_the_end_of_the_supervisor_stops_everything_and_starts_nothing() -> None
     assert rig.core.has_no_process
 
 
-def ended_while_open(rig: Rig, *, instance: int = 1) -> str:
+def ended_while_open(rig: CoreRig, *, instance: int = 1) -> str:
     """What the agent of the one open call is told when its instance ends as it was asked to."""
     effects = rig.feed(ev.InstanceExited(InstanceId(instance), "ended with exit code 0", (), "", 0.0))
     (failed,) = [e for e in effects if isinstance(e, CallFailed)]
@@ -442,7 +442,7 @@ def test_an_instance_that_dies_by_itself_while_it_drains_is_not_said_to_be_ended
 
 
 def test_who_waited_too_long_at_the_cap_is_told_of_the_cap() -> None:
-    rig = Rig(spec(wait_s=4.0), spec(OTHER), cap=1)
+    rig = CoreRig(spec(wait_s=4.0), spec(OTHER), cap=1)
     rig.feed(call(1, OTHER))
     rig.serve(key=OTHER)
     rig.feed(call(2))
@@ -452,11 +452,11 @@ def test_who_waited_too_long_at_the_cap_is_told_of_the_cap() -> None:
 
 
 def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_of_the_cap() -> None:
-    full = Rig(spec(wait_s=4.0, max_in_flight=1, max_instances=1), cap=1)
+    full = CoreRig(spec(wait_s=4.0, max_in_flight=1, max_instances=1), cap=1)
     for number in (1, 2):
         full.feed(call(number))
     full.serve()
-    backing_off = Rig(spec(wait_s=4.0, first_delay_s=60.0))
+    backing_off = CoreRig(spec(wait_s=4.0, first_delay_s=60.0))
     backing_off.feed(call(1))
     backing_off.ended()
     for rig in (full, backing_off):

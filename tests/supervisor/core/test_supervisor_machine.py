@@ -88,7 +88,7 @@ FIXED: dict[str, Sharing] = {"c": "session", "d": "serial"}
 PICK = st.integers(0, 50)
 
 
-class Process:
+class KnownProcess:
     """What the shell knows of a process."""
 
     def __init__(self, key: PoolKey) -> None:
@@ -137,7 +137,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.asked_at: dict[AskId, tuple[InstanceId, WireId]] = {}
         self.over: list[tuple[InstanceId, WireId]] = []
         """Cancelled between two rounds."""
-        self.processes: dict[InstanceId, Process] = {}
+        self.processes: dict[InstanceId, KnownProcess] = {}
         self.deaf: set[InstanceId] = set()
         """Their stdin is broken."""
         self.broke_at: dict[InstanceId, float] = {}
@@ -204,7 +204,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case ef.Spawn():
                     assert effect.instance not in self.processes
                     assert effect.instance not in self.dead
-                    self.processes[effect.instance] = Process(effect.key)
+                    self.processes[effect.instance] = KnownProcess(effect.key)
                     self.agrees_with_the_breaker(effect.key)
                 case ef.WriteCall():
                     self.could_know(effect.call.call)
@@ -259,7 +259,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             assert self.told.get(effect.call, -1e9) < progress < 0, "progress went back"
             self.told[effect.call] = progress
 
-    def agrees_with_the_mode(self, process: Process) -> None:
+    def agrees_with_the_mode(self, process: KnownProcess) -> None:
         running = process.running.keys() - process.rounds.keys()
         assert process.key[0] != "d" or not running, "two calls that can ask in one lane"
 
@@ -270,7 +270,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             counted_s = self.processes[instance].counted_s
             assert counted_s >= POLICY.timeout_s, "it was read for too short a time to be called silent"
 
-    def said_again(self, process: Process, wire_id: WireId) -> None:
+    def said_again(self, process: KnownProcess, wire_id: WireId) -> None:
         assert not process.stdin_closed
         assert not process.rounds[wire_id], "said again before everything is there"
         self.agrees_with_the_mode(process)
@@ -285,7 +285,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             "more than one shows whether it is well"
         )
 
-    def process(self, pick: int, *, up: bool = True) -> tuple[InstanceId, Process] | None:
+    def process(self, pick: int, *, up: bool = True) -> tuple[InstanceId, KnownProcess] | None:
         able = [(i, p) for i, p in self.processes.items() if p.is_up == up]
         return able[pick % len(able)] if able else None
 

@@ -44,7 +44,7 @@ def call(number: int = 1, *, progress: bool = False, method: str = "tools/call")
     )
 
 
-class Talk:
+class HandshakeRig:
     """An adapter and the ids of its own requests."""
 
     def __init__(self, *, bridge: bool = False) -> None:
@@ -67,7 +67,7 @@ class Talk:
 
 
 def test_the_greeting_is_initialize_initialized_and_all_pages_of_tools() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     assert talk.initialize["method"] == "initialize"
     assert talk.initialize["params"]["protocolVersion"] == "2025-11-25"
     assert talk.initialize["params"]["capabilities"] == {}
@@ -86,14 +86,14 @@ def test_the_greeting_is_initialize_initialized_and_all_pages_of_tools() -> None
 
 @behaviour("versions:negotiated-apart")
 def test_an_older_version_that_we_know_is_accepted_and_an_unknown_one_is_not() -> None:
-    (greeted,), _ = Talk().accept("2024-11-05")
+    (greeted,), _ = HandshakeRig().accept("2024-11-05")
     assert greeted.catalog.protocol_version == "2024-11-05"
-    (failed,), _ = Talk().accept("1999-01-01")
+    (failed,), _ = HandshakeRig().accept("1999-01-01")
     assert isinstance(failed, GreetingFailed)
 
 
 def test_a_version_refused_with_a_list_of_others_is_tried_again_with_one_of_them() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     error = {
         "code": -32602,
         "message": "no",
@@ -114,7 +114,7 @@ def test_a_version_refused_with_a_list_of_others_is_tried_again_with_one_of_them
     ],
 )
 def test_an_unusable_answer_to_initialize_is_a_failed_greeting(answer: dict[str, Any]) -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     events, _ = talk.say(line(id=talk.initialize["id"], **answer))
     assert [type(event) for event in events] == [GreetingFailed]
 
@@ -130,21 +130,21 @@ def test_an_unusable_answer_to_initialize_is_a_failed_greeting(answer: dict[str,
 def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it(
     bridge: bool, code: int, text: str
 ) -> None:
-    talk = Talk(bridge=bridge)
+    talk = HandshakeRig(bridge=bridge)
     error = {"code": code, "message": "cannot reach far.example (why)"}
     (failed,), _ = talk.say(line(id=talk.initialize["id"], error=error))
     assert failed == GreetingFailed(ME, text, "")
 
 
 def test_a_server_that_refuses_tools_list_has_not_greeted() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     _, out = talk.accept(tools={})
     events, _ = talk.say(line(id=out[1]["id"], error={"code": -32603, "message": "later"}))
     assert GreetingFailed in [type(event) for event in events]
 
 
 def test_pages_that_go_round_in_a_circle_end() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     _, out = talk.accept(tools={})
     page = {"tools": [{"name": "a"}], "nextCursor": "again"}
     _, out = talk.say(line(id=out[1]["id"], result=page))
@@ -154,7 +154,7 @@ def test_pages_that_go_round_in_a_circle_end() -> None:
 
 
 def test_a_call_goes_out_under_its_wire_id_with_its_params_untouched() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     written = talk.adapter.call_line(WireId(7), call(progress=True))
     assert b'"arguments":{"x":1.0}' in written
     message = json.loads(written)
@@ -166,7 +166,7 @@ def test_a_call_goes_out_under_its_wire_id_with_its_params_untouched() -> None:
 
 @behaviour("progress:by-token")
 def test_answers_errors_and_progress_are_known_by_their_wire_id() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     talk.fit("t")
     events, out = talk.say(
         b'{"jsonrpc":"2.0","id":7,"result":{"content":[],"x":1.0}}',
@@ -203,7 +203,7 @@ def test_a_bridge_is_taken_at_its_word_and_no_server_is(make: Any) -> None:
 
 
 def test_an_answer_without_content_is_repaired_and_noted_only_for_tool_calls() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     talk.fit("t")
     talk.adapter.call_line(WireId(1), call())
     talk.adapter.call_line(WireId(2), call(method="prompts/get"))
@@ -215,20 +215,20 @@ def test_an_answer_without_content_is_repaired_and_noted_only_for_tool_calls() -
 
 @behaviour("ping:answered-here")
 def test_a_ping_is_answered_and_any_other_request_is_refused_at_once() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     _, out = talk.say(line(id="p", method="ping"), line(id=1, method="roots/list"))
     assert out[0] == {"jsonrpc": "2.0", "id": "p", "result": {}}
     assert out[1]["error"]["code"] == -32601
 
 
 def test_any_answer_to_our_ping_is_a_sign_of_life() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     ping = json.loads(talk.adapter.probe_line())
     assert talk.say(line(id=ping["id"], error={"code": -32601, "message": "what"}))[0] == [ProbeAnswered(ME)]
 
 
 def test_a_changed_list_is_read_again_and_a_change_while_reading_once_more() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     talk.fit("a")
     changed = line(method="notifications/tools/list_changed")
     _, out = talk.say(changed, changed)
@@ -242,7 +242,7 @@ def test_a_changed_list_is_read_again_and_a_change_while_reading_once_more() -> 
 
 @behaviour("lines:over-the-cap")
 def test_an_unreadable_or_overlong_answer_ends_its_call() -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     talk.fit("t")
     events, _ = talk.say(
         b'{"jsonrpc":"2.0","id":3,"result":{},"error":{}}',
@@ -259,7 +259,7 @@ def test_an_unreadable_or_overlong_answer_ends_its_call() -> None:
 @pytest.mark.parametrize("digits", [19, 400, 5000])
 def test_an_id_of_any_number_of_digits_is_nobodys_and_crashes_nothing(digits: int) -> None:
     huge = b"9" * digits
-    talk = Talk()
+    talk = HandshakeRig()
     talk.fit("t")
     events, _ = talk.say(
         b'{"jsonrpc":"2.0","id":%b,"result":{"content":[]}}' % huge,
@@ -292,7 +292,7 @@ FIELDS = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=150)
 @given(st.lists(FIELDS.map(json.dumps).map(str.encode) | st.binary(max_size=30), max_size=6))
 def test_whatever_a_server_writes_nothing_raises_and_what_goes_back_is_json(lines: list[bytes]) -> None:
-    talk = Talk()
+    talk = HandshakeRig()
     talk.say(*[each.replace(b"\n", b" ") for each in lines])
     talk.accept(tools={})
     talk.say(*[each.replace(b"\n", b" ") for each in lines])
@@ -301,7 +301,7 @@ def test_whatever_a_server_writes_nothing_raises_and_what_goes_back_is_json(line
 @behaviour("private:no-secret-is-told")
 def test_a_journal_keeps_nothing_of_what_a_server_answers_or_says() -> None:
     secret = "hunter2-hunter2"
-    talk = Talk()
+    talk = HandshakeRig()
     talk.fit("t")
     for number in (1, 2, 3):
         talk.adapter.call_line(WireId(number), call(number, progress=True))

@@ -303,7 +303,7 @@ def test_an_entry_as_deep_as_a_parser_goes_is_no_bug() -> None:
 # --- in a conversation -----------------------------------------------------------------------------------
 
 
-class Talk:
+class ListPagesRig:
     """A greeted adapter, and the requests that are out."""
 
     def __init__(self, **capabilities: Any) -> None:
@@ -327,7 +327,7 @@ class Talk:
 
 
 def test_a_catalog_is_told_once_with_all_four_lists() -> None:
-    talk = Talk(**EVERYTHING)
+    talk = ListPagesRig(**EVERYTHING)
     for family in FAMILIES[:-1]:
         assert talk.answer(f"x:{family}")[0] == []
     [greeted], out = talk.answer("x:templates")
@@ -340,7 +340,7 @@ def test_a_catalog_is_told_once_with_all_four_lists() -> None:
 
 
 def test_templates_may_be_refused_without_a_word() -> None:
-    talk = Talk(resources={})
+    talk = ListPagesRig(resources={})
     talk.answer("a:b")
     [greeted], _ = talk.answer(error=-32601)
     assert isinstance(greeted, InstanceGreeted)
@@ -349,7 +349,7 @@ def test_templates_may_be_refused_without_a_word() -> None:
 
 @pytest.mark.parametrize(("refused", "code"), [(1, -32601), (2, -32603), (3, -32603)])
 def test_another_refused_list_is_noted_and_the_server_serves_the_rest(refused: int, code: int) -> None:
-    talk = Talk(**EVERYTHING)
+    talk = ListPagesRig(**EVERYTHING)
     said: list[Any] = []
     for at in range(4):
         events, _ = talk.answer("a:b", error=code if at == refused else 0)
@@ -361,14 +361,14 @@ def test_another_refused_list_is_noted_and_the_server_serves_the_rest(refused: i
 
 
 def test_a_server_that_refuses_its_tools_does_not_greet() -> None:
-    talk = Talk(**EVERYTHING)
+    talk = ListPagesRig(**EVERYTHING)
     events, out = talk.answer(error=-32603)
     assert isinstance(events[-1], GreetingFailed)
     assert out == []
 
 
 def test_changes_are_told_after_all_that_changed_was_read() -> None:
-    talk = Talk(**EVERYTHING)
+    talk = ListPagesRig(**EVERYTHING)
     for _ in FAMILIES:
         talk.answer("a:b")
     talk.say(method="notifications/resources/list_changed")
@@ -385,7 +385,7 @@ def test_changes_are_told_after_all_that_changed_was_read() -> None:
 
 
 def test_a_server_whose_list_changes_whenever_it_is_asked_greets_all_the_same() -> None:
-    talk = Talk(tools={})
+    talk = ListPagesRig(tools={})
     events: list[Any] = []
     for times in range(20):
         out = talk.out
@@ -404,7 +404,7 @@ def test_a_server_whose_list_changes_whenever_it_is_asked_greets_all_the_same() 
 
 
 def test_a_server_that_says_a_change_after_every_list_is_read_a_few_times_and_then_when_told_to() -> None:
-    talk = Talk(tools={})
+    talk = ListPagesRig(tools={})
     events, _ = talk.answer("t")
     assert isinstance(events[-1], InstanceGreeted)
     times = 0

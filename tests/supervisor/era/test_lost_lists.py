@@ -13,7 +13,7 @@ from carpool_supervisor.core.model.effects import GiveUpListRequest, RereadLists
 from carpool_supervisor.era.handshake import HandshakeAdapter
 from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
-from tests.supervisor.core.test_supervisor import KEY, ONE, Rig, call, catalog, serving, spec
+from tests.supervisor.core.test_supervisor import KEY, ONE, CoreRig, call, catalog, serving, spec
 
 ERAS = [HandshakeAdapter, StatelessAdapter]
 KINDS = ["no message", "not UTF-8", "overlong"]
@@ -43,7 +43,7 @@ def garbled(request: dict[str, Any], kind: str) -> bytes | OverlongLine:
     return b'{"jsonrpc":"2.0","id":%b}' % request_id
 
 
-class Server:
+class ListServer:
     """An adapter, and a server that answers everything but some methods."""
 
     def __init__(self, era: type) -> None:
@@ -83,7 +83,7 @@ class Server:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("era", ERAS)
 def test_tools_that_cannot_be_read_end_the_greeting_at_once_with_the_fault(era: type, kind: str) -> None:
-    server = Server(era)
+    server = ListServer(era)
     server.unread = {"tools/list": kind}
     server.greet()
     [failed] = server.of(ev.GreetingFailed)
@@ -95,7 +95,7 @@ def test_tools_that_cannot_be_read_end_the_greeting_at_once_with_the_fault(era: 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("era", ERAS)
 def test_another_list_that_cannot_be_read_is_left_out_told_and_read_again(era: type, kind: str) -> None:
-    server = Server(era)
+    server = ListServer(era)
     server.unread = {"prompts/list": kind}
     server.greet()
     [greeted] = server.of(ev.InstanceGreeted)
@@ -117,7 +117,7 @@ def test_another_list_that_cannot_be_read_is_left_out_told_and_read_again(era: t
 def test_a_later_list_that_cannot_be_read_keeps_what_was_known_and_is_read_again(
     era: type, method: str, kind: str
 ) -> None:
-    server = Server(era)
+    server = ListServer(era)
     server.greet()
     server.unread = {method: kind}
     for times in (1, 2):
@@ -138,7 +138,7 @@ def test_a_later_list_that_cannot_be_read_keeps_what_was_known_and_is_read_again
 @behaviour("lists:lost-answers")
 @pytest.mark.parametrize("era", ERAS)
 def test_an_answer_that_never_comes_is_given_up_and_one_that_comes_late_says_nothing(era: type) -> None:
-    server = Server(era)
+    server = ListServer(era)
     server.greet()
     assert server.adapter.open_list_request == (b"", "")
     assert server.adapter.list_timed_out(60.0) == []
@@ -202,7 +202,7 @@ def test_a_list_request_that_is_out_for_too_long_is_given_up_unless_its_answer_m
 
 @behaviour("lists:lost-answers")
 def test_a_greeting_that_misses_its_limit_says_which_list_was_not_answered() -> None:
-    rig = Rig(spec(first_start_s=20.0))
+    rig = CoreRig(spec(first_start_s=20.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
     rig.feed(ev.ListRequestChanged(ONE, "resources/list"))
@@ -212,7 +212,7 @@ def test_a_greeting_that_misses_its_limit_says_which_list_was_not_answered() -> 
 
 
 def test_a_list_request_of_the_greeting_has_no_limit_of_its_own() -> None:
-    rig = Rig(spec(first_start_s=900.0))
+    rig = CoreRig(spec(first_start_s=900.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
     rig.feed(ev.ListRequestChanged(ONE, "tools/list"))

@@ -60,7 +60,7 @@ def call(method: str = "tools/call", params: bytes = b"{}", meta: bytes = b"", t
     )
 
 
-class Talk:
+class StatelessAdapterRig:
     """An adapter, and the requests it has written that are its own."""
 
     def __init__(self, declared: Declared = NOTHING, *, bridge: bool = False) -> None:
@@ -120,7 +120,7 @@ class Talk:
 
 
 def test_the_greeting_is_discover_one_listen_and_the_lists() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     assert talk.discover["method"] == "server/discover"
     assert talk.discover["params"]["_meta"] == {
         PRE + "protocolVersion": "2026-07-28",
@@ -153,14 +153,14 @@ def test_the_greeting_is_discover_one_listen_and_the_lists() -> None:
     ],
 )
 def test_a_server_of_another_era_fails_to_greet_and_is_told_what_to_set(answer: dict[str, Any]) -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     events, _ = talk.say(line(id=talk.discover["id"], **answer))
     (failed,) = [event for event in events if isinstance(event, GreetingFailed)]
     assert 'set "era" to "legacy"' in failed.text
 
 
 def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it_in_this_era_too() -> None:
-    talk = Talk(bridge=True)
+    talk = StatelessAdapterRig(bridge=True)
     (failed,), _ = talk.say(
         line(id=talk.discover["id"], error={"code": UNFIT_CODE, "message": "cannot reach x"})
     )
@@ -168,7 +168,7 @@ def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it_in_this_era
 
 
 def test_what_is_declared_is_said_with_every_request() -> None:
-    talk = Talk(Declared(asking=True, roots=(Root("file:///w"),)))
+    talk = StatelessAdapterRig(Declared(asking=True, roots=(Root("file:///w"),)))
     can: dict[str, Any] = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {}}
     assert talk.call()["params"]["_meta"][PRE + "clientCapabilities"] == can
 
@@ -178,7 +178,7 @@ def test_what_is_declared_is_said_with_every_request() -> None:
 
 @behaviour("eras:hop-by-hop")
 def test_an_agents_meta_goes_along_but_for_what_each_hop_says_for_itself() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     meta = json.dumps(
         {
             "io.modelcontextprotocol/protocolVersion": "x",
@@ -204,13 +204,13 @@ def test_an_agents_meta_goes_along_but_for_what_each_hop_says_for_itself() -> No
 @pytest.mark.parametrize("key", ["requestState", "inputResponses", "REQUESTSTATE", "request\\u0053tate"])
 def test_no_agent_resumes_what_a_server_began_for_another(key: str) -> None:
     params = b'{"arguments":{"requestState":"the tool\'s own"},"%b":"stolen"}' % key.encode()
-    said = Talk().call(call(params=params))["params"]
+    said = StatelessAdapterRig().call(call(params=params))["params"]
     assert said.keys() == {"name", "arguments", "_meta"}
     assert said["arguments"] == {"requestState": "the tool's own"}
 
 
 def test_the_log_level_is_said_with_requests_from_then_on_and_no_more_when_nobody_wants_logs() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     assert talk.adapter.level_line("info") == b""
     assert talk.call()["params"]["_meta"][PRE + "logLevel"] == "info"
     talk.adapter.level_line("")
@@ -218,7 +218,7 @@ def test_the_log_level_is_said_with_requests_from_then_on_and_no_more_when_nobod
 
 
 def test_a_result_is_as_it_would_be_in_the_handshake_era() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     talk.call()
     result = (
         b'{"content":[],"x":1.0,"resultType":"complete","ttlMs":5,"cacheScope":"private","requestState":"s",'
@@ -237,7 +237,7 @@ def test_a_result_is_as_it_would_be_in_the_handshake_era() -> None:
 
 @pytest.mark.parametrize("said", [b'"task"', b"3", b"{}", b'"inputrequired"'])
 def test_a_result_of_a_type_that_nobody_knows_ends_its_call(said: bytes) -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     talk.call()
     (bad,), out = talk.say(b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"resultType":%b}}' % said)
     assert isinstance(bad, AnswerUnreadable)
@@ -257,7 +257,7 @@ def test_a_result_of_a_type_that_nobody_knows_ends_its_call(said: bytes) -> None
 def test_an_error_has_a_code_that_agents_of_the_handshake_era_know(
     method: str, error: Any, code: int
 ) -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     talk.call(call(method))
     events, _ = talk.say(line(id=1, error=error))
     assert json.loads(events[-1].body)["code"] == code
@@ -268,7 +268,7 @@ def test_an_error_has_a_code_that_agents_of_the_handshake_era_know(
 
 @behaviour("eras:rounds")
 def test_what_a_server_wants_first_is_asked_and_the_call_said_again_with_it() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     first = talk.call(call(params=b'{"arguments":{"x":1.0}}', meta=b'{"k":1}'))
     state = r'"a\u00e9\/ \"\ud83d'
     inputs = b'{"\\u0061 b":%b,"c":%b}' % (json.dumps(FORM).encode(), json.dumps(SAMPLE).encode())
@@ -298,7 +298,7 @@ def test_what_a_server_wants_first_is_asked_and_the_call_said_again_with_it() ->
 
 
 def test_a_state_that_the_server_did_not_give_is_not_sent() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     (asked,), _ = talk.wants(a=FORM)
     again = talk.give(asked.id, {"action": "accept"})
@@ -311,7 +311,7 @@ def test_a_state_that_the_server_did_not_give_is_not_sent() -> None:
     [({"code": -1, "message": "no"}, "decline"), ({"code": -32603, "message": "gone"}, "cancel")],
 )
 def test_an_elicitation_that_comes_to_nothing_is_declined_or_cancelled(error: Any, action: str) -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     (asked,), _ = talk.wants(a=FORM)
     again = talk.give(asked.id, error=error)
@@ -320,7 +320,7 @@ def test_an_elicitation_that_comes_to_nothing_is_declined_or_cancelled(error: An
 
 
 def test_without_a_sampling_the_call_ends_with_the_agents_error() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     (form, sample), _ = talk.wants(a=FORM, b=SAMPLE)
     error = {"code": -32601, "message": "not declared"}
@@ -333,7 +333,7 @@ def test_without_a_sampling_the_call_ends_with_the_agents_error() -> None:
 
 
 def test_roots_are_answered_here_where_the_configuration_says_so() -> None:
-    talk = Talk(Declared(roots=(Root("file:///w"),)))
+    talk = StatelessAdapterRig(Declared(roots=(Root("file:///w"),)))
     talk.call()
     events, (again,) = talk.wants(r={"method": "roots/list"})
     assert events == []
@@ -355,7 +355,7 @@ def test_roots_are_answered_here_where_the_configuration_says_so() -> None:
     ],
 )
 def test_what_cannot_be_given_ends_the_call(declared: Declared, inputs: Any) -> None:
-    talk = Talk(declared)
+    talk = StatelessAdapterRig(declared)
     talk.call()
     (bad,), out = talk.wants(**inputs)
     assert isinstance(bad, AnswerUnreadable)
@@ -363,7 +363,7 @@ def test_what_cannot_be_given_ends_the_call(declared: Declared, inputs: Any) -> 
 
 
 def test_a_plain_server_that_asks_all_the_same_ends_its_call() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     talk.call()
     (bad,), _ = talk.wants(a=FORM)
     assert isinstance(bad, AnswerUnreadable)
@@ -371,14 +371,14 @@ def test_a_plain_server_that_asks_all_the_same_ends_its_call() -> None:
 
 
 def test_only_three_methods_may_be_answered_so() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call(call("completion/complete", target="{}"))
     (bad,), _ = talk.wants(a=FORM)
     assert isinstance(bad, AnswerUnreadable)
 
 
 def test_a_server_that_never_has_enough_ends_its_call() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     id_ = talk.call()["id"]
     for _ in range(MAX_ROUNDS):
         (asked,), _ = talk.wants(id_, a=FORM)
@@ -390,7 +390,7 @@ def test_a_server_that_never_has_enough_ends_its_call() -> None:
 
 
 def test_a_state_alone_is_a_wish_for_a_pause_each_longer_than_the_last() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     id_ = talk.call()["id"]
     pauses = []
     for _ in range(MAX_ROUNDS + 2):
@@ -407,7 +407,7 @@ def test_a_state_alone_is_a_wish_for_a_pause_each_longer_than_the_last() -> None
 
 
 def test_an_answer_to_a_request_that_was_answered_before_changes_nothing() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     (asked,), _ = talk.wants(a=FORM)
     for late in (line(id=1, result={"content": []}), line(id=1, error={"code": 1, "message": "m"})):
@@ -422,7 +422,7 @@ def test_an_answer_to_a_request_that_was_answered_before_changes_nothing() -> No
 
 
 def test_a_url_gets_an_id_of_ours_that_is_another_each_time() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     talk.call(wire_id=WireId(2))
     (one, other), _ = talk.wants(a=URL, b=URL)
@@ -433,7 +433,7 @@ def test_a_url_gets_an_id_of_ours_that_is_another_each_time() -> None:
 
 
 def test_a_cancel_names_the_request_that_is_out_and_between_two_nothing_runs() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     said = json.loads(talk.adapter.cancel_line(ONE, "why"))
     assert said["params"] == {"requestId": 1, "reason": "why"}
@@ -457,7 +457,7 @@ def test_a_cancel_names_the_request_that_is_out_and_between_two_nothing_runs() -
 
 
 def test_progress_grows_over_all_rounds() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
 
     def progress(**params: Any) -> dict[str, Any]:
@@ -476,7 +476,7 @@ def test_progress_grows_over_all_rounds() -> None:
 
 def test_progress_that_is_too_large_together_is_still_a_number() -> None:
     """JSON has no infinity: an agent could not read that line."""
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     huge = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,%b}}'
     talk.say(huge % b'"progress":1.7e308')
@@ -506,7 +506,7 @@ def updated(request: dict[str, Any], uri: str) -> bytes:
 
 @behaviour("eras:one-listen")
 def test_a_listen_is_replaced_without_a_gap_and_nothing_is_heard_twice() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     first = talk.fit(tools={"listChanged": True}, resources={"subscribe": True})[0]
     talk.say(ack(first))
     second = json.loads(talk.adapter.subscriptions_line(["x:1"], []))
@@ -529,7 +529,7 @@ def test_a_listen_is_replaced_without_a_gap_and_nothing_is_heard_twice() -> None
 
 @behaviour("eras:one-listen")
 def test_a_listen_that_the_server_ends_is_opened_again_and_everything_counts_as_changed() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     first = talk.fit(tools={"listChanged": True}, resources={"subscribe": True})[0]
     talk.say(ack(first))
     second = json.loads(talk.adapter.subscriptions_line(["x:1"], []))
@@ -543,7 +543,7 @@ def test_a_listen_that_the_server_ends_is_opened_again_and_everything_counts_as_
 
 
 def test_a_server_that_ends_every_listen_is_not_asked_for_ever() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     request = talk.fit(tools={"listChanged": True})[0]
     for _ in range(3):
         _, out = talk.say(ack(request), line(id=request["id"], result={}))
@@ -559,7 +559,7 @@ def test_a_server_that_ends_every_listen_is_not_asked_for_ever() -> None:
 
 def test_a_server_that_ends_listens_now_and_then_is_listened_to_again_when_it_answers() -> None:
     """Over HTTP a proxy may cut each stream after a minute."""
-    talk = Talk()
+    talk = StatelessAdapterRig()
     request = talk.fit(tools={"listChanged": True})[0]
     for _ in range(3):
         _, out = talk.say(ack(request), line(id=request["id"], result={}))
@@ -571,7 +571,7 @@ def test_a_server_that_ends_listens_now_and_then_is_listened_to_again_when_it_an
 
 
 def test_a_refused_listen_is_told_and_not_repeated() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     request = talk.fit(tools={"listChanged": True})[0]
     (event,), out = talk.say(line(id=request["id"], error={"code": -32601, "message": "no"}))
     assert isinstance(event, ServerLineRejected)
@@ -579,11 +579,11 @@ def test_a_refused_listen_is_told_and_not_repeated() -> None:
 
 
 def test_nothing_is_listened_to_where_nothing_can_change() -> None:
-    assert [each["method"] for each in Talk().fit(tools={})] == ["tools/list"]
+    assert [each["method"] for each in StatelessAdapterRig().fit(tools={})] == ["tools/list"]
 
 
 def test_a_log_message_is_passed_on_and_a_request_refused() -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     (event,), _ = talk.say(line(method="notifications/message", params={"level": "info", "data": 1}))
     assert isinstance(event, ServerLogged)
     _, (refused,) = talk.say(line(id=7, method="sampling/createMessage", params={}))
@@ -594,7 +594,7 @@ def test_a_log_message_is_passed_on_and_a_request_refused() -> None:
 
 
 def test_lines_too_long_or_broken_end_the_call_they_answer() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.call()
     talk.call(wire_id=WireId(2))
     (one,), _ = talk.say(OverlongLine(id=RawJson(b"1"), size_bytes=1 << 30, is_answer=True))
@@ -633,7 +633,7 @@ IDS = st.sampled_from(
 def test_whatever_a_server_says_each_call_ends_once_at_most_and_no_state_gets_out(
     said: list[tuple[Any, Any, Any, Any, bool, bool]],
 ) -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     open_ = {WireId(1), WireId(2)}
     for wire in sorted(open_):
         talk.call(wire_id=wire)
@@ -682,7 +682,7 @@ def test_whatever_a_server_says_each_call_ends_once_at_most_and_no_state_gets_ou
     | JSON.map(lambda it: json.dumps(it).encode())
 )
 def test_no_bytes_raise(data: bytes) -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.fit(tools={"listChanged": True})
     talk.call()
     for around in (

@@ -25,7 +25,17 @@ from carpool_supervisor.era.server_requests import Declared, capabilities_of
 from tests.behaviours import behaviour
 from tests.kit.effects import of_kind
 from tests.supervisor.core.test_stateless_servers import ELICIT, KEY, ME, StatelessServerRig
-from tests.supervisor.era.test_stateless import ASKING, FORM, ONE, PRE, SAMPLE, URL, Talk, call, line
+from tests.supervisor.era.test_stateless import (
+    ASKING,
+    FORM,
+    ONE,
+    PRE,
+    SAMPLE,
+    URL,
+    StatelessAdapterRig,
+    call,
+    line,
+)
 
 PARAMS = RawJson(b'{"level":"info","data":"x"}')
 URLS = (RawJson(b'{"mode":"url","url":"u","elicitationId":"E"}'),)
@@ -44,7 +54,7 @@ def told(written: dict[str, Any]) -> Any:
 
 @behaviour("eras:own-capabilities")
 def test_a_server_is_told_what_the_agent_behind_each_call_can_be_asked_and_nothing_more() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     assert told(talk.call(said())) == {}
     assert told(talk.call(said("elicitation.url"))) == {"elicitation": {"url": {}}}
     assert told(talk.call(said("sampling", "roots"))) == {"sampling": {}, "roots": {}}
@@ -56,7 +66,7 @@ def test_a_server_is_told_what_the_agent_behind_each_call_can_be_asked_and_nothi
 
 
 def test_roots_of_the_configuration_are_told_to_every_agents_server() -> None:
-    talk = Talk(Declared(roots=(Root("file:///w"),)))
+    talk = StatelessAdapterRig(Declared(roots=(Root("file:///w"),)))
     assert told(talk.call(said("elicitation.form"))) == {"elicitation": {"form": {}}, "roots": {}}
 
 
@@ -66,7 +76,7 @@ def test_nothing_at_all_is_an_object() -> None:
 
 @behaviour("eras:own-log-level")
 def test_a_call_says_its_own_log_level_and_none_where_its_agent_wants_none() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.adapter.level_line("debug")
     key = PRE + "logLevel"
     assert talk.call(said(level="error"))["params"]["_meta"][key] == "error"
@@ -79,7 +89,7 @@ def test_a_call_says_its_own_log_level_and_none_where_its_agent_wants_none() -> 
 
 
 def test_an_ask_says_the_servers_own_key_and_no_elicitation_id_is_made_for_an_agent_that_has_none() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.fit(tools={})
     talk.call(said("elicitation.url", "sampling"))
     events, _ = talk.wants(where=URL, draft=SAMPLE)
@@ -88,7 +98,7 @@ def test_an_ask_says_the_servers_own_key_and_no_elicitation_id_is_made_for_an_ag
 
 
 def test_a_key_that_is_too_long_to_be_told_is_not_told_and_still_goes_back_to_its_server() -> None:
-    talk, key = Talk(ASKING), "k" * 2000
+    talk, key = StatelessAdapterRig(ASKING), "k" * 2000
     talk.fit(tools={})
     talk.call(said("sampling"))
     [asked], _ = talk.wants(**{key: SAMPLE})
@@ -100,7 +110,7 @@ def test_a_key_that_is_too_long_to_be_told_is_not_told_and_still_goes_back_to_it
 
 @behaviour("eras:own-roots")
 def test_roots_are_asked_of_an_agent_that_has_declared_them_and_else_answered_by_carpool() -> None:
-    talk = Talk(Declared(roots=(Root("file:///ours"),)))
+    talk = StatelessAdapterRig(Declared(roots=(Root("file:///ours"),)))
     talk.fit(tools={})
     talk.call(said("roots"))
     events, out = talk.wants(r={"method": ROOTS})
@@ -134,7 +144,7 @@ def test_roots_are_asked_of_an_agent_that_has_declared_them_and_else_answered_by
 def test_what_the_agent_of_this_call_did_not_declare_ends_it_even_if_the_others_could(
     can: tuple[Need, ...], wanted: dict[str, Any]
 ) -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.fit(tools={})
     talk.call(said(*can))
     [event], _ = talk.wants(x=wanted)
@@ -148,7 +158,7 @@ def test_what_the_agent_of_this_call_did_not_declare_ends_it_even_if_the_others_
 @behaviour("eras:missing-capability")
 @pytest.mark.parametrize(("caller", "code"), [(said(), -32021), (call(), -32603)])
 def test_the_error_for_a_missing_capability_passes_to_agents_that_know_it(caller: Call, code: int) -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     talk.fit(tools={})
     talk.call(caller)
     error = {"code": -32021, "message": "m", "data": {"requiredCapabilities": {"sampling": {}}}}
@@ -161,7 +171,7 @@ def test_the_error_for_a_missing_capability_passes_to_agents_that_know_it(caller
 
 @pytest.mark.parametrize("code", [-32020, -32022])
 def test_errors_between_carpool_and_the_server_are_no_agents(code: int) -> None:
-    talk = Talk()
+    talk = StatelessAdapterRig()
     talk.fit(tools={})
     talk.call(said())
     [answered], _ = talk.say(line(id=1, error={"code": code, "message": "m"}))
@@ -170,7 +180,7 @@ def test_errors_between_carpool_and_the_server_are_no_agents(code: int) -> None:
 
 @behaviour("eras:hints")
 def test_a_resource_comes_with_its_hint_and_one_that_was_read_with_input_with_none() -> None:
-    talk = Talk(ASKING)
+    talk = StatelessAdapterRig(ASKING)
     talk.fit(tools={})
     fresh = {"resultType": "complete", "contents": [], "ttlMs": 5000, "cacheScope": "public"}
     talk.call(call("resources/read", b'{"uri":"a:b"}', target="a:b"))

@@ -18,15 +18,15 @@ from carpool_supervisor.core.model.events import (
 from carpool_supervisor.era.list_hints import MAX_DIGITS
 from carpool_supervisor.era.task_relay import MAX_DROPPED
 from tests.behaviours import behaviour
-from tests.supervisor.era.test_stateless import ME, ONE, PRE, Talk, call, line
+from tests.supervisor.era.test_stateless import ME, ONE, PRE, StatelessAdapterRig, call, line
 
 TASKS = PRE + "tasks"
 KNOWS: dict[str, Any] = {"tools": {}, "extensions": {TASKS: {}}}
 WORKING: dict[str, Any] = {"taskId": "T", "status": "working", "ttlMs": 60_000, "pollIntervalMs": 5}
 
 
-def talk(**capabilities: Any) -> Talk:
-    found = Talk()
+def talk(**capabilities: Any) -> StatelessAdapterRig:
+    found = StatelessAdapterRig()
     found.fit(**(capabilities or KNOWS))
     return found
 
@@ -40,7 +40,7 @@ def said(method: str = "tools/call", **more: Any) -> Any:
     return replace(call(method, target="T" if method != "tools/call" else "t"), tasks=True, can=[], **more)
 
 
-def answer(one: Talk, result: Any, wire: int = 1) -> Any:
+def answer(one: StatelessAdapterRig, result: Any, wire: int = 1) -> Any:
     [event], _ = one.say(line(id=wire, result=result))
     return event
 
@@ -177,7 +177,7 @@ def test_a_task_that_nobody_comes_back_for_is_cancelled_and_the_answer_is_nobody
 # --- listens ---------------------------------------------------------------------------------------------
 
 
-def acknowledged(one: Talk, listen: Any) -> None:
+def acknowledged(one: StatelessAdapterRig, listen: Any) -> None:
     meta = {PRE + "subscriptionId": listen["id"]}
     one.say(
         line(method="notifications/subscriptions/acknowledged", params={"_meta": meta, "notifications": {}})

@@ -37,7 +37,7 @@ GOOD = {"content": [{"type": "text", "text": "done"}]}
 FAULT = {"code": -32603, "message": "no"}
 
 
-class Talk:
+class TasksRig:
     """A greeted adapter."""
 
     def __init__(self, capabilities: dict[str, Any] = DECLARED, version: str = "2025-11-25") -> None:
@@ -91,12 +91,12 @@ def test_a_task_that_an_agent_names_reaches_no_server() -> None:
                 CallId(7), PoolKey("s:1"), SessionId("s1"), method, tool, RawJson(b"{}"), meta,
                 wants_progress=False,
             )  # fmt: skip
-            line = json.loads(Talk().adapter.call_line(WireId(7), call))
+            line = json.loads(TasksRig().adapter.call_line(WireId(7), call))
             assert line["params"]["_meta"] == {"x": 1}
 
 
 def test_an_error_of_a_task_that_sends_its_agent_to_urls_first_says_so() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     urls = [{"mode": "url", "elicitationId": "e1", "url": "https://x", "message": "m"}]
     error = {"code": -32042, "message": "u", "data": {"elicitations": urls}}
@@ -106,7 +106,7 @@ def test_an_error_of_a_task_that_sends_its_agent_to_urls_first_says_so() -> None
 
 
 def test_what_is_asked_again_has_another_id_and_a_late_answer_to_the_first_is_dropped() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     talk.say(id=wait["id"], error=FAULT)
     talk.say(id="carpool-task-get-7", result={"taskId": "T", "status": "working"})
@@ -119,7 +119,7 @@ def test_what_is_asked_again_has_another_id_and_a_late_answer_to_the_first_is_dr
 
 
 def test_cancelled_tasks_leave_nothing_behind_but_the_latest() -> None:
-    talk = Talk()
+    talk = TasksRig()
     for wire in range(1, 5000):
         talk.call(wire)
         talk.cancel(wire)
@@ -128,7 +128,7 @@ def test_cancelled_tasks_leave_nothing_behind_but_the_latest() -> None:
 
 
 def test_a_tool_that_needs_a_task_is_called_with_one_that_outlives_the_call() -> None:
-    line = Talk().call()
+    line = TasksRig().call()
     assert b'"arguments":{"x":1.0}' in line
     params = json.loads(line)["params"]
     assert params["task"] == {"ttl": 160_000}
@@ -137,14 +137,14 @@ def test_a_tool_that_needs_a_task_is_called_with_one_that_outlives_the_call() ->
 
 @pytest.mark.parametrize("params", [b"{}", b"{ }", b'{"task":{"ttl":1},"arguments":{}}', b'{"x":1,"task":7}'])
 def test_the_task_is_ours_whatever_the_agent_said(params: bytes) -> None:
-    line = Talk().call(params=params)
+    line = TasksRig().call(params=params)
     assert line.count(b'"task"') == 1
     assert json.loads(line)["params"]["task"] == {"ttl": 160_000}
 
 
 @pytest.mark.parametrize("tool", ["may", "plain", "taskSupport", "unknown"])
 def test_every_other_tool_is_called_plainly(tool: str) -> None:
-    assert b'"task"' not in Talk().call(tool=tool)
+    assert b'"task"' not in TasksRig().call(tool=tool)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_every_other_tool_is_called_plainly(tool: str) -> None:
 def test_without_the_capability_a_tools_own_word_does_not_count(
     capabilities: dict[str, Any], version: str
 ) -> None:
-    assert b'"task"' not in Talk(capabilities, version).call()
+    assert b'"task"' not in TasksRig(capabilities, version).call()
 
 
 @behaviour("tasks:driven")
 def test_a_task_is_waited_for_and_its_result_is_the_answer_of_the_call() -> None:
-    talk = Talk()
+    talk = TasksRig()
     events, [wait] = talk.begin()
     assert events == [TaskCreated(ME, WireId(7), "T")]
     assert (wait["method"], wait["params"]) == ("tasks/result", {"taskId": "T"})
@@ -177,7 +177,7 @@ def test_a_task_is_waited_for_and_its_result_is_the_answer_of_the_call() -> None
 
 
 def test_of_a_results_meta_only_the_task_is_taken_out() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     [answered], _ = talk.say(id=wait["id"], result={"_meta": {**RELATED, "x": 1}, **GOOD})
     assert isinstance(answered, ServerAnswered)
@@ -186,7 +186,7 @@ def test_of_a_results_meta_only_the_task_is_taken_out() -> None:
 
 @behaviour("asks:attribution:task")
 def test_tasks_of_several_calls_do_not_meet() -> None:
-    talk = Talk()
+    talk = TasksRig()
     waits = {wire: talk.begin(wire, f"T{wire}")[1][0] for wire in (1, 2, 3)}
     for wire in (2, 3, 1):
         content = {"content": [{"type": "text", "text": str(wire)}]}
@@ -196,7 +196,7 @@ def test_tasks_of_several_calls_do_not_meet() -> None:
 
 
 def test_a_server_that_answers_at_once_has_answered() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.call()
     [answered], out = talk.say(id=7, result=GOOD)
     assert isinstance(answered, ServerAnswered)
@@ -205,7 +205,7 @@ def test_a_server_that_answers_at_once_has_answered() -> None:
 
 
 def test_a_call_refused_with_an_error_has_that_answer() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.call()
     [answered], out = talk.say(id=7, error=FAULT)
     assert isinstance(answered, ServerAnswered)
@@ -216,7 +216,7 @@ def test_a_call_refused_with_an_error_has_that_answer() -> None:
 
 @pytest.mark.parametrize("task", [{}, {"taskId": 7}, 7, None, {"taskId": None}])
 def test_a_task_without_an_id_is_no_answer(task: Any) -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.call()
     [unreadable], out = talk.say(id=7, result={"task": task})
     assert isinstance(unreadable, AnswerUnreadable)
@@ -228,7 +228,7 @@ def test_a_task_without_an_id_is_no_answer(task: Any) -> None:
 
 
 def test_an_error_of_a_task_that_has_ended_is_the_answer_of_the_call() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     events, [look] = talk.say(id=wait["id"], error=FAULT)
     assert events == []
@@ -241,7 +241,7 @@ def test_an_error_of_a_task_that_has_ended_is_the_answer_of_the_call() -> None:
 
 
 def test_so_it_is_when_the_server_knows_the_task_no_more() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     _, [look] = talk.say(id=wait["id"], error=FAULT)
     [answered], _ = talk.say(id=look["id"], error={"code": -32602, "message": "what task"})
@@ -261,7 +261,7 @@ def test_a_failed_task_without_a_result_tells_the_model_what_the_server_said(
     status: str, said: str | None, text: str
 ) -> None:
     # The Python SDK 1.29 answers `tasks/result` of a task whose function raised with `_meta` alone.
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     _, [look] = talk.say(id=wait["id"], result={"_meta": RELATED})
     message = {} if said is None else {"statusMessage": said}
@@ -271,7 +271,7 @@ def test_a_failed_task_without_a_result_tells_the_model_what_the_server_said(
 
 
 def test_a_completed_task_without_a_result_is_no_answer() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     _, [look] = talk.say(id=wait["id"], result={})
     [unreadable], _ = talk.say(id=look["id"], result={"status": "completed"})
@@ -284,21 +284,21 @@ def test_an_unreadable_or_overlong_line_about_a_task_ends_its_call(what: str) ->
         b'{"jsonrpc":"2.0","id":"carpool-task-%b-7","result":{},"error":{}}' % what.encode(),
         OverlongLine(id=RawJson(b'"carpool-task-%b-7"' % what.encode()), is_answer=True, size_bytes=99),
     ):
-        talk = Talk()
+        talk = TasksRig()
         talk.begin()
         events, _ = talk.take(line)
         assert [(type(event), getattr(event, "wire", None)) for event in events] == [(AnswerUnreadable, 7)]
 
 
 def test_a_repaired_result_is_noted() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     events, _ = talk.say(id=wait["id"], result={"text": "t"})
     assert [type(event) for event in events] == [ServerLineRejected, ServerAnswered]
 
 
 def test_a_repaired_error_is_noted() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     [noted], [look] = talk.say(id=wait["id"], error="no")
     assert isinstance(noted, ServerLineRejected)
@@ -311,7 +311,7 @@ def test_a_repaired_error_is_noted() -> None:
 
 @pytest.mark.parametrize("nudge", ["ping", "completed", "input_required"])
 def test_a_task_that_still_runs_is_asked_for_again_when_there_is_reason_to(nudge: str) -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     _, [look] = talk.say(id=wait["id"], error=FAULT)
     assert talk.say(id=look["id"], result={"status": "working"}) == ([], [])
@@ -330,7 +330,7 @@ def test_a_task_that_still_runs_is_asked_for_again_when_there_is_reason_to(nudge
 
 
 def test_nothing_is_asked_while_the_server_waits() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     for status in ("working", "input_required", "completed"):
         assert talk.status(status)[1] == []
@@ -341,7 +341,7 @@ def test_nothing_is_asked_while_the_server_waits() -> None:
 
 @behaviour("tasks:cancelled")
 def test_a_cancel_of_a_call_that_runs_as_a_task_cancels_the_task() -> None:
-    talk = Talk()
+    talk = TasksRig()
     _, [wait] = talk.begin()
     said = talk.cancel()
     assert (said["method"], said["params"]) == ("tasks/cancel", {"taskId": "T"})
@@ -353,7 +353,7 @@ def test_a_cancel_of_a_call_that_runs_as_a_task_cancels_the_task() -> None:
 
 @behaviour("tasks:cancelled")
 def test_a_cancel_before_the_task_is_known_cancels_the_call_and_then_the_task() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.call()
     said = talk.cancel()
     assert said["method"] == "notifications/cancelled"
@@ -367,7 +367,7 @@ def test_a_cancel_before_the_task_is_known_cancels_the_call_and_then_the_task() 
 
 
 def test_a_cancelled_task_tells_no_progress_and_is_not_asked_for_again() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     talk.cancel()
     assert talk.status("working", statusMessage="on") == ([], [])
@@ -375,7 +375,7 @@ def test_a_cancelled_task_tells_no_progress_and_is_not_asked_for_again() -> None
 
 
 def test_tasks_that_never_end_are_forgotten_in_the_end() -> None:
-    talk = Talk()
+    talk = TasksRig()
     for wire in range(1, 3000):
         talk.begin(wire, f"T{wire}")
         talk.cancel(wire)
@@ -392,7 +392,7 @@ def told(events: list[OwnEvent]) -> list[Any]:
 
 @behaviour("tasks:progress")
 def test_changes_of_status_are_progress_that_grows() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     said = told(talk.status("working", statusMessage="a")[0]) + told(talk.status("input_required")[0])
     assert [each.get("message") for each in said] == ["a", None]
@@ -402,7 +402,7 @@ def test_changes_of_status_are_progress_that_grows() -> None:
 
 @behaviour("tasks:progress")
 def test_once_the_server_counts_its_numbers_alone_are_passed_on() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     assert told(talk.progress(0)[0]) == [{"progress": 0}]
     assert told(talk.status("working", statusMessage="a")[0]) == []
@@ -410,7 +410,7 @@ def test_once_the_server_counts_its_numbers_alone_are_passed_on() -> None:
 
 
 def test_a_number_below_what_was_told_is_left_out() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     talk.status("working")
     assert told(talk.progress(0)[0]) == []
@@ -419,14 +419,14 @@ def test_a_number_below_what_was_told_is_left_out() -> None:
 
 @behaviour("tasks:progress")
 def test_progress_between_call_and_task_is_the_calls() -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.call()
     assert told(talk.progress(1)[0]) == [{"progress": 1}]
 
 
 @pytest.mark.parametrize("task", ["other", 7, None, ["T"]])
 def test_the_status_of_a_task_we_do_not_know_says_nothing(task: Any) -> None:
-    talk = Talk()
+    talk = TasksRig()
     talk.begin()
     params = {"taskId": task, "status": "completed"}
     assert talk.say(method="notifications/tasks/status", params=params) == ([], [])
@@ -447,7 +447,7 @@ STEP = st.sampled_from(
     )
 )
 def test_in_any_order_each_call_gets_at_most_one_answer(steps: list[tuple[str, int, str]]) -> None:
-    talk = Talk()
+    talk = TasksRig()
     called: list[int] = []
     ended: list[int] = []
     created: set[int] = set()

@@ -27,7 +27,7 @@ from carpool_supervisor.knowledge.sharing_evidence import (
     with_evidence,
 )
 from tests.behaviours import behaviour
-from tests.kit.in_process_supervisor import Broker, supervised
+from tests.kit.in_process_supervisor import FakeBrokerLink, supervised
 from tests.kit.waits import until
 
 T1 = "2026-11-21T10:00:00.000Z"
@@ -171,7 +171,7 @@ async def test_the_end_does_not_wait_for_a_disk_that_hangs(
 # --- in a supervisor -------------------------------------------------------------------------------------
 
 
-async def explained(broker: Broker, key: str, token: int) -> SharingExplained:
+async def explained(broker: FakeBrokerLink, key: str, token: int) -> SharingExplained:
     broker.say(ExplainSharing(token, PoolKey(key)))
     return await broker.heard(SharingExplained, lambda it: it.token == token)
 

@@ -23,7 +23,7 @@ from carpool_protocol.runtime import login_path
 from carpool_supervisor import marks
 from carpool_supervisor.process import SupervisorShell
 from tests.behaviours import behaviour
-from tests.kit.in_process_supervisor import Broker, supervised
+from tests.kit.in_process_supervisor import FakeBrokerLink, supervised
 from tests.kit.spawner_rig import server_argv
 from tests.kit.waits import until
 
@@ -74,18 +74,18 @@ def wanted(command: str, **env: str) -> SetPools:
     return SetPools([spec])
 
 
-async def survey(broker: Broker, token: int) -> Surveyed:
+async def survey(broker: FakeBrokerLink, token: int) -> Surveyed:
     broker.say(Survey(token, []))
     return await broker.heard(Surveyed, lambda it: it.token == token)
 
 
-async def operated(broker: Broker, token: int) -> OperationEnded:
+async def operated(broker: FakeBrokerLink, token: int) -> OperationEnded:
     broker.say(Operate(token, KEY, "start"))
     return await broker.heard(OperationEnded, lambda it: it.token == token)
 
 
 @asynccontextmanager
-async def asked(home: Path, text: str) -> AsyncIterator[tuple[SupervisorShell, Broker]]:
+async def asked(home: Path, text: str) -> AsyncIterator[tuple[SupervisorShell, FakeBrokerLink]]:
     shell(home, text)
     async with supervised(home) as (one, broker):
         broker.say(UseLoginShell(on=True))

@@ -43,7 +43,7 @@ def with_tools(request: dict[str, Any]) -> dict[str, Any] | None:
     return answer
 
 
-class Rig:
+class InstanceIoRig:
     """One instance's conversation, and the far ends of its pipes."""
 
     def __init__(self, logs: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
     server: Any, first: Era, wish: EraWish, tmp_path: Path
 ) -> None:
     """In a daemon that comes after hundreds of instances."""
-    rig = Rig(tmp_path)
+    rig = InstanceIoRig(tmp_path)
     with no_collector():
         before = parts()
         rig.talk(server, first, wish)
@@ -129,7 +129,7 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
 
 
 def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = InstanceIoRig(tmp_path)
     key = "first-line-of-it\nsecond-line-of-it"
     env = {"TOKEN": "hunter2-and-more", "KEY": key}
     rig.conversations.open(ME, structs.replace(spec("handshake"), env=env), "handshake", rig.pipes)
@@ -144,7 +144,7 @@ def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: 
 def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_read_again(
     tmp_path: Path,
 ) -> None:
-    rig = Rig(tmp_path)
+    rig = InstanceIoRig(tmp_path)
     rig.talk(old_server, "handshake", "handshake")
     intake = rig.conversations.read_budget
     for is_written in (False, True):
@@ -160,7 +160,7 @@ def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_r
 
 @behaviour("silence:probed-then-replaced")
 def test_each_part_of_a_long_line_is_a_sign_of_life(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = InstanceIoRig(tmp_path)
     rig.talk(old_server, "handshake", "handshake")
     rig.fed.clear()
     for _ in range(2 * LONG_LINE_BYTES // 32768):
@@ -172,7 +172,7 @@ def test_each_part_of_a_long_line_is_a_sign_of_life(tmp_path: Path) -> None:
 
 @behaviour("failure:broken-stdin", "calls:honest-delivery")
 def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = InstanceIoRig(tmp_path)
     rig.talk(old_server, "handshake", "handshake")
     rig.fed.clear()
     os.close(rig.stdin)
@@ -190,7 +190,7 @@ def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(
 
 @behaviour("lists:lost-answers")
 def test_a_list_request_is_told_as_out_until_its_answer_comes_or_it_is_given_up(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = InstanceIoRig(tmp_path)
     rig.talk(with_tools, "handshake", "handshake")
     told = [each for each in rig.fed if isinstance(each, events.ListRequestChanged)]
     assert told == [events.ListRequestChanged(ME, "tools/list"), events.ListRequestChanged(ME, "")]

@@ -14,7 +14,7 @@ BUDGET = 4 * LONG_LINE_BYTES
 CHUNK = b"x" * 32_768
 
 
-class Rig:
+class WritingServers:
     """Servers that write, as far as they are read."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    one = Rig()
+def rig() -> Iterator[WritingServers]:
+    one = WritingServers()
     yield one
     for fd, io in one.servers:
         io.close()
@@ -78,7 +78,7 @@ def rig() -> Iterator[Rig]:
 
 
 @behaviour("pressure:server-lines")
-def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(rig: Rig) -> None:
+def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(rig: WritingServers) -> None:
     rig.write(1, 2 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     assert BUDGET < sum(rig.pending()) <= BUDGET + 2 * 65_536, rig.pending()
@@ -93,7 +93,7 @@ def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(rig: Rig) -> N
     assert rig.pending()[0] > before, "then it is the next one's turn"
 
 
-def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: Rig) -> None:
+def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: WritingServers) -> None:
     rig.write(1, 2 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     before = rig.pending()[0]
@@ -102,7 +102,7 @@ def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: Rig)
     assert rig.pending()[0] > before
 
 
-def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(rig: Rig) -> None:
+def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(rig: WritingServers) -> None:
     rig.intake.settle(HELD_HIGH_BYTES + 1)
     rig.servers.append(rig.server(3))
     for place in range(4):
@@ -119,7 +119,9 @@ def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(
 
 
 @behaviour("silence:only-while-read")
-def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_end(rig: Rig) -> None:
+def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_end(
+    rig: WritingServers,
+) -> None:
     rig.intake.settle(HELD_HIGH_BYTES + 1)
     rig.intake.settle(HELD_HIGH_BYTES + 2)
     assert rig.paused == [(place, True) for place in range(3)]
@@ -132,7 +134,7 @@ def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_
 
 
 @behaviour("silence:only-while-read")
-def test_servers_that_are_rationed_are_told_as_paused_and_the_oldest_is_not(rig: Rig) -> None:
+def test_servers_that_are_rationed_are_told_as_paused_and_the_oldest_is_not(rig: WritingServers) -> None:
     rig.write(1, 2 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     assert rig.paused == [(0, True)]

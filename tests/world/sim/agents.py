@@ -15,7 +15,7 @@ from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from tests.world.sim.oracles.asks import SimAsk, result_of
-from tests.world.sim.oracles.calls import CallBook, Kind, Request
+from tests.world.sim.oracles.calls import CallBook, Kind, SentCall
 from tests.world.sim.oracles.lists import Rows, rows_of
 from tests.world.sim.oracles.violation import Violation
 
@@ -42,7 +42,7 @@ class SimAgent:
         """Uses an id again while it is open."""
         self.silent = False
         """Never answers what it is asked."""
-        self.open: dict[RawJson, Request] = {}
+        self.open: dict[RawJson, SentCall] = {}
         self.doubles: dict[RawJson, int] = {}
         self.tokens: dict[RawJson, RawJson] = {}
         self.tools: list[str] = []
@@ -245,10 +245,10 @@ class SimAgent:
         request = RawJson(spellings[self._next % 4] % (self._next // 4))
         self.book.asked += 1
         self.book.owners[self.book.asked] = self.book.asks.first_of(self.session)
-        self.open[request] = Request(self.book.asked, kind, now)
+        self.open[request] = SentCall(self.book.asked, kind, now)
         return request
 
-    def _close(self, request: RawJson) -> Request:
+    def _close(self, request: RawJson) -> SentCall:
         ask = self.open.pop(request, None)
         if ask is None:
             raise Violation(f"{self.session} got an answer to {request!r}, which it does not wait for")

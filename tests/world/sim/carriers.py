@@ -91,7 +91,7 @@ class BaseCarrier(ABC, Generic[A]):
         return lines[: rng.randint(0, len(lines))]
 
 
-class Carrier(BaseCarrier[SimAgent]):
+class HandshakeCarrier(BaseCarrier[SimAgent]):
     """Of one agent of the handshake era."""
 
     def __init__(self, agent: SimAgent, came: bv.SessionOpened) -> None:

@@ -13,7 +13,7 @@ from carpool_supervisor.core.model import events as ev
 from tests.world.sim.traits import Traits
 
 if TYPE_CHECKING:
-    from tests.world.sim.oracles.asks import AskBook
+    from tests.world.sim.oracles.asks import AskOracle
     from tests.world.sim.servers import SimInstance
 
 
@@ -22,7 +22,7 @@ class AskingServerHost(Protocol):
 
     rng: Random
     life: bytes
-    asks: "AskBook"
+    asks: "AskOracle"
 
     @property
     def now(self) -> float:

@@ -21,7 +21,7 @@ from carpool_broker.core.model.capabilities import StatelessAgent
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from tests.world.sim.agents import CAPABILITIES, SimAgent
 from tests.world.sim.oracles.asks import SimAsk, result_of
-from tests.world.sim.oracles.calls import CallBook, Kind, Request
+from tests.world.sim.oracles.calls import CallBook, Kind, SentCall
 from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.traits import READ
 
@@ -65,7 +65,7 @@ class StateToken(Struct):
 class OpenRequest(Struct):
     """One request that waits for its reply."""
 
-    request: Request
+    request: SentCall
     person: SessionId
     name: str = ""
     method: str = ""
@@ -237,7 +237,7 @@ class StatelessAgents:
             self._give_up(each.request, now)
         return bv.SessionClosed(self.session)
 
-    def _give_up(self, request: Request, now: float) -> None:
+    def _give_up(self, request: SentCall, now: float) -> None:
         if request.kind != "refused" and request.number not in {e.request.number for e in self.open.values()}:
             self.book.cancelled[request.number] = now
 
@@ -262,7 +262,7 @@ class StatelessAgents:
             number = self.book.asked
             self.book.owners[number] = person
         self.book.cancelled.pop(number, None)
-        self.open[id_] = OpenRequest(Request(number, kind, now), person)
+        self.open[id_] = OpenRequest(SentCall(number, kind, now), person)
         return id_
 
     # --- what they hear ---------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class StatelessAgents:
         self._count("parked")
         return token
 
-    def _is_late(self, request: Request, token: StateToken) -> bool:
+    def _is_late(self, request: SentCall, token: StateToken) -> bool:
         """A broker that was stopped meanwhile may take it for in time."""
         late_s = self.book.pauses.took_s(token.until, request.at) if request.at > token.until else 0.0
         return late_s > EDGE_S and not token.survived

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.ids import RawJson, SessionId
-from tests.world.sim.carriers import LOST, BaseCarrier, Carrier, WrittenLine
+from tests.world.sim.carriers import LOST, BaseCarrier, HandshakeCarrier, WrittenLine
 from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.stateless_agents import OpenRequest, StatelessAgents
 
@@ -148,4 +148,4 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
                     self.agent.book.again[token.number] = self.agent.book.again.get(token.number, 0) + 1
 
 
-AnyCarrier = Carrier | StatelessCarrier
+AnyCarrier = HandshakeCarrier | StatelessCarrier

@@ -35,7 +35,7 @@ from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from tests.kit.supervisor_rig import supervisor_core
 from tests.world.sim.broker import WINDOW_BYTES
-from tests.world.sim.oracles.asks import AskBook
+from tests.world.sim.oracles.asks import AskOracle
 from tests.world.sim.oracles.sharing import SharingBook
 from tests.world.sim.oracles.turns import TurnBook
 from tests.world.sim.oracles.violation import Violation
@@ -52,7 +52,7 @@ class SimSupervisor(SimProcess):
         self.rng = world.rng
         self.life = world.rng.randbytes(LIFE_BYTES)
         self.core = supervisor_core(self.life)
-        self.asks: AskBook = world.book.asks
+        self.asks: AskOracle = world.book.asks
         self.sharing = SharingBook(before)
         self.turns = TurnBook()
         greeting = hello("main", world)

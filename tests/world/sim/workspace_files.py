@@ -60,7 +60,7 @@ class ConfiguredServer(Struct, frozen=True):
     """It has a `tools_file`."""
 
 
-class Launch(Struct, frozen=True):
+class FileLaunch(Struct, frozen=True):
     """What is run for a session."""
 
     command: str
@@ -211,7 +211,7 @@ class WorkspaceFiles:
         known: Mapping[str, str],
         on: Mapping[str, bool],
         readings: Mapping[str, str],
-    ) -> dict[str, Launch]:
+    ) -> dict[str, FileLaunch]:
         """What a session sees that says these values of variables. `on`: servers that are switched for it;
         `readings`: by project, the digest of what was last read of it; empty where it could not be read.
         """
@@ -225,7 +225,7 @@ class WorkspaceFiles:
         if project and readings.get(project) and self.trusted.get(project) == readings[project]:
             own = self.contents[project, readings[project]]
             servers |= {name: (written, "project") for name, written in own.items()}
-        found: dict[str, Launch] = {}
+        found: dict[str, FileLaunch] = {}
         values = {**self.env_file, **known}
         for name, (written, layer) in servers.items():
             at = root if layer == "named" else workspace
@@ -259,7 +259,7 @@ class WorkspaceFiles:
         at: tuple[str, str],
         values: Mapping[str, str],
         named_roots: tuple[str, ...] | None,
-    ) -> Launch | None:
+    ) -> FileLaunch | None:
         workspace, cwd = at
         value = values.get(written.variable, "")
         argument = {"workspace": workspace, "cwd": cwd, "": ""}[written.place]
@@ -273,7 +273,7 @@ class WorkspaceFiles:
         if (written.variable and not value) or (written.place and not argument):
             return None
         where = self.base if written.at_home or not layer else workspace or self.base
-        return Launch(written.command, argument, written.variable, value, where, roots)
+        return FileLaunch(written.command, argument, written.variable, value, where, roots)
 
     def may_run(self, command: str, readings: Mapping[str, str]) -> bool:
         """Whether a project that is trusted as it was last read has named this command, then or before.

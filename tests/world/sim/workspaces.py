@@ -53,7 +53,7 @@ from tests.world.sim.workspace_files import (
     OFFLINE,
     PROJECTS,
     VARIABLES,
-    Launch,
+    FileLaunch,
     ServerProgram,
     SessionLocation,
     WorkspaceFiles,
@@ -579,9 +579,9 @@ class WorkspaceBroker(SimBroker):
             )
 
 
-def _launch(spec: PoolSpec) -> Launch:
+def _launch(spec: PoolSpec) -> FileLaunch:
     value = spec.env.get("V", "")
-    return Launch(spec.argv[0], "".join(spec.argv[1:]), "", value, spec.cwd, _uris(spec.roots))
+    return FileLaunch(spec.argv[0], "".join(spec.argv[1:]), "", value, spec.cwd, _uris(spec.roots))
 
 
 def _uris(roots: Sequence[Root] | None) -> tuple[str, ...] | None:

@@ -29,7 +29,7 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, SimBroker
 from tests.world.sim.broker_deaths import BrokerDeaths
-from tests.world.sim.carriers import Carrier, CarrierFate
+from tests.world.sim.carriers import CarrierFate, HandshakeCarrier
 from tests.world.sim.link import SimLink
 from tests.world.sim.oracles.calls import CallBook
 from tests.world.sim.profiles import Profiles
@@ -287,7 +287,7 @@ class World:
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
         came = bv.SessionOpened(session=session, source=source, agent="sim", pid=1, carrier="shim")
-        self._comes(Carrier(agent, self.profiles.brought(came)))
+        self._comes(HandshakeCarrier(agent, self.profiles.brought(came)))
         self.broker.feed(agent.greet(self.now))
         return agent
 

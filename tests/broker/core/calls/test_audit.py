@@ -14,7 +14,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, RawJson, call_of
 from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallOrigin, RecordedCall
 from tests.behaviours import behaviour
 from tests.broker import recovery_rig
-from tests.broker.core.test_broker import ONE, Rig
+from tests.broker.core.test_broker import ONE, TwoServersRig
 
 BODY = RawJson(b'{"content":[]}')
 
@@ -23,8 +23,8 @@ def audited(effects: list[Any]) -> list[WriteAudit]:
     return [each for each in effects if isinstance(each, WriteAudit)]
 
 
-def rig() -> Rig:
-    made = Rig()
+def rig() -> TwoServersRig:
+    made = TwoServersRig()
     made.core.audit(True)
     made.ready()
     return made
@@ -78,7 +78,7 @@ def test_a_cancelled_call_and_one_whose_agent_left_have_records() -> None:
 
 
 def test_without_a_trail_nothing_is_said_and_it_can_be_switched_on_between_two_calls() -> None:
-    one = Rig()
+    one = TwoServersRig()
     one.ready()
     one.call("a__x", "1")
     one.core.audit(True)
@@ -197,7 +197,7 @@ def test_a_server_is_told_which_call_it_is_and_no_agent_can_say_that_itself(meta
 
 
 def test_what_a_server_is_told_more_counts_against_what_the_link_may_carry() -> None:
-    one, other = rig(), Rig()
+    one, other = rig(), TwoServersRig()
     other.ready()
     before, others = one.core.admission.credit_bytes or 0, other.core.admission.credit_bytes or 0
     (call,) = [each for each in one.call("a__x") if isinstance(each, Call)]

@@ -27,7 +27,7 @@ ONE, TWO = SessionId("s1"), SessionId("s2")
 BOUNDS = SessionBounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=100, wait_s=4.0)
 
 
-class Rig:
+class CallTableRig:
     def __init__(self, credit: int | None = 10_000) -> None:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO)}
@@ -67,7 +67,7 @@ def calls(effects: list[Any]) -> list[int]:
 
 
 def test_a_session_that_brings_a_bound_of_its_own_has_that_one() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     rig.sessions[ONE].max_open_calls = 3
     assert [calls(rig.call(str(n))) for n in range(4)] == [[1], [2], [3], []]
     assert [calls(rig.call(str(n), TWO)) for n in range(3)] == [[5], [6], []]
@@ -75,7 +75,7 @@ def test_a_session_that_brings_a_bound_of_its_own_has_that_one() -> None:
 
 
 def test_an_answer_goes_back_under_the_agents_own_id_and_once() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     assert calls(rig.call("1.0")) == [1]
     assert rig.answer(1) == [Reply(ONE, RawJson(b"1.0"), is_error=False, body=EMPTY_OBJECT, call=CallId(1))]
     assert rig.answer(1) == []
@@ -83,7 +83,7 @@ def test_an_answer_goes_back_under_the_agents_own_id_and_once() -> None:
 
 @behaviour("pressure:bounded-calls")
 def test_calls_over_the_bound_wait_and_go_in_order_and_past_the_line_are_refused() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     assert [calls(rig.call(str(n))) for n in range(4)] == [[1], [2], [], []]
     (refused,) = rig.call("4")
     assert refused.id == b"4"
@@ -94,21 +94,21 @@ def test_calls_over_the_bound_wait_and_go_in_order_and_past_the_line_are_refused
 
 
 def test_the_line_is_bounded_in_bytes_too() -> None:
-    rig = Rig(credit=None)
+    rig = CallTableRig(credit=None)
     assert rig.call("1", size=60) == []
     (refused,) = rig.call("2", size=60)
     assert b'"too_many_calls"' in refused.body
 
 
 def test_a_session_never_waits_for_another_sessions_bound() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     for n in range(4):
         rig.call(str(n))
     assert calls(rig.call("1", TWO)) == [5]
 
 
 def test_without_credit_nothing_goes_and_then_sessions_take_turns() -> None:
-    rig = Rig(credit=0)
+    rig = CallTableRig(credit=0)
     for n in range(2):
         rig.call(str(n), ONE)
     rig.call("0", TWO)
@@ -118,7 +118,7 @@ def test_without_credit_nothing_goes_and_then_sessions_take_turns() -> None:
 
 
 def test_a_session_that_was_at_its_bound_when_credit_came_is_not_forgotten_when_it_comes_again() -> None:
-    rig = Rig(credit=100)
+    rig = CallTableRig(credit=100)
     rig.call("1")
     rig.call("2")
     rig.ledger.admission.credit_bytes = 0
@@ -133,11 +133,11 @@ def test_a_session_that_was_at_its_bound_when_credit_came_is_not_forgotten_when_
 
 
 def test_waiting_ends_as_not_delivered_with_the_reason_that_holds() -> None:
-    rig = Rig(credit=None)
+    rig = CallTableRig(credit=None)
     rig.call("1")
     (reply,) = rig.wait(4.0)
     assert b'"supervisor_away"' in reply.body
-    rig = Rig(credit=0)
+    rig = CallTableRig(credit=0)
     rig.call("1")
     (reply,) = rig.wait(4.0)
     assert b'"waited_too_long"' in reply.body
@@ -145,7 +145,7 @@ def test_waiting_ends_as_not_delivered_with_the_reason_that_holds() -> None:
 
 @behaviour("backstop:broker")
 def test_the_backstop_ends_a_forgotten_call_as_maybe_and_drops_its_late_answer() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     spec = PoolSpec(
         key=KEY, server=ServerName("s"), argv=[], env={}, cwd="/", policy=Policy(wait_s=1.0, max_total_s=10.0)
     )
@@ -160,7 +160,7 @@ def test_the_backstop_ends_a_forgotten_call_as_maybe_and_drops_its_late_answer()
 
 
 def test_a_cancel_is_silent_and_goes_on_only_if_the_call_had_gone() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     for n in range(3):
         rig.call(str(n))
     session = rig.sessions[ONE]
@@ -174,7 +174,7 @@ def test_a_cancel_is_silent_and_goes_on_only_if_the_call_had_gone() -> None:
 
 @behaviour("failure:agent-gone")
 def test_everything_of_an_agent_that_is_gone_is_cancelled() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     for n in range(3):
         rig.call(str(n))
     rig.ledger.session_closed(rig.sessions[ONE])
@@ -184,7 +184,7 @@ def test_everything_of_an_agent_that_is_gone_is_cancelled() -> None:
 
 @behaviour("calls:honest-delivery")
 def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     for n in range(3):
         rig.call(str(n))
     rig.ledger.supervisor_lost()
@@ -197,7 +197,7 @@ def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on
 
 @behaviour("progress:by-token")
 def test_progress_reaches_only_who_gave_a_token() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     rig.call("1", token=RawJson(b'"tok"'))
     rig.call("2")
     for n in (1, 2, 9):
@@ -206,7 +206,7 @@ def test_progress_reaches_only_who_gave_a_token() -> None:
 
 
 def test_a_fault_of_another_release_keeps_its_honest_half() -> None:
-    rig = Rig()
+    rig = CallTableRig()
     rig.call("1")
     rig.ledger.call_failed(CallFailed(CallId(1), "not_known_here", "maybe", "It fell."), rig.now)
     (reply,) = rig.done()

@@ -42,7 +42,7 @@ RESULT = RawJson(b'{"action":"accept"}')
 Q1, Q2 = AskId("life-1"), AskId("life-2")
 
 
-class Rig(BrokerRig):
+class ServerRequestsRig(BrokerRig):
     """A core with a supervisor and one server, `a`, with one tool."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def error_of(effects: list[Any], ask: AskId = Q1) -> tuple[int, str]:
 @behaviour("asks:elicitation:32042", "asks:capability:lacking")
 @pytest.mark.parametrize("declared", [ALL, Capabilities(sampling=True), Capabilities(form=True)])
 def test_an_agent_that_cannot_be_sent_to_urls_is_told_what_the_server_wants(declared: Capabilities) -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE, declared)
     body = RawJson(b'{"code":-32042,"message":"open","data":{"elicitations":[]}}')
     (reply,) = rig.feed(CallAnswered(rig.call(ONE), True, body, True))
@@ -109,7 +109,7 @@ def test_an_agent_that_cannot_be_sent_to_urls_is_told_what_the_server_wants(decl
 
 @behaviour("asks:own-agent", "asks:answered-back")
 def test_an_ask_reaches_the_agent_of_its_call_and_its_answer_goes_back_untouched() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
     rig.call(ONE)
@@ -123,7 +123,7 @@ def test_an_ask_reaches_the_agent_of_its_call_and_its_answer_goes_back_untouched
 
 @behaviour("asks:answer-of-whom")
 def test_only_the_agent_that_was_asked_can_answer_or_tell_of_progress() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
     rig.ask(rig.call(ONE), wants_progress=True)
@@ -134,7 +134,7 @@ def test_only_the_agent_that_was_asked_can_answer_or_tell_of_progress() -> None:
 
 @behaviour("asks:answer-of-whom")
 def test_an_ask_is_answered_once_and_what_was_never_asked_is_not_answered() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     assert rig.answer_ask() == []
     rig.ask(rig.call())
@@ -144,7 +144,7 @@ def test_an_ask_is_answered_once_and_what_was_never_asked_is_not_answered() -> N
 
 
 def test_an_ask_told_again_is_not_put_again() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     call = rig.call()
     assert len(rig.ask(call)) == 1
@@ -153,7 +153,7 @@ def test_an_ask_told_again_is_not_put_again() -> None:
 
 
 def test_an_ask_for_a_call_that_is_over_is_answered_with_an_error() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     call = rig.call()
     assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
@@ -186,7 +186,7 @@ NONE = Capabilities()
 def test_what_an_agent_has_not_declared_gives_the_error_of_the_specification(
     capabilities: Capabilities, method: str, params: bytes, code: int
 ) -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(capabilities=capabilities)
     assert error_of(rig.ask(rig.call(), method=method, params=RawJson(params)))[0] == code
     assert rig.answer_ask() == [], "nothing was asked, so there is nothing to answer"
@@ -202,7 +202,7 @@ def test_what_an_agent_has_not_declared_gives_the_error_of_the_specification(
 def test_a_journal_that_has_no_params_decides_the_same(capabilities: Capabilities, params: bytes) -> None:
     decided = []
     for kept in (params, b" " * len(params)):
-        rig = Rig()
+        rig = ServerRequestsRig()
         rig.come(capabilities=capabilities)
         needs = needed_capabilities(SAMPLING, RawJson(params))
         asked = AskOpened(rig.call(), Q1, SAMPLING, RawJson(kept), wants_progress=False, needs=needs)
@@ -212,7 +212,7 @@ def test_a_journal_that_has_no_params_decides_the_same(capabilities: Capabilitie
 
 @pytest.mark.parametrize("method", [SAMPLING, ELICITATION])
 def test_an_ask_that_says_no_needs_has_those_of_its_method(method: str) -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE, Capabilities(sampling=True, form=True))
     rig.come(TWO, Capabilities(url=True))
     one = AskOpened(rig.call(ONE), Q1, method, EMPTY_OBJECT, wants_progress=False)
@@ -235,7 +235,7 @@ def test_an_ask_that_says_no_needs_has_those_of_its_method(method: str) -> None:
 def test_what_an_agent_has_declared_is_asked_of_it_untouched(
     capabilities: Capabilities, method: str, params: bytes
 ) -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(capabilities=capabilities)
     sent = rig.ask(rig.call(), method=method, params=RawJson(params))
     asked, version, request = RawJson(params), "2025-11-25", RawJson(b"1")
@@ -244,7 +244,7 @@ def test_what_an_agent_has_declared_is_asked_of_it_untouched(
 
 @behaviour("downgrade:asks")
 def test_an_older_agent_is_asked_in_words_that_it_knows_or_the_server_gets_an_error() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(capabilities=Capabilities(sampling=True, form=True), version="2025-06-18")
     two_blocks = RawJson(
         b'{"messages":[{"role":"user","content":[{"type":"text","text":"1"},{"type":"text","text":"2"}]}]}'
@@ -276,7 +276,7 @@ def test_an_older_agent_is_asked_in_words_that_it_knows_or_the_server_gets_an_er
     ],
 )
 def test_an_agents_error_reaches_the_server_as_an_error_object(said: bytes, code: int, message: str) -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     rig.ask(rig.call())
     assert error_of(rig.feed(ev.AskAnswered(ONE, Q1, is_error=True, body=RawJson(said)))) == (code, message)
@@ -284,7 +284,7 @@ def test_an_agents_error_reaches_the_server_as_an_error_object(said: bytes, code
 
 @behaviour("asks:progress")
 def test_progress_goes_to_a_server_that_wants_it_and_to_no_other() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     rig.ask(rig.call(), Q1, wants_progress=True)
     rig.ask(rig.call(), Q2, wants_progress=False)
@@ -297,7 +297,7 @@ def test_progress_goes_to_a_server_that_wants_it_and_to_no_other() -> None:
 
 @behaviour("link:free-messages", "pressure:unblocking-lines-are-read")
 def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     bound = rig.core.call_table.bounds.max_open_calls
     calls = [rig.call() for _ in range(bound)]
@@ -315,7 +315,7 @@ def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -
 
 @behaviour("asks:withdrawn:by-server")
 def test_an_ask_that_the_server_withdraws_is_withdrawn_at_its_agent_once() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     rig.ask(rig.call())
     assert rig.feed(AskWithdrawn(Q1, "timed out")) == [WithdrawAsk(ONE, Q1, "timed out", RawJson(b"1"))]
@@ -324,7 +324,7 @@ def test_an_ask_that_the_server_withdraws_is_withdrawn_at_its_agent_once() -> No
 
 
 def test_an_ask_that_is_answered_or_was_refused_is_not_withdrawn() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(capabilities=Capabilities(sampling=True))
     call = rig.call()
     rig.ask(call, Q1)
@@ -336,7 +336,7 @@ def test_an_ask_that_is_answered_or_was_refused_is_not_withdrawn() -> None:
 
 @behaviour("asks:withdrawn:call-over")
 def test_an_agent_that_cancels_its_own_call_is_told_that_the_question_is_off() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     call = rig.call()
     rig.ask(call)
@@ -348,7 +348,7 @@ def test_an_agent_that_cancels_its_own_call_is_told_that_the_question_is_off() -
 
 @behaviour("asks:agent-gone")
 def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_it() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
     mine, other = rig.call(ONE), rig.call(TWO)
@@ -362,7 +362,7 @@ def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_i
 
 
 def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     rig.ask(rig.call())
     withdrawn = [effect for effect in rig.feed(ev.SupervisorLost()) if isinstance(effect, WithdrawAsk)]
@@ -372,7 +372,7 @@ def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off()
 
 
 def test_a_call_that_is_answered_leaves_its_ask_to_whoever_asked() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come()
     call = rig.call()
     rig.ask(call)
@@ -387,7 +387,7 @@ def test_a_call_that_is_answered_leaves_its_ask_to_whoever_asked() -> None:
 @behaviour("asks:elicitation:completion")
 def test_the_end_of_an_elicitation_is_told_to_its_agent_if_it_can_know_what_that_is() -> None:
     params = RawJson(b'{"elicitationId":"e"}')
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE, ALL)
     rig.come(TWO, Capabilities(form=True))
     assert rig.feed(ElicitationFinished(ONE, params)) == [SendElicitationComplete(ONE, params)]
@@ -396,6 +396,6 @@ def test_the_end_of_an_elicitation_is_told_to_its_agent_if_it_can_know_what_that
 
 
 def test_an_agent_of_an_older_version_does_not_hear_of_the_end_of_an_elicitation() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE, ALL, version="2025-06-18")
     assert rig.feed(ElicitationFinished(ONE, EMPTY_OBJECT)) == []

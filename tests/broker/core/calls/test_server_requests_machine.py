@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.link.messages import AskOpened, AskWithdrawn, CallAnswered
-from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, SAMPLING, AskBook, says
-from tests.broker.core.calls.test_server_requests import Rig
+from tests.broker.core.ask_model import ASKS, CAN, CAPABILITIES, METHODS, SAMPLING, AskModel, says
+from tests.broker.core.calls.test_server_requests import ServerRequestsRig
 
 SESSIONS = st.sampled_from(list(CAPABILITIES))
 PICK = st.integers(0, 50)
@@ -25,8 +25,8 @@ RARELY = st.integers(0, 9).map(lambda number: number == 7)
 class AskMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig()
-        self.book = AskBook()
+        self.rig = ServerRequestsRig()
+        self.book = AskModel()
         self.calls: dict[CallId, tuple[SessionId, RawJson]] = {}
         """Open at the supervisor; the agent may have cancelled them."""
         self.present: set[SessionId] = set()

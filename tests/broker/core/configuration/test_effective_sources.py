@@ -55,7 +55,7 @@ def reading(
     )
 
 
-class Rig:
+class SourcesRig:
     def __init__(self, *readings: SourceRead) -> None:
         self.states: dict[PoolKey, PoolChanged] = {}
         self.registry = Registry(no_effect, mark="m")
@@ -95,13 +95,13 @@ class Rig:
 
 
 def test_a_first_reading_is_in_force_at_once() -> None:
-    rig = Rig(reading("a:1", "b:1"))
+    rig = SourcesRig(reading("a:1", "b:1"))
     assert rig.in_force() == ["a:1", "b:1"]
     assert rig.wanted() == {"a:1": "", "b:1": ""}
 
 
 def test_a_changed_server_that_serves_stays_until_the_new_pool_serves() -> None:
-    rig = Rig(reading("a:1", "b:1"))
+    rig = SourcesRig(reading("a:1", "b:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2", "b:1"))
     assert rig.in_force() == ["a:1", "b:1"]
@@ -115,7 +115,7 @@ def test_a_changed_server_that_serves_stays_until_the_new_pool_serves() -> None:
 
 
 def test_a_new_pool_that_gives_up_leaves_the_old_one_in_force() -> None:
-    rig = Rig(reading("a:1"))
+    rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2"))
     assert not rig.pool("a:2", "given_up")
@@ -123,14 +123,14 @@ def test_a_new_pool_that_gives_up_leaves_the_old_one_in_force() -> None:
 
 
 def test_a_changed_server_that_does_not_serve_is_replaced_at_once() -> None:
-    rig = Rig(reading("a:1"))
+    rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "backing_off")
     rig.sources.source_read(reading("a:2"))
     assert rig.in_force() == ["a:2"]
 
 
 def test_a_change_taken_back_before_the_new_pool_served_leaves_no_trace() -> None:
-    rig = Rig(reading("a:1"))
+    rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2"))
     rig.sources.source_read(reading("a:1"))
@@ -139,7 +139,7 @@ def test_a_change_taken_back_before_the_new_pool_served_leaves_no_trace() -> Non
 
 
 def test_stop_first_is_in_force_at_once_and_starts_after_the_old_pool_however_often_it_is_read() -> None:
-    rig = Rig(reading("a:1", stop_first=True))
+    rig = SourcesRig(reading("a:1", stop_first=True))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2", stop_first=True))
     assert rig.in_force() == ["a:2"]
@@ -153,7 +153,7 @@ def test_stop_first_is_in_force_at_once_and_starts_after_the_old_pool_however_of
 def test_stop_first_does_not_wait_for_a_pool_that_another_source_wants_still_until_that_one_gives_it_up() -> (
     None
 ):
-    rig = Rig(reading("a:1"), reading("a:1", source=TWO))
+    rig = SourcesRig(reading("a:1"), reading("a:1", source=TWO))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2", stop_first=True))
     assert rig.wanted() == {"a:1": "", "a:2": ""}
@@ -163,7 +163,7 @@ def test_stop_first_does_not_wait_for_a_pool_that_another_source_wants_still_unt
 
 
 def test_pools_of_two_sources_are_wanted_once_and_until_the_last_of_them_goes() -> None:
-    rig = Rig(reading("a:1", cap=4), reading("a:1", "b:1", source=TWO, cap=9))
+    rig = SourcesRig(reading("a:1", cap=4), reading("a:1", "b:1", source=TWO, cap=9))
     assert rig.wanted() == {"a:1": "", "b:1": ""}
     assert rig.sources.wanted_pools().max_processes == 9
     rig.sources.drop_source(TWO)
@@ -178,7 +178,7 @@ def test_pools_of_two_sources_are_wanted_once_and_until_the_last_of_them_goes() 
 
 @behaviour("lease:reload")
 def test_a_pool_says_whose_place_it_takes_from_the_moment_it_is_wanted() -> None:
-    rig = Rig(reading("a:1", "b:1"))
+    rig = SourcesRig(reading("a:1", "b:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2", "b:1"))
     assert rig.replaced() == {"a:1": "", "a:2": "a:1", "b:1": ""}
@@ -190,7 +190,7 @@ def test_a_pool_says_whose_place_it_takes_from_the_moment_it_is_wanted() -> None
 
 @behaviour("lease:reload")
 def test_a_pool_that_takes_the_place_of_two_says_both_whichever_agents_came_from_which() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_variant(ONE, asking=False, stateless=True)
     rig.sources.add_variant(ONE, asking=True, stateless=True)
     rig.tells("a:1", "t")
@@ -204,7 +204,7 @@ def test_a_pool_that_takes_the_place_of_two_says_both_whichever_agents_came_from
 
 @behaviour("lease:never-silently")
 def test_the_pool_for_both_eras_takes_the_place_of_the_one_that_turned_out_not_to_be_needed() -> None:
-    rig = Rig(reading("a:1", match=True))
+    rig = SourcesRig(reading("a:1", match=True))
     rig.sources.add_variant(ONE, asking=False, stateless=True)
     rig.tells("a:1", "t")
     rig.tells("a:1*", "t", era="handshake")
@@ -213,7 +213,7 @@ def test_the_pool_for_both_eras_takes_the_place_of_the_one_that_turned_out_not_t
 
 
 def test_of_two_pools_that_take_turns_only_the_newer_one_takes_a_place() -> None:
-    rig = Rig(reading("a:1"))
+    rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2"))
     rig.pool("a:2", "serving")
@@ -223,7 +223,7 @@ def test_of_two_pools_that_take_turns_only_the_newer_one_takes_a_place() -> None
 
 
 def test_a_source_that_comes_later_hides_no_replacement_of_another() -> None:
-    rig = Rig(reading("a:1"))
+    rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2"))
     rig.sources.source_read(reading("a:2", source=TWO))
@@ -235,7 +235,7 @@ def test_a_source_that_comes_later_hides_no_replacement_of_another() -> None:
 
 @behaviour("classes:apart")
 def test_the_asking_pool_is_wanted_once_somebody_can_be_asked_and_stays() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     assert rig.wanted() == {"a:1": ""}
     assert rig.in_force(asking=True) == ["a:1"], "who only looks starts nothing"
     assert rig.sources.add_asking_variant(ONE)
@@ -248,7 +248,7 @@ def test_the_asking_pool_is_wanted_once_somebody_can_be_asked_and_stays() -> Non
 
 @behaviour("classes:merged")
 def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     assert not rig.tells("a:1", "x", "y")
     assert rig.tells("a:1?", "y", "x")
@@ -258,7 +258,7 @@ def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
 
 
 def test_what_was_found_out_holds_when_the_plain_pool_is_gone_and_for_sources_that_come_later() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x")
@@ -276,7 +276,7 @@ def test_what_was_found_out_holds_when_the_plain_pool_is_gone_and_for_sources_th
 
 @behaviour("classes:apart")
 def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     assert not rig.tells("a:1", "x")
     assert not rig.tells("a:1?", "x", "sample")
@@ -287,7 +287,7 @@ def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
 
 @behaviour("classes:merged")
 def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_greets() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     assert not rig.tells("a:1?", "x", asks=True)
@@ -303,7 +303,7 @@ def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_gr
 
 
 def test_a_server_shared_as_session_stays_as_it_is() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.pool("a:1", "serving", "session")
     rig.pool("a:1?", "serving", "session")
@@ -318,7 +318,7 @@ def test_a_server_shared_as_session_stays_as_it_is() -> None:
 
 
 def test_two_pools_become_one_also_while_nothing_runs() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1?", "x")
     rig.pool("a:1?", "cold")
@@ -328,7 +328,7 @@ def test_two_pools_become_one_also_while_nothing_runs() -> None:
 
 
 def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1?", "x")
     rig.pool("a:1?", "given_up")
@@ -344,7 +344,7 @@ def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> N
 
 
 def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x", "sample")
@@ -358,7 +358,7 @@ def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
 
 
 def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x")
@@ -374,9 +374,9 @@ def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
 # --- servers that are spoken to in each agent's era ------------------------------------------------------
 
 
-def matched() -> Rig:
+def matched() -> SourcesRig:
     """One server that may speak both eras, which an agent of each uses."""
-    rig = Rig(reading("a:1", match=True, twins=True))
+    rig = SourcesRig(reading("a:1", match=True, twins=True))
     rig.tells("a:1", "t")
     assert rig.in_force(stateless=True) == ["a:1"], "nobody of that era is here"
     assert rig.wanted() == {"a:1": ""}
@@ -420,7 +420,7 @@ def test_a_server_that_turns_out_to_know_the_handshake_only_has_no_pool_for_the_
 
 @behaviour("eras:match")
 def test_a_server_that_turns_out_to_be_stateless_only_has_one_pool_for_both() -> None:
-    rig = Rig(reading("a:1", match=True, twins=True))
+    rig = SourcesRig(reading("a:1", match=True, twins=True))
     rig.tells("a:1", "t", era="stateless")
     rig.sources.add_variant(ONE, asking=False, stateless=True)
     assert rig.in_force(stateless=True) == ["a:1"]
@@ -429,7 +429,7 @@ def test_a_server_that_turns_out_to_be_stateless_only_has_one_pool_for_both() ->
 
 @behaviour("eras:asked-once")
 def test_a_server_that_is_known_to_speak_one_era_has_one_pool_without_being_asked() -> None:
-    rig = Rig(reading("a:1", match=True, twins=True))
+    rig = SourcesRig(reading("a:1", match=True, twins=True))
     assert not rig.pool("a:1", "cold"), "nobody knows yet"
     rig.pool("a:1", "cold", both=True)
     rig.sources.add_variant(ONE, asking=False, stateless=True)
@@ -455,14 +455,14 @@ def test_a_server_that_does_not_start_twice_serves_agents_of_both_eras_from_one_
     assert rig.pool("a:1*", "backing_off")
     assert rig.in_force(stateless=True) == ["a:1"]
     assert rig.wanted() == {"a:1": ""}
-    alone = Rig(reading("a:1", match=True))
+    alone = SourcesRig(reading("a:1", match=True))
     alone.sources.add_variant(ONE, asking=False, stateless=True)
     assert not alone.pool("a:1*", "backing_off"), "the other one does not run: nothing says that it would"
     assert alone.in_force(stateless=True) == ["a:1*"]
 
 
 def test_what_is_known_counts_for_a_launch_that_gets_a_pool_more_later() -> None:
-    rig = Rig(reading("a:1"))
+    rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving", both=True)
     rig.sources.source_read(reading("a:1", match=True))
     rig.sources.add_variant(ONE, asking=False, stateless=True)
@@ -470,7 +470,7 @@ def test_what_is_known_counts_for_a_launch_that_gets_a_pool_more_later() -> None
 
 
 def test_an_agent_stays_with_the_pool_it_has_until_the_one_for_both_serves() -> None:
-    rig = Rig(reading("a:1", match=True))
+    rig = SourcesRig(reading("a:1", match=True))
     rig.sources.add_variant(ONE, asking=False, stateless=True)
     rig.pool("a:1*", "serving")
     rig.tells("a:1*", "t")
@@ -492,7 +492,7 @@ def test_another_launch_is_tried_anew() -> None:
 
 
 def test_a_server_whose_era_is_configured_is_one_for_agents_of_both_eras() -> None:
-    rig = Rig(reading("a:1", twins=True))
+    rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_variant(ONE, asking=True, stateless=True)
     assert rig.in_force(asking=True, stateless=True) == ["a:1?"]
     rig.sources.add_variant(ONE, asking=False, stateless=True)
@@ -513,12 +513,12 @@ def told_before(key: str, *tools: str) -> dict[PoolKey, Catalog]:
     return {PoolKey(key): Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")}
 
 
-def listed(rig: Rig) -> list[str]:
+def listed(rig: SourcesRig) -> list[str]:
     return [tool.tool for tool in rig.registry.view(rig.sources.scope(ONE)).tools]
 
 
 def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() -> None:
-    rig = Rig(reading("a1"))
+    rig = SourcesRig(reading("a1"))
     rig.tells("a1", "x")
     rig.sources.source_read(replace(reading("a2"), kept=told_before("a2", "y")))
     assert rig.in_force() == ["a1"]
@@ -529,7 +529,7 @@ def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() ->
 
 def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
     kept = told_before("a1", "x") | told_before("a1?", "x")
-    rig = Rig(replace(reading("a1", twins=True), kept=kept))
+    rig = SourcesRig(replace(reading("a1", twins=True), kept=kept))
     rig.sources.add_asking_variant(ONE)
     rig.pool("a1", "cold")
     rig.pool("a1?", "cold")
@@ -538,7 +538,7 @@ def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
 
 
 def test_what_is_kept_goes_with_the_last_source_that_brought_it() -> None:
-    rig = Rig(replace(reading("a1"), kept=told_before("a1", "x")))
+    rig = SourcesRig(replace(reading("a1"), kept=told_before("a1", "x")))
     assert listed(rig) == ["x"]
     rig.sources.source_read(reading("a1", source=TWO))
     changed = rig.sources.source_read(reading("a1"))
@@ -550,6 +550,6 @@ def test_a_server_is_unset_where_nothing_else_is_wrong_with_it_in_any_source() -
     one = replace(reading(), misconfigured={A: "unset here", B: "unset here"}, unset=frozenset({A, B}))
     two = replace(reading(source=TWO), misconfigured={A: "wrong"}, untrusted=frozenset({A}))
     for first, second in ((one, two), (two, one)):
-        amiss = Rig(first, second).sources.problems()
+        amiss = SourcesRig(first, second).sources.problems()
         assert amiss.misconfigured == {A: "wrong", B: "unset here"}
         assert (amiss.unset, amiss.untrusted) == (frozenset({B}), frozenset({A}))

@@ -136,7 +136,7 @@ def test_it_says_whose_word_it_is() -> None:
     assert "for this agent" in switches.disabled_reason(one(A), switches.of_session(ONE))
 
 
-class Machine(RuleBasedStateMachine):
+class OverridesMachine(RuleBasedStateMachine):
     """Against the plainest model: of all that was said about a session and a server the last word counts."""
 
     def __init__(self) -> None:
@@ -185,5 +185,5 @@ class Machine(RuleBasedStateMachine):
                 assert is_on(seen.servers[ServerName(name)]) is wished
 
 
-TestSwitches = Machine.TestCase
+TestSwitches = OverridesMachine.TestCase
 TestSwitches.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

@@ -27,7 +27,7 @@ SIXTEEN = tuple(f"t{number:02}" for number in range(16))
 THIRTEEN = SIXTEEN[:13]
 
 
-class Rig(BrokerRig):
+class PoolVariantsRig(BrokerRig):
     """A core with a supervisor and servers, each with a pool `s:1` and a pool `s:1?`."""
 
     def __init__(self, *keys: str, max_open_calls: int = 64) -> None:
@@ -73,7 +73,7 @@ def told(effects: list[Any]) -> list[SessionId]:
 
 @behaviour("classes:apart")
 def test_each_class_sees_the_server_as_it_was_greeted_for_it() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     assert discovered(rig.come(PLAIN)) == ["s:1"]
     assert discovered(rig.come(ASKING)) == ["s:1?"]
     assert rig.wanted == ["s:1", "s:1?"]
@@ -85,7 +85,7 @@ def test_each_class_sees_the_server_as_it_was_greeted_for_it() -> None:
 
 
 def test_an_agent_that_can_be_asked_starts_no_plain_process() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.feed(ev.SessionOpened(session=ASKING, source=DAEMON, agent="", pid=1, carrier="shim"))
     rig.feed(ev.SupervisorLost())
     assert discovered(supervisor_comes(rig.feed)) == [], "its class is not known before it greets"
@@ -94,7 +94,7 @@ def test_an_agent_that_can_be_asked_starts_no_plain_process() -> None:
 
 
 def test_roots_alone_make_no_agent_that_can_be_asked() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.feed(ev.SessionOpened(session=PLAIN, source=DAEMON, agent="", pid=1, carrier="shim"))
     greeted = ev.InitializeRequested(PLAIN, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=True))
     assert discovered(rig.feed(greeted)) == ["s:1"]
@@ -103,7 +103,7 @@ def test_roots_alone_make_no_agent_that_can_be_asked() -> None:
 
 @behaviour("classes:merged")
 def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", *THIRTEEN)
     before = rig.listed(PLAIN)
@@ -120,7 +120,7 @@ def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None
 
 @behaviour("classes:merged")
 def test_a_server_that_turns_out_to_ask_is_split_and_nobody_is_told_of_a_change() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.come(ASKING)
     rig.serve("s:1", "x")
@@ -135,7 +135,7 @@ def test_a_server_that_turns_out_to_ask_is_split_and_nobody_is_told_of_a_change(
 
 
 def test_who_is_split_off_to_another_list_is_told_and_the_others_are_not() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.come(ASKING)
     rig.serve("s:1", "x")
@@ -148,7 +148,7 @@ def test_who_is_split_off_to_another_list_is_told_and_the_others_are_not() -> No
 
 
 def test_calls_that_wait_here_go_where_the_server_is_served_now() -> None:
-    rig = Rig(max_open_calls=1)
+    rig = PoolVariantsRig(max_open_calls=1)
     rig.come(PLAIN)
     rig.come(ASKING)
     rig.serve("s:1", "x")
@@ -161,7 +161,7 @@ def test_calls_that_wait_here_go_where_the_server_is_served_now() -> None:
 
 
 def test_calls_that_wait_here_during_a_reload_go_to_the_new_pool() -> None:
-    rig = Rig(max_open_calls=1)
+    rig = PoolVariantsRig(max_open_calls=1)
     rig.come(PLAIN)
     rig.serve("s:1", "x")
     rig.call(PLAIN, "s__x", b"1")
@@ -175,7 +175,7 @@ def test_calls_that_wait_here_during_a_reload_go_to_the_new_pool() -> None:
 
 
 def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", "x")
     rig.feed(ev.SupervisorLost())
@@ -187,7 +187,7 @@ def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
 
 
 def test_what_waits_for_a_catalog_waits_for_that_of_the_pool_that_took_its_place() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.list_tools(PLAIN)
     rig.call(PLAIN, "s__x")
@@ -197,7 +197,7 @@ def test_what_waits_for_a_catalog_waits_for_that_of_the_pool_that_took_its_place
 
 
 def test_the_command_line_starts_no_second_process() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     operator = SessionId("operator")
     rig.feed(ev.SessionOpened(session=operator, source=DAEMON, agent="", pid=1, carrier="cli", control=True))
     rig.feed(ev.InitializeRequested(operator, RawJson(b"0"), "2025-11-25", "carpool"))
@@ -211,7 +211,7 @@ def test_the_command_line_starts_no_second_process() -> None:
 
 
 def test_a_reload_that_changes_no_list_is_told_to_nobody() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", "x")
     rig.listed(PLAIN)
@@ -223,7 +223,7 @@ def test_a_reload_that_changes_no_list_is_told_to_nobody() -> None:
 
 
 def test_who_holds_a_list_hears_of_a_server_that_is_added_once_its_offers_are_known() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", "x")
     rig.listed(PLAIN)
@@ -235,7 +235,7 @@ def test_who_holds_a_list_hears_of_a_server_that_is_added_once_its_offers_are_kn
 
 
 def test_the_supervisor_is_told_what_is_wanted_only_when_that_changes() -> None:
-    rig = Rig()
+    rig = PoolVariantsRig()
     assert [type(effect) for effect in rig.read("s:1")] == []
     rig.come(ASKING)
     assert not any(isinstance(effect, SetPools) for effect in rig.come(SessionId("another")))

@@ -164,7 +164,7 @@ def test_a_uri_is_judged_by_what_it_leads_to_however_it_is_written() -> None:
 ONE, TWO = SessionId("s1"), SessionId("s2")
 
 
-class House:
+class ProfilesFile:
     """A configuration file with profiles."""
 
     def __init__(self, directory: Path, **profiles: Any) -> None:
@@ -189,7 +189,7 @@ def attach(profile: str, *, resumes: bool = False) -> Attach:
 
 @behaviour("profiles:servers")
 def test_a_server_of_which_nothing_is_permitted_is_neither_run_nor_named(tmp_path: Path) -> None:
-    house = House(tmp_path, coder={"allow": ["tag:code"]}, none={"allow": []}, all={})
+    house = ProfilesFile(tmp_path, coder={"allow": ["tag:code"]}, none={"allow": []}, all={})
     coder = house.come(ONE, "coder")
     assert [spec.server for spec in coder.specs] == ["git"]
     assert [entry.server for entry in coder.scope.servers] == ["git"]
@@ -205,7 +205,7 @@ def test_a_server_of_which_nothing_is_permitted_is_neither_run_nor_named(tmp_pat
 
 @behaviour("profiles:reload")
 def test_a_profile_that_changes_changes_the_scope_and_one_that_goes_grants_nothing(tmp_path: Path) -> None:
-    house = House(tmp_path, p={"allow": ["mcp:git"]})
+    house = ProfilesFile(tmp_path, p={"allow": ["mcp:git"]})
     source = house.come(ONE, "p").source
     assert house.come(TWO, "p").source == source, "sessions of one profile share"
     house.write(p={"allow": ["mcp:hub"], "max_in_flight": 2})
@@ -224,7 +224,7 @@ def test_a_profile_that_changes_changes_the_scope_and_one_that_goes_grants_nothi
 
 @behaviour("profiles:chosen")
 def test_a_profile_that_is_not_there_is_refused_and_one_that_was_meant_is_named(tmp_path: Path) -> None:
-    house = House(tmp_path, reader={})
+    house = ProfilesFile(tmp_path, reader={})
     objection = house.configuration.attach_objection(attach("raeder"))
     assert objection is not None
     assert (objection.why, objection.text) == (

@@ -23,8 +23,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson,
 from carpool_protocol.link.messages import Call, CallAnswered, CallProgressed, CancelCall
 from carpool_protocol.machine.timers import Timers
 from tests.behaviours import behaviour
-from tests.broker.core.test_broker import Rig as BrokerRig
-from tests.broker.core.test_broker import code
+from tests.broker.core.test_broker import TwoServersRig, code
 
 MIB = 1024 * 1024
 BUDGET = 8 * MIB
@@ -32,7 +31,7 @@ BOUNDS = SessionBounds(argument_budget_bytes=BUDGET, unread_budget_bytes=BUDGET)
 ONE, TWO, THREE = (SessionId(name) for name in ("s1", "s2", "s3"))
 
 
-class Rig:
+class MemoryBudgetRig:
     """A ledger with three sessions and more credit than anybody needs."""
 
     def __init__(self) -> None:
@@ -86,7 +85,7 @@ class Rig:
 
 @behaviour("pressure:arguments")
 def test_who_floods_with_arguments_gets_half_of_the_budget_and_the_next_half_of_the_rest() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     assert rig.flood(ONE, MIB) == 4
     assert rig.flood(TWO, MIB) == 2
     assert rig.flood(THREE, MIB) == 1
@@ -95,7 +94,7 @@ def test_who_floods_with_arguments_gets_half_of_the_budget_and_the_next_half_of_
 
 @behaviour("pressure:arguments")
 def test_small_calls_get_in_whatever_others_keep_open() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     for session in (ONE, TWO):
         while isinstance(rig.call(session, GUARANTEED_BYTES)[0], Call):
             pass
@@ -105,7 +104,7 @@ def test_small_calls_get_in_whatever_others_keep_open() -> None:
 
 
 def test_arguments_are_kept_no_more_once_their_call_is_answered_cancelled_or_its_agent_gone() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     rig.flood(ONE, MIB)
     rig.answer(1)
     assert isinstance(rig.call(ONE, MIB)[0], Call)
@@ -117,7 +116,7 @@ def test_arguments_are_kept_no_more_once_their_call_is_answered_cancelled_or_its
 
 @behaviour("pressure:bounded-calls")
 def test_calls_that_wait_for_a_catalog_are_bounded_as_all_others() -> None:
-    rig = BrokerRig()
+    rig = TwoServersRig()
     rig.core.call_table.bounds = SessionBounds(max_open_calls=2, max_waiting_calls=3)
     rig.come()
     refused: list[bytes] = []
@@ -129,7 +128,7 @@ def test_calls_that_wait_for_a_catalog_are_bounded_as_all_others() -> None:
 
 @behaviour("pressure:unread-answers")
 def test_calls_of_an_agent_that_does_not_read_wait_until_it_reads() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     assert rig.unread(ONE, UNREAD_STEP_BYTES + 1) == []
     assert rig.call(ONE) == []
     assert isinstance(rig.call(TWO)[0], Call), "nobody else waits"
@@ -139,7 +138,7 @@ def test_calls_of_an_agent_that_does_not_read_wait_until_it_reads() -> None:
 
 @behaviour("pressure:unread-answers")
 def test_in_place_of_large_answers_beyond_its_share_an_agent_that_does_not_read_gets_an_error() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     for _ in range(20):
         rig.call(ONE)
     rig.unread(ONE, 1)
@@ -153,7 +152,7 @@ def test_in_place_of_large_answers_beyond_its_share_an_agent_that_does_not_read_
 
 @behaviour("pressure:unread-answers")
 def test_progress_is_left_out_while_an_agent_does_not_read_and_the_log_says_how_much() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     rig.call(ONE)
     rig.unread(ONE, UNREAD_STEP_BYTES + 1)
     for _ in range(3):
@@ -167,7 +166,7 @@ def test_progress_is_left_out_while_an_agent_does_not_read_and_the_log_says_how_
 
 
 def test_an_agent_that_reads_again_hears_of_the_last_change_of_each_resource() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     rig.unread(ONE, UNREAD_STEP_BYTES + 1)
     for uri, params in (("a:1", b"{}"), ("b:1", b"{}"), ("a:1", b'{"n":2}')):
         rig.ledger.unread.drop_repeated_update(
@@ -178,7 +177,7 @@ def test_an_agent_that_reads_again_hears_of_the_last_change_of_each_resource() -
 
 
 def test_nothing_is_counted_for_an_agent_that_is_gone() -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     rig.call(ONE)
     rig.unread(ONE, 5 * MIB)
     rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
@@ -191,7 +190,7 @@ def test_nothing_is_counted_for_an_agent_that_is_gone() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([ONE, TWO, THREE]), st.integers(0, 6 * MIB)), max_size=60))
 def test_what_agents_leave_unread_stays_within_the_budget(answers: list[tuple[SessionId, int]]) -> None:
-    rig = Rig()
+    rig = MemoryBudgetRig()
     for session in (ONE, TWO, THREE):
         rig.unread(session, 1)
     for session, size_bytes in answers:
@@ -205,7 +204,7 @@ def test_what_agents_leave_unread_stays_within_the_budget(answers: list[tuple[Se
 
 
 def test_what_the_door_says_of_a_session_reaches_the_books() -> None:
-    rig = BrokerRig()
+    rig = TwoServersRig()
     rig.come()
     rig.feed(ev.UnreadChanged(SessionId("s1"), 3 * MIB))
     assert rig.core.call_table.unread.size_bytes == 3 * MIB

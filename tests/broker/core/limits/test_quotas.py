@@ -11,12 +11,12 @@ from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Quota, Session
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from tests.behaviours import behaviour
-from tests.broker.core.calls.test_call_table import ONE, TWO, Rig, calls
+from tests.broker.core.calls.test_call_table import ONE, TWO, CallTableRig, calls
 
 THREE = SessionId("s3")
 
 
-class Bounded(Rig):
+class Bounded(CallTableRig):
     """Two sessions with a profile; `token`: both came with one."""
 
     def __init__(self, token: str = "", **limits: int) -> None:

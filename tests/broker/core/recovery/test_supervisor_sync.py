@@ -15,13 +15,13 @@ from carpool_protocol.link.messages import (
     SessionNote,
 )
 from tests.behaviours import behaviour
-from tests.broker.core.calls.test_server_requests import KEY, ONE, TWO, Rig
+from tests.broker.core.calls.test_server_requests import KEY, ONE, TWO, ServerRequestsRig
 from tests.kit.broker_rig import EPOCH, supervisor_comes
 
 A_SERVER = ServerName("a")
 
 
-def told(rig: Rig) -> list[SessionNote]:
+def told(rig: ServerRequestsRig) -> list[SessionNote]:
     rig.feed(ev.SupervisorLost())
     [found] = [each for each in supervisor_comes(rig.feed) if isinstance(each, OpenSessions)]
     return found.live
@@ -30,7 +30,7 @@ def told(rig: Rig) -> list[SessionNote]:
 @behaviour("lease:supervisor-restart")
 @pytest.mark.parametrize("mode", ["session", "serial", "concurrent"])
 def test_who_called_a_server_in_mode_session_has_lost_what_it_had_there(mode: Mode) -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
     rig.feed(PoolChanged(KEY, "serving", "", None, mode))
@@ -39,13 +39,13 @@ def test_who_called_a_server_in_mode_session_has_lost_what_it_had_there(mode: Mo
     assert told(rig) == [SessionNote(ONE, lost), SessionNote(TWO, [])]
 
 
-def serving(rig: Rig) -> None:
+def serving(rig: ServerRequestsRig) -> None:
     rig.feed(PoolChanged(KEY, "serving", "", None, "session"))
 
 
 @behaviour("lease:never-silently")
 def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of_it() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     serving(rig)
     rig.call(ONE)  # in flight when the supervisor dies: it may have run
@@ -60,7 +60,7 @@ def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of
 @pytest.mark.parametrize("end", ["cancelled", "lost", "overdue", "refused"])
 def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
     """Found by the simulated world, seed 99: the only calls of an agent had been cancelled."""
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     serving(rig)
     call = rig.call(ONE)
@@ -77,7 +77,7 @@ def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
 
 @behaviour("lease:never-silently")
 def test_the_same_supervisor_hears_only_of_losses_that_it_does_not_know_of() -> None:
-    rig = Rig()
+    rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
     serving(rig)

@@ -32,7 +32,7 @@ from carpool_protocol.link.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
-from tests.broker.core.test_broker import DAEMON, Rig, code, names
+from tests.broker.core.test_broker import DAEMON, TwoServersRig, code, names
 from tests.kit.hostile_catalogs import AMBIGUOUS, HOSTILE, HostileCatalog
 
 PIN = PinId("a:0123456789abcdef")
@@ -52,7 +52,7 @@ def entry(server: str = "a", key: PoolKey = A, pin: PinId = PIN, **more: Any) ->
     return ScopeEntry(server=ServerName(server), key=key, pin=pin, **more)
 
 
-class PinnedRig(Rig):
+class PinnedRig(TwoServersRig):
     """Servers `a`, pinned, and `b`."""
 
     def __init__(self, approved: Approved | None = None, kept: dict[PoolKey, Catalog] | None = None) -> None:
@@ -250,7 +250,7 @@ def test_where_what_was_approved_cannot_be_read_nothing_is_served_until_it_is_ap
 
 
 def test_a_server_that_is_pinned_while_it_runs_is_approved_as_it_is_then() -> None:
-    rig = Rig("a:1", "b:1")
+    rig = TwoServersRig("a:1", "b:1")
     rig.come()
     rig.catalog("a:1", "x")
     entries = (entry(), entry("b", B, PinId("")))

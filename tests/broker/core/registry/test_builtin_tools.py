@@ -41,7 +41,7 @@ DAEMON = SourceId("daemon")
 A, B = PoolKey("a:1"), PoolKey("b:1")
 
 
-class Rig(BrokerRig):
+class BuiltinToolsRig(BrokerRig):
     """A core with servers `a` and `b`, and one session whose profile shows tools of ours."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Rig(BrokerRig):
         return [line.partition("(")[0] for line in lines if "(" in line]
 
 
-def listed(rig: Rig) -> list[str]:
+def listed(rig: BuiltinToolsRig) -> list[str]:
     [reply] = rig.feed(ev.ListPageRequested(ONE, RawJson(b"9"), None))
     return [tool["name"] for tool in json.loads(reply.body)["tools"]]
 
@@ -116,15 +116,20 @@ def listed(rig: Rig) -> list[str]:
 
 @behaviour("search:list")
 def test_tools_of_ours_are_listed_in_place_of_others_or_before_them() -> None:
-    assert listed(Rig()) == list(SEARCH_TOOLS)
-    assert listed(Rig(search=False, resources=True)) == [*RESOURCE_TOOLS, "a__log", "a__x", "b__y"]
-    assert listed(Rig(resources=True)) == [*SEARCH_TOOLS, *RESOURCE_TOOLS]
-    assert listed(Rig(search=False)) == ["a__log", "a__x", "b__y"]
+    assert listed(BuiltinToolsRig()) == list(SEARCH_TOOLS)
+    assert listed(BuiltinToolsRig(search=False, resources=True)) == [
+        *RESOURCE_TOOLS,
+        "a__log",
+        "a__x",
+        "b__y",
+    ]
+    assert listed(BuiltinToolsRig(resources=True)) == [*SEARCH_TOOLS, *RESOURCE_TOOLS]
+    assert listed(BuiltinToolsRig(search=False)) == ["a__log", "a__x", "b__y"]
 
 
 @behaviour("search:news")
 def test_no_agent_hears_of_servers_that_change_while_its_list_stays() -> None:
-    rig = Rig()
+    rig = BuiltinToolsRig()
     listed(rig)
     assert rig.catalog(A, "x", "more") == []
     assert rig.found("more") == ["a__more"]
@@ -132,7 +137,7 @@ def test_no_agent_hears_of_servers_that_change_while_its_list_stays() -> None:
 
 @behaviour("search:names")
 def test_a_name_that_a_server_has_is_its_own_and_ours_gets_a_hash() -> None:
-    rig = Rig(b=("find_tools", "other"), prefix="")
+    rig = BuiltinToolsRig(b=("find_tools", "other"), prefix="")
     names = listed(rig)
     assert names[1:] == ["describe_tool", "call_tool"]
     assert SPELLINGS[names[0]] == "find_tools"
@@ -195,7 +200,7 @@ SPELLED = st.sampled_from(
 def test_calling_through_call_tool_is_calling(
     a: tuple[str, ...], b: tuple[str, ...], prefix: str | None, deny: tuple[str, ...], name: str
 ) -> None:
-    direct, through = (Rig(a=a, b=b, prefix=prefix, deny=deny) for _ in range(2))
+    direct, through = (BuiltinToolsRig(a=a, b=b, prefix=prefix, deny=deny) for _ in range(2))
     own = direct.core.view_of(ONE).builtin_tools
     if "call_tool" not in own or name in own:
         return  # a server has the name; or one of ours is called, which has other arguments
@@ -213,7 +218,7 @@ def test_calling_through_call_tool_is_calling(
 def test_whatever_is_found_can_be_called_and_all_that_can_be_is_found(
     a: tuple[str, ...], b: tuple[str, ...], prefix: str | None, deny: tuple[str, ...]
 ) -> None:
-    rig = Rig(a=a, b=b, prefix=prefix, deny=deny)
+    rig = BuiltinToolsRig(a=a, b=b, prefix=prefix, deny=deny)
     view = rig.core.view_of(ONE)
     if "find_tools" not in view.builtin_tools or "call_tool" not in view.builtin_tools:
         return
@@ -227,7 +232,7 @@ def test_whatever_is_found_can_be_called_and_all_that_can_be_is_found(
 
 
 def test_arguments_of_call_tool_reach_the_server_byte_for_byte() -> None:
-    rig = Rig()
+    rig = BuiltinToolsRig()
     raw = b'{"a": 12345678901234567890, "s":"\\ud83d \\u0041", "n" :[ 1.0,1E2 ]}'
     [sent] = [each for each in rig.through("a__x", raw) if isinstance(each, Call)]
     assert sent.params == b'{"arguments":%b}' % raw
@@ -235,7 +240,7 @@ def test_arguments_of_call_tool_reach_the_server_byte_for_byte() -> None:
 
 
 def test_a_call_that_comes_back_after_a_broker_died_is_the_one_that_is_meant() -> None:
-    rig = Rig()
+    rig = BuiltinToolsRig()
     line = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"call_tool","arguments":%b}}'
     event = rig.event(line % b'{"name":"a__x"}')
     effects = rig.feed(ev.SessionResumed(ONE, EPOCH, (event,), ()))
@@ -245,7 +250,7 @@ def test_a_call_that_comes_back_after_a_broker_died_is_the_one_that_is_meant() -
 
 
 def test_progress_answer_failure_and_cancel_of_a_call_through_call_tool_are_its_own() -> None:
-    rig = Rig()
+    rig = BuiltinToolsRig()
     line = (
         b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"call_tool",'
         b'"arguments":{"name":"a__x"},"_meta":{"progressToken":"mine"}}}'
@@ -265,7 +270,7 @@ def test_progress_answer_failure_and_cancel_of_a_call_through_call_tool_are_its_
 
 
 def test_what_call_tool_cannot_mean_is_told_without_any_server() -> None:
-    rig = Rig()
+    rig = BuiltinToolsRig()
     wrong = [
         b"{}",
         b'{"name":1}',
@@ -288,13 +293,13 @@ def test_what_call_tool_cannot_mean_is_told_without_any_server() -> None:
 
 @behaviour("search:find")
 def test_a_search_waits_for_catalogs_that_are_on_their_way_as_a_list_does() -> None:
-    rig = Rig(b=None)
+    rig = BuiltinToolsRig(b=None)
     query = b'{"query":"y"}'
     assert rig.call("find_tools", query, 1) == [DiscoverCatalog(B)]
     assert rig.call("find_tools", query, 2) == [DiscoverCatalog(B)]
     assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"2"), "")) == []
     assert [type(each) for each in rig.catalog(B, "y")] == [AnswerBuiltin]
-    rig = Rig(b=None)
+    rig = BuiltinToolsRig(b=None)
     assert rig.call("find_tools", query) == [DiscoverCatalog(B)]
     assert [type(each) for each in rig.wait(11)] == [AnswerBuiltin], "it has waited long enough"
     assert [type(each) for each in rig.call("find_tools", query, 3)] == [AnswerBuiltin], "nothing waits twice"
@@ -305,7 +310,7 @@ def test_a_search_waits_for_catalogs_that_are_on_their_way_as_a_list_does() -> N
 
 @behaviour("search:resources")
 def test_a_read_by_tool_is_a_read_and_its_answer_a_tools() -> None:
-    rig = Rig(search=False, resources=True)
+    rig = BuiltinToolsRig(search=False, resources=True)
     [sent] = [each for each in rig.call("read_resource", b'{"uri":"file:///a"}') if isinstance(each, Call)]
     assert (sent.method, sent.target, sent.params) == ("resources/read", "file:///a", b"{}")
     body = RawJson(b'{"contents":[]}')
@@ -319,7 +324,7 @@ def test_a_read_by_tool_is_a_read_and_its_answer_a_tools() -> None:
 
 @behaviour("search:eras")
 def test_a_stateless_read_by_tool_has_no_hints_of_a_read() -> None:
-    rig = Rig(search=False, resources=True, stateless=True)
+    rig = BuiltinToolsRig(search=False, resources=True, stateless=True)
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "n", "version": "1"},
@@ -341,7 +346,7 @@ def test_a_stateless_read_by_tool_has_no_hints_of_a_read() -> None:
 
 
 def test_without_tools_of_ours_their_names_are_ordinary() -> None:
-    rig = Rig(search=False, b=("call_tool",))
+    rig = BuiltinToolsRig(search=False, b=("call_tool",))
     [sent] = [each for each in rig.call("call_tool", b'{"name":"a__x"}') if isinstance(each, Call)]
     assert (sent.key, sent.target, sent.params) == (B, "call_tool", b'{"arguments":{"name":"a__x"}}')
 

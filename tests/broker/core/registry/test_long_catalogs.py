@@ -7,12 +7,12 @@ from carpool_broker.core.model.effects import Reply, SendListChanged
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import Call, CallAnswered, Catalog, ToolOffer
 from tests.behaviours import behaviour
-from tests.broker.core.test_broker import ONE, TWO, Rig
+from tests.broker.core.test_broker import ONE, TWO, TwoServersRig
 
 MANY = 20_000
 
 
-class LongRig(Rig):
+class LongRig(TwoServersRig):
     """Server `a` has a long list, `b` a short one."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ ONE, TWO = SessionId("s1"), SessionId("s2")
 METHODS = ["tools/call", "prompts/get", "completion/complete"]
 
 
-class Rig:
+class NameOwnersRig:
     """A core whose servers are those of a file, and one agent."""
 
     def __init__(
@@ -144,9 +144,9 @@ class Case(Struct, frozen=True):
             f"vault{self.separator}read",
         ]
 
-    def set_up(self, directory: Path, names: list[str]) -> Rig:
+    def set_up(self, directory: Path, names: list[str]) -> NameOwnersRig:
         """`other` offers all these names, and `vault` is in its state."""
-        rig = Rig(directory, self.servers, separator=self.separator, **STATES[self.state].profile)
+        rig = NameOwnersRig(directory, self.servers, separator=self.separator, **STATES[self.state].profile)
         rig.tell(self.other, *names)
         match self.state:
             case "kept back":
@@ -260,7 +260,7 @@ def test_a_bare_name_waits_for_a_server_that_may_have_it_too_and_a_name_of_its_s
 @pytest.mark.parametrize("method", METHODS)
 def test_a_prefix_is_read_in_all_the_ways_in_which_a_name_is(method: str, tmp_path: Path) -> None:
     servers = {"playwright": {"command": "x", "tools_prefix": "pw"}}
-    rig = Rig(tmp_path, servers)
+    rig = NameOwnersRig(tmp_path, servers)
     rig.tell("playwright", "navigate")
     for head in ("pw", "playwright"):
         for form in ("{}__navigate", "{}_navigate", "mcp__{}__navigate", "mcp:{}:navigate"):
@@ -274,7 +274,7 @@ def test_a_prefix_is_read_in_all_the_ways_in_which_a_name_is(method: str, tmp_pa
 def test_an_agent_with_a_bound_of_its_own_reads_shorter_names_and_may_say_the_longer_ones(
     method: str, tmp_path: Path
 ) -> None:
-    rig = Rig(tmp_path, {"github": {"command": "x"}})
+    rig = NameOwnersRig(tmp_path, {"github": {"command": "x"}})
     tools = ["add_pull_request_review_comment_to_pending_review", "x" * 80, "search"]
     rig.tell("github", *tools)
     rig.come(Attach(version=ATTACH_VERSION, carrier="shim", tool_name_length=50), TWO)
@@ -292,7 +292,7 @@ def test_an_agent_with_a_bound_of_its_own_reads_shorter_names_and_may_say_the_lo
 
 @behaviour("names:length")
 def test_the_bound_of_the_file_is_for_every_agent_that_brings_none(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, {"github": {"command": "x"}}, tool_name_length=40)
+    rig = NameOwnersRig(tmp_path, {"github": {"command": "x"}}, tool_name_length=40)
     rig.tell("github", "x" * 80)
     rig.come(Attach(version=ATTACH_VERSION, carrier="shim", tool_name_length=50), TWO)
     assert [len(rig.core.view_of(session).tools[0].qualified) for session in (ONE, TWO)] == [40, 50]

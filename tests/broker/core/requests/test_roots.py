@@ -28,7 +28,7 @@ WORKSPACE, MINE = SourceId("workspace"), SourceId("mine")
 FILES, TIME = ServerName("f"), ServerName("t")
 
 
-class Rig(BrokerRig):
+class RootsRig(BrokerRig):
     """A core with a supervisor, a server `f` with `roots: agent` and a server `t` without."""
 
     def __init__(self, *, own: bool = True) -> None:
@@ -81,7 +81,7 @@ def discovered(effects: list[Any]) -> list[str]:
 
 @behaviour("roots:of-the-agent")
 def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
-    rig = Rig()
+    rig = RootsRig()
     assert asked(rig.come(ready=False)) == [], "before initialized it must not be asked"
     assert asked(rig.feed(ev.InitializedReceived(ME))) == [(ME, "roots-1", "roots/list")]
     assert asked(rig.feed(ev.InitializedReceived(ME))) == []
@@ -99,10 +99,10 @@ def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
 
 @behaviour("roots:of-the-agent")
 def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants_them() -> None:
-    rig = Rig()
+    rig = RootsRig()
     assert asked(rig.come(roots=False)) == []
     assert discovered(rig.lists()) == ["f:w", "t:1"], "its workspace is the answer"
-    rig = Rig(own=False)
+    rig = RootsRig(own=False)
     effects = rig.come() + rig.feed(ev.RootsListChanged(ME))
     assert (asked(effects), discovered(effects)) == ([], ["f:w", "t:1"])
     rig.serve("t:1", "now")
@@ -112,7 +112,7 @@ def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants
 
 @behaviour("workspaces:roots-move")
 def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_wants_them() -> None:
-    rig = Rig(own=False)
+    rig = RootsRig(own=False)
     assert asked(rig.come(wanders=True)) == [], "where it begins its directory says"
     assert asked(rig.feed(ev.RootsListChanged(ME))) == [(ME, "roots-1", "roots/list")]
     assert discovered(rig.lists()) == ["f:w", "t:1"], "nothing waits for that"
@@ -120,7 +120,7 @@ def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_want
 
 
 def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     rig.come(OTHER)
     assert rig.answer_roots("roots-2", "file:///a") == []
@@ -129,7 +129,7 @@ def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> Non
 
 
 def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_concerns_them_waits() -> None:
-    rig = Rig()
+    rig = RootsRig()
     assert discovered(rig.come()) == ["t:1"]
     rig.serve("t:1", "now")
     rig.serve("f:w", "read")  # another session's
@@ -145,7 +145,7 @@ def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_conce
 
 @behaviour("roots:of-the-agent")
 def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     rig.serve("t:1", "now")
     rig.serve("f:w", "read")
@@ -155,7 +155,7 @@ def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> N
 
 
 def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_count() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     rig.serve("t:1", "now")
     assert rig.lists() + rig.call("f__read") == []
@@ -168,7 +168,7 @@ def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_co
 
 
 def test_nothing_waits_for_ever_for_roots_and_a_server() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     rig.lists()
     rig.call("f__read")
@@ -181,7 +181,7 @@ def test_nothing_waits_for_ever_for_roots_and_a_server() -> None:
 
 @behaviour("roots:changes-rekey")
 def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its_own() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     rig.answer_roots("roots-1", "file:///a")
     rig.move()
@@ -201,7 +201,7 @@ def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its
 
 
 def test_the_same_roots_again_change_nothing_and_changes_during_a_question_cause_one_more() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     assert rig.feed(ev.RootsListChanged(ME)) + rig.feed(ev.RootsListChanged(ME)) == []
     effects = rig.answer_roots("roots-1", "file:///a")
@@ -212,14 +212,14 @@ def test_the_same_roots_again_change_nothing_and_changes_during_a_question_cause
 
 
 def test_who_was_there_before_a_server_wanted_roots_is_asked_when_it_does() -> None:
-    rig = Rig(own=False)
+    rig = RootsRig(own=False)
     rig.come()
     rig.own = True
     assert asked(rig.configure(WORKSPACE, "f:w", "t:1")) == [(ME, "roots-1", "roots/list")]
 
 
 def test_the_question_ends_with_the_agent() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     rig.feed(ev.SessionClosed(ME))
     assert rig.answer_roots("roots-1", "file:///a") == []
@@ -227,7 +227,7 @@ def test_the_question_ends_with_the_agent() -> None:
 
 
 def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() -> None:
-    rig = Rig()
+    rig = RootsRig()
     rig.come()
     effects = rig.hear(b'"id":"roots-1","result":{"roots":[{"uri":"file:///a"}]}') + rig.move()
     for line in (

@@ -19,7 +19,7 @@ from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import (
     BOTH,
     META,
-    Desk,
+    DoorCoreRig,
     Json,
     modern,
     modern_headers,
@@ -31,8 +31,8 @@ LIST = modern(1, "tools/list")
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> DoorCoreRig:
+    return DoorCoreRig()
 
 
 # --- who may come in ---
@@ -41,7 +41,7 @@ def desk() -> Desk:
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8808", "127.0.0.1:1", "[::1]:8808", "127.9.9.9", "LOCALHOST"]
 )
-def test_names_of_this_machine_are_good_hosts(desk: Desk, host: str) -> None:
+def test_names_of_this_machine_are_good_hosts(desk: DoorCoreRig, host: str) -> None:
     assert desk.status(desk.send("GET", "/none", host=host)) == 404
 
 
@@ -49,7 +49,7 @@ def test_names_of_this_machine_are_good_hosts(desk: Desk, host: str) -> None:
     "host", ["evil.example.org", "127.0.0.1.evil.org", "", "localhost.evil.org:8808", "[::1", "a:b"]
 )
 @behaviour("http:host-origin")
-def test_other_hosts_are_misdirected(desk: Desk, host: str) -> None:
+def test_other_hosts_are_misdirected(desk: DoorCoreRig, host: str) -> None:
     assert desk.status(desk.send("GET", "/health", host=host)) == 421
 
 
@@ -67,7 +67,7 @@ def test_other_hosts_are_misdirected(desk: Desk, host: str) -> None:
 )
 @behaviour("http:host-origin")
 def test_only_pages_of_this_machine_or_allowed_ones_may_ask(origin: str, status: int) -> None:
-    desk = Desk(gate=AccessRules(origins=["https://app.example.org"]))
+    desk = DoorCoreRig(gate=AccessRules(origins=["https://app.example.org"]))
     assert desk.status(desk.send("GET", "/none", origin=origin)) == status
 
 
@@ -90,7 +90,7 @@ def test_what_other_pages_embed_is_not_asked_for_by_its_reader(
     site: str, origin: str | None, status: int
 ) -> None:
     """A picture whose address is here comes without `Origin`, and listing tools starts servers."""
-    desk = Desk(gate=AccessRules(origins=["https://app.example.org"]))
+    desk = DoorCoreRig(gate=AccessRules(origins=["https://app.example.org"]))
     asked = {"sec-fetch-site": site} | ({} if origin is None else {"origin": origin})
     assert desk.status(desk.send("GET", "/none", **asked)) == status
     assert desk.status(desk.send("GET", "/mcp/tools", **{"sec-fetch-site": "cross-site"})) == 403
@@ -98,19 +98,19 @@ def test_what_other_pages_embed_is_not_asked_for_by_its_reader(
 
 
 def test_where_any_page_may_ask_it_may_embed_too() -> None:
-    desk = Desk(gate=AccessRules(origins=["*"]))
+    desk = DoorCoreRig(gate=AccessRules(origins=["*"]))
     assert desk.status(desk.send("GET", "/none", **{"sec-fetch-site": "cross-site"})) == 404
 
 
 def test_configured_hosts_are_good_too() -> None:
-    desk = Desk(gate=AccessRules(hosts=["tools.example.org"]))
+    desk = DoorCoreRig(gate=AccessRules(hosts=["tools.example.org"]))
     assert desk.status(desk.send("GET", "/none", host="Tools.Example.org:443")) == 404
 
 
 @pytest.mark.parametrize("told", [None, "Bearer wrong", "Basic secret", "Bearer ", "secret"])
 @behaviour("http:tokens")
 def test_with_tokens_nobody_comes_in_without(told: str | None) -> None:
-    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("secret")}))
+    desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("secret")}))
     x = desk.post(LIST, **modern_headers("tools/list"), **({} if told is None else {"authorization": told}))
     assert (desk.status(x), desk.header(x, "WWW-Authenticate")) == (401, 'Bearer realm="carpool"')
     assert not desk.told
@@ -118,7 +118,7 @@ def test_with_tokens_nobody_comes_in_without(told: str | None) -> None:
 
 @behaviour("http:tokens")
 def test_a_token_makes_its_name_the_principal() -> None:
-    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
+    desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
     for token, name in (("a", "ann"), ("b", "bob")):
         desk.post(LIST, **modern_headers("tools/list"), authorization=f"bearer {token}")
         _, word = desk.word()
@@ -130,7 +130,7 @@ def test_a_token_makes_its_name_the_principal() -> None:
 @behaviour("profiles:tokens", "profiles:chosen")
 def test_a_token_with_a_profile_has_it_whatever_the_url_says() -> None:
     gate = AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}, profiles={"ann": "reader"})
-    desk = Desk(gate=gate)
+    desk = DoorCoreRig(gate=gate)
     ann, bob = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
     for who, path, profile in (
         (ann, "/mcp", "reader"),
@@ -169,7 +169,9 @@ def test_a_token_with_a_profile_has_it_whatever_the_url_says() -> None:
         ({"content_type": "application/json; charset=utf-8"}, 400),
     ],
 )
-def test_content_type_and_accept_are_checked_first(desk: Desk, headers: dict[str, str], status: int) -> None:
+def test_content_type_and_accept_are_checked_first(
+    desk: DoorCoreRig, headers: dict[str, str], status: int
+) -> None:
     assert desk.status(desk.post(b"no json", **headers)) == status
 
 
@@ -191,13 +193,13 @@ def test_content_type_and_accept_are_checked_first(desk: Desk, headers: dict[str
         (b'{"jsonrpc":"2.0","id":1}', -32600),
     ],
 )
-def test_what_is_no_message_is_refused_with_its_code(desk: Desk, body: bytes, code: int) -> None:
+def test_what_is_no_message_is_refused_with_its_code(desk: DoorCoreRig, body: bytes, code: int) -> None:
     x = desk.post(body)
     assert (desk.status(x), desk.code(x)) == (400, code)
     assert not desk.told
 
 
-def test_an_answer_to_a_body_that_is_no_utf_8_is(desk: Desk) -> None:
+def test_an_answer_to_a_body_that_is_no_utf_8_is(desk: DoorCoreRig) -> None:
     """The id is echoed, and an answer is JSON."""
     for session in ({}, {"mcp_session_id": "nobody"}):
         x = desk.post(b'{"jsonrpc":"2.0","id":"S\xa96","method":"ping"}', **session)
@@ -205,14 +207,14 @@ def test_an_answer_to_a_body_that_is_no_utf_8_is(desk: Desk) -> None:
         assert desk.code(x) == -32700
 
 
-def test_a_body_of_several_lines_is_one_line_for_the_broker(desk: Desk) -> None:
+def test_a_body_of_several_lines_is_one_line_for_the_broker(desk: DoorCoreRig) -> None:
     session, _ = desk.initialized()
     desk.told.clear()
     desk.post(b'{\r\n "jsonrpc": "2.0",\n "id": 5,\n "method": "ping"\n}\n', mcp_session_id=session)
     assert desk.heard("ping")[1]["id"] == 5
 
 
-def test_a_version_nobody_knows_is_taken_for_a_newer_one(desk: Desk) -> None:
+def test_a_version_nobody_knows_is_taken_for_a_newer_one(desk: DoorCoreRig) -> None:
     session, _ = desk.initialized()
     x = desk.post(request(2, "ping"), mcp_session_id=session, mcp_protocol_version="2099-01-01")
     assert (desk.status(x), desk.code(x)) == (400, -32602)
@@ -222,7 +224,7 @@ def test_a_version_nobody_knows_is_taken_for_a_newer_one(desk: Desk) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 @behaviour("http:stateless:post-only")
-def test_the_stateless_era_is_post_only(desk: Desk, method: str) -> None:
+def test_the_stateless_era_is_post_only(desk: DoorCoreRig, method: str) -> None:
     session, _ = desk.initialized()
     x = desk.send(method, mcp_session_id=session, mcp_protocol_version="2026-07-28", accept=BOTH)
     assert (desk.status(x), desk.header(x, "Allow")) == (405, "POST")
@@ -231,7 +233,9 @@ def test_the_stateless_era_is_post_only(desk: Desk, method: str) -> None:
 # --- the stateless era ---
 
 
-def test_requests_of_all_agents_of_a_principal_share_a_stream_and_ids_do_not_matter(desk: Desk) -> None:
+def test_requests_of_all_agents_of_a_principal_share_a_stream_and_ids_do_not_matter(
+    desk: DoorCoreRig,
+) -> None:
     one = desk.post(LIST, **modern_headers("tools/list"))
     s, word = desk.word()
     assert isinstance(word, OpenStream)
@@ -257,7 +261,7 @@ def test_requests_of_all_agents_of_a_principal_share_a_stream_and_ids_do_not_mat
         "text",
     ],
 )
-def test_a_request_without_its_whole_meta_is_invalid(desk: Desk, meta: Any) -> None:
+def test_a_request_without_its_whole_meta_is_invalid(desk: DoorCoreRig, meta: Any) -> None:
     body = request(1, "tools/list") if meta is None else request(1, "tools/list", _meta=meta)
     x = desk.post(body, **modern_headers("tools/list"))
     assert (desk.status(x), desk.code(x), desk.body(x)["id"]) == (400, -32602, 1)
@@ -275,7 +279,9 @@ def test_a_request_without_its_whole_meta_is_invalid(desk: Desk, meta: Any) -> N
     ],
 )
 @behaviour("http:stateless:headers")
-def test_headers_that_are_not_those_of_the_body_are_a_mismatch(desk: Desk, headers: dict[str, str]) -> None:
+def test_headers_that_are_not_those_of_the_body_are_a_mismatch(
+    desk: DoorCoreRig, headers: dict[str, str]
+) -> None:
     x = desk.post(LIST, **headers)
     assert (desk.status(x), desk.code(x), desk.body(x)["id"]) == (400, -32020, 1)
 
@@ -291,7 +297,7 @@ def test_headers_that_are_not_those_of_the_body_are_a_mismatch(desk: Desk, heade
         ("other", False),
     ],
 )
-def test_a_name_may_be_told_in_base64(desk: Desk, told: str | None, good: bool) -> None:
+def test_a_name_may_be_told_in_base64(desk: DoorCoreRig, told: str | None, good: bool) -> None:
     body = modern(1, "resources/read", uri="ä☂" if told != "ä☂" else "x")
     x = desk.post(body, **modern_headers("resources/read", told))
     assert (x not in desk.answers) == good
@@ -311,14 +317,14 @@ STATUSES = {
 
 @pytest.mark.parametrize(("code", "status"), list(STATUSES.items()))
 @behaviour("http:stateless:statuses")
-def test_an_error_of_the_stateless_era_has_its_status(desk: Desk, code: int, status: int) -> None:
+def test_an_error_of_the_stateless_era_has_its_status(desk: DoorCoreRig, code: int, status: int) -> None:
     x = desk.post(LIST, **modern_headers("tools/list"))
     desk.error(desk.word()[0], x, code)
     assert desk.status(x) == status
 
 
 @behaviour("http:stateless:hang-up")
-def test_hanging_up_cancels_a_stateless_request(desk: Desk) -> None:
+def test_hanging_up_cancels_a_stateless_request(desk: DoorCoreRig) -> None:
     x = desk.post(LIST, **modern_headers("tools/list"))
     s = desk.word()[0]
     desk.heard()
@@ -330,7 +336,7 @@ def test_hanging_up_cancels_a_stateless_request(desk: Desk) -> None:
 
 
 def test_a_listen_is_a_stream_and_needs_no_place_among_open_requests() -> None:
-    desk = Desk(HttpRules(max_open=1, json_response=True))
+    desk = DoorCoreRig(HttpRules(max_open=1, json_response=True))
     listens = [
         desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
         for _ in range(3)
@@ -351,7 +357,7 @@ def test_a_listen_is_a_stream_and_needs_no_place_among_open_requests() -> None:
         (notification("notifications/cancelled", requestId=1, _meta=META), 202),
     ],
 )
-def test_only_requests_do_something_in_the_stateless_era(desk: Desk, body: Any, status: int) -> None:
+def test_only_requests_do_something_in_the_stateless_era(desk: DoorCoreRig, body: Any, status: int) -> None:
     x = desk.post(body, **modern_headers("notifications/cancelled"))
     assert desk.status(x) == status
     assert not desk.told
@@ -369,14 +375,14 @@ SCHEMA = {
 }
 
 
-def called(desk: Desk, arguments: Json, /, **told: str) -> int:
+def called(desk: DoorCoreRig, arguments: Json, /, **told: str) -> int:
     headers = {f"mcp_param_{name}": value for name, value in told.items()}
     return desk.post(
         modern(1, "tools/call", name="t", arguments=arguments), **modern_headers("tools/call", "t"), **headers
     )
 
 
-def listed(desk: Desk, *schemas: Json) -> int:
+def listed(desk: DoorCoreRig, *schemas: Json) -> int:
     """The door has asked for the list that it checks by, and has got it; the stream."""
     s = desk.word()[0]
     desk.heard("subscriptions/listen")
@@ -404,7 +410,7 @@ def listed(desk: Desk, *schemas: Json) -> int:
 )
 @behaviour("http:stateless:headers")
 def test_arguments_told_in_headers_must_be_those_of_the_body(
-    desk: Desk, arguments: Json, told: dict[str, str], good: bool
+    desk: DoorCoreRig, arguments: Json, told: dict[str, str], good: bool
 ) -> None:
     x = called(desk, arguments, **told)
     listed(desk, SCHEMA)
@@ -414,7 +420,7 @@ def test_arguments_told_in_headers_must_be_those_of_the_body(
         assert (desk.status(x), desk.code(x)) == (400, -32020)
 
 
-def test_the_list_is_asked_for_once_until_it_changes(desk: Desk) -> None:
+def test_the_list_is_asked_for_once_until_it_changes(desk: DoorCoreRig) -> None:
     called(desk, {})
     s = desk.word()[0]
     _, _, listen = desk.heard("subscriptions/listen")
@@ -430,7 +436,9 @@ def test_the_list_is_asked_for_once_until_it_changes(desk: Desk) -> None:
     assert desk.heard("tools/list")
 
 
-def test_the_list_is_asked_for_again_when_the_broker_ends_the_listen_without_an_answer(desk: Desk) -> None:
+def test_the_list_is_asked_for_again_when_the_broker_ends_the_listen_without_an_answer(
+    desk: DoorCoreRig,
+) -> None:
     called(desk, {})
     s = desk.word()[0]
     _, _, listen = desk.heard("subscriptions/listen")
@@ -443,7 +451,7 @@ def test_the_list_is_asked_for_again_when_the_broker_ends_the_listen_without_an_
     assert desk.heard("tools/list")
 
 
-def test_a_list_that_does_not_come_holds_no_call_for_long(desk: Desk) -> None:
+def test_a_list_that_does_not_come_holds_no_call_for_long(desk: DoorCoreRig) -> None:
     x = called(desk, {"region": "eu"})
     desk.told.clear()
     desk.wait(1.0)
@@ -452,14 +460,14 @@ def test_a_list_that_does_not_come_holds_no_call_for_long(desk: Desk) -> None:
     assert desk.heard("tools/call")[2] == x
 
 
-def test_a_call_whose_client_leaves_while_it_waits_is_not_made(desk: Desk) -> None:
+def test_a_call_whose_client_leaves_while_it_waits_is_not_made(desk: DoorCoreRig) -> None:
     x = called(desk, {})
     desk.gone(x)
     listed(desk, SCHEMA)
     assert not desk.told
 
 
-def test_the_end_of_a_shared_stream_answers_all_and_the_next_request_opens_another(desk: Desk) -> None:
+def test_the_end_of_a_shared_stream_answers_all_and_the_next_request_opens_another(desk: DoorCoreRig) -> None:
     x, parked = desk.post(LIST, **modern_headers("tools/list")), called(desk, {})
     s = desk.word()[0]
     desk.say(s, StreamClosed("the broker is sorry"))
@@ -480,7 +488,7 @@ STATUS = {
 
 
 @behaviour("http:health")
-def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: Desk) -> None:
+def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: DoorCoreRig) -> None:
     well = desk.send("GET", "/health")
     s, word = desk.word()
     assert isinstance(word, OpenStream)
@@ -501,7 +509,7 @@ def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: De
 
 
 def test_health_without_a_broker_or_its_answer_says_so() -> None:
-    desk = Desk(linked=False)
+    desk = DoorCoreRig(linked=False)
     x = desk.send("GET", "/health")
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_away")
     desk.take(desk.core.broker_connected(desk.now))
@@ -511,7 +519,7 @@ def test_health_without_a_broker_or_its_answer_says_so() -> None:
 
 
 @behaviour("http:health:frozen")
-def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk: Desk) -> None:
+def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk: DoorCoreRig) -> None:
     well = desk.send("GET", "/health")
     desk.answer(desk.word()[0], well, 1, **STATUS)
     known = desk.body(well)
@@ -525,7 +533,7 @@ def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk:
 
 
 @behaviour("http:health:frozen")
-def test_health_keeps_what_the_broker_said_last_while_the_broker_is_gone(desk: Desk) -> None:
+def test_health_keeps_what_the_broker_said_last_while_the_broker_is_gone(desk: DoorCoreRig) -> None:
     well = desk.send("GET", "/health")
     desk.answer(desk.word()[0], well, 1, **STATUS)
     desk.take(desk.core.broker_lost(desk.now))
@@ -534,7 +542,9 @@ def test_health_keeps_what_the_broker_said_last_while_the_broker_is_gone(desk: D
     assert desk.body(x)["silent"]["process"] == "broker"
 
 
-def test_health_asks_the_broker_to_wait_for_the_supervisor_for_less_than_it_waits_itself(desk: Desk) -> None:
+def test_health_asks_the_broker_to_wait_for_the_supervisor_for_less_than_it_waits_itself(
+    desk: DoorCoreRig,
+) -> None:
     desk.send("GET", "/health")
     desk.word()
     _, asked, _ = desk.heard("carpool/status")
@@ -542,14 +552,14 @@ def test_health_asks_the_broker_to_wait_for_the_supervisor_for_less_than_it_wait
 
 
 def test_strangers_hear_how_it_is_but_not_what_runs() -> None:
-    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a")}))
+    desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("a")}))
     x = desk.send("GET", "/health")
     desk.answer(desk.word()[0], x, 1, **STATUS)
     assert (desk.body(x)["healthy"], desk.body(x)["servers"], desk.body(x)["tool_count"]) == (True, {}, 0)
 
 
 @behaviour("http:tools-json")
-def test_the_list_of_tools_is_to_be_had_as_json_over_all_its_pages(desk: Desk) -> None:
+def test_the_list_of_tools_is_to_be_had_as_json_over_all_its_pages(desk: DoorCoreRig) -> None:
     x = desk.send("GET", "/mcp/tools")
     s = desk.word()[0]
     desk.heard("tools/list")
@@ -572,11 +582,11 @@ def test_the_list_of_tools_is_to_be_had_as_json_over_all_its_pages(desk: Desk) -
         ("GET", "/mcpx", 404),
     ],
 )
-def test_other_methods_and_paths_are_refused(desk: Desk, method: str, path: str, status: int) -> None:
+def test_other_methods_and_paths_are_refused(desk: DoorCoreRig, method: str, path: str, status: int) -> None:
     assert desk.status(desk.send(method, path)) == status
 
 
-def test_a_frame_for_what_is_not_open_is_dropped_and_no_frame_is_told(desk: Desk) -> None:
+def test_a_frame_for_what_is_not_open_is_dropped_and_no_frame_is_told(desk: DoorCoreRig) -> None:
     desk.answer(99, 7, 1)
     desk.say(99, StreamOpened("x"))
     assert desk.core.line_received(b"{}", desk.now) is None

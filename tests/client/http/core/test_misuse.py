@@ -12,11 +12,11 @@ from carpool.http.core.limits import HttpLimits
 from carpool.http.server import HttpDoorServer
 from carpool_protocol.carrier.streams import StreamOpened
 from tests.behaviours import behaviour
-from tests.client.http.door_core_rig import Desk, modern, modern_headers, notification, request
+from tests.client.http.door_core_rig import DoorCoreRig, modern, modern_headers, notification, request
 
 
 def test_a_session_whose_client_left_before_it_knew_of_it_is_ended() -> None:
-    desk = Desk(HttpRules(max_sessions=1))
+    desk = DoorCoreRig(HttpRules(max_sessions=1))
     for _ in range(3):
         desk.gone(desk.post(request(1, "initialize", protocolVersion="2025-11-25")))
     assert desk.core.sessions == 0
@@ -24,7 +24,7 @@ def test_a_session_whose_client_left_before_it_knew_of_it_is_ended() -> None:
 
 def test_a_token_that_is_taken_back_ends_what_it_has_open_and_nobody_elses() -> None:
     gate = AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")})
-    desk = Desk(gate=gate)
+    desk = DoorCoreRig(gate=gate)
     ann, bob = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
     sid, _ = desk.initialized(session="ann", **ann)
     desk.initialized(session="bob", **bob)
@@ -42,7 +42,7 @@ def test_a_token_that_is_taken_back_ends_what_it_has_open_and_nobody_elses() -> 
 @behaviour("profiles:tokens")
 def test_a_token_that_gets_another_profile_ends_what_it_has_open() -> None:
     tokens = {"ann": hash_of("a")}
-    desk = Desk(gate=AccessRules(tokens=tokens))
+    desk = DoorCoreRig(gate=AccessRules(tokens=tokens))
     ann = {"authorization": "Bearer a"}
     sid, _ = desk.initialized(session="ann", **ann)
     listening = desk.get(sid, **ann)
@@ -55,18 +55,18 @@ def test_a_token_that_gets_another_profile_ends_what_it_has_open() -> None:
 
 @pytest.mark.parametrize("headers", [{"mcp_session_id": "sid-1, sid-1"}, {"mcp_session_id": "SID-1"}])
 def test_a_session_id_is_that_one_exactly(headers: dict[str, str]) -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     desk.initialized()
     assert desk.status(desk.post(request(2, "ping"), **headers)) == 404
 
 
 def test_two_tokens_are_none() -> None:
-    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a")}))
+    desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("a")}))
     assert desk.status(desk.post(request(1, "initialize"), authorization="Bearer a, Bearer a")) == 401
 
 
 def test_a_message_too_long_for_the_broker_stays_here_on_the_old_transport_as_well() -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     x = desk.send("GET", "/sse", accept="text/event-stream")
     s = desk.word()[0]
     desk.say(s, StreamOpened("old"))
@@ -79,7 +79,7 @@ def test_a_message_too_long_for_the_broker_stays_here_on_the_old_transport_as_we
 
 @pytest.mark.parametrize("code", ["text", None, {}, 1.5, 10**30])
 def test_an_error_with_any_code_is_an_answer(code: object) -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     sid, s = desk.initialized()
     x = desk.post(request(2, "tools/list"), mcp_session_id=sid)
     desk.tell(s, {"jsonrpc": "2.0", "id": 2, "error": {"code": code, "message": "m"}}, x)
@@ -90,7 +90,7 @@ CUT = rb'"arguments":{"t":"\ud83d \\"}'
 
 
 def test_half_of_a_surrogate_pair_which_javascript_writes_for_a_cut_emoji_passes_in_both_eras() -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     sid, _ = desk.initialized()
     line = b'{"jsonrpc":"2.0","id":"a\\\\b","method":"tools/call","params":{"name":"n\\\\",%b}}' % CUT
     x = desk.post(line, mcp_session_id=sid)
@@ -108,7 +108,7 @@ def test_half_of_a_surrogate_pair_which_javascript_writes_for_a_cut_emoji_passes
 
 
 def test_where_there_are_no_sessions_an_array_is_not_asked_for_one() -> None:
-    desk = Desk(HttpRules(stateless=True))
+    desk = DoorCoreRig(HttpRules(stateless=True))
     x = desk.post([request(1, "ping")])
     assert desk.status(x) == 400
     assert "one message" in desk.body(x)["error"]["message"]
@@ -117,7 +117,7 @@ def test_where_there_are_no_sessions_an_array_is_not_asked_for_one() -> None:
 @behaviour("http:shares")
 def test_a_token_takes_no_more_than_its_share_of_the_sessions() -> None:
     tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
-    desk = Desk(HttpRules(max_sessions=5), AccessRules(tokens=tokens))
+    desk = DoorCoreRig(HttpRules(max_sessions=5), AccessRules(tokens=tokens))
 
     def begin(token: str) -> int:
         x = desk.post(request(1, "initialize"), authorization=f"Bearer {token}")
@@ -130,7 +130,7 @@ def test_a_token_takes_no_more_than_its_share_of_the_sessions() -> None:
     assert [begin("b") for _ in range(4)] == [0, 0, 0, 503], "those of a token that is gone are free"
 
 
-class Wire:
+class FakeConnection:
     """A connection as the shell knows it."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_connections_are_shared_by_tokens_and_those_without_one_give_way() -> No
     door = HttpDoorServer("", HttpCore(HttpRules(), AccessRules(tokens=tokens)), HttpLimits(), 16)
 
     def connect(token: str = "") -> Any:
-        wire: Any = Wire()
+        wire: Any = FakeConnection()
         assert door.client_connected(wire) is None
         if token:
             headers = {"host": "localhost", "authorization": f"Bearer {token}"}
@@ -182,7 +182,7 @@ def test_connections_are_shared_by_tokens_and_those_without_one_give_way() -> No
 )
 def test_a_door_without_tokens_refuses_what_came_through_a_proxy(header: dict[str, str]) -> None:
     for path in ("/mcp", "/mcp/tools", "/health", "/sse"):
-        desk = Desk()
+        desk = DoorCoreRig()
         assert desk.status(desk.send("GET", path, **header)) == 403
-    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a")}))
+    desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("a")}))
     assert desk.post(request(1, "initialize"), authorization="Bearer a", **header) not in desk.answers

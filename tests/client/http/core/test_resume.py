@@ -18,7 +18,7 @@ from carpool_protocol.carrier.streams import (
     SupervisorAssigned,
 )
 from tests.behaviours import behaviour
-from tests.client.http.door_core_rig import Desk, Json, modern, modern_headers, notification, request
+from tests.client.http.door_core_rig import DoorCoreRig, Json, modern, modern_headers, notification, request
 
 CALL = request(2, "tools/call", name="echo", arguments={})
 PROGRESS = notification("notifications/progress", progressToken=1, progress=1)
@@ -27,11 +27,11 @@ SAID: Json = {"jsonrpc": "2.0", "id": "ask-1", "result": {"action": "accept"}}
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> DoorCoreRig:
+    return DoorCoreRig()
 
 
-def begun(desk: Desk, session: str = "sid-1") -> tuple[str, int]:
+def begun(desk: DoorCoreRig, session: str = "sid-1") -> tuple[str, int]:
     """An initialized session that the broker calls s5."""
     desk.told.clear()
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
@@ -43,13 +43,13 @@ def begun(desk: Desk, session: str = "sid-1") -> tuple[str, int]:
     return session, s
 
 
-def died(desk: Desk) -> None:
+def died(desk: DoorCoreRig) -> None:
     desk.told.clear()
     desk.take(desk.core.broker_lost(desk.now))
     assert not desk.told, "nobody is there to be told"
 
 
-def reborn(desk: Desk) -> list[Json]:
+def reborn(desk: DoorCoreRig) -> list[Json]:
     """Another broker is there. What the only stream says: its methods or ids, and how it is resumed."""
     desk.take(desk.core.broker_connected(desk.now))
     _, word = desk.word()
@@ -61,7 +61,7 @@ def reborn(desk: Desk) -> list[Json]:
 
 
 @behaviour("reattach:http")
-def test_what_is_open_is_asked_of_the_next_broker_on_its_own_exchange(desk: Desk) -> None:
+def test_what_is_open_is_asked_of_the_next_broker_on_its_own_exchange(desk: DoorCoreRig) -> None:
     session, s = begun(desk)
     plain = desk.post(CALL, mcp_session_id=session)
     stream = desk.post(request(3, "tools/call"), mcp_session_id=session)
@@ -96,7 +96,9 @@ def test_what_is_open_is_asked_of_the_next_broker_on_its_own_exchange(desk: Desk
 
 
 @behaviour("reattach:http")
-def test_only_what_makes_the_session_what_it_is_is_said_again_and_under_ids_of_ours(desk: Desk) -> None:
+def test_only_what_makes_the_session_what_it_is_is_said_again_and_under_ids_of_ours(
+    desk: DoorCoreRig,
+) -> None:
     session, s = begun(desk)
 
     def ask(method: str, *, error: bool = False, **params: object) -> None:
@@ -139,7 +141,7 @@ def test_only_what_makes_the_session_what_it_is_is_said_again_and_under_ids_of_o
 
 
 @behaviour("reattach:http")
-def test_a_listen_goes_on_and_is_told_as_heard(desk: Desk) -> None:
+def test_a_listen_goes_on_and_is_told_as_heard(desk: DoorCoreRig) -> None:
     listen = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
     s = desk.word()[0]
     desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
@@ -162,7 +164,7 @@ def test_a_listen_goes_on_and_is_told_as_heard(desk: Desk) -> None:
 
 @behaviour("reattach:http")
 def test_a_listen_of_which_there_was_no_room_to_keep_what_was_granted_ends_with_its_broker(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: DoorCoreRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
     s = desk.word()[0]
@@ -174,7 +176,7 @@ def test_a_listen_of_which_there_was_no_room_to_keep_what_was_granted_ends_with_
 
 
 @behaviour("reattach:http")
-def test_stateless_requests_keep_their_exchange_and_so_their_name_in_the_record(desk: Desk) -> None:
+def test_stateless_requests_keep_their_exchange_and_so_their_name_in_the_record(desk: DoorCoreRig) -> None:
     x = desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p"))
     s = desk.word()[0]
     desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
@@ -187,7 +189,7 @@ def test_stateless_requests_keep_their_exchange_and_so_their_name_in_the_record(
     assert desk.told[0][::2] == (s, x)
 
 
-def test_what_may_have_been_run_by_a_session_without_a_name_is_lost(desk: Desk) -> None:
+def test_what_may_have_been_run_by_a_session_without_a_name_is_lost(desk: DoorCoreRig) -> None:
     call = desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p"))
     harmless = desk.post(modern(1, "tools/list"), **modern_headers("tools/list"))
     desk.told.clear()
@@ -201,7 +203,9 @@ def test_what_may_have_been_run_by_a_session_without_a_name_is_lost(desk: Desk) 
 
 
 @behaviour("reattach:http:asks")
-def test_a_question_is_told_as_asked_until_it_is_answered_and_the_answer_is_said_again(desk: Desk) -> None:
+def test_a_question_is_told_as_asked_until_it_is_answered_and_the_answer_is_said_again(
+    desk: DoorCoreRig,
+) -> None:
     session, s = begun(desk)
     x = desk.post(CALL, mcp_session_id=session)
     desk.tell(s, ASK, x)
@@ -218,7 +222,7 @@ def test_a_question_is_told_as_asked_until_it_is_answered_and_the_answer_is_said
     assert reborn(desk)[0]["resume"].open == 0
 
 
-def test_a_request_that_its_client_cancelled_is_over_when_the_broker_dies(desk: Desk) -> None:
+def test_a_request_that_its_client_cancelled_is_over_when_the_broker_dies(desk: DoorCoreRig) -> None:
     session, _ = begun(desk)
     x = desk.post(CALL, mcp_session_id=session)
     desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session)
@@ -228,7 +232,7 @@ def test_a_request_that_its_client_cancelled_is_over_when_the_broker_dies(desk: 
 
 
 @behaviour("reattach:http")
-def test_a_call_whose_client_went_away_is_not_cancelled_by_the_death_of_the_broker(desk: Desk) -> None:
+def test_a_call_whose_client_went_away_is_not_cancelled_by_the_death_of_the_broker(desk: DoorCoreRig) -> None:
     session, s = begun(desk)
     x = desk.post(CALL, mcp_session_id=session)
     desk.gone(x)
@@ -241,7 +245,7 @@ def test_a_call_whose_client_went_away_is_not_cancelled_by_the_death_of_the_brok
     assert reborn(desk)[0]["resume"].open == 0
 
 
-def test_of_an_array_only_what_has_no_answer_is_asked_again(desk: Desk) -> None:
+def test_of_an_array_only_what_has_no_answer_is_asked_again(desk: DoorCoreRig) -> None:
     session, s = desk.initialized("2025-03-26")
     desk.say(s, StreamOpened(session, "s5", "0.mac", "e1"))
     pair = [request(2, "tools/call"), request(3, "tools/call")]
@@ -253,7 +257,7 @@ def test_of_an_array_only_what_has_no_answer_is_asked_again(desk: Desk) -> None:
     assert [each["id"] for each in desk.body(x)] == [2, 3]
 
 
-def test_the_transport_of_2024_goes_on_as_well(desk: Desk) -> None:
+def test_the_transport_of_2024_goes_on_as_well(desk: DoorCoreRig) -> None:
     get = desk.send("GET", "/sse")
     s = desk.word()[0]
     desk.say(s, StreamOpened("sid-9", "s7", "0.mac", "e1"))
@@ -273,7 +277,9 @@ def test_the_transport_of_2024_goes_on_as_well(desk: Desk) -> None:
 
 
 @behaviour("reattach:http:given-up")
-def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_session_ended(desk: Desk) -> None:
+def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_session_ended(
+    desk: DoorCoreRig,
+) -> None:
     session, s = begun(desk)
     plain = desk.post(CALL, mcp_session_id=session)
     stream = desk.post(request(3, "tools/call"), mcp_session_id=session)
@@ -294,7 +300,7 @@ def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_sessi
 
 
 def test_how_long_a_request_waits_for_the_broker() -> None:
-    desk = Desk(linked=False)
+    desk = DoorCoreRig(linked=False)
     assert desk.core.waits_until("/mcp", 5.0) == 5.0 + PATIENCE_S
     desk.take(desk.core.broker_connected(desk.now))
     desk.take(desk.core.broker_lost(50.0))
@@ -322,7 +328,7 @@ def _request(body: bytes) -> HttpRequest:
 
 @behaviour("reattach:http:bounded")
 def test_what_there_was_no_room_to_keep_is_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
+    desk = DoorCoreRig()
     session, _ = begun(desk)
     room = desk.core._table._room
     monkeypatch.setattr(room, "_max", room.used_bytes + 200)
@@ -336,8 +342,8 @@ def test_what_there_was_no_room_to_keep_is_told_as_lost(monkeypatch: pytest.Monk
 # --- a door before this one has died ---
 
 
-def heir(now: float = 100.0) -> Desk:
-    desk = Desk(linked=False)
+def heir(now: float = 100.0) -> DoorCoreRig:
+    desk = DoorCoreRig(linked=False)
     desk.core = HttpCore(HttpRules(max_open=8), AccessRules(), first=1000, heir_s=30.0)
     desk.take(desk.core.broker_connected(now))
     return desk
@@ -400,7 +406,7 @@ def test_a_session_of_a_door_that_died_ends_with_the_broker_as_its_greeting_is_n
 
 
 @behaviour("workspaces:moved-survives")
-def test_where_a_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> None:
+def test_where_a_session_has_moved_is_said_to_the_next_broker(desk: DoorCoreRig) -> None:
     _, s = begun(desk)
     desk.say(s, WorkspaceChanged("shop"))
     died(desk)
@@ -408,7 +414,7 @@ def test_where_a_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> Non
 
 
 @behaviour("lease:everything-died")
-def test_where_a_session_may_have_state_is_said_to_the_next_broker(desk: Desk) -> None:
+def test_where_a_session_may_have_state_is_said_to_the_next_broker(desk: DoorCoreRig) -> None:
     _, s = begun(desk)
     desk.say(s, ServersStateful(["browser"]))
     desk.say(s, ServersStateful(["browser", "counter"]))
@@ -418,7 +424,7 @@ def test_where_a_session_may_have_state_is_said_to_the_next_broker(desk: Desk) -
 
 @behaviour("reattach:used-again")
 @pytest.mark.parametrize("answered", [False, True])
-def test_the_next_broker_hears_whose_id_was_used_before(desk: Desk, answered: bool) -> None:
+def test_the_next_broker_hears_whose_id_was_used_before(desk: DoorCoreRig, answered: bool) -> None:
     session, s = begun(desk)
     if answered:
         x = desk.post(request(7, "tools/call", a=1), mcp_session_id=session)
@@ -432,7 +438,7 @@ def test_the_next_broker_hears_whose_id_was_used_before(desk: Desk, answered: bo
 
 
 @behaviour("reattach:used-again")
-def test_on_a_stream_of_many_agents_no_id_is_used_again(desk: Desk) -> None:
+def test_on_a_stream_of_many_agents_no_id_is_used_again(desk: DoorCoreRig) -> None:
     done, _ = [
         desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p")) for _ in range(2)
     ]

@@ -15,7 +15,7 @@ from carpool_protocol.carrier.streams import (
     StreamOpened,
 )
 from tests.behaviours import behaviour
-from tests.client.http.door_core_rig import Desk, Json, modern, modern_headers, notification, request
+from tests.client.http.door_core_rig import DoorCoreRig, Json, modern, modern_headers, notification, request
 
 Said = tuple[int, Json | ControlMessage, int]
 CALL = "prompts/get"
@@ -36,7 +36,7 @@ class Record:
             self.open[session, name] = call
 
 
-class Broker:
+class BrokerLife:
     """One life. Streams by number: the session's name, and what is open of it with its exchange."""
 
     def __init__(self, record: Record, life: int) -> None:
@@ -125,9 +125,9 @@ def _result(message: Json, result: Json) -> Json:
 class DyingBrokers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk()
+        self.desk = DoorCoreRig()
         self.record = Record()
-        self.broker: Broker | None = Broker(self.record, 0)
+        self.broker: BrokerLife | None = BrokerLife(self.record, 0)
         self.lives = 1
         self.count = 0
         self.session = ""
@@ -210,7 +210,7 @@ class DyingBrokers(RuleBasedStateMachine):
     @precondition(lambda self: not self.broker)
     @rule()
     def come(self) -> None:
-        self.broker = Broker(self.record, self.lives)
+        self.broker = BrokerLife(self.record, self.lives)
         self.lives += 1
         self.desk.take(self.desk.core.broker_connected(self.desk.now))
 

@@ -15,19 +15,19 @@ from carpool_protocol.carrier.streams import (
     StreamRefused,
 )
 from tests.behaviours import behaviour
-from tests.client.http.door_core_rig import Desk, modern, modern_headers, notification, request
+from tests.client.http.door_core_rig import DoorCoreRig, modern, modern_headers, notification, request
 
 CALL = request(2, "tools/call", name="echo", arguments={})
 PROGRESS = notification("notifications/progress", progressToken=1, progress=1)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> DoorCoreRig:
+    return DoorCoreRig()
 
 
 @behaviour("http:sessions")
-def test_initialize_opens_a_session_and_its_answer_names_it(desk: Desk) -> None:
+def test_initialize_opens_a_session_and_its_answer_names_it(desk: DoorCoreRig) -> None:
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s, word = desk.word()
     assert isinstance(word, OpenStream)
@@ -39,7 +39,7 @@ def test_initialize_opens_a_session_and_its_answer_names_it(desk: Desk) -> None:
     assert desk.header(x, "Mcp-Session-Id") == "abc"
 
 
-def test_initialize_that_fails_leaves_no_session(desk: Desk) -> None:
+def test_initialize_that_fails_leaves_no_session(desk: DoorCoreRig) -> None:
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
     desk.heard()
@@ -53,7 +53,7 @@ def test_initialize_that_fails_leaves_no_session(desk: Desk) -> None:
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 @pytest.mark.parametrize(("session", "status"), [(None, 400), ("other", 404)])
 def test_a_session_id_that_is_missing_or_unknown_is_told_apart(
-    desk: Desk, method: str, session: str | None, status: int
+    desk: DoorCoreRig, method: str, session: str | None, status: int
 ) -> None:
     desk.initialized()
     headers = {} if session is None else {"mcp_session_id": session}
@@ -67,7 +67,7 @@ def test_a_session_id_that_is_missing_or_unknown_is_told_apart(
 
 
 @behaviour("http:json-first")
-def test_an_answer_that_comes_first_is_plain_json(desk: Desk) -> None:
+def test_an_answer_that_comes_first_is_plain_json(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     assert desk.heard("tools/call")[::2] == (s, x)
@@ -77,7 +77,7 @@ def test_an_answer_that_comes_first_is_plain_json(desk: Desk) -> None:
 
 
 @behaviour("http:json-first")
-def test_progress_turns_the_answer_into_a_stream_that_the_answer_ends(desk: Desk) -> None:
+def test_progress_turns_the_answer_into_a_stream_that_the_answer_ends(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     desk.tell(s, PROGRESS, x)
@@ -89,7 +89,7 @@ def test_progress_turns_the_answer_into_a_stream_that_the_answer_ends(desk: Desk
 
 
 @behaviour("http:own-stream")
-def test_a_question_of_the_server_comes_on_the_stream_of_its_own_request(desk: Desk) -> None:
+def test_a_question_of_the_server_comes_on_the_stream_of_its_own_request(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     get = desk.get(session)
     one, other = (desk.post(request(n, "tools/call"), mcp_session_id=session) for n in (2, 3))
@@ -104,14 +104,16 @@ def test_a_question_of_the_server_comes_on_the_stream_of_its_own_request(desk: D
 
 
 @pytest.mark.parametrize(("version", "primed"), [("2025-11-25", True), ("2025-06-18", False)])
-def test_a_stream_begins_with_an_id_alone_since_2025_11_25(desk: Desk, version: str, primed: bool) -> None:
+def test_a_stream_begins_with_an_id_alone_since_2025_11_25(
+    desk: DoorCoreRig, version: str, primed: bool
+) -> None:
     session, s = desk.initialized(version)
     x = desk.post(CALL, mcp_session_id=session)
     desk.tell(s, PROGRESS, x)
     assert desk.ids(x) == [f"{x}-0", f"{x}-1"][not primed :]
 
 
-def test_a_request_without_news_becomes_a_stream_before_a_proxy_gives_up(desk: Desk) -> None:
+def test_a_request_without_news_becomes_a_stream_before_a_proxy_gives_up(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     desk.wait(14.0)
@@ -125,7 +127,7 @@ def test_a_request_without_news_becomes_a_stream_before_a_proxy_gives_up(desk: D
     assert desk.ended == [x]
 
 
-def test_what_belongs_to_no_request_goes_to_the_get_and_to_the_newest_only(desk: Desk) -> None:
+def test_what_belongs_to_no_request_goes_to_the_get_and_to_the_newest_only(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     old = desk.get(session)
     new = desk.get(session)
@@ -134,7 +136,7 @@ def test_what_belongs_to_no_request_goes_to_the_get_and_to_the_newest_only(desk:
     assert [each["method"] for each in desk.events(new)] == ["notifications/tools/list_changed"]
 
 
-def test_what_nobody_heard_is_kept_for_the_next_get(desk: Desk) -> None:
+def test_what_nobody_heard_is_kept_for_the_next_get(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     desk.tell(s, notification("notifications/tools/list_changed"))
     assert len(desk.events(desk.get(session))) == 1
@@ -142,7 +144,7 @@ def test_what_nobody_heard_is_kept_for_the_next_get(desk: Desk) -> None:
 
 
 @behaviour("http:resumption")
-def test_a_client_that_comes_back_gets_the_rest_of_its_own_stream(desk: Desk) -> None:
+def test_a_client_that_comes_back_gets_the_rest_of_its_own_stream(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     other = desk.post(request(3, "tools/call"), mcp_session_id=session)
@@ -159,7 +161,7 @@ def test_a_client_that_comes_back_gets_the_rest_of_its_own_stream(desk: Desk) ->
     assert back in desk.ended
 
 
-def test_a_finished_stream_can_be_had_again_for_a_minute(desk: Desk) -> None:
+def test_a_finished_stream_can_be_had_again_for_a_minute(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     desk.tell(s, PROGRESS, x)
@@ -174,7 +176,7 @@ def test_a_finished_stream_can_be_had_again_for_a_minute(desk: Desk) -> None:
 
 
 @behaviour("http:resumption")
-def test_events_of_another_session_cannot_be_had(desk: Desk) -> None:
+def test_events_of_another_session_cannot_be_had(desk: DoorCoreRig) -> None:
     one, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=one)
     desk.tell(s, PROGRESS, x)
@@ -182,7 +184,7 @@ def test_events_of_another_session_cannot_be_had(desk: Desk) -> None:
     assert desk.status(desk.get(other, last_event_id=f"{x}-0")) == 400
 
 
-def test_a_client_that_leaves_before_any_event_gives_its_exchange_up(desk: Desk) -> None:
+def test_a_client_that_leaves_before_any_event_gives_its_exchange_up(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     desk.heard()
@@ -192,7 +194,7 @@ def test_a_client_that_leaves_before_any_event_gives_its_exchange_up(desk: Desk)
     assert not desk.events(desk.get(session)), "a late answer is for nobody"
 
 
-def test_a_cancelled_request_ends_without_an_answer(desk: Desk) -> None:
+def test_a_cancelled_request_ends_without_an_answer(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     assert (
@@ -204,7 +206,7 @@ def test_a_cancelled_request_ends_without_an_answer(desk: Desk) -> None:
 
 
 @behaviour("http:sessions")
-def test_delete_ends_the_session_for_good(desk: Desk) -> None:
+def test_delete_ends_the_session_for_good(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     get = desk.get(session)
     x = desk.send("DELETE", mcp_session_id=session)
@@ -214,7 +216,7 @@ def test_delete_ends_the_session_for_good(desk: Desk) -> None:
     assert desk.status(desk.post(CALL, mcp_session_id=session)) == 404
 
 
-def test_a_session_that_the_broker_ends_is_unknown_from_then_on(desk: Desk) -> None:
+def test_a_session_that_the_broker_ends_is_unknown_from_then_on(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session)
     desk.say(s, StreamClosed("too slow"))
@@ -224,7 +226,7 @@ def test_a_session_that_the_broker_ends_is_unknown_from_then_on(desk: Desk) -> N
 
 
 def test_an_idle_session_ends_and_one_that_listens_does_not() -> None:
-    desk = Desk(HttpRules(session_idle_s=60.0))
+    desk = DoorCoreRig(HttpRules(session_idle_s=60.0))
     idle, s = desk.initialized()
     listening, _ = desk.initialized(session="sid-2")
     desk.get(listening)
@@ -234,7 +236,7 @@ def test_an_idle_session_ends_and_one_that_listens_does_not() -> None:
     assert desk.post(CALL, mcp_session_id=listening) not in desk.answers
 
 
-def test_a_refused_server_is_not_found(desk: Desk) -> None:
+def test_a_refused_server_is_not_found(desk: DoorCoreRig) -> None:
     x = desk.post(request(1, "initialize"), "/mcp/s/none")
     s, word = desk.word()
     assert isinstance(word, OpenStream)
@@ -246,14 +248,14 @@ def test_a_refused_server_is_not_found(desk: Desk) -> None:
 
 @behaviour("http:sessions")
 def test_a_session_belongs_to_the_path_and_the_token_it_began_with() -> None:
-    desk = Desk(gate=AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
+    desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
     session, _ = desk.initialized(authorization="Bearer a")
     assert desk.post(CALL, mcp_session_id=session, authorization="Bearer a") not in desk.answers
     assert desk.status(desk.post(CALL, mcp_session_id=session, authorization="Bearer b")) == 404
     assert desk.status(desk.post(CALL, "/mcp/s/git", mcp_session_id=session, authorization="Bearer a")) == 404
 
 
-def test_arrays_are_for_one_version_only_and_are_answered_as_arrays(desk: Desk) -> None:
+def test_arrays_are_for_one_version_only_and_are_answered_as_arrays(desk: DoorCoreRig) -> None:
     session, s = desk.initialized("2025-03-26")
     both = [request(2, "ping"), request(3, "ping"), notification("notifications/progress")]
     x = desk.post(both, mcp_session_id=session)
@@ -265,7 +267,7 @@ def test_arrays_are_for_one_version_only_and_are_answered_as_arrays(desk: Desk) 
     assert desk.status(desk.post(both, mcp_session_id=newer)) == 400
 
 
-def test_one_cancelled_request_of_an_array_does_not_keep_the_others_waiting(desk: Desk) -> None:
+def test_one_cancelled_request_of_an_array_does_not_keep_the_others_waiting(desk: DoorCoreRig) -> None:
     session, s = desk.initialized("2025-03-26")
     x = desk.post([request(2, "ping"), request(3, "ping")], mcp_session_id=session)
     desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session)
@@ -274,7 +276,7 @@ def test_one_cancelled_request_of_an_array_does_not_keep_the_others_waiting(desk
 
 
 def test_a_cancel_that_crossed_its_answer_takes_no_answer_from_others_of_an_array(
-    desk: Desk,
+    desk: DoorCoreRig,
 ) -> None:
     session, s = desk.initialized("2025-03-26")
     x = desk.post([request(ident, "ping") for ident in (2, 3, 4)], mcp_session_id=session)
@@ -286,7 +288,9 @@ def test_a_cancel_that_crossed_its_answer_takes_no_answer_from_others_of_an_arra
     assert [each["id"] for each in desk.body(x)] == [2, 3, 4]
 
 
-def test_of_an_array_whose_session_ends_each_request_has_one_answer_in_whatever_order(desk: Desk) -> None:
+def test_of_an_array_whose_session_ends_each_request_has_one_answer_in_whatever_order(
+    desk: DoorCoreRig,
+) -> None:
     session, s = desk.initialized("2025-03-26")
     x = desk.post([request(2, "ping"), request(3, "ping")], mcp_session_id=session)
     desk.wait(16.0)
@@ -295,7 +299,7 @@ def test_of_an_array_whose_session_ends_each_request_has_one_answer_in_whatever_
     assert [(each["id"], "error" in each) for each in desk.events(x)] == [(3, False), (2, True)]
 
 
-def test_the_answer_to_initialize_waits_for_its_header_and_is_no_stream_before(desk: Desk) -> None:
+def test_the_answer_to_initialize_waits_for_its_header_and_is_no_stream_before(desk: DoorCoreRig) -> None:
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
     desk.wait(16.0)
@@ -305,7 +309,7 @@ def test_the_answer_to_initialize_waits_for_its_header_and_is_no_stream_before(d
 
 
 def test_with_plain_json_only_progress_is_left_out_and_questions_are_refused() -> None:
-    desk = Desk(HttpRules(json_response=True))
+    desk = DoorCoreRig(HttpRules(json_response=True))
     session, s = desk.initialized()
     x = desk.post(CALL, mcp_session_id=session, accept="application/json")
     desk.told.clear()
@@ -318,7 +322,7 @@ def test_with_plain_json_only_progress_is_left_out_and_questions_are_refused() -
 
 @behaviour("http:sessionless")
 def test_without_sessions_each_post_has_one_for_as_long_as_it_takes() -> None:
-    desk = Desk(HttpRules(stateless=True))
+    desk = DoorCoreRig(HttpRules(stateless=True))
     x = desk.post(CALL)
     s = desk.word()[0]
     _, greeting, _ = desk.heard("initialize")
@@ -337,7 +341,7 @@ def test_without_sessions_each_post_has_one_for_as_long_as_it_takes() -> None:
 @behaviour("http:sessionless")
 @pytest.mark.parametrize("greeted", [False, True])
 def test_without_sessions_a_client_that_goes_takes_its_session_along(greeted: bool) -> None:
-    desk = Desk(HttpRules(stateless=True))
+    desk = DoorCoreRig(HttpRules(stateless=True))
     x = desk.post(CALL)
     s = desk.word()[0]
     _, greeting, _ = desk.heard("initialize")
@@ -352,7 +356,7 @@ def test_without_sessions_a_client_that_goes_takes_its_session_along(greeted: bo
 def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk(HttpRules(stateless=True))
+    desk = DoorCoreRig(HttpRules(stateless=True))
     monkeypatch.setattr(desk.core._table._room, "_max", 0)
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     desk.word()
@@ -364,7 +368,7 @@ def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session(
 
 
 def test_without_sessions_initialize_is_answered_without_an_id() -> None:
-    desk = Desk(HttpRules(stateless=True))
+    desk = DoorCoreRig(HttpRules(stateless=True))
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     s = desk.word()[0]
     desk.say(s, StreamOpened("hidden"))
@@ -373,7 +377,7 @@ def test_without_sessions_initialize_is_answered_without_an_id() -> None:
 
 
 @behaviour("http:2024")
-def test_the_transport_of_2024_hears_everything_on_its_one_stream(desk: Desk) -> None:
+def test_the_transport_of_2024_hears_everything_on_its_one_stream(desk: DoorCoreRig) -> None:
     x = desk.send("GET", "/sse", accept="text/event-stream")
     s = desk.word()[0]
     desk.say(s, StreamOpened("old-1"))
@@ -388,7 +392,7 @@ def test_the_transport_of_2024_hears_everything_on_its_one_stream(desk: Desk) ->
     assert desk.status(desk.post(request(1, "ping"), "/messages?session=old-1")) == 404
 
 
-def test_a_get_of_2024_hears_no_comment_before_its_session_is_open(desk: Desk) -> None:
+def test_a_get_of_2024_hears_no_comment_before_its_session_is_open(desk: DoorCoreRig) -> None:
     x = desk.send("GET", "/sse", accept="text/event-stream")
     s = desk.word()[0]
     desk.wait(KEEP_ALIVE_S)
@@ -400,7 +404,7 @@ def test_a_get_of_2024_hears_no_comment_before_its_session_is_open(desk: Desk) -
 
 @behaviour("http:limits")
 def test_more_sessions_and_more_requests_than_allowed_are_refused_for_now() -> None:
-    desk = Desk(HttpRules(max_sessions=1, max_open=2))
+    desk = DoorCoreRig(HttpRules(max_sessions=1, max_open=2))
     session, s = desk.initialized()
     x = desk.post(request(1, "initialize"))
     assert (desk.status(x), desk.header(x, "Retry-After")) == (503, "10")
@@ -413,7 +417,7 @@ def test_more_sessions_and_more_requests_than_allowed_are_refused_for_now() -> N
 
 
 @behaviour("workspaces:attach")
-def test_the_url_names_the_workspace_of_a_session_and_only_that_url_finds_it_again(desk: Desk) -> None:
+def test_the_url_names_the_workspace_of_a_session_and_only_that_url_finds_it_again(desk: DoorCoreRig) -> None:
     path = "/mcp?workspace=shop"
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)
     s, word = desk.word()
@@ -429,7 +433,7 @@ def test_the_url_names_the_workspace_of_a_session_and_only_that_url_finds_it_aga
 
 @behaviour("workspaces:attach")
 @pytest.mark.parametrize("path", ["/mcp/s/git?workspace=a%20b", "/sse?workspace=a%20b"])
-def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, path: str) -> None:
+def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: DoorCoreRig, path: str) -> None:
     if path.startswith("/sse"):
         x = desk.send("GET", path, accept="text/event-stream")
     else:
@@ -444,7 +448,9 @@ def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, pat
 
 @behaviour("names:length")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/s/git", "/mcp/p/reader", "/sse"])
-def test_the_url_says_the_bound_on_names_and_one_that_is_none_is_refused(desk: Desk, path: str) -> None:
+def test_the_url_says_the_bound_on_names_and_one_that_is_none_is_refused(
+    desk: DoorCoreRig, path: str
+) -> None:
     def come(query: str) -> int:
         if path == "/sse":
             return desk.send("GET", path + query, accept="text/event-stream")
@@ -463,7 +469,7 @@ def test_the_url_says_the_bound_on_names_and_one_that_is_none_is_refused(desk: D
 @behaviour("workspaces:attach")
 @pytest.mark.parametrize("path", ["/mcp/tools?workspace=x", "/mcp?workspace=x"])
 def test_where_the_door_asks_first_a_refusal_of_the_broker_is_told_too(path: str) -> None:
-    desk = Desk(HttpRules(stateless=True))
+    desk = DoorCoreRig(HttpRules(stateless=True))
     x = desk.post(request(1, "tools/list"), path) if path.startswith("/mcp?") else desk.send("GET", path)
     desk.say(
         desk.word()[0], StreamRefused("no workspace of that name (there are: shop)", "unknown_workspace")
@@ -473,7 +479,7 @@ def test_where_the_door_asks_first_a_refusal_of_the_broker_is_told_too(path: str
 
 
 @behaviour("workspaces:attach")
-def test_stateless_agents_of_two_workspaces_share_no_session(desk: Desk) -> None:
+def test_stateless_agents_of_two_workspaces_share_no_session(desk: DoorCoreRig) -> None:
     streams = set()
     for path in ("/mcp?workspace=shop", "/mcp?workspace=bank", "/mcp"):
         desk.post(modern(1, "tools/list"), path, **modern_headers("tools/list"))

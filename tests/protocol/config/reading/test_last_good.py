@@ -13,7 +13,7 @@ from tests.behaviours import behaviour
 HOME = "/h"
 
 
-class House:
+class LastGoodFiles:
     """A configuration in several files, and where it is kept."""
 
     def __init__(self, base: Path) -> None:
@@ -49,7 +49,7 @@ class House:
 
 @behaviour("config:last-good")
 def test_a_reading_is_the_same_again_when_every_file_of_it_is_another_or_gone(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     before = house.read()
     assert LastGoodReadings(str(house.kept)).save(before) == ""
     (tmp_path / "carpool.json").write_text("{")
@@ -63,7 +63,7 @@ def test_a_reading_is_the_same_again_when_every_file_of_it_is_another_or_gone(tm
 
 
 def test_without_its_env_file_a_reading_stands_and_the_variables_are_not_set(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     before = house.read()
     LastGoodReadings(str(house.kept)).save(before)
     (tmp_path / "secrets.env").unlink()
@@ -73,14 +73,14 @@ def test_without_its_env_file_a_reading_stands_and_the_variables_are_not_set(tmp
 
 
 def test_what_is_kept_is_for_this_user_alone_and_holds_no_value_of_an_env_file(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     LastGoodReadings(str(house.kept)).save(house.read())
     assert house.kept.stat().st_mode & 0o777 == 0o600
     assert "of-the-env-file" not in house.kept.read_text()
 
 
 def test_no_file_is_a_good_reading_as_well(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     (tmp_path / "carpool.json").unlink()
     LastGoodReadings(str(house.kept)).save(house.read())
     (tmp_path / "carpool.json").write_text("{")
@@ -90,7 +90,7 @@ def test_no_file_is_a_good_reading_as_well(tmp_path: Path) -> None:
 
 
 def test_what_was_kept_is_of_one_configuration_file(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     LastGoodReadings(str(house.kept)).save(house.read())
     assert LastGoodReadings(str(house.kept)).find(str(tmp_path / "other.json")) is None
     assert LastGoodReadings("").find(house.config.path) is None
@@ -98,7 +98,7 @@ def test_what_was_kept_is_of_one_configuration_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"file": 1}', b"\xff", b"[" * 100_000])
 def test_what_is_not_what_it_should_be_is_as_if_nothing_had_been_kept(tmp_path: Path, data: bytes) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     house.kept.write_bytes(data)
     assert LastGoodReadings(str(house.kept)).find(house.config.path) is None
     assert LastGoodReadings(str(house.kept)).save(house.read()) == ""
@@ -106,7 +106,7 @@ def test_what_is_not_what_it_should_be_is_as_if_nothing_had_been_kept(tmp_path: 
 
 
 def test_the_same_reading_is_not_written_twice(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     last_good = LastGoodReadings(str(house.kept))
     last_good.save(house.read())
     before = house.kept.stat().st_ino
@@ -118,7 +118,7 @@ def test_the_same_reading_is_not_written_twice(tmp_path: Path) -> None:
 
 
 def test_where_it_cannot_be_written_is_said(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = LastGoodFiles(tmp_path)
     assert "cannot be written" in LastGoodReadings(str(tmp_path / "none" / "last-good.json")).save(
         house.read()
     )

@@ -46,7 +46,7 @@ ME: Final = InstanceId(1)
 ELICIT, SAMPLE = "elicitation/create", "sampling/createMessage"
 
 
-class Rig(SupervisorRig):
+class InputRoundsRig(SupervisorRig):
     """One instance of a server."""
 
     def __init__(self, sharing: Sharing = "serial", era: Era = "stateless", **policy: Any) -> None:
@@ -93,7 +93,7 @@ def again(effects: list[Any]) -> list[int]:
 
 @behaviour("modes:serial", "eras:rounds:lane")
 def test_while_an_agent_is_asked_another_call_runs_in_the_lane() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     assert rig.call(1) == [1]
     assert rig.call(2, "b") == []
     assert written(rig.wants(1)) == [2]
@@ -101,14 +101,14 @@ def test_while_an_agent_is_asked_another_call_runs_in_the_lane() -> None:
 
 
 def test_a_call_that_comes_while_another_waits_for_its_agent_runs_at_once() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     rig.wants(1, ELICIT, SAMPLE)
     assert rig.call(2, "b") == [2]
 
 
 def test_in_the_handshake_era_a_call_that_asks_keeps_its_lane() -> None:
-    rig = Rig(era="handshake")
+    rig = InputRoundsRig(era="handshake")
     rig.call(1)
     [asked] = of_kind(
         rig.feed(ev.ServerAsked(ME, RawJson(b"7"), RawJson(b"{}"), AskFacts(ELICIT), ABSENT)), AskOpened
@@ -121,7 +121,7 @@ def test_in_the_handshake_era_a_call_that_asks_keeps_its_lane() -> None:
 
 @behaviour("eras:rounds")
 def test_the_last_answer_of_a_round_has_the_call_said_again() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     first, second = rig.asked(1, ELICIT, SAMPLE)
     effects = rig.give(second)
@@ -136,7 +136,7 @@ def test_the_last_answer_of_a_round_has_the_call_said_again() -> None:
 
 @behaviour("modes:serial", "eras:rounds:lane")
 def test_a_call_goes_on_when_the_lane_is_free_and_before_new_ones() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -151,7 +151,7 @@ def test_a_call_goes_on_when_the_lane_is_free_and_before_new_ones() -> None:
 
 
 def test_those_that_go_on_take_turns_in_the_order_in_which_their_answers_came() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     asks = []
     for number in (1, 2, 3):
         rig.call(number, f"s{number}")
@@ -165,7 +165,7 @@ def test_those_that_go_on_take_turns_in_the_order_in_which_their_answers_came() 
 
 
 def test_a_lane_that_a_round_frees_goes_to_who_goes_on_there_first() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -178,7 +178,7 @@ def test_a_lane_that_a_round_frees_goes_to_who_goes_on_there_first() -> None:
 
 @behaviour("eras:rounds")
 def test_a_server_that_wants_a_pause_leaves_its_lane_to_others_meanwhile() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     rig.call(2, "b")
     assert written(rig.feed(ev.ServerNotReady(ME, WireId(1), 0.05))) == [2]
@@ -189,7 +189,7 @@ def test_a_server_that_wants_a_pause_leaves_its_lane_to_others_meanwhile() -> No
 @pytest.mark.parametrize("answered", [False, True], ids=["asked", "in line"])
 @behaviour("eras:rounds:lane", "eras:rounds")
 def test_a_cancel_between_two_rounds_is_over_at_once(answered: bool) -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -207,7 +207,7 @@ def test_a_cancel_between_two_rounds_is_over_at_once(answered: bool) -> None:
 
 @behaviour("asks:in-flight:serial-waits")
 def test_a_cancel_of_one_that_was_said_again_taints_the_lane() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     rig.give(*rig.asked(1))
     rig.feed(CancelCall(CallId(1), "enough"))
@@ -216,7 +216,7 @@ def test_a_cancel_of_one_that_was_said_again_taints_the_lane() -> None:
 
 @behaviour("eras:rounds:lane")
 def test_one_that_cannot_go_on_ends_at_its_deadline_and_says_what_it_waited_for() -> None:
-    rig = Rig(timeout_s=10.0, max_total_s=100.0)
+    rig = InputRoundsRig(timeout_s=10.0, max_total_s=100.0)
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -232,7 +232,7 @@ def test_one_that_cannot_go_on_ends_at_its_deadline_and_says_what_it_waited_for(
 
 
 def test_one_that_went_on_late_has_its_whole_time_again() -> None:
-    rig = Rig(timeout_s=10.0, max_total_s=100.0)
+    rig = InputRoundsRig(timeout_s=10.0, max_total_s=100.0)
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -244,7 +244,7 @@ def test_one_that_went_on_late_has_its_whole_time_again() -> None:
 
 
 def test_an_agent_that_never_answers_holds_up_nobody_and_its_call_goes_on_after_the_limit() -> None:
-    rig = Rig(ask_timeout_s=5.0)
+    rig = InputRoundsRig(ask_timeout_s=5.0)
     rig.call(1)
     rig.wants(1)
     rig.call(2, "b")
@@ -256,7 +256,7 @@ def test_an_agent_that_never_answers_holds_up_nobody_and_its_call_goes_on_after_
 
 @behaviour("eras:rounds:lane")
 def test_an_agent_that_is_asked_and_calls_the_same_server_waits_as_everybody_does() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -268,7 +268,7 @@ def test_an_agent_that_is_asked_and_calls_the_same_server_waits_as_everybody_doe
 
 
 def test_when_the_instance_is_lost_nothing_goes_on() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -279,7 +279,7 @@ def test_when_the_instance_is_lost_nothing_goes_on() -> None:
 
 
 def test_a_lost_link_ends_what_is_in_line_to_go_on() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -290,7 +290,7 @@ def test_a_lost_link_ends_what_is_in_line_to_go_on() -> None:
 
 
 def test_on_an_instance_that_drains_calls_still_go_on() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -303,7 +303,7 @@ def test_on_an_instance_that_drains_calls_still_go_on() -> None:
 
 
 def test_where_calls_may_overlap_from_now_on_nothing_waits_to_go_on() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
     rig.call(2, "b")
@@ -313,7 +313,7 @@ def test_where_calls_may_overlap_from_now_on_nothing_waits_to_go_on() -> None:
 
 @pytest.mark.parametrize("sharing", ["concurrent", "session"])
 def test_where_calls_may_overlap_a_call_goes_on_at_once(sharing: Sharing) -> None:
-    rig = Rig(sharing)
+    rig = InputRoundsRig(sharing)
     rig.call(1)
     [ask] = rig.asked(1)
     assert rig.call(2) == [2]
@@ -321,7 +321,7 @@ def test_where_calls_may_overlap_a_call_goes_on_at_once(sharing: Sharing) -> Non
 
 
 def test_what_is_logged_while_another_call_rests_is_of_the_one_that_runs() -> None:
-    rig = Rig()
+    rig = InputRoundsRig()
     rig.call(1)
     rig.wants(1)
     rig.call(2, "b")
@@ -330,7 +330,7 @@ def test_what_is_logged_while_another_call_rests_is_of_the_one_that_runs() -> No
 
 
 def test_what_cannot_be_asked_at_all_does_not_keep_the_call_from_going_on() -> None:
-    rig = Rig("concurrent")
+    rig = InputRoundsRig("concurrent")
     rig.call(1)
     rig.wants(1, *[ELICIT] * MAX_OPEN_ASKS)
     rig.call(2)

@@ -38,7 +38,7 @@ ONE = InstanceId(1)
 A, B = SessionId("a"), SessionId("b")
 
 
-class Rig(SupervisorRig):
+class CallRecordRig(SupervisorRig):
     """One pool that serves, and the broker that sees it."""
 
     def __init__(self, sharing: Sharing = "concurrent", **policy: Any) -> None:
@@ -67,7 +67,7 @@ def recorded(number: int, session: SessionId = A, *, ended: bool = False) -> Rec
 
 @behaviour("record:told")
 def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not_written() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     for number in (1, 2, 3):
         rig.call(number)
     rig.answer_wire(1)
@@ -80,13 +80,13 @@ def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not
 
 
 def test_the_record_comes_before_everything_else_that_another_broker_is_told() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     assert isinstance(rig.feed(ev.BrokerConnected())[0], CallsRecorded)
 
 
 @behaviour("death:broker-frees-plain")
 def test_what_a_session_had_that_ended_with_its_broker_is_free_and_the_next_one_hears_nothing_of_it() -> None:
-    rig = Rig("session", max_instances=1)
+    rig = CallRecordRig("session", max_instances=1)
     rig.feed(SessionNotResumable(A))
     rig.call(1)
     rig.call(2, B)
@@ -103,7 +103,7 @@ def test_what_a_session_had_that_ended_with_its_broker_is_free_and_the_next_one_
 
 
 def test_a_session_that_ends_with_its_broker_goes_on_while_only_the_link_was_down() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.feed(OpenSessions([SessionNote(A, fleeting=True)]))
     rig.call(1)
     told = rig.feed(ev.BrokerConnected(same=True))
@@ -113,7 +113,7 @@ def test_a_session_that_ends_with_its_broker_goes_on_while_only_the_link_was_dow
 
 @behaviour("record:nothing-runs-twice")
 def test_a_call_that_is_resumed_runs_on_and_is_answered_once() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     assert not [each for each in rig.feed(ev.BrokerConnected()) if isinstance(each, (WriteCall, WriteCancel))]
     assert rig.feed(ResumeCall(CallId(1))) == []
@@ -121,7 +121,7 @@ def test_a_call_that_is_resumed_runs_on_and_is_answered_once() -> None:
 
 
 def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until_one_has_written_it() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     said = rig.answer_wire(1)
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until
 
 
 def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     said = rig.call(1, key=OTHER)
     assert isinstance(said[0], CallFailed)
     assert [each.ended for each in rig.another_broker()[1]] == [True]
@@ -143,7 +143,7 @@ def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     if answered:
         rig.answer_wire(1)
@@ -153,7 +153,7 @@ def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_what_the_broker_answers_by_itself_is_remembered_until_that_is_written(answered: bool) -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     if answered:
         rig.answer_wire(1)
@@ -166,7 +166,7 @@ def test_what_the_broker_answers_by_itself_is_remembered_until_that_is_written(a
 
 
 def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     for number, session in ((1, A), (2, SessionId("a.2")), (3, B)):
         rig.call(number, session)
         rig.answer_wire(number)
@@ -178,7 +178,7 @@ def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts(
 
 @behaviour("record:leases")
 def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
-    rig = Rig(sharing="session", spares=0)
+    rig = CallRecordRig(sharing="session", spares=0)
     rig.call(1)
     rig.answer_wire(1)
     rig.feed(AnswersWritten([CallId(1)]))
@@ -190,7 +190,7 @@ def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(call_record, "MAX_KEPT_BYTES", 100)
-    rig = Rig()
+    rig = CallRecordRig()
     for number in (1, 2, 3):
         rig.call(number)
         rig.answer_wire(number, b'"%b"' % (b"x" * 40))
@@ -204,7 +204,7 @@ def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown
 
 @behaviour("record:pools-stay")
 def test_no_pool_goes_before_a_broker_that_began_says_that_it_knows_all_that_are_wanted() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     rig.feed(ev.BrokerConnected())
     rig.feed(SetPools([], complete=False))
@@ -217,7 +217,7 @@ def test_no_pool_goes_before_a_broker_that_began_says_that_it_knows_all_that_are
 
 def test_a_long_record_comes_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_record, "CALLS_PER_MESSAGE", 2)
-    rig = Rig()
+    rig = CallRecordRig()
     for number in range(1, 6):
         rig.call(number)
     sessions, calls = rig.another_broker()
@@ -227,7 +227,7 @@ def test_a_long_record_comes_in_several_messages(monkeypatch: pytest.MonkeyPatch
 
 @behaviour("record:nothing-runs-twice")
 def test_a_link_that_broke_for_a_while_does_not_make_the_record_forget_what_an_earlier_broker_began() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     rig.call(2, B)
     rig.answer_wire(2)
@@ -241,7 +241,7 @@ def test_a_link_that_broke_for_a_while_does_not_make_the_record_forget_what_an_e
 
 @behaviour("record:nothing-runs-twice")
 def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     rig.feed(SessionEnded(A))
     sessions, calls = rig.another_broker()
@@ -250,7 +250,7 @@ def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None
 
 
 def test_a_question_of_two_calls_is_said_once_to_each_broker_that_resumes_both() -> None:
-    rig = Rig()
+    rig = CallRecordRig()
     rig.call(1)
     rig.call(2)
     facts = AskFacts("elicitation/create")

@@ -71,7 +71,7 @@ Whose = tuple[int, SessionId]
 """A session, by the broker's life: a new broker gives the same names again."""
 
 
-class Run:
+class ServerRun:
     """One call as its server sees it."""
 
     def __init__(self, whose: Whose, written: ef.WriteCall) -> None:
@@ -85,19 +85,19 @@ class Run:
         """Stateless era: nothing of it runs until it is said again."""
 
 
-class Process:
+class ServerProcess:
     """One server process."""
 
     def __init__(self) -> None:
-        self.runs: dict[WireId, Run] = {}
-        self.answered: list[Run] = []
+        self.runs: dict[WireId, ServerRun] = {}
+        self.answered: list[ServerRun] = []
         self.waits: Counter[RawJson] = Counter()
         """Requests of its own that it has no answer to."""
         self.sent: dict[str, set[Whose]] = {}
         """Who was given which elicitation id."""
 
 
-class Town:
+class AskingWorld:
     """A supervisor core, one server's processes, two agents, and who is really meant by what."""
 
     def __init__(self, sharing: Sharing, echo: Echo) -> None:
@@ -111,12 +111,12 @@ class Town:
         self.calls = 0
         self.owed: dict[CallId, Whose] = {}
         self.here: list[SessionId] = []
-        self.up: dict[InstanceId, Process] = {}
+        self.up: dict[InstanceId, ServerProcess] = {}
         self.born: list[InstanceId] = []
         self.asks: dict[AskId, tuple[InstanceId, Whose, CallId]] = {}
         """What agents are asked and have not answered."""
         self.ever: list[AskId] = []
-        self.speaking: tuple[InstanceId, Run, str] | None = None
+        self.speaking: tuple[InstanceId, ServerRun, str] | None = None
         """Who asks or logs now, for which call."""
         self.notice: set[Whose] | None = None
         """Who was sent on the errand that is done now."""
@@ -136,11 +136,11 @@ class Town:
             match effect:
                 case ef.Spawn():
                     self.born.append(effect.instance)
-                    self.up[effect.instance] = Process()
+                    self.up[effect.instance] = ServerProcess()
                 case ef.ReleaseInstance():
                     del self.up[effect.instance]
                 case ef.WriteCall():
-                    run = Run(self.owed[effect.call.call], effect)
+                    run = ServerRun(self.owed[effect.call.call], effect)
                     self.runs_alone(effect.instance, run)
                     self.up[effect.instance].runs[effect.wire] = run
                 case ef.WriteRetry():
@@ -174,7 +174,7 @@ class Town:
                 case _:
                     pass
 
-    def runs_alone(self, instance: InstanceId, run: Run) -> None:
+    def runs_alone(self, instance: InstanceId, run: ServerRun) -> None:
         others = [each for each in self.up[instance].runs.values() if each is not run and not each.rests]
         if self.serial and run.can_ask:
             assert not any(each.can_ask for each in others), "two calls that can ask run in one lane"
@@ -267,7 +267,7 @@ class Town:
 
     # --- servers ------------------------------------------------------------------------------------------
 
-    def one_run(self, pick: int, *, can_ask: bool = False) -> tuple[InstanceId, Run] | None:
+    def one_run(self, pick: int, *, can_ask: bool = False) -> tuple[InstanceId, ServerRun] | None:
         """Something that runs: its agent may long have cancelled it."""
         runs = [
             (instance, run)
@@ -293,7 +293,7 @@ class Town:
         if runs:
             self.ask(*runs[pick % len(runs)], other)
 
-    def ask(self, instance: InstanceId, run: Run, other: int) -> None:
+    def ask(self, instance: InstanceId, run: ServerRun, other: int) -> None:
         request = REQUESTS[other % 4]
         elicitation = ["", "E", "F"][other % 3]
         token = RawJson(b"<%b>" % request) if other % 2 else ABSENT
@@ -398,7 +398,7 @@ class Town:
             assert call in self.owed or mine & set(self.owed), "an ask has outlived its calls"
 
 
-def said_by(echo: Echo, run: Run) -> AskFacts:
+def said_by(echo: Echo, run: ServerRun) -> AskFacts:
     """What the server's request says about where it comes from."""
     method = "sampling/createMessage"
     if echo == "round":
@@ -427,13 +427,23 @@ def spec(sharing: Sharing, era: EraWish) -> PoolSpec:
 
 
 MOMENTS = [
-    *[Town.an_agent_calls] * 8, *[Town.a_server_asks] * 12, *[Town.a_server_answers] * 4,
-    *[Town.an_agent_answers] * 4, *[Town.a_server_logs] * 4, *[Town.an_agent_cancels] * 4,
-    *[Town.a_server_ends_an_elicitation] * 3, *[Town.a_server_asks_for_what_it_has_answered] * 2,
-    *[Town.a_server_begins_a_task] * 2, *[Town.a_server_withdraws] * 2, *[Town.an_agent_goes] * 2,
-    *[Town.time_passes] * 2, *[Town.a_server_wants_a_pause] * 2, Town.evidence_is_kept, Town.an_agent_is_late,
-    Town.the_link_is_lost,
-    Town.a_server_exits,
+    *[AskingWorld.an_agent_calls] * 8,
+    *[AskingWorld.a_server_asks] * 12,
+    *[AskingWorld.a_server_answers] * 4,
+    *[AskingWorld.an_agent_answers] * 4,
+    *[AskingWorld.a_server_logs] * 4,
+    *[AskingWorld.an_agent_cancels] * 4,
+    *[AskingWorld.a_server_ends_an_elicitation] * 3,
+    *[AskingWorld.a_server_asks_for_what_it_has_answered] * 2,
+    *[AskingWorld.a_server_begins_a_task] * 2,
+    *[AskingWorld.a_server_withdraws] * 2,
+    *[AskingWorld.an_agent_goes] * 2,
+    *[AskingWorld.time_passes] * 2,
+    *[AskingWorld.a_server_wants_a_pause] * 2,
+    AskingWorld.evidence_is_kept,
+    AskingWorld.an_agent_is_late,
+    AskingWorld.the_link_is_lost,
+    AskingWorld.a_server_exits,
 ]  # fmt: skip
 """How often each happens: rules of a state machine are too evenly mixed for calls to crowd an instance."""
 
@@ -447,9 +457,9 @@ MOMENTS = [
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_of_one_agent_reaches_another_and_nobody_waits_in_vain(
-    server: tuple[Sharing, Echo], moments: list[tuple[Callable[[Town, int, int], None], int, int]]
+    server: tuple[Sharing, Echo], moments: list[tuple[Callable[[AskingWorld, int, int], None], int, int]]
 ) -> None:
-    town = Town(*server)
+    town = AskingWorld(*server)
     for moment, pick, other in moments:
         moment(town, pick, other)
         town.look()

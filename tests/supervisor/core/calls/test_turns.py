@@ -7,13 +7,13 @@ from carpool_protocol.link.messages import CallFailed
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import WriteCall
 from tests.behaviours import behaviour
-from tests.supervisor.core.test_supervisor import KEY, OK, ONE, Rig, call, spec
+from tests.supervisor.core.test_supervisor import KEY, OK, ONE, CoreRig, call, spec
 
 AGENTS, IN_FLIGHT, ROOM, LINE = 500, 64, 4, 1024
 LONE = "lone"
 
 
-class Swarm(Rig):
+class Swarm(CoreRig):
     """500 sessions that keep 64 calls each at one instance that takes 4 at a time."""
 
     def __init__(self, **policy: Any) -> None:
@@ -91,7 +91,7 @@ def test_the_line_is_full_of_calls_of_everybody_alike_and_all_others_are_refused
 
 @behaviour("pressure:fair-share")
 def test_so_it_is_where_one_call_runs_at_a_time() -> None:
-    rig = Rig(spec(sharing="serial", max_instances=1))
+    rig = CoreRig(spec(sharing="serial", max_instances=1))
     for number in range(1, 41):
         rig.feed(call(number, session=f"s{number % 10}"))
     effects = rig.serve()

@@ -9,13 +9,13 @@ from carpool_supervisor.core.model.effects import ReleaseInstance, SignalGroup, 
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import PoolsRig
 from tests.supervisor.core.calls.test_placement import spec as spec_of
-from tests.supervisor.core.test_supervisor import KEY, OK, ONE, TWO, Rig, call, catalog, serving
+from tests.supervisor.core.test_supervisor import KEY, OK, ONE, TWO, CoreRig, call, catalog, serving
 from tests.supervisor.core.test_supervisor import spec as spec_of_one
 
 TERM = SignalGroup(ONE, "TERM")
 
 
-def broken(rig: Rig, *wires: int) -> list[object]:
+def broken(rig: CoreRig, *wires: int) -> list[object]:
     return rig.feed(ev.StdinBroken(ONE, tuple(WireId(wire) for wire in wires)))
 
 
@@ -132,7 +132,7 @@ def test_a_call_about_a_task_that_never_reached_it_can_run_nowhere_else() -> Non
 
 @behaviour("failure:broken-stdin")
 def test_one_that_has_closed_it_before_its_last_words_of_greeting_is_replaced_and_serves_nobody() -> None:
-    rig = Rig(spec_of_one(max_instances=1, first_delay_s=0.1))
+    rig = CoreRig(spec_of_one(max_instances=1, first_delay_s=0.1))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))
     broken(rig)

@@ -24,7 +24,7 @@ def spec(**policy: Any) -> PoolSpec:
     )
 
 
-class Rig(SupervisorRig):
+class CircuitBreakerRig(SupervisorRig):
     """One pool. Instances do what they are told to."""
 
     def __init__(self, **policy: Any) -> None:
@@ -42,7 +42,7 @@ class Rig(SupervisorRig):
     def die(self, instance: InstanceId | None = None) -> None:
         self.exit(instance or self.spawned.pop(0))
 
-    def broken(self) -> "Rig":
+    def broken(self) -> "CircuitBreakerRig":
         """Until its breaker is open."""
         self.call(1)
         while self.core.pools[KEY].restart.breaker == "closed":
@@ -55,14 +55,14 @@ class Rig(SupervisorRig):
         return self.core.pools[KEY].restart.breaker
 
 
-def refusal(rig: Rig, number: int) -> tuple[str, str, float | None]:
+def refusal(rig: CircuitBreakerRig, number: int) -> tuple[str, str, float | None]:
     failed = rig.failed[number]
     return failed.fault, failed.delivered, failed.retry_after_s
 
 
 @behaviour("silence:breaker")
 def test_a_program_that_cannot_be_started_is_told_as_that_and_nobody_is_told_to_wait() -> None:
-    rig = Rig()
+    rig = CircuitBreakerRig()
     rig.call(1)
     rig.feed(ev.SpawnFailed(rig.spawned.pop(0), "could not be started: no command uvx", 0.0, passing=False))
     assert refusal(rig, 1) == ("cannot_start", "no", None)
@@ -80,7 +80,7 @@ def test_a_program_that_cannot_be_started_is_told_as_that_and_nobody_is_told_to_
 
 @behaviour("silence:breaker")
 def test_an_open_breaker_refuses_calls_at_once_and_says_how_long() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     assert refusal(rig, 1) == ("breaker_open", "no", 60.0)
     assert "exit code 1" in rig.failed[1].text
     rig.wait(19.9)
@@ -95,7 +95,7 @@ def test_an_open_breaker_refuses_calls_at_once_and_says_how_long() -> None:
 
 @behaviour("silence:breaker-on-demand")
 def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     rig.wait(1000.0)
     assert rig.spawned == []
     assert rig.core.pools[KEY].state_at(rig.now) == rig.states[-1] == "half_open"
@@ -104,7 +104,7 @@ def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
 
 @behaviour("silence:breaker-on-demand")
 def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     rig.wait(10.0)
     rig.feed(DiscoverCatalog(KEY))
     rig.wait(49.0)
@@ -115,14 +115,14 @@ def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
 
 def test_a_server_that_shall_always_run_is_tried_again_though_nobody_asks() -> None:
     for policy in ({"min_instances": 1}, {"auto_connect": True}):
-        rig = Rig(**policy).broken()
+        rig = CircuitBreakerRig(**policy).broken()
         rig.wait(61.0)
         assert len(rig.spawned) == 1, policy
 
 
 @behaviour("silence:breaker-probes")
 def test_when_it_is_half_open_one_call_has_an_instance_started_and_others_are_refused() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     rig.wait(61.0)
     rig.call(2)
     assert len(rig.spawned) == 1
@@ -134,7 +134,7 @@ def test_when_it_is_half_open_one_call_has_an_instance_started_and_others_are_re
 
 @behaviour("silence:breaker-probes")
 def test_what_is_let_through_gets_one_call_at_a_time_until_one_has_come_back() -> None:
-    rig = Rig(max_instances=3, scale_up_at=1).broken()
+    rig = CircuitBreakerRig(max_instances=3, scale_up_at=1).broken()
     rig.wait(61.0)
     rig.call(2)
     rig.greeted()
@@ -150,7 +150,7 @@ def test_what_is_let_through_gets_one_call_at_a_time_until_one_has_come_back() -
 
 
 def test_a_call_that_times_out_on_trial_makes_way_for_the_next_one() -> None:
-    rig = Rig(timeout_s=5.0).broken()
+    rig = CircuitBreakerRig(timeout_s=5.0).broken()
     rig.wait(61.0)
     rig.call(2)
     rig.greeted()
@@ -163,7 +163,7 @@ def test_a_call_that_times_out_on_trial_makes_way_for_the_next_one() -> None:
 
 @behaviour("silence:breaker-probes")
 def test_a_failure_while_it_is_half_open_opens_it_again_for_as_long() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     rig.wait(61.0)
     rig.call(2)
     rig.die(rig.greeted())
@@ -174,7 +174,7 @@ def test_a_failure_while_it_is_half_open_opens_it_again_for_as_long() -> None:
 
 
 def test_a_start_that_fails_while_it_is_half_open_refuses_the_call_that_had_it_started() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     rig.wait(61.0)
     rig.call(2)
     rig.die()
@@ -183,7 +183,7 @@ def test_a_start_that_fails_while_it_is_half_open_refuses_the_call_that_had_it_s
 
 def test_soon_after_it_closed_one_failure_opens_it_and_after_a_healthy_life_it_does_not() -> None:
     for lived_s, breaker in ((1.0, "open"), (61.0, "closed")):
-        rig = Rig().broken()
+        rig = CircuitBreakerRig().broken()
         rig.wait(61.0)
         rig.call(2)
         instance = rig.greeted()
@@ -194,7 +194,7 @@ def test_soon_after_it_closed_one_failure_opens_it_and_after_a_healthy_life_it_d
 
 
 def test_a_healthy_life_without_any_call_closes_it_too() -> None:
-    rig = Rig(auto_connect=True).broken()
+    rig = CircuitBreakerRig(auto_connect=True).broken()
     rig.wait(61.0)
     rig.greeted()
     assert rig.breaker == "half_open"
@@ -203,7 +203,7 @@ def test_a_healthy_life_without_any_call_closes_it_too() -> None:
 
 
 def test_instances_that_serve_go_on_while_others_fail_and_one_at_a_time_is_tried() -> None:
-    rig = Rig(max_instances=3, scale_up_at=1, max_in_flight=1)
+    rig = CircuitBreakerRig(max_instances=3, scale_up_at=1, max_in_flight=1)
     rig.call(1)
     rig.greeted()
     for number in (2, 3):
@@ -225,7 +225,7 @@ def test_instances_that_serve_go_on_while_others_fail_and_one_at_a_time_is_tried
 
 
 def test_an_operator_closes_it_at_once() -> None:
-    rig = Rig().broken()
+    rig = CircuitBreakerRig().broken()
     rig.feed(Operate(1, KEY, "start"))
     assert len(rig.spawned) == 1
     rig.greeted()
@@ -235,7 +235,7 @@ def test_an_operator_closes_it_at_once() -> None:
 
 
 def test_with_no_open_time_it_stays_open_until_an_operator_says_start() -> None:
-    rig = Rig(open_s=0.0).broken()
+    rig = CircuitBreakerRig(open_s=0.0).broken()
     assert refusal(rig, 1) == ("given_up", "no", None)
     rig.feed(DiscoverCatalog(KEY))
     rig.wait(10_000.0)
@@ -249,7 +249,7 @@ def test_with_no_open_time_it_stays_open_until_an_operator_says_start() -> None:
 
 
 def test_a_command_that_cannot_be_started_opens_it_at_once_and_is_tried_again_too() -> None:
-    rig = Rig(give_up_after=5)
+    rig = CircuitBreakerRig(give_up_after=5)
     rig.call(1)
     rig.feed(ev.SpawnFailed(rig.spawned.pop(), "could not be started: no such command", 0.0))
     assert refusal(rig, 1) == ("cannot_start", "no", None)
@@ -260,7 +260,7 @@ def test_a_command_that_cannot_be_started_opens_it_at_once_and_is_tried_again_to
 
 @behaviour("faults:descriptors")
 def test_a_machine_at_a_limit_is_tried_again_after_a_pause_while_the_call_waits() -> None:
-    rig = Rig(give_up_after=3, first_delay_s=1.0)
+    rig = CircuitBreakerRig(give_up_after=3, first_delay_s=1.0)
     failed = ("could not be started: no pipe could be made", 0.0, True)
     rig.call(1)
     for pause_s in (0.5, 1.0):

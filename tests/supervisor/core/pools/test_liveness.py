@@ -8,7 +8,7 @@ from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.effects import SignalGroup, WriteAskAnswer, WriteProbe
 from tests.behaviours import behaviour
-from tests.supervisor.core.test_supervisor import OK, ONE, Rig, call, catalog, serving, spec
+from tests.supervisor.core.test_supervisor import OK, ONE, CoreRig, call, catalog, serving, spec
 
 TERM = SignalGroup(ONE, "TERM")
 
@@ -18,7 +18,7 @@ def asks() -> ev.ServerAsked:
     return ev.ServerAsked(ONE, RawJson(b"7"), EMPTY_OBJECT, facts, ABSENT)
 
 
-def paused(rig: Rig, paused: bool = True) -> list[object]:
+def paused(rig: CoreRig, paused: bool = True) -> list[object]:
     return rig.feed(ev.StdoutPaused(ONE, paused))
 
 
@@ -56,7 +56,7 @@ def test_a_call_whose_answer_may_lie_unread_keeps_its_idle_time_until_its_total_
 
 @behaviour("silence:only-while-read")
 def test_a_greeting_that_may_lie_unread_is_waited_for() -> None:
-    rig = Rig(spec(first_start_s=20.0))
+    rig = CoreRig(spec(first_start_s=20.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))
     paused(rig)

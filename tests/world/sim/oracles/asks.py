@@ -71,7 +71,7 @@ class SimAsk(Struct, eq=False):
     """By agent: the first answer it gave."""
 
 
-class AskBook:
+class AskOracle:
     """Every ask there was, by number."""
 
     def __init__(self, owners: dict[int, SessionId], ask_timeout_s: float, pauses: Pauses) -> None:

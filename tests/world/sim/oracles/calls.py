@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.link.messages import Call
-from tests.world.sim.oracles.asks import AskBook
+from tests.world.sim.oracles.asks import AskOracle
 from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.pauses import Pauses
 from tests.world.sim.traits import number_of
@@ -35,7 +35,7 @@ CANCEL_S = 1.5
 """So long a cancel may take to its server."""
 
 
-class Request(Struct):
+class SentCall(Struct):
     """One request of an agent."""
 
     number: int
@@ -50,7 +50,7 @@ class CallBook:
         self.bound_s = bound_s
         self.owners: dict[int, SessionId] = {}
         self.pauses = Pauses()
-        self.asks = AskBook(self.owners, ask_timeout_s, self.pauses)
+        self.asks = AskOracle(self.owners, ask_timeout_s, self.pauses)
         self.asked = 0
         self.answered = 0
         self.handed: set[int] = set()
@@ -90,7 +90,7 @@ class CallBook:
         if number in self.cancelled and took_s > CANCEL_S:
             raise Violation(f"call {number} was given up {took_s:.1f} s ago, its server knows nothing")
 
-    def outcome(self, ask: Request, answer: RawJson, now: float, *, is_error: bool) -> str:
+    def outcome(self, ask: SentCall, answer: RawJson, now: float, *, is_error: bool) -> str:
         """Judge an answer; the word for it."""
         took_s = self.pauses.took_s(ask.at, now)
         if took_s > self.bound_s:
@@ -103,7 +103,7 @@ class CallBook:
         self.outcomes[word] = self.outcomes.get(word, 0) + 1
         return word
 
-    def _judge_call(self, ask: Request, body: dict[str, object], answer: RawJson, *, is_error: bool) -> str:
+    def _judge_call(self, ask: SentCall, body: dict[str, object], answer: RawJson, *, is_error: bool) -> str:
         number = ask.number
         if "n" in body:
             if body["n"] != number and not (ask.kind == "read" and self._may_have(number, body["n"])):
